@@ -1,5 +1,15 @@
-"""``python -m reaper`` is ``reaper``."""
+"""The command ``reaper``, also as ``python -m reaper``: heeds signals, and then imports what it is made of."""
 
-from reaper.cli.main import main
+from workers.runtime.entrance import enter
 
-main(prog_name="reaper")
+
+def main() -> None:
+    """Run what was typed."""
+    enter(services=("run", "pipeline ingest"), ended_by_ctrl_c=("top",), reloading=("run",))
+    from reaper.cli.main import main as reaper
+
+    reaper(prog_name="reaper")
+
+
+if __name__ == "__main__":
+    main()

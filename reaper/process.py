@@ -16,8 +16,10 @@ from reaper.web.serve import serving_health
 from reaper.web.vitals import ReaperCondition
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
+from workers.runtime.entrance import was_hung_up
 from workers.runtime.garbage import collect_seldom
 from workers.runtime.service_manager import telling_service_manager
+from workers.runtime.signals import received
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +64,10 @@ async def _obey_signals(
     reaper: Reaper, load: Load | None, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
     stopping = False
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+    with received(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         task_status.started()
+        if was_hung_up():  # after the settings were read, perhaps
+            _reload(reaper, load)
         async for number in signals:
             if number == signal.SIGHUP:
                 _reload(reaper, load)

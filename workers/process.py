@@ -34,6 +34,7 @@ from workers.protocol.meaning import in_words
 from workers.protocol.messages import RecoveryMode, counted
 from workers.runtime.beginning import once_served
 from workers.runtime.callbacks import Callbacks
+from workers.runtime.signals import received
 from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class WorkerProcess:
 
     async def run(self, *, handle_signals: bool, task_status: TaskStatus[None]) -> None:
         """Work. Raises UnreachableError, UnsupportedServerError, or what redis-py raises while joining."""
-        receiver = anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) if handle_signals else nullcontext()
+        receiver = received(signal.SIGTERM, signal.SIGINT) if handle_signals else nullcontext()
         with receiver as signals:
             try:
                 if await self._joined(signals):

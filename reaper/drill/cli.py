@@ -22,7 +22,8 @@ from reaper.drill.report import as_text
 from reaper.drill.settings import DrillSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import counted
-from workers.runtime.options import INTERRUPTED_EXIT, errors_as_sentences, examples, settings_options
+from workers.runtime.entrance import INTERRUPTED_EXIT
+from workers.runtime.options import errors_as_sentences, examples, settings_options
 from workers.runtime.output_files import OutputFile, output_file
 from workers.runtime.printing import show
 from workers.runtime.settings import load_settings

@@ -26,6 +26,7 @@ from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 from workers.protocol.keys import namespace_keys
+from workers.runtime.signals import received
 
 if TYPE_CHECKING:
     from reaper.drill.tracing import Tracing
@@ -122,7 +123,7 @@ def _heading(number: int, acts: int, recovery: Recovery) -> str:
 
 
 async def _end_on_signal() -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+    with received(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         async for number in signals:
             raise InterruptedDrillError(f"ended by {signal.Signals(number).name}")
 

@@ -22,6 +22,9 @@ _UNSEEN = "not seen: our user may not look; `reaper acl read-only` prints the ri
 CLOCK_TOLERANCE_MS = 5_000
 STREAM_AHEAD_MS = 60_000
 MEMORY_FULL = 0.9
+CLIENTS_FULL = 0.9
+JOBS_IN_A_READ, LARGEST_JOB = 64, 1_048_576
+"""What a worker and a producer of ours have by default: `concurrency`, and `max_bytes`."""
 FEWEST_RUN_TIMES = 20
 PERCENTILE = 0.99
 
@@ -77,6 +80,7 @@ def _server(server: ServerFacts) -> Iterator[Finding]:
     yield _role(server)
     yield _eviction(server)
     yield from _memory(server)
+    yield from _clients(server)
     yield from _writes(server)
     yield _persistence(server)
     yield _clock(server)
@@ -112,6 +116,47 @@ def _memory(server: ServerFacts) -> Iterator[Finding]:
     limit, used = int(server.info.get("maxmemory", 0)), int(server.info.get("used_memory", 0))
     if limit and used > limit * MEMORY_FULL:
         yield wrong("memory", f"{used / limit:.0%} of maxmemory is used: producers will be refused; raise it")
+
+
+def _clients(server: ServerFacts) -> Iterator[Finding]:
+    """Tell where the server lets nobody in soon, or hangs up on who asks it for much."""
+    connected = int(server.info.get("connected_clients", 0))
+    most = int(server.info.get("maxclients", 0) or server.configured("maxclients", "0"))
+    if most and connected > most * CLIENTS_FULL:
+        yield wrong(
+            "clients",
+            f"{connected} clients are connected, and the server takes {most}: workers and replicas that start are "
+            "refused; raise maxclients, or end what leaves its connections open",
+        )
+    limit = _reply_limit(server)
+    if 0 < limit <= LARGEST_JOB:
+        yield wrong(
+            "clients",
+            f"client-output-buffer-limit normal {limit}: the server hangs up on who reads more at once, and a job may "
+            f"have {LARGEST_JOB} bytes (max_bytes of our producers): a larger one than the limit never arrives; set it "
+            "to 0 0 0 for normal clients",
+        )
+    elif 0 < limit <= JOBS_IN_A_READ * LARGEST_JOB:
+        yield note(
+            "clients",
+            f"client-output-buffer-limit normal {limit}: a read of {JOBS_IN_A_READ} jobs (the default concurrency) may "
+            f"bring {JOBS_IN_A_READ * LARGEST_JOB} bytes, and the server hangs up on who asks for more than the limit; "
+            "workers ask for fewer then. 0 0 0 for normal clients is no limit",
+        )
+    if server.configured("maxmemory-clients", "0") not in ("0", "0%"):
+        yield note(
+            "clients",
+            f"maxmemory-clients {server.configured('maxmemory-clients', '')}: where all clients together take more, "
+            "the server hangs up on those that take most, readers of large jobs first; 0 is no limit",
+        )
+
+
+def _reply_limit(server: ServerFacts) -> int:
+    """Return the hard limit of what an ordinary client's replies may take, in bytes; 0 = there is none, or not seen."""
+    words = server.configured("client-output-buffer-limit", "").split()
+    classes = {words[at]: words[at + 1 : at + 4] for at in range(0, len(words), 4)}
+    hard, *_ = classes.get("normal") or ["0"]
+    return int(hard) if hard.isdigit() else 0
 
 
 def _writes(server: ServerFacts) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from reaper.operations.state import Count, GroupState, Snapshot
 from reaper.replicas import LEADER, GroupReport
 from reaper.settings import is_observers
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
+from workers.protocol.calls.upkeep import DESTROYED_OR_EMPTIED
 from workers.protocol.messages import counted, on_one_line
 from workers.runtime.contact import LONGEST_GRACE_MS
 
@@ -153,8 +154,8 @@ def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trou
         yield Trouble.DROPPED, text
     if report.groups_lost:
         text = (
-            "somebody destroyed the group while nobody watched it: what was pending there is forgotten; the jobs are "
-            "in the stream still"
+            f"somebody {DESTROYED_OR_EMPTIED}, while nobody watched it: what was pending there is forgotten; the jobs "
+            "are in the stream still"
         )
         yield Trouble.DROPPED, text
     if report.foreign_claims:

@@ -18,7 +18,8 @@ from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.failures import reason_from_outside
 from reaper.pipeline.storage import LakeError, is_of_store, reason_of_store
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.options import INTERRUPTED_EXIT, errors_as_sentences, json_flag, settings_options
+from workers.runtime.entrance import INTERRUPTED_EXIT
+from workers.runtime.options import errors_as_sentences, json_flag, settings_options
 from workers.runtime.printing import show, show_json
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from reaper.replicas import GroupReport, Tally
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.recovery import Outcome, Recovered, Recoveries
 from workers.protocol.calls.refusals import explained
-from workers.protocol.calls.upkeep import Moved, Released
+from workers.protocol.calls.upkeep import DESTROYED_OR_EMPTIED, Moved, Released
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import Pending, counted, first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
@@ -269,7 +269,7 @@ class GroupNotes:
         self.tally.dropped += dropped
         if not was_watched:
             self.tally.groups_lost += 1
-            logger.error("%s: somebody destroyed the group while nobody watched it", self._pair)
+            logger.error("%s: somebody %s, while nobody watched it", self._pair, DESTROYED_OR_EMPTIED)
         self._report("error", put_back=put_back, dropped=dropped, was_watched=was_watched, error="group_destroyed")
 
     def released(self, released: Released) -> None:

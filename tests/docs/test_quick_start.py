@@ -83,7 +83,7 @@ def test_what_is_installed_is_there_and_the_page_is_where_the_command_serves_it(
     assert install == ["python3 -m venv .venv && . .venv/bin/activate", "pip install '.[web]'"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert "web" in project["optional-dependencies"]
-    assert project["scripts"]["reaper"] == "reaper.cli.main:main"
+    assert project["scripts"]["reaper"] == "reaper.__main__:main"
     (port,) = re.findall(r"--health-port (\d+)", BLOCKS[0])
     assert f"<http://127.0.0.1:{port}/>" in SECTION
 

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.acl import Role, rules_of
-from reaper.operations.doctor import percentile
+from reaper.operations.doctor import JOBS_IN_A_READ, LARGEST_JOB, percentile
 from reaper.operations.examination import sample_call
 from reaper.settings import ReaperSettings
 from tests.conftest import StartServer
@@ -19,10 +20,12 @@ from tests.operator.heartbeats import KEYS, SELDOM_MS, TOKEN, a_replica, a_repor
 from tests.scripts.scene import LONG_IDLE_MS, Scene
 from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
+from workers.new_jobs import DEFAULT_MAX_BYTES
 from workers.protocol.capabilities import capabilities_of, in_words
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import RecoveryMode
+from workers.settings import WorkerSettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.contract]
 
@@ -120,6 +123,45 @@ async def test_memory_that_is_nearly_full_is_found(scene: Scene, reaper: Command
     found = await _checks(reaper)
     await scene.client.config_set("maxmemory", "0")
     assert "memory" in found
+
+
+@pytest.mark.parametrize(
+    ("limit", "level"),
+    [("0 0 0", ""), ("300kb 0 0", "wrong"), ("1mb 0 0", "wrong"), ("2mb 0 0", "note"), ("65mb 0 0", "")],
+)
+async def test_replies_that_the_server_does_not_let_out_are_found(
+    client: Redis, reaper: Command, limit: str, level: str
+) -> None:
+    assert WorkerSettings.model_fields["concurrency"].default == JOBS_IN_A_READ
+    assert DEFAULT_MAX_BYTES == LARGEST_JOB
+    await client.config_set("client-output-buffer-limit", f"normal {limit}")
+    findings = (await reaper("doctor", "--json", *PAIR)).data["findings"]
+    await client.config_set("client-output-buffer-limit", "normal 0 0 0")
+    found = [
+        (one["level"], one["text"].split(":")[0].rpartition(" ")[0]) for one in findings if one["check"] == "clients"
+    ]
+    assert found == ([(level, "client-output-buffer-limit normal")] if level else [])
+
+
+async def test_a_server_that_lets_few_more_in_or_may_throw_them_out_is_found(start_server: StartServer) -> None:
+    server = start_server(maxclients="5")
+
+    async def found() -> list[tuple[str, str]]:
+        findings = (await run_command(server.url, "doctor", "--json", *PAIR)).data["findings"]
+        return [(one["level"], one["text"]) for one in findings if one["check"] == "clients"]
+
+    async with AsyncExitStack() as connected:
+        admin = await connected.enter_async_context(commands_client(server.url))
+        assert await admin.ping()
+        assert await found() == []
+        for _ in range(3):
+            other = await connected.enter_async_context(commands_client(server.url))
+            assert await other.ping()
+        assert [level for level, _ in await found()] == ["wrong"]
+    if server.version >= (7, 0):
+        async with commands_client(server.url) as admin:
+            await admin.config_set("maxmemory-clients", "5%")
+        assert [level for level, _ in await found()] == ["note"]
 
 
 async def test_an_unreachable_server_is_2() -> None:

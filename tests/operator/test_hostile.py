@@ -227,7 +227,7 @@ def test_a_line_is_no_longer_than_anybody_reads() -> None:
 
 
 def test_the_numbers_of_standard_places_are_kept_where_these_are_closed() -> None:
-    look = "from workers.runtime.printing import keep_standard_places as keep; import os; keep(); print(os.dup(0) > 2)"
+    look = "from workers.runtime.printing import prepare_outputs as keep; import os; keep(); print(os.dup(0) > 2)"
     for closed in ("0<&-", "2>&-", "0<&- 2>&-"):
         shell = f'exec "$0" -c "$1" {closed}'
         done = subprocess.run(

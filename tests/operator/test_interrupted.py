@@ -15,7 +15,7 @@ from tests.operator.every import ASKING, PAIR, typed
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import happens, wait_until
-from workers.runtime.options import INTERRUPTED_EXIT
+from workers.runtime.entrance import INTERRUPTED_EXIT
 from workers.runtime.printing import ask, confirm
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]

@@ -25,8 +25,10 @@ from tests.support.servers import RedisServer
 from workers.protocol.connection import commands_client
 from workers.protocol.meaning import (
     Meaning,
+    NobodyYetError,
     NoMasterError,
     NotSentError,
+    UnfinishedError,
     WrongNodeError,
     in_words,
     is_not_known,
@@ -228,6 +230,8 @@ def test_where_a_script_met_it_is_nothing_for_people(said: str) -> None:
         MasterDownError("Link with MASTER is down"),
         ReadOnlyError("You can't write against a read only replica."),
         RedisConnectionError("max number of clients reached"),
+        NobodyYetError("the Sentinels name no master 'm' that is up: 'm' is down"),
+        UnfinishedError("the Sentinels name a master that says it is a replica"),
     ],
     ids=repr,
 )

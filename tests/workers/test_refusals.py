@@ -284,3 +284,31 @@ async def refusal(user: Redis, *words: str | int) -> Meaning:
     with pytest.raises(ResponseError) as caught:
         await user.execute_command(*words)
     return meaning_of(caught.value)
+
+
+@pytest.mark.parametrize("right", ["xclaim", "xpending"])
+async def test_a_right_that_is_given_back_when_nothing_is_in_hand_is_noticed_all_the_same(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, right: str
+) -> None:
+    """Else the worker is not ready until its next job, which nobody sends it while it is not ready."""
+    hurry(monkeypatch.setattr)
+    done = anyio.Event()
+
+    async def handle(_job: Job) -> None:
+        await done.wait()
+
+    await enqueue(client, 1)
+    url = await restrict(client, server)
+    async with running(make_worker(url, handle, visibility_timeout=1, journal="off")) as worker:
+        await wait_until(lambda: worker.process and worker.process.in_hand(), "it runs")
+        await change_rights(client, f"-{right}")
+        await wait_until(lambda: errors_in(caplog, "Redis refuses", "extending"), "it is told")
+        done.set()
+        if right == "xclaim":  # who settles needs the other one
+            await wait_for_settled(worker, 1)
+        await change_rights(client, f"+{right}")
+        process = worker.process
+        assert process is not None
+        await wait_until(lambda: not process.refusals, "it is ready again")
+        await wait_for_settled(worker, 1)
+    assert errors_in(caplog, "extending works again")

@@ -139,7 +139,7 @@ class Upkeep(Part):
             return kept
         self._reporter.works(TIDYING)
         if kept.is_remade:
-            self._reporter.group_was_lost()
+            self._reporter.group_was_lost(by_stranger=kept.by_stranger)
         for consumer in kept.lost:
             self._reporter.consumer_was_lost(consumer)
         await anyio.sleep(HOUSE_INTERVAL_S * random.uniform(0.9, 1.1))

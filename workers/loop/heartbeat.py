@@ -50,6 +50,9 @@ SHORTEST_TIMEOUT_S = 0.5
 """How long a call may take at least, whatever the visibility timeout."""
 PROVE_AGAIN_S = 0.25
 """Pause between two beats while others wait for us to live by a shorter visibility timeout, or proofs are not dated."""
+ASK_AGAIN_S = 0.75
+"""So soon is it asked again whether we may extend, where we could not, also with nothing to extend any more."""
+EXTENDING = "extending"
 LONGEST_SLEEP_S = 1.0
 """So soon is a new agreement noticed."""
 
@@ -100,20 +103,20 @@ class Heartbeat(Part):
                     self._lose(held, asked_at)
                     return False
                 failures += 1
-                self._reporter.failed("extending", error)
+                self._reporter.failed(EXTENDING, error)
                 await anyio.sleep(pause_s(failures))
                 continue
-            self._reporter.works("extending")
+            self._reporter.works(EXTENDING)
             if not ours:
                 self._lose(held, asked_at)
             return held.source.holds(held)
 
     def _works(self, batch: Sequence[Held], answer: Extensions, asked_at: float) -> None:
-        self._reporter.works("extending")
+        self._reporter.works(EXTENDING)
         self._learn(batch, answer, asked_at)
 
     def _failed(self, error: Exception) -> None:
-        self._reporter.failed("extending", error)
+        self._reporter.failed(EXTENDING, error)
         if self._instead is None or self._instead.done():
             beating = self._beat_instead(was_refused=not is_contact_error(error))
             self._instead = asyncio.get_running_loop().create_task(beating)
@@ -131,7 +134,7 @@ class Heartbeat(Part):
             except (RedisError, OSError):
                 return
             if was_refused:
-                self._reporter.works("extending")
+                self._reporter.works(EXTENDING)
             self._learn(batch, answer, asked_at)
 
     def _learn(self, batch: Sequence[Held], answer: Extensions, asked_at: float) -> None:
@@ -169,7 +172,7 @@ class Heartbeat(Part):
                     results = await self._proof.hold_again(source, vanished)
                 except (RedisError, OSError) as error:
                     failures += 1
-                    self._reporter.failed("extending", error)
+                    self._reporter.failed(EXTENDING, error)
                     await anyio.sleep(pause_s(failures))
                     continue
                 for held, ours in zip(vanished, results, strict=True):
@@ -222,6 +225,8 @@ class Heartbeat(Part):
 
     def _hurry_s(self, last: float) -> float:
         """Return after which pause to beat at the latest, where what was proven by the ``last`` beat is not enough."""
+        if self._is_kept_from_it:
+            return ASK_AGAIN_S
         is_dated = last >= self._membership.dated_from
         return inf if is_dated and not self._membership.has_to_prove else PROVE_AGAIN_S
 
@@ -232,7 +237,10 @@ class Heartbeat(Part):
         self._call_in_loop(self._answer)
         if loop_hangs and any(held.is_overdue(now) for _, deliveries in self._in_hand() for held in deliveries):
             return False
-        for source, batch in self._due(now, period_s, loop_hangs=loop_hangs):
+        due = [*self._due(now, period_s, loop_hangs=loop_hangs)]
+        if not due and self._is_kept_from_it:
+            due = [(self._membership.main, [])]  # what was refused may be gone by now, and so may the refusal
+        for source, batch in due:
             asked_at = monotonic()
             try:
                 answer = yield Extending(source, batch, self._proof.of_each(batch))
@@ -245,6 +253,10 @@ class Heartbeat(Part):
             self._proof.note(batch, answer, asked_at)
             self._call_in_loop(self._works, batch, answer, asked_at)
         return True
+
+    @property
+    def _is_kept_from_it(self) -> bool:
+        return self._reporter.troubles.is_kept_from(EXTENDING)
 
     # ---- in both
 

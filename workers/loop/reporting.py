@@ -11,6 +11,7 @@ from workers.loop.telemetry import ADOPT, EMBEDDED, RESTART, WorkerTelemetry
 from workers.protocol.calls.recovery import Page
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.settlement import Verdict
+from workers.protocol.calls.upkeep import DESTROYED_OR_EMPTIED
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import counted, on_one_line, text
@@ -132,14 +133,18 @@ class Reporter:
         if self._telemetry:
             self._telemetry.lost()
 
-    def group_was_lost(self) -> None:
-        """Note that somebody destroyed the group and made it again, while no leader watched it."""
+    def group_was_lost(self, *, by_stranger: bool) -> None:
+        """Note that somebody destroyed the group and made it again, while no leader watched it.
+
+        Of one that strangers made nobody can tell whether they deleted all of its consumers instead.
+        """
         if self._telemetry:
             self._telemetry.lost(groups=1)
         logger.error(
-            "%s: somebody destroyed the group, and it was made again: what was pending there is forgotten, but for "
-            "what live workers run; the jobs are in the stream still",
+            "%s: somebody %s: what was pending there is forgotten, but for what live workers run; the jobs are in the "
+            "stream still",
             self._keys.pair,
+            DESTROYED_OR_EMPTIED if by_stranger else "destroyed the group, and it was made again",
         )
         self._callbacks.report("error", part="recovering", error="group_destroyed")
 

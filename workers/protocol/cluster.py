@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry as BlockingRetry
 
 from workers.protocol.address import Address, Host
-from workers.protocol.meaning import NoMasterError
+from workers.protocol.meaning import NobodyYetError, NoMasterError
 from workers.protocol.sentinels import ANSWER_S, LOOK_S, BlockingFinder, Finder, LookingPool, WatchedPool
 from workers.protocol.slots import SlotTable, parse_slots
 
@@ -47,10 +47,11 @@ class Nodes:
         self._heard_of = table.nodes
         return table
 
-    def silent(self, said: Sequence[str]) -> NoMasterError:
+    def silent(self, said: Sequence[Exception]) -> NoMasterError:
         """Return what to raise where none told."""
-        why = f": {'; '.join(dict.fromkeys(said))}" if said else ""
-        return NoMasterError(f"no node of the cluster at {self._address.shown_hosts} tells who has which slot{why}")
+        why = f": {'; '.join(dict.fromkeys(map(str, said)))}" if said else ""
+        kind = NobodyYetError if any(isinstance(one, NobodyYetError) for one in said) else NoMasterError
+        return kind(f"no node of the cluster at {self._address.shown_hosts} tells who has which slot{why}")
 
 
 def _options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +72,7 @@ class SlotAsker:
 
     async def ask(self) -> SlotTable:
         """Return who has which slot. Raises NoMasterError, which says what each of the nodes said."""
-        said: list[str] = []
+        said: list[Exception] = []
         if self._connection is not None:
             with suppress(RedisError, OSError):
                 return await self._answer(self._connection)
@@ -82,7 +83,7 @@ class SlotAsker:
             try:
                 return await self._answer(self._connection)
             except (RedisError, OSError) as error:
-                said.append(str(error))
+                said.append(error)
                 await self.aclose()
         raise self._nodes.silent(said)
 
@@ -92,7 +93,7 @@ class SlotAsker:
         await connection.send_command(*_QUESTION)
         table = self._nodes.read(await connection.read_response(), (connection.host, int(connection.port)))
         if not table.ranges:
-            raise NoMasterError(f"{connection.host}:{connection.port} knows nobody with slots")
+            raise NobodyYetError(f"{connection.host}:{connection.port} knows nobody with slots")
         return table
 
     async def aclose(self) -> None:
@@ -105,7 +106,7 @@ class SlotAsker:
 def _owner(table: SlotTable, slot: int) -> Host:
     owner = table.owner(slot)
     if owner is None:
-        raise NoMasterError(f"nobody has slot {slot} of the cluster now")
+        raise NobodyYetError(f"nobody has slot {slot} of the cluster now")
     return owner
 
 
@@ -237,7 +238,7 @@ class LookingSlotPool(LookingPool):
 
     def ask(self) -> SlotTable:
         """Return who has which slot. Raises NoMasterError."""
-        said: list[str] = []
+        said: list[Exception] = []
         for host, port in self._nodes.in_some_order():
             options = {**_options(self.connection_kwargs), "retry": BlockingRetry(NoBackoff(), 0)}
             connection = self._kind(host=host, port=port, **options)
@@ -246,11 +247,11 @@ class LookingSlotPool(LookingPool):
                 connection.send_command(*_QUESTION)
                 table = self._nodes.read(connection.read_response(), (host, port))
             except (RedisError, OSError) as error:
-                said.append(str(error))
+                said.append(error)
             else:
                 if table.ranges:
                     return table
-                said.append(f"{host}:{port} knows nobody with slots")
+                said.append(NobodyYetError(f"{host}:{port} knows nobody with slots"))
             finally:
                 connection.disconnect()
         raise self._nodes.silent(said)

@@ -41,6 +41,7 @@ from workers.protocol.meaning import (
     AllInUseError,
     Meaning,
     NotSentError,
+    UnfinishedError,
     WrongNodeError,
     in_words,
     is_failover_error,
@@ -49,7 +50,7 @@ from workers.protocol.meaning import (
     takes_no_more_clients,
     was_not_run,
 )
-from workers.protocol.nodes import HELLO, objection_to_node
+from workers.protocol.nodes import HELLO, is_unfinished, objection_to_node
 from workers.protocol.routing import RoutedClient
 from workers.protocol.sentinels import LookingPool, WatchedPool
 from workers.protocol.server import Release, release_of
@@ -478,7 +479,7 @@ def _require(hello: Any, topology: Topology) -> None:
     """Raise WrongNodeError where ``hello`` is not the reply of a server that the address means."""
     objection = objection_to_node(hello, topology)
     if objection:
-        raise WrongNodeError(objection)
+        raise (UnfinishedError if is_unfinished(objection) else WrongNodeError)(objection)
 
 
 def _read_certificates(connection: SSLConnection) -> None:

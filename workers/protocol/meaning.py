@@ -37,12 +37,20 @@ class NoMasterError(RedisConnectionError):
     """Whoever was asked for the server that takes writes, Sentinels or the nodes of a cluster, names none now."""
 
 
+class NobodyYetError(NoMasterError):
+    """The same, where some of them know what was asked for: nobody has it now, and a failover may be under way."""
+
+
 class SlotMovedError(RedisConnectionError):
     """Keys are at another node of a cluster than before. Nothing was sent; who tries again goes there."""
 
 
 class WrongNodeError(RedisConnectionError):
     """Who answers is not the server that the address means, as it says itself. Nothing was sent to it."""
+
+
+class UnfinishedError(WrongNodeError):
+    """The same, where those who have named it are about to name another one: nothing is wrong with the address."""
 
 
 class NotSentError(RedisConnectionError):
@@ -166,9 +174,11 @@ def is_refused_to_workers(error: BaseException) -> bool:
 def is_not_now(error: BaseException) -> bool:
     """Tell whether the server says itself that it is there, and serves nobody, nobody new or nobody's writes for now.
 
-    Then neither the address nor the login nor a right is to blame, and waiting may mend it.
+    Or Sentinels, or nodes of a cluster, say that they know it, and nobody is it now. Then neither the address nor the
+    login nor a right is to blame, and waiting may mend it.
     """
-    if isinstance(error, BusyLoadingError | OutOfMemoryError) or is_failover_error(error):
+    said_so = (BusyLoadingError, OutOfMemoryError, NobodyYetError, UnfinishedError)
+    if isinstance(error, said_so) or is_failover_error(error):
         return True
     said = str(error)
     return any(found.search(said) for found in (_NO_WRITES, _NO_MEMORY, _SAID_BY_THE_SERVER))
@@ -212,7 +222,7 @@ def is_outage(error: BaseException) -> bool:
     return is_contact_error(error) and not isinstance(error, AllInUseError)
 
 
-_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError, SlotMovedError, NotSentError)
+_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError, NobodyYetError, SlotMovedError, NotSentError)
 
 
 def kind_of(error: BaseException) -> str:

@@ -50,3 +50,8 @@ def objection_to_node(reply: Any, topology: Topology) -> str:
 def may_pass(objection: str) -> bool:
     """Tell whether what `objection_to_node` said may be over soon: a replica is promoted, or Sentinels finish."""
     return objection in (_REPLICA, _DEMOTED, _NO_OWNER)
+
+
+def is_unfinished(objection: str) -> bool:
+    """Tell whether it says that those who named the node are about to name another one."""
+    return objection in (_DEMOTED, _NO_OWNER)

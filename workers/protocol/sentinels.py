@@ -26,7 +26,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry as BlockingRetry
 
 from workers.protocol.address import Address, Host
-from workers.protocol.meaning import NoMasterError, is_failover_error
+from workers.protocol.meaning import NobodyYetError, NoMasterError, is_failover_error
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,7 @@ class Sentinels(asyncio_sentinel.Sentinel):
     async def discover_master(self, service_name: str) -> Host:
         """Return where the master is. Raises NoMasterError, which says what each of the Sentinels said."""
         said: list[str] = []
+        is_known = False
         for number, sentinel in enumerate(self.sentinels):
             try:
                 masters: Any = await sentinel.sentinel_masters()
@@ -76,8 +77,9 @@ class Sentinels(asyncio_sentinel.Sentinel):
             if state and self.check_master_state(state, service_name):
                 self.sentinels.insert(0, self.sentinels.pop(number))  # who answers is asked first
                 return state["ip"], state["port"]
+            is_known = is_known or bool(state)
             said.append(f"{service_name!r} is down" if state else f"no master is called {service_name!r}")
-        raise _no_master(self._address, said)
+        raise _no_master(self._address, said, NobodyYetError if is_known else NoMasterError)
 
 
 class BlockingSentinels:
@@ -110,9 +112,9 @@ def _options(address: Address, retry: Any) -> dict[str, Any]:
     return {**nodes, **({"ssl": True} if address.tls else {}), **address.sentinel_login, **ours}
 
 
-def _no_master(address: Address, said: Sequence[str]) -> NoMasterError:
+def _no_master(address: Address, said: Sequence[str], kind: type[NoMasterError] = NoMasterError) -> NoMasterError:
     why = f": {'; '.join(dict.fromkeys(said))}" if said else ""
-    return NoMasterError(f"the Sentinels at {address.shown_hosts} name no master {address.master!r} that is up{why}")
+    return kind(f"the Sentinels at {address.shown_hosts} name no master {address.master!r} that is up{why}")
 
 
 class ManagedConnection(asyncio_sentinel.SentinelManagedConnection):

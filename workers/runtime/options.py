@@ -4,7 +4,6 @@ A flag that is not given stays None, so that `workers.runtime.settings.load_sett
 read and checked there, by the same rules as those from the environment and the file.
 """
 
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,19 +15,33 @@ import click
 from pydantic.fields import FieldInfo
 
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
+from workers.runtime.entrance import INTERRUPTED_EXIT, interruptible
+from workers.runtime.limits import limit_met
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
-from workers.runtime.printing import give_up_writing, keep_standard_places, show, show_json
+from workers.runtime.printing import check_stdout, give_up_writing, prepare_outputs, show, show_json
 from workers.runtime.settings import Settings
 from workers.runtime.settings_errors import bare_type, choices_of, plain
 
 USAGE_EXIT = 2
 """Exit code where a setting cannot work or Redis cannot be reached: somebody has to change something."""
-INTERRUPTED_EXIT = 130
-"""Exit code after Ctrl-C, as shells know it, of whatever does not take it as the word to end in good order."""
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 _TYPED, _DONE, _MACHINE = "stream-reaper.typed", "stream-reaper.done", "machine"
 _HELP = {"--help", "-h", "--version"}
+
+
+@contextmanager
+def _help_written(typed: Sequence[str]) -> Iterator[None]:
+    """Have the help that click prints fail as all that is printed: it knows of readers that are gone, and no more."""
+    is_help = not _HELP.isdisjoint(typed)
+    try:
+        if is_help:
+            check_stdout()
+        yield
+    except OSError as error:
+        if not is_help:
+            raise
+        give_up_writing(error)
 
 
 class Program(click.Group):
@@ -38,14 +51,14 @@ class Program(click.Group):
     """
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
-        """Run what was typed; click itself prints the help, and knows nothing of full disks."""
-        keep_standard_places()
-        try:
-            return super().main(args, *others, **more)
-        except OSError as error:
-            if not _HELP & set(sys.argv[1:] if args is None else args):
-                raise
-            give_up_writing(error)
+        """Run what was typed."""
+        prepare_outputs()
+        return super().main(args, *others, **more)
+
+    def make_context(self, info_name: str | None, args: list[str], *others: Any, **more: Any) -> click.Context:
+        """Read the words."""
+        with _help_written(args):
+            return super().make_context(info_name, args, *others, **more)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep what was typed."""
@@ -55,9 +68,16 @@ class Program(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was typed."""
         try:
-            return super().invoke(ctx)
+            with interruptible(), _help_written(ctx.meta[_TYPED]):
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED_EXIT) from None
+        except (OSError, MemoryError, RuntimeError) as error:
+            limit = limit_met(error)
+            if not limit:
+                raise
+            show_error(ConfigurationError(limit), machine="--json" in ctx.meta[_TYPED])
+            raise click.exceptions.Exit(USAGE_EXIT) from error
         except click.UsageError as error:
             if not ("--json" in ctx.meta[_TYPED] and error.ctx and _speaks_json(error.ctx.command)):
                 raise
@@ -209,8 +229,10 @@ def show_error(error: StreamReaperError, *, machine: bool) -> None:
     """Print one of our errors: its sentences, each on a line.
 
     For a machine, a document on standard output: ``{"status": "unreachable" | "impossible", "error": …}``, and what
-    `tell_with_error` was given.
+    `tell_with_error` was given. Where a limit of the system has led to it, that is what is told.
     """
+    if limit := limit_met(error):
+        error = ConfigurationError(limit)
     if machine:
         status = "unreachable" if isinstance(error, UnreachableError) else "impossible"
         command = click.get_current_context(silent=True)

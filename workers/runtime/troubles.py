@@ -37,6 +37,10 @@ class Troubles:
         locked_out = [self._locked_out] if self._locked_out else []
         return locked_out + [f"{part}: {why}" for part, why in self._said.copy().items()]
 
+    def is_kept_from(self, part: str) -> bool:
+        """Tell whether ``part`` has not worked since it failed. For any thread."""
+        return part in self._refused or part in self._away
+
     def failed(self, part: str, error: BaseException, now: float) -> bool:
         """Note that ``part`` met ``error``; return whether that is news."""
         return self._is_away(part, error, now) if is_contact_error(error) else self._is_refused(part, error, now)

@@ -119,6 +119,10 @@ BY_STRANGER = 2
 """As ``keep_house.lua`` says it."""
 
 
+DESTROYED_OR_EMPTIED = "destroyed the group, or deleted all of its consumers at once"
+"""What strangers have done to a group that is like a new one: Redis tells neither from the other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What was found when a group was tidied."""

@@ -65,6 +65,10 @@ local function note_arrival(entry_id, times)
 end
 
 open_for_writing(source, group)
+if items == 0 then -- nothing is to be extended: may we, as who joins is asked?
+  redis.call('XPENDING', source, group, '-', '+', 1, consumer)
+  redis.call('XRANGE', source, '0-0', '0-0')
+end
 local has_suspects = suspects and redis.pcall('EXISTS', suspects) == 1
 local results, extended = {}, {}
 for i = 1, items do
