@@ -325,6 +325,8 @@ def growing_pauses() -> Iterator[float]:
 
 
 _FINAL = re.compile(r"\b(DataLossError|RedisStreamError|ReplacedError): ")
+_OUR_WORDS = "Option failOnDataLoss=false goes", "--no-fail-on-data-loss goes"
+"""The data source names its option, and whoever ingests has a setting."""
 _CALLING = re.compile(r"^.*An error occurred while calling .*\n(?:: )?", re.MULTILINE)
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
@@ -343,7 +345,7 @@ def reason_of(error: Exception) -> str:
     """Return the sentence in an error of Spark, which quotes tracebacks and plans around it."""
     ours = re.search(_FINAL.pattern + r"(.+)", str(error))
     if ours:
-        return ours[2].strip()
+        return ours[2].strip().replace(*_OUR_WORDS)
     words = all_words(error)
     if python_has_ended(words):
         return PYTHON_ENDED
