@@ -118,20 +118,26 @@ def test_other_addresses_are_taken(monkeypatch: pytest.MonkeyPatch, value: str) 
     assert lake_at("s3://bucket/lake").root == "s3://bucket/lake"
 
 
-def test_a_panic_of_deltalake_is_an_error_as_others_are(torn: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["is_deltatable", "get_add_actions", "vacuum", "create_write_transaction"])
+def test_a_panic_of_deltalake_is_an_error_as_others_are(
+    torn: Layout, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     """What is compiled from Rust raises it as no Exception, so nobody who expects an error would see it."""
 
-    class PanicException(BaseException):  # noqa: N818
+    class PanicException(BaseException):
         pass
 
     def panic(*_: object, **__: object) -> None:
         raise PanicException("called `Result::unwrap()` on an `Err` value")
 
-    for method in ("is_deltatable", "vacuum", "get_add_actions"):
-        with monkeypatch.context() as patched:
-            patched.setattr(DeltaTable, method, panic)
-            with pytest.raises(DeltaError, match=r"^deltalake gave up: called `Result::unwrap"):
-                LakeTable.is_at(torn.root)
-                table = LakeTable(torn.table("dead_letters"))
-                table.files()
-                table.clean()
+    def use() -> None:
+        LakeTable.is_at(torn.root)
+        table = LakeTable(torn.table("dead_letters"))
+        table.files()
+        table.install_fence(1)
+        table.clean()
+
+    use()
+    monkeypatch.setattr(DeltaTable, method, panic)
+    with pytest.raises(DeltaError, match=r"^deltalake gave up: called `Result::unwrap"):
+        use()
