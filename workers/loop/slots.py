@@ -10,12 +10,14 @@ deliveries; the others end.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from math import inf
 
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from workers.loop.change import Change
 from workers.loop.held import Held
+from workers.loop.isolation import Isolation
 from workers.runtime.clock import monotonic
 
 SLICE_S = 0.002
@@ -30,7 +32,14 @@ HandBack = Callable[[Iterable[Held]], None]
 class Slots:
     """The queue of deliveries and its runners, which live in ``tasks``."""
 
-    def __init__(self, tasks: TaskGroup, concurrency: int, perform: Perform, hand_back: HandBack | None = None) -> None:
+    def __init__(
+        self,
+        tasks: TaskGroup,
+        concurrency: int,
+        perform: Perform,
+        hand_back: HandBack | None = None,
+        isolation: Isolation | None = None,
+    ) -> None:
         self.concurrency = concurrency
         self.taken = 0
         """Deliveries that are queued or run."""
@@ -45,13 +54,14 @@ class Slots:
         self._lets_others_run = 0
         """Runners between two deliveries: they go on with the queue, and another one would only make turns longer."""
         self._called = Change()
-        self.freed = Change()
+        self._isolation = isolation or Isolation((), lambda: inf)
+        self.freed = self._isolation.freed
         """A delivery has left its slot, or nothing is started any more."""
 
     @property
     def free(self) -> int:
         """How many deliveries may be read now. Never negative."""
-        return max(0, self.concurrency - self.taken)
+        return 0 if self._isolation.lasts() else max(0, self.concurrency - self.taken)
 
     def put(self, deliveries: Iterable[Held]) -> None:
         """Queue deliveries and see to it that somebody runs them; once closed, hand them back."""
@@ -72,7 +82,7 @@ class Slots:
         if self._hand_back:
             self._hand_back(unstarted)
         self._called.notify()
-        self.freed.notify()
+        self._isolation.close()
 
     async def wait_until_idle(self) -> None:
         """Wait until nothing is queued or runs."""
