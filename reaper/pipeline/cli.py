@@ -20,15 +20,14 @@ from reaper.pipeline.command import (
     open_session,
     pipeline_options,
     sentences,
+    settings_of,
     show_result,
 )
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.report.command import report
-from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import examples, json_flag, log_level_option
-from workers.runtime.settings import load_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +79,7 @@ def ingest(config: Path | None, machine: bool, available_now: bool, log_level: s
         from reaper.pipeline.lake.ingest import ingest as run_ingestion
         from reaper.pipeline.lake.tables import lake_at
 
-        settings = load_settings(PipelineSettings, flags=flags, file=config)
+        settings = settings_of(flags, config)
         line = ProgressLine(quiet=machine)
         stop = threading.Event()
         _heed(_leave)
@@ -135,7 +134,7 @@ def compact(config: Path | None, machine: bool, **flags: Any) -> None:
         from reaper.pipeline.lake import maintenance
         from reaper.pipeline.lake.tables import existing_lake
 
-        settings = load_settings(PipelineSettings, flags=flags, file=config)
+        settings = settings_of(flags, config)
         layout = existing_lake(settings.lake)
         line = ProgressLine(quiet=machine)
         done = maintenance.compact(layout, settings.target_mb * 1_000_000, line.show)
@@ -155,7 +154,7 @@ def retain(config: Path | None, machine: bool, **flags: Any) -> None:
         from reaper.pipeline.lake import maintenance
         from reaper.pipeline.lake.tables import existing_lake
 
-        settings = load_settings(PipelineSettings, flags=flags, file=config)
+        settings = settings_of(flags, config)
         if settings.keep is None:
             raise ConfigurationError("retain needs to know how much to keep: --keep SECONDS (30 days are 2592000).")
         done = maintenance.retain(existing_lake(settings.lake), settings.keep)
@@ -180,7 +179,7 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
         from reaper.pipeline.lake.tables import existing_lake, with_state
         from reaper.pipeline.lake.trim import trim as run_trim
 
-        settings = load_settings(PipelineSettings, flags=flags, file=config)
+        settings = settings_of(flags, config)
         layout = with_state(existing_lake(settings.lake, settings.state))
 
         async def run() -> Any:
@@ -238,7 +237,7 @@ def migrate(config: Path | None, machine: bool, **flags: Any) -> None:
         from reaper.pipeline.lake.migration import migrate as run_migration
         from reaper.pipeline.lake.tables import lake_at
 
-        settings = load_settings(PipelineSettings, flags=flags, file=config)
+        settings = settings_of(flags, config)
         done = run_migration(lake_at(settings.lake))
         text = [f"{table.table}: {table.files:,} files" for table in done]
         show_result(done, text, machine=machine)

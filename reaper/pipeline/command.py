@@ -5,22 +5,25 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, is_dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.failures import reason_from_outside
-from reaper.pipeline.storage import LakeError, is_of_store, reason_of_store
+from reaper.pipeline.storage import LakeError, is_of_store
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.entrance import INTERRUPTED_EXIT
 from workers.runtime.options import errors_as_sentences, json_flag, settings_options
 from workers.runtime.printing import show, show_json
+from workers.runtime.settings import load_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +38,7 @@ Handler = Callable[[int, object], None]
 LAKE = ("lake",)
 SPARK = ("master", "remote", "heap")
 """Settings that most commands have flags for."""
+_LAKE_IN_USE = ContextVar("_LAKE_IN_USE", default="")
 
 
 def pipeline_options(*names: str) -> Callable[[Any], Any]:
@@ -46,6 +50,13 @@ def pipeline_options(*names: str) -> Callable[[Any], Any]:
         return settings_options(PipelineSettings, exclude=others)(machine(command))
 
     return decorate
+
+
+def settings_of(flags: Mapping[str, Any], file: Path | None) -> PipelineSettings:
+    """Return a command's settings. Errors of its lake name it from now on. Raises ConfigurationError."""
+    settings = load_settings(PipelineSettings, flags=flags, file=file)
+    _LAKE_IN_USE.set(settings.lake)
+    return settings
 
 
 @contextmanager
@@ -66,12 +77,15 @@ def sentences() -> Iterator[None]:
 
 @contextmanager
 def _told_of_store() -> Iterator[None]:
+    before = _LAKE_IN_USE.set("")
     try:
         yield
     except Exception as error:
         if not is_of_store(error):
             raise
-        raise LakeError(f"the lake cannot be read or written: {reason_of_store(error)}") from error
+        raise LakeError.of(_LAKE_IN_USE.get(), error) from error
+    finally:
+        _LAKE_IN_USE.reset(before)
 
 
 @contextmanager

@@ -13,8 +13,21 @@ _ANSWER = re.compile(r"<Code>([^<]+)</Code>.*?<Message>([^<]+)</Message>", re.DO
 _LONGEST = 300
 
 
+_OF_AN_ADDRESS = (
+    " Address and credentials of an object store are AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY."
+)
+
+
 class LakeError(ConfigurationError):
     """The lake cannot be read or written. The message says why."""
+
+    @classmethod
+    def of(cls, lake: str, error: BaseException) -> "LakeError":
+        """Tell of ``error``, which names nothing itself where it is deltalake's; ``lake`` is the setting, if known."""
+        named = f"the lake {lake}" if lake else "the lake"
+        advice = _OF_AN_ADDRESS if "://" in lake else ""
+        return cls(f"{named} cannot be read or written: {reason_of_store(error)}.{advice}".replace("..", "."))
 
 
 def is_of_store(error: BaseException) -> bool:

@@ -117,6 +117,7 @@ def test_ctrl_c_does_not_wait_for_journals_that_are_being_read(tmp_path: Path) -
         (("--heap", "lots"), "--heap 'lots' is no amount of memory"),
         (("--heap", "10m"), "--heap '10m' is too little"),
         (("--files", "loop/drills"), "--files loop/drills cannot be used: Too many levels of symbolic links."),
+        (("--files", "50%"), "--files 50% will not do: "),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
 )

@@ -1,6 +1,7 @@
 """A lake whose tables and checkpoint are of different moments is refused: its batches would be lost, or come twice."""
 
 import logging
+import re
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ import pytest
 from reaper.pipeline.lake import layout as places
 from reaper.pipeline.lake.batches import BatchWriter, Staged
 from reaper.pipeline.lake.delta import LakeTable
-from reaper.pipeline.lake.history import check_history
+from reaper.pipeline.lake.history import LakeAwayError, check_history, check_presence
 from reaper.pipeline.lake.layout import TABLES, Layout
 from reaper.pipeline.lake.maintenance import retain
 from reaper.pipeline.lake.tables import create_tables, lake_at
@@ -48,6 +49,23 @@ def test_a_batch_that_is_replayed_is_of_the_same_moment(layout: Layout) -> None:
     check_history(layout)
     add(layout, LAST + 1, {DAY: ["job"]})  # and killed before it was counted
     check_history(layout)
+
+
+def test_a_lake_that_is_away_is_told_as_that_and_none_is_begun_in_its_place(layout: Layout, tmp_path: Path) -> None:
+    name = layout.name()
+    check_presence(layout, name)
+    lake = Path(layout.root)
+    lake.rename(tmp_path / "away")
+    for _ in range(2):
+        with pytest.raises(LakeAwayError, match=rf"^{re.escape(layout.root)} is not there any more, or empty: put"):
+            check_presence(layout, name)
+        lake.mkdir(exist_ok=True)  # where a file system was mounted
+    assert list(lake.iterdir()) == []
+    lake.rmdir()
+    (tmp_path / "away").rename(lake)
+    check_presence(layout, name)
+    with pytest.raises(ConfigurationError, match="was removed and made anew while it was being filled"):
+        check_presence(layout, "of another")
 
 
 def test_old_days_may_be_dropped(layout: Layout) -> None:

@@ -92,13 +92,14 @@ def test_a_run_that_should_end_gives_up_later_where_the_machine_is_only_busy(
     reason: str, attempts: int, tmp_path: Path
 ) -> None:
     started, layout = 0, lake_at(tmp_path)
+    layout.create()
 
     def start() -> StreamingQuery:
         nonlocal started
         started += 1
         raise StreamingQueryException(reason)
 
-    with pytest.raises(IngestError, match=f"ingestion stopped: {reason}"):
+    with pytest.raises(IngestError, match=f"ingestion into the lake {layout.root} stopped: {reason}"):
         Supervisor(start, layout, Run(available_now=True, stop=Hurry()), Upkeep(layout, 1, None)).run()
     assert started == attempts
 
@@ -179,7 +180,7 @@ def test_a_python_of_sparks_that_is_killed_costs_a_sentence_and_no_entry(
     assert progress.events == 300
     assert rows(layout.root) == entries(redis_server)
     assert [message for message in caplog.messages if PYTHON_ENDED in message] == [
-        f"the query failed, and starts again in 1 s: {PYTHON_ENDED}"
+        f"the lake {layout.root}: the query failed, and starts again in 1 s: {PYTHON_ENDED}"
     ]
     assert list(layout.staging.iterdir()) == []
 
@@ -250,7 +251,8 @@ def test_entries_that_were_trimmed_unread_stop_it_with_their_number_where_they_a
     if not counts(redis_server):
         assert run(spark, redis_server, layout).events == 7
         return
-    with pytest.raises(IngestError, match=r"stopped: stream \{orders\}:journal: 13 entries after .* were trimmed"):
+    sentence = r"stopped: stream \{orders\}:journal: 13 entries after .* were trimmed .*--no-fail-on-data-loss goes on"
+    with pytest.raises(IngestError, match=sentence):
         run(spark, redis_server, layout)
     assert run(spark, redis_server, layout, fail_on_data_loss=False).events == 7
 
@@ -300,6 +302,38 @@ def test_what_cannot_be_read_for_a_moment_is_tried_again(tmp_path: Path) -> None
     stop = Hurry()
     done = Supervisor(start, layout, Run(stop=stop), Upkeep(layout, 1, None)).run()
     assert done.restarts == 2
+
+
+def test_a_lake_that_is_moved_away_under_way_is_waited_for_and_none_is_begun_in_its_place(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark would begin a checkpoint there, so that the lake could not be moved back, and tells of some file."""
+    layout, away = lake_at(tmp_path / "lake"), tmp_path / "away"
+    write_events(redis_server, 3)
+
+    class Patience(Hurry):
+        """What is waited for comes back while the ingester waits for the second time."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if len(told()) == 2 and not Path(layout.root).exists():
+                away.rename(layout.root)
+            assert not away.exists() or len(told()) == len(caplog.messages) < 9, caplog.messages
+            return super().wait(timeout)
+
+    def told() -> list[str]:
+        return [message for message in caplog.messages if f"{layout.root} is not there any more, or empty" in message]
+
+    def harm(progress: Progress) -> None:
+        if progress.events == 3 and progress.restarts == 0 and not away.exists():
+            Path(layout.root).rename(away)
+            write_events(redis_server, 3, start=3)
+        if progress.events == 6:
+            stop.set()
+
+    stop = Patience()
+    assert run(spark, redis_server, layout, Run(stop=stop, tell=harm)).restarts >= 2
+    assert len(told()) == 2
+    assert rows(layout.root) == entries(redis_server)
 
 
 def test_a_lake_that_is_being_filled_is_not_filled_by_another(redis_server: RedisServer, tmp_path: Path) -> None:

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow import ArrowInvalid
 
 from reaper.cli.main import main
+from reaper.pipeline.lake.delta import LakeTable
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.tables import create_tables, lake_at
 from reaper.pipeline.storage import is_of_store, reason_of_store
+from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import USAGE_EXIT
 
 TREE = (
@@ -81,6 +84,8 @@ def test_a_command_says_so_and_ends_with_the_code_for_what_is_not_possible(
     result = CliRunner().invoke(main, ["pipeline", *words, "--lake", where(torn, monkeypatch)])
     assert (result.exit_code, len(result.stderr.splitlines())) == (USAGE_EXIT, 1), result.output
     assert said in result.stderr
+    assert where(torn, monkeypatch) in result.stderr
+    assert ("AWS_ENDPOINT_URL" in result.stderr) == (where is _of_nobody)
     assert not (Path(torn.root) / "none").exists()
 
 
@@ -90,4 +95,49 @@ def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch, 
     ingest = ["pipeline", "ingest", "--available-now", "--lake", str(tmp_path / "file" / "lake")]
     result = CliRunner().invoke(main, ingest)
     assert result.exit_code == USAGE_EXIT
-    assert result.stderr.startswith(f"error: the lake cannot be read or written: Not a directory: {tmp_path / 'file'}")
+    assert result.stderr.startswith(
+        f"error: the lake {tmp_path / 'file' / 'lake'} cannot be read or written: Not a directory: "
+    )
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
+@pytest.mark.parametrize(
+    "value", ["", "127.0.0.1:9000", "store", "http://", "http://[::1", "http://a b", "ftp://store", "http://s:x"]
+)
+def test_an_address_that_deltalake_would_panic_of_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=f"^{name} is "):
+        lake_at("s3://bucket/lake", "state")
+
+
+@pytest.mark.parametrize("value", ["http://127.0.0.1:9000", "https://s3.eu-west-1.amazonaws.com/", "http://[::1]:9000"])
+def test_other_addresses_are_taken(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", value)
+    assert lake_at("s3://bucket/lake").root == "s3://bucket/lake"
+
+
+@pytest.mark.parametrize("method", ["is_deltatable", "get_add_actions", "vacuum", "create_write_transaction"])
+def test_a_panic_of_deltalake_is_an_error_as_others_are(
+    torn: Layout, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """What is compiled from Rust raises it as no Exception, so nobody who expects an error would see it."""
+
+    class PanicException(BaseException):
+        pass
+
+    def panic(*_: object, **__: object) -> None:
+        raise PanicException("called `Result::unwrap()` on an `Err` value")
+
+    def use() -> None:
+        LakeTable.is_at(torn.root)
+        table = LakeTable(torn.table("dead_letters"))
+        table.files()
+        table.install_fence(1)
+        table.clean()
+
+    use()
+    monkeypatch.setattr(DeltaTable, method, panic)
+    with pytest.raises(DeltaError, match=r"^deltalake gave up: called `Result::unwrap"):
+        use()

@@ -6,12 +6,10 @@ from typing import Any
 import click
 
 from reaper.pipeline.advice.options import advice_options, read_weights, read_workers
-from reaper.pipeline.command import LAKE, SPARK, open_session, pipeline_options, sentences, show_result
+from reaper.pipeline.command import LAKE, SPARK, open_session, pipeline_options, sentences, settings_of, show_result
 from reaper.pipeline.progress import ProgressLine
-from reaper.pipeline.settings import PipelineSettings
 from workers.runtime.options import examples
 from workers.runtime.output_files import OutputFile
-from workers.runtime.settings import load_settings
 
 
 @click.command(
@@ -33,7 +31,7 @@ def advise(config: Path | None, machine: bool, pair: str | None, output: OutputF
         from reaper.pipeline.lake.tables import existing_lake
 
         weights, workers = read_weights(given), read_workers(given)
-        settings = load_settings(PipelineSettings, flags=given, file=config)
+        settings = settings_of(given, config)
         existing_lake(settings.lake)  # before Spark is started for nothing
         line = ProgressLine(quiet=machine)
         session = open_session(settings, line)

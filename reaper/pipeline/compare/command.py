@@ -129,7 +129,7 @@ def compare(
         line = ProgressLine(quiet=quiet or machine)
         try:
             with ended_in_order(), told_of_disks(files), _folder(files) as folder:
-                settings = PipelineSettings(lake=str(folder / "lake"), heap=heap)
+                settings = PipelineSettings(lake=_lake_in(folder, files), heap=heap)
                 comparison = _play_and_read(plan, folder, settings, line)
         except KeyboardInterrupt:  # all is put away, but for a thread that may still be reading journals
             leave_at_once(signal.SIGINT, None)
@@ -165,6 +165,17 @@ def _folder(files: Path | None) -> Iterator[Path]:
     if not is_empty:
         raise ConfigurationError(f"--files {files}: the folder is not empty.")
     yield folder
+
+
+def _lake_in(folder: Path, files: Path | None) -> str:
+    """Return where the lake will be. Raises ConfigurationError, before all is played, where none can be."""
+    from reaper.pipeline.lake.tables import lake_at
+
+    try:
+        return lake_at(folder / "lake").root
+    except ConfigurationError as error:
+        named = "the folder for temporary files (TMPDIR names another)" if files is None else f"--files {files}"
+        raise ConfigurationError(f"{named} will not do: {error}") from error
 
 
 def _play_and_read(plan: "Plan", folder: Path, settings: PipelineSettings, line: ProgressLine) -> "Comparison":

@@ -11,7 +11,8 @@ however often it is tried, and what an ingester had in its hands when another on
 import json
 import os
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -21,7 +22,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import dataset
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem, copy_files
@@ -46,12 +47,27 @@ _TRIES = 5
 """Attempts at a commit of ours while compaction commits, too."""
 
 
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+"""Variables that say where an object store is; the first that is set counts, for deltalake as well."""
+
+
 class JoinError(Exception):
     """Files are not what their table says of them."""
 
 
 class ReplacedError(Exception):
     """Another ingester has taken over the lake."""
+
+
+@contextmanager
+def _panics_are_errors() -> Iterator[None]:
+    """Make a DeltaError of a panic of deltalake's, which is no Exception: nobody who expects an error would see it."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DeltaError(f"deltalake gave up: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +85,19 @@ class LakeFile:
 class LakeTable:
     """A handle on the table at ``address``, as it was when the handle was made."""
 
+    @_panics_are_errors()
     def __init__(self, address: str) -> None:
         self.address = address
         self._delta = DeltaTable(address)
 
     @staticmethod
+    @_panics_are_errors()
     def is_at(address: str) -> bool:
         """Tell whether there is such a table."""
         return DeltaTable.is_deltatable(address)
 
     @classmethod
+    @_panics_are_errors()
     def create(cls, address: str, schema: StructType) -> "LakeTable":
         """Make an empty table, or open the one there is, with the columns that it lacks."""
         wanted = arrow_schema(schema)
@@ -96,6 +115,7 @@ class LakeTable:
 
     # --- what is in it ----------------------------------------------------------------------------------------
 
+    @_panics_are_errors()
     def files(self) -> list[LakeFile]:
         """Return the files that count."""
         told = pa.table(self._delta.get_add_actions(flatten=True))
@@ -166,6 +186,7 @@ class LakeTable:
             flush(target.parent)
         return _action(name, size, rows, day)
 
+    @_panics_are_errors()
     def _commit(self, actions: Sequence[AddAction | RemoveAction], *transactions: Transaction) -> None:
         before = self._delta.version()
         properties = CommitProperties(app_transactions=list(transactions), max_commit_retries=_TRIES)
@@ -235,6 +256,7 @@ class LakeTable:
     def _as_upkeep(self) -> Transaction:
         return Transaction(UPKEEP, 1 + (self._delta.transaction_version(UPKEEP) or 0))
 
+    @_panics_are_errors()
     def clean(self, *, thoroughly: bool = False) -> int:
         """Remove files and log entries that nobody needs any more; return how many files.
 
@@ -262,7 +284,7 @@ def filesystem(address: str) -> FileSystem:
     if not is_address(address):
         return SubTreeFileSystem(address, LocalFileSystem())
     bucket = urlsplit(address)
-    endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", ""))
+    endpoint = urlsplit(next((os.environ[name] for name in ENDPOINTS if name in os.environ), ""))
     store = S3FileSystem(
         endpoint_override=endpoint.netloc or None,
         scheme=endpoint.scheme or None,

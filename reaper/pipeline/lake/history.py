@@ -7,13 +7,37 @@ before lack what the checkpoint takes for ingested.
 
 import logging
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from reaper.pipeline.lake.delta import LakeTable
+from reaper.pipeline.lake.delta import LakeTable, is_address
 from reaper.pipeline.lake.layout import TABLES, Layout
 from reaper.pipeline.lake.tables import check_generation
 from workers.protocol.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
+
+
+class LakeAwayError(OSError):
+    """A lake that is being filled is not there: somebody moved or removed it, or its file system is away."""
+
+
+def check_presence(layout: Layout, name: str = "") -> None:
+    """Look whether a lake that was there a moment ago still is: Spark would begin another one in its place.
+
+    ``name`` is what its state called itself. Raises LakeAwayError where there is nothing of it, ConfigurationError
+    where there is another, OSError where nobody can tell.
+    """
+    if layout.has_name():
+        if name and layout.name() != name:
+            raise ConfigurationError(f"the lake {layout.root} was removed and made anew while it was being filled.")
+        return
+    where = layout.state if is_address(layout.root) else Path(layout.root)
+    tables = [] if is_address(layout.root) else [Path(layout.table(table)) for table in TABLES]
+    if not any(table.exists() for table in tables) and not layout.checkpoint.exists():
+        raise LakeAwayError(
+            f"{where} is not there any more, or empty: put the lake back (mount its file system), or stop this and "
+            "start it again, which begins another lake"
+        )
 
 
 def check_history(layout: Layout, *, fail_on_data_loss: bool = True) -> None:

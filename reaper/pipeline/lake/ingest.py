@@ -29,7 +29,7 @@ import reaper.pipeline
 from reaper.pipeline import redis_stream
 from reaper.pipeline.lake.batches import BatchWriter
 from reaper.pipeline.lake.delta import LakeTable, ReplacedError
-from reaper.pipeline.lake.history import check_history
+from reaper.pipeline.lake.history import LakeAwayError, check_history, check_presence
 from reaper.pipeline.lake.layout import TABLES, Layout, remove, replace_text, spark_path
 from reaper.pipeline.lake.maintenance import Upkeep
 from reaper.pipeline.lake.source import FILES, FOLDER, NAME, JournalSource
@@ -196,9 +196,8 @@ def _start_query(
     ingester: tuple[str, int],
     run: Run,
 ) -> StreamingQuery:
-    check_history(
-        layout, fail_on_data_loss=settings.fail_on_data_loss
-    )  # the query before this one may have failed of it
+    check_presence(layout, ingester[0])  # the query before this one may have failed of it
+    check_history(layout, fail_on_data_loss=settings.fail_on_data_loss)
     _clear_torn_writes(layout.checkpoint)
     folder = layout.staging / f"batch-{uuid.uuid4().hex}"
     ours = {FOLDER: str(folder), FILES: str(settings.partitions)}
@@ -237,13 +236,24 @@ class Supervisor:
                 failures, done, pauses = 0, now, growing_pauses()
             failures += 1
             self._restarts += 1
-            reason = reason_of(error)
+            reason = self._reason_of(error)
             if is_final(error) or (self._run.available_now and failures >= attempts_against(reason)):
-                raise IngestError(f"ingestion stopped: {reason}")
+                raise IngestError(f"ingestion into the lake {self._layout.root} stopped: {reason}")
             pause = next(pauses)
-            logger.warning("the query failed, and starts again in %g s: %s", pause, reason)
+            lake = self._layout.root
+            logger.warning("the lake %s: the query failed, and starts again in %g s: %s", lake, pause, reason)
             if self._run.stop.wait(pause):
                 return self.progress()
+
+    def _reason_of(self, error: Exception) -> str:
+        """Return why a query failed. Of a lake that is away Spark names some file of it."""
+        try:
+            check_presence(self._layout)
+        except LakeAwayError as away:
+            return str(away)
+        except OSError:
+            pass
+        return reason_of(error)
 
     def _attempt(self) -> Exception | None:
         """Run the query until it ends. Returns why it failed, or None where it is over."""
@@ -315,6 +325,8 @@ def growing_pauses() -> Iterator[float]:
 
 
 _FINAL = re.compile(r"\b(DataLossError|RedisStreamError|ReplacedError): ")
+_OUR_WORDS = "Option failOnDataLoss=false goes", "--no-fail-on-data-loss goes"
+"""The data source names its option, and whoever ingests has a setting."""
 _CALLING = re.compile(r"^.*An error occurred while calling .*\n(?:: )?", re.MULTILINE)
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
@@ -333,7 +345,7 @@ def reason_of(error: Exception) -> str:
     """Return the sentence in an error of Spark, which quotes tracebacks and plans around it."""
     ours = re.search(_FINAL.pattern + r"(.+)", str(error))
     if ours:
-        return ours[2].strip()
+        return ours[2].strip().replace(*_OUR_WORDS)
     words = all_words(error)
     if python_has_ended(words):
         return PYTHON_ENDED

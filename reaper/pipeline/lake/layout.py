@@ -81,12 +81,16 @@ class Layout:
         """Make the folders of the state; harmless where they are."""
         self.counts.mkdir(parents=True, exist_ok=True)
         self.staging.mkdir(exist_ok=True)
-        if not self._name.exists():
+        if not self.has_name():
             replace_text(self._name, uuid.uuid4().hex)
 
     @property
     def _name(self) -> Path:
         return self.state / "name"
+
+    def has_name(self) -> bool:
+        """Tell whether there is a state."""
+        return self._name.exists()
 
     def name(self) -> str:
         """Return what the state calls itself: batches are numbered by its checkpoint, and by no other."""

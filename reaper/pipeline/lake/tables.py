@@ -1,5 +1,6 @@
 """Opens a lake and reads its tables."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
-from reaper.pipeline.lake.delta import LakeTable, is_address
+from reaper.pipeline.lake.delta import ENDPOINTS, LakeTable, is_address
 from reaper.pipeline.lake.layout import Layout, spark_path
 from reaper.pipeline.lake.mirror import mirrored
 from reaper.pipeline.lake.schema import TABLES
@@ -39,6 +40,7 @@ def lake_at(path: str | Path, state: str | Path = "") -> Layout:
         return _of_folder(Path(text), state)
     parts = urlsplit(text)
     if parts.scheme in OBJECT_STORES and parts.netloc:
+        _check_endpoint()
         return Layout(f"s3://{parts.netloc}{parts.path.rstrip('/')}", _folder(state) if state else Path())
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise ConfigurationError(
@@ -46,6 +48,17 @@ def lake_at(path: str | Path, state: str | Path = "") -> Layout:
             "(s3://bucket/lake)."
         )
     return _of_folder(Path(unquote(parts.path)), state)
+
+
+def _check_endpoint() -> None:
+    """Refuse an address that deltalake would panic of. Raises ConfigurationError."""
+    name = next((name for name in ENDPOINTS if name in os.environ), "")
+    value = os.environ.get(name, "")
+    if name and not re.fullmatch(r"(?i)https?://([\w.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?(/[!-~]*)?", value):
+        raise ConfigurationError(
+            f"{name} is {value!r}, which is no address of an object store: it begins with http:// or https://, such as "
+            "http://127.0.0.1:9000. For that of Amazon do not set it at all."
+        )
 
 
 def _of_folder(folder: Path, state: str | Path) -> Layout:

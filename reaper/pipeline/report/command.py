@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from reaper.pipeline.command import LAKE, SPARK, interruptible, leave_at_once, sentences
+from reaper.pipeline.command import LAKE, SPARK, interruptible, leave_at_once, sentences, settings_of
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.runtime.options import examples, settings_options
 from workers.runtime.output_files import OutputFile, output_file
 from workers.runtime.printing import show
-from workers.runtime.settings import load_settings
 
 if TYPE_CHECKING:
     from reaper.pipeline.lake.layout import Layout
@@ -76,7 +75,7 @@ def report(
 
         now = datetime.now(UTC)
         begin, end = (parse_instant(text, now) if text else None for text in (since, until))
-        settings = load_settings(PipelineSettings, flags=flags, file=config)
+        settings = settings_of(flags, config)
         progress = ProgressLine(quiet=quiet)
         findings = _read(settings, Scope(begin, end, groups), now, progress)
         if redis_url:
