@@ -72,7 +72,7 @@ class WorkerProcess:
         self._adoption = Adoption(context)
         self._heartbeat = Heartbeat(context, carry)
         self._settlements = Settlements(context)
-        self._runner = Runner(context, calls, self._settlements, self._heartbeat, self._journal)
+        self._runner = Runner(context, calls, self._settlements, self._heartbeat, self._journal, self._is_ending)
         self._slots = Slots(self._runners, settings.concurrency, self._runner.perform, self._runner.hand_back)
         stalled = self._recovery.stalled if self._recovery else StalledDeliveries()
         self._reader = Reader(context, self._slots, self._adoption, self._journal, stalled)
@@ -163,6 +163,9 @@ class WorkerProcess:
             if not self.forced:
                 self._runner.hand_back_cancelled()
             runners.cancel_scope.cancel()
+
+    def _is_ending(self) -> bool:
+        return self._slots.is_ending()
 
     async def _end_blocking_read(self) -> None:
         """See to it that the end, whoever brings it, need not wait for a read that blocks."""

@@ -142,7 +142,8 @@ async def perform(held: Held, redis: Redis, **known: float) -> tuple[int, int, i
 
     settled, context = Settled(), context_of(held, redis)
     vars(context.membership).update(known)
-    runner = Runner(context, Calls(handle, lambda _job: False), settled, Heartbeat(context), None)  # type: ignore[arg-type]
+    calls = Calls(handle, lambda _job: False)
+    runner = Runner(context, calls, settled, Heartbeat(context), None, lambda: False)  # type: ignore[arg-type]
     await runner.perform(held, None, monotonic())
     return redis.asked, len(started), len(settled.verdicts)
 
@@ -212,8 +213,8 @@ async def test_nothing_is_settled_of_a_job_that_was_taken_from_its_handler(clock
 
     async def perform() -> None:
         task = asyncio.current_task()
-        runner = Runner(context, Calls(handle, lambda _job: False), settled, Heartbeat(context), None)  # type: ignore[arg-type]
-        runner._host = None
+        calls = Calls(handle, lambda _job: False)
+        runner = Runner(context, calls, settled, Heartbeat(context), None, lambda: False)  # type: ignore[arg-type]
         await runner.perform(held, task, monotonic())
 
     task = asyncio.get_running_loop().create_task(perform())

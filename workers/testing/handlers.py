@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic, time_ns
@@ -186,16 +187,27 @@ class _Run:
             deadlines.watch(held)
         try:
             verdict = await execute(self._call, held.job, self._backoff)
+            await self._meet_cancellation()
         except asyncio.CancelledError as error:
+            if self._is_cancelled():
+                raise
             if held.interruption is None:
-                if self._host is not None and self._host.cancelling() > 0:
-                    raise
                 verdict = judge(held.job, error, self._backoff)  # the handler has cancelled the task that it runs in
         finally:
             deadlines.stop()
         if held.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:
             return None  # what it raises because it is cancelled says nothing about the job
         return verdict
+
+    def _is_cancelled(self) -> bool:
+        return self._host is not None and self._host.cancelling() > 0
+
+    async def _meet_cancellation(self) -> None:
+        """Have what the handler has cancelled, and not met any more, be over: it would be what this task comes to."""
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        if self._is_cancelled():
+            raise asyncio.CancelledError
 
     async def _call(self, job: Job) -> object:
         try:
