@@ -226,6 +226,10 @@ class WorkerProcess:
 
     # ---- stopping
 
+    def halt(self) -> None:
+        """Start nothing from this moment on: we are about to be told to stop. From anywhere."""
+        self._slots.halt()
+
     def stop(self, *, now: bool = False) -> None:
         """Read no more, hand back what has not started, and drain; with ``now``, leave everything pending."""
         if not self._stop_asked.is_set():

@@ -44,7 +44,7 @@ class Slots:
         self._tasks = tasks
         self._perform = perform
         self._hand_back = hand_back
-        self._closed = False
+        self._halted = self._closed = False
         self._queue: deque[Held] = deque()
         self._runners: dict[asyncio.Task[None], CancelScope] = {}
         self._failures: list[BaseException] = []
@@ -82,9 +82,13 @@ class Slots:
         self._queue.appendleft(held)
         self.taken += 1
 
+    def halt(self) -> None:
+        """Start nothing from this moment on, until `close`. From anywhere: a signal handler, another thread."""
+        self._halted = True
+
     def close(self) -> None:
         """Start nothing any more: what is queued is handed back, what runs goes on."""
-        self._closed = True
+        self._halted = self._closed = True
         unstarted = list(self._queue)
         self._queue.clear()
         self.taken -= len(unstarted)
@@ -104,7 +108,7 @@ class Slots:
             await self.freed.wait()
 
     def _send_for_runner(self) -> None:
-        if not self._queue or self._one_is_coming or self._lets_others_run:
+        if not self._queue or self._one_is_coming or self._lets_others_run or self._halted:
             return
         if self._one_waits:
             self._one_is_coming = True
@@ -168,7 +172,7 @@ class Slots:
         while True:
             self._one_is_coming = False
             await self._work_off_queue(runner)
-            if self._one_waits or self._closed or runner.cancelling():
+            if self._one_waits or self._halted or runner.cancelling():
                 return
             await self._wait_to_be_called()
 
@@ -183,7 +187,7 @@ class Slots:
         queue, perform, freed = self._queue, self._perform, self.freed
         now = monotonic()
         slice_end = now + SLICE_S
-        while queue:
+        while queue and not self._halted:
             held = queue.popleft()
             if queue and not self._one_is_coming:
                 self._one_is_coming = True
