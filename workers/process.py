@@ -22,6 +22,7 @@ from workers.loop.reporting import Counts
 from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
 from workers.loop.slots import Slots
+from workers.loop.solitude import Solitude
 from workers.loop.stalled import StalledDeliveries
 from workers.loop.waking import Waking
 from workers.protocol.calls.membership import Agreement
@@ -72,8 +73,11 @@ class WorkerProcess:
         self._adoption = Adoption(context)
         self._heartbeat = Heartbeat(context, carry)
         self._settlements = Settlements(context)
-        self._runner = Runner(context, calls, self._settlements, self._heartbeat, self._journal, self._is_ending)
-        self._slots = Slots(self._runners, settings.concurrency, self._runner.perform, self._runner.hand_back)
+        solitude = Solitude(context.membership.both, lambda: context.membership.visibility_s)
+        self._runner = Runner(
+            context, calls, self._settlements, self._heartbeat, solitude, self._journal, self._is_ending
+        )
+        self._slots = Slots(self._runners, settings.concurrency, self._runner.perform, self._runner.hand_back, solitude)
         stalled = self._recovery.stalled if self._recovery else StalledDeliveries()
         self._reader = Reader(context, self._slots, self._adoption, self._journal, stalled)
         self._waking = Waking(context, self._reader.look_again)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
@@ -87,6 +87,7 @@ ids = st.builds(b"%d-%d".__mod__, st.tuples(st.integers(0, 120), st.integers(0, 
 
 
 @given(st.lists(ids))
+@example([b"1-10", b"2-0"])
 def test_entry_ids_of_any_form_are_sorted_as_redis_sorts_them(some: list[bytes]) -> None:
     assert in_order(some, bytes) == sorted(some, key=entry_order)
 

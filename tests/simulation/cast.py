@@ -313,17 +313,16 @@ class OurWorker(Actor):
     def _blame_last_deliveries(self, *, fresh: bool) -> None:
         """Note who is beside a job that kills and has had his last delivery, where nobody can tell the two apart.
 
-        That is a suspect, where the killer is ``fresh``, none. Who was not let out is spared (decision 76), but where
-        the limit is 1: there are no suspects then. A copy has the mark in its fields, what is given back in place has
-        none.
+        That is a suspect that has begun, where the killer is ``fresh``, none: it has lasted for a visibility timeout,
+        or the suspect has (decision 86). Who was not let out is spared (decision 76), but where the limit is 1: there
+        are no suspects then.
         """
         least = self.world.story.least_limit  # it may be lowered until they are looked at
         let_out = self.world.server.keys.values.get(KEYS.suspects.encode())
         for one in self._held():
-            is_suspect = plays.SUSPECT in one.job.reserved or (
-                isinstance(let_out, dict) and one.job.raw_entry_id in let_out
-            )
-            if one.job.deliveries >= least and (least == 1 or (fresh and is_suspect)):
+            out = let_out.get(one.job.raw_entry_id, b"") if isinstance(let_out, dict) else b""
+            has_begun = out.rstrip(b"!").endswith(b"+%d" % one.job.times_delivered)
+            if one.job.deliveries >= least and (least == 1 or (fresh and has_begun)):
                 self.world.ledger.blame(Execution(one.job.id, one.job.generation))
 
 

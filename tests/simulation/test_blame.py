@@ -1,4 +1,4 @@
-"""Who is beside a job that kills is asked for, but where nobody can tell the two apart (decisions 19 and 76)."""
+"""Who is beside a job that kills is asked for, but where nobody can tell the two apart (decisions 19, 76 and 86)."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,18 +8,16 @@ import pytest
 from tests.simulation.cast import OurWorker
 from tests.simulation.conftest import Make
 from tests.simulation.places import KEYS
-from tests.simulation.plays import SUSPECT
 from tests.simulation.story import Setting, Step, Story
 
 LIMIT = 3
 
 
-def held(job: str, deliveries: int, *, marked: bool = False) -> Any:
+def held(job: str, deliveries: int) -> Any:
     """Return a delivery in the hands of a worker, as far as anybody asks it."""
-    reserved = {SUSPECT: b"1"} if marked else {}
     return SimpleNamespace(
         job=SimpleNamespace(
-            id=job, generation=0, deliveries=deliveries, reserved=reserved, raw_entry_id=job.encode() + b"-0"
+            id=job, generation=0, deliveries=deliveries, times_delivered=1, raw_entry_id=job.encode() + b"-0"
         )
     )
 
@@ -27,12 +25,12 @@ def held(job: str, deliveries: int, *, marked: bool = False) -> Any:
 @pytest.mark.parametrize(
     ("fresh", "limits", "taken_along"),
     [
-        (True, [LIMIT], {"marked", "let out in place"}),
+        (True, [LIMIT], {"begun"}),
         (False, [LIMIT], set()),
         (False, [5, LIMIT], set()),
-        (True, [5, LIMIT], {"marked", "let out in place"}),
-        (False, [1], {"first", "last", "marked", "let out in place"}),
-        (False, [LIMIT, 1], {"first", "last", "marked", "let out in place"}),
+        (True, [5, LIMIT], {"begun"}),
+        (False, [1], {"first", "last", "let out", "begun"}),
+        (False, [LIMIT, 1], {"first", "last", "let out", "begun"}),
     ],
 )
 def test_whom_a_job_that_kills_may_take_along(
@@ -44,10 +42,11 @@ def test_whom_a_job_that_kills_may_take_along(
     world.limits += later
     worker = world.actors["worker-1"]
     assert isinstance(worker, OurWorker)
-    world.server.keys.values[KEYS.suspects.encode()] = {b"let out in place-0": b"stream,0"}
-    in_hand = [
-        held("first", 1), held("last", LIMIT), held("marked", LIMIT, marked=True), held("let out in place", LIMIT)
-    ]  # fmt: skip
+    world.server.keys.values[KEYS.suspects.encode()] = {
+        b"let out-0": b"stream,0",
+        b"begun-0": b"stream,0,1,7+1!",
+    }
+    in_hand = [held("first", 1), held("last", LIMIT), held("let out", LIMIT), held("begun", LIMIT)]
     monkeypatch.setattr(worker, "_held", lambda: in_hand)
     worker._blame_last_deliveries(fresh=fresh)
     assert {execution.job for execution in world.ledger.endings} == taken_along

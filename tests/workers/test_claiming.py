@@ -77,7 +77,7 @@ def test_a_reply_tells_how_often_each_entry_was_delivered() -> None:
     ("value", "note"),
     [
         (b"0,0,,,", Note(0, 0, b"")),
-        (b"-3,2,1,0.0.4.s,w1,w2", Note(-3, 2, b"0.0.4.s")),
+        (b"-3,2,1,0.0.4.s,w1,w2", Note(-3, 2, b"0.0.4.s", is_suspect=True)),
         (b"", None),
         (None, None),
         (b"x,0,,,", None),

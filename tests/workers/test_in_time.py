@@ -1,7 +1,7 @@
 """What depends on when something happened: the parts of a worker alone, on a clock that a test sets."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +17,11 @@ from workers.loop.dispatch import Calls
 from workers.loop.execution import HANDED_BACK
 from workers.loop.heartbeat import BEATS, LONGEST_SLEEP_S, Heartbeat
 from workers.loop.held import Held, Interruption, Source
+from workers.loop.membership import Membership
 from workers.loop.proof import UNPROVEN, ProofOfLife
 from workers.loop.runner import Runner
 from workers.loop.settlement import cut_by_proofs
+from workers.loop.solitude import Solitude
 from workers.protocol.calls.settlement import Extension, Extensions, Outcome, Verdict
 from workers.runtime.clock import going_by, monotonic
 
@@ -54,7 +56,7 @@ class Redis:
         self._answer = answer
         self.asked = 0
 
-    async def run(self, *_words: Any) -> Extensions:
+    async def run(self, *_words: Any, **_more: Any) -> Extensions:
         self.asked += 1
         self._clock.now += self._takes_s
         return Extensions([self._answer], round(self._clock.now * 1000))
@@ -98,6 +100,7 @@ def context_of(held: Held, redis: Redis) -> Any:
     membership.visibility_s = VISIBILITY_S  # type: ignore[attr-defined]
     membership.has_to_prove = False  # type: ignore[attr-defined]
     membership.dated_from = -inf  # type: ignore[attr-defined]
+    membership.shows_from = lambda now: Membership.shows_from(membership, now)  # type: ignore[arg-type, attr-defined]
     settings = SimpleNamespace(backoff=Backoff(1_000, 60_000, 86_400_000), concurrency=1)
     return SimpleNamespace(
         settings=settings,
@@ -108,6 +111,11 @@ def context_of(held: Held, redis: Redis) -> Any:
         reporter=Silent(),
         telemetry=None,
     )
+
+
+def runner_of(context: Any, handle: Callable[[Job], Awaitable[None]], settled: Any) -> Runner:
+    calls = Calls(handle, lambda _job: False)
+    return Runner(context, calls, settled, Heartbeat(context), Solitude((), lambda: VISIBILITY_S), None, lambda: False)
 
 
 async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(clock: Clock) -> None:
@@ -142,8 +150,7 @@ async def perform(held: Held, redis: Redis, **known: float) -> tuple[int, int, i
 
     settled, context = Settled(), context_of(held, redis)
     vars(context.membership).update(known)
-    calls = Calls(handle, lambda _job: False)
-    runner = Runner(context, calls, settled, Heartbeat(context), None, lambda: False)  # type: ignore[arg-type]
+    runner = runner_of(context, handle, settled)
     await runner.perform(held, None, monotonic())
     return redis.asked, len(started), len(settled.verdicts)
 
@@ -172,11 +179,11 @@ async def test_what_a_shorter_timeout_may_have_taken_is_asked_for_where_a_longer
 class NoGroup(Redis):
     """One that has no such stream, a few times; and then extends."""
 
-    async def run(self, *words: Any) -> Extensions:
+    async def run(self, *words: Any, **more: Any) -> Extensions:
         if self.asked < 3:
             self.asked += 1
             raise ResponseError("NOGROUP No such key 'orders' or consumer group 'billing'")
-        return await super().run(*words)
+        return await super().run(*words, **more)
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
@@ -213,8 +220,7 @@ async def test_nothing_is_settled_of_a_job_that_was_taken_from_its_handler(clock
 
     async def perform() -> None:
         task = asyncio.current_task()
-        calls = Calls(handle, lambda _job: False)
-        runner = Runner(context, calls, settled, Heartbeat(context), None, lambda: False)  # type: ignore[arg-type]
+        runner = runner_of(context, handle, settled)
         await runner.perform(held, task, monotonic())
 
     task = asyncio.get_running_loop().create_task(perform())

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar, overload
 from workers.protocol.errors import InvalidFieldError
 from workers.protocol.messages import (
     FIELD_PREVIOUS,
+    FIELD_SUSPECT,
     FIELD_TRACEPARENT,
     RESERVED_PREFIX,
     Metadata,
@@ -234,6 +235,11 @@ class Job:
     def reserved(self) -> dict[bytes, bytes]:
         """Our own fields (``reaper.…``), as they stand in the entry: a dead letter's reason, for example."""
         return {name: value for name, value in pair_up(self._flat) if name.startswith(RESERVED_PREFIX)}
+
+    @property
+    def is_suspect(self) -> bool:
+        """The job is on probation: it was in hand whenever its workers died, or so its entry says."""
+        return (self._note is not None and self._note.is_suspect) or FIELD_SUSPECT in self._flat[::2]
 
     @property
     def timeout(self) -> timedelta | None:

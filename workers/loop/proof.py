@@ -35,16 +35,17 @@ class ProofOfLife:
         return self.server_ms(monotonic()) + round(COMMAND_TIMEOUT_S * 1000)
 
     async def prove(self, held: Held) -> bool:
-        """Extend one delivery; returns False where it is not ours."""
-        [result] = (await self.extend_many(held.source, [held])).results
+        """Extend one delivery that runs, or is about to begin; returns False where it is not ours."""
+        [result] = (await self.extend_many(held.source, [held], begin=True)).results
         if result is Extension.VANISHED:
             return (await self.hold_again(held.source, [held]))[0]
         return result is not Extension.REFUSED
 
-    async def extend_many(self, source: Source, batch: Sequence[Held]) -> Extensions:
+    async def extend_many(self, source: Source, batch: Sequence[Held], *, begin: bool = False) -> Extensions:
         """Extend deliveries of one source; returns what came of each."""
         asked_at = monotonic()
-        answer = await self.extend.run(self.connection, source.key, [held.job for held in batch], self.of_each(batch))
+        jobs = [held.job for held in batch]
+        answer = await self.extend.run(self.connection, source.key, jobs, self.of_each(batch), begin=begin)
         self.note(batch, answer, asked_at)
         return answer
 

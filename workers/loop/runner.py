@@ -13,6 +13,7 @@ from workers.loop.held import QUEUED, Held, Interruption
 from workers.loop.journal import JournalWriter
 from workers.loop.membership import OLD
 from workers.loop.settlement import Settlements
+from workers.loop.solitude import Solitude
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.events import EventName
 from workers.runtime.clock import monotonic
@@ -27,6 +28,7 @@ class Runner(Part):
         calls: Calls,
         settlements: Settlements,
         heartbeat: Heartbeat,
+        solitude: Solitude,
         journal: JournalWriter | None,
         is_ending: Callable[[], bool],
     ) -> None:
@@ -38,6 +40,7 @@ class Runner(Part):
         self._deadlines = Deadlines(context.membership.both, self._expire)
         self._settlements = settlements
         self._heartbeat = heartbeat
+        self._solitude = solitude
         self._journal = journal
         self._hands_back = False
         self._is_ending = is_ending
@@ -49,7 +52,7 @@ class Runner(Part):
 
         What Redis has not heard of for half a visibility timeout, or since our word stands, may have been recovered by
         somebody, or has soon nothing to show for being ours: then it is asked first. So it is before a job has its last
-        delivery: should we die of it, it is known that it had reached us.
+        delivery: should we die of it, it is known that it had begun; and where it is a suspect, that it was alone.
         """
         verdict: Verdict | None = None
         job, settlements = held.job, self._settlements
@@ -58,19 +61,14 @@ class Runner(Part):
             is_last = job.deliveries > 1 and job.deliveries >= membership.agreement.max_deliveries
             # As `Membership.shows_from` has it; written out, for each job pays for it.
             is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
-            if (is_last or is_old) and not await self._heartbeat.still_owns(held):
-                return monotonic()
+            if is_last or is_old or self._solitude.is_kept or self._journal:
+                if not await self._may_begin(held, is_last=is_last):
+                    return monotonic()
+                began = monotonic()
             if held.is_used_up:
                 now = monotonic()
                 settlements.add(held, GIVEN_UP, began, now)
                 return now
-            if self._journal:
-                self._journal.note(EventName.STARTED, job)  # it stands there even if the handler kills us
-                await self._journal.wait_until_sent()
-                began = monotonic()  # long ago, where another handler blocked the event loop meanwhile
-                is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
-                if is_old and not await self._heartbeat.still_owns(held):
-                    return monotonic()
             held.begin(began, runner)
             if job.timeout_s != inf:
                 self._deadlines.watch(held)
@@ -93,6 +91,31 @@ class Runner(Part):
         return now
 
     # ---- the steps
+
+    async def _may_begin(self, held: Held, *, is_last: bool) -> bool:
+        """Wait until the delivery may begin, and announce that; tell whether it may."""
+        if not await self._has_its_turn(held, is_last=is_last):
+            return False
+        if self._journal is None or held.is_used_up:
+            return True
+        self._journal.note(EventName.STARTED, held.job)  # it stands there even if the handler kills us
+        await self._journal.wait_until_sent()  # for long, where another handler blocks the event loop meanwhile
+        is_as_it_was = not self._solitude.is_kept and held.proven >= self._membership.shows_from(monotonic())
+        return is_as_it_was or await self._has_its_turn(held, is_last=is_last)
+
+    async def _has_its_turn(self, held: Held, *, is_last: bool) -> bool:
+        """Wait until the delivery may begin beside others; ask whether it is ours, where nothing tells that by then."""
+        runs_alone = is_last and held.job.is_suspect
+        while True:
+            if (runs_alone or self._solitude.is_kept) and not await self._solitude.may_begin(held, alone=runs_alone):
+                self.hand_back([held])
+                return False
+            if not is_last and held.proven >= self._membership.shows_from(monotonic()):
+                return True
+            if not await self._heartbeat.still_owns(held):
+                return False
+            if runs_alone or not self._solitude.is_kept:  # else a suspect has begun to wait meanwhile
+                return True
 
     async def _reconsidered(self, held: Held, verdict: Verdict | None) -> Verdict | None:
         """Return what to settle of a job that was cancelled, or None where it is not ours any more.

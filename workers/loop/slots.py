@@ -15,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from math import inf
 
 from anyio import CancelScope
 from anyio.abc import TaskGroup
@@ -22,6 +23,7 @@ from anyio.lowlevel import checkpoint
 
 from workers.loop.change import Change
 from workers.loop.held import QUEUED, Held
+from workers.loop.solitude import Solitude
 from workers.runtime.clock import monotonic
 from workers.runtime.user_code import exits_in
 
@@ -37,7 +39,14 @@ HandBack = Callable[[Iterable[Held]], None]
 class Slots:
     """The queue of deliveries and its runners, which end with ``tasks``: a guard lives there that cancels them."""
 
-    def __init__(self, tasks: TaskGroup, concurrency: int, perform: Perform, hand_back: HandBack | None = None) -> None:
+    def __init__(
+        self,
+        tasks: TaskGroup,
+        concurrency: int,
+        perform: Perform,
+        hand_back: HandBack | None = None,
+        solitude: Solitude | None = None,
+    ) -> None:
         self.concurrency = concurrency
         self.taken = 0
         """Deliveries that are queued or run."""
@@ -57,13 +66,14 @@ class Slots:
         self._called = Change()
         self._left = Change()
         """A runner has ended, or nothing is started any more."""
-        self.freed = Change()
+        self._solitude = solitude or Solitude((), lambda: inf)
+        self.freed = self._solitude.freed
         """A delivery has left its slot, or nothing is started any more."""
 
     @property
     def free(self) -> int:
         """How many deliveries may be read now. Never negative."""
-        return max(0, self.concurrency - self.taken)
+        return 0 if self._solitude.lasts() else max(0, self.concurrency - self.taken)
 
     def put(self, deliveries: Iterable[Held]) -> None:
         """Queue deliveries and see to it that somebody runs them; once closed, hand them back."""
@@ -96,7 +106,7 @@ class Slots:
             self._hand_back(unstarted)
         self._called.notify()
         self._left.notify()
-        self.freed.notify()
+        self._solitude.close()
 
     def is_ending(self) -> bool:
         """Tell whether all of the worker is cancelled: by itself, by whoever runs it, or with the event loop."""

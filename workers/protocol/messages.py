@@ -22,6 +22,7 @@ FIELD_CONSUMERS = b"reaper.consumers"
 FIELD_COPIES = b"reaper.copies"
 FIELD_WAITS = b"reaper.waits"
 FIELD_PREVIOUS = b"reaper.previous"
+FIELD_SUSPECT = b"reaper.suspect"
 FIELD_TRACEPARENT = b"traceparent"
 FIELD_TRACESTATE = b"tracestate"
 DEAD_PREFIX = b"reaper.dead."
@@ -130,13 +131,8 @@ def entry_order(entry_id: bytes | str) -> tuple[int, int]:
 
 
 def in_order(things: Iterable[_Thing], entry_id: Callable[[_Thing], bytes]) -> list[_Thing]:
-    """Return what has entry IDs from Redis sorted by them, as Redis does: scripts look neighbours up together. Hot."""
-    listed = list(things)
-    ids = [entry_id(thing) for thing in listed]
-    # Mostly they are in order already. Where the first numbers are as long as each other, length and bytes tell it.
-    if len({raw.find(b"-") for raw in ids}) < 2 and sorted(sorted(ids), key=len) == ids:
-        return listed
-    return sorted(listed, key=lambda thing: _numbers_as_bytes(entry_id(thing)))
+    """Return what has entry IDs from Redis sorted by them, as Redis does: scripts look neighbours up together."""
+    return sorted(things, key=lambda thing: _numbers_as_bytes(entry_id(thing)))
 
 
 def _numbers_as_bytes(entry_id: bytes) -> tuple[int, bytes, int, bytes]:
@@ -278,6 +274,8 @@ class Note(NamedTuple):
     waits: int = 0
     previous: bytes = b""
     """As `FIELD_PREVIOUS` says it; nothing where the job is not traced."""
+    is_suspect: bool = False
+    """As `FIELD_SUSPECT` says it."""
 
 
 def read_note(value: bytes | None) -> Note | None:
@@ -285,7 +283,7 @@ def read_note(value: bytes | None) -> Note | None:
     words = value.split(b",", 4) if value else []
     if len(words) != _WORDS_OF_NOTE or not (words[0].removeprefix(b"-").isdigit() and words[1].isdigit()):
         return None
-    return Note(int(words[0]), int(words[1]), words[3])
+    return Note(int(words[0]), int(words[1]), words[3], is_suspect=words[2] != b"")
 
 
 _WORDS_OF_NOTE = 5

@@ -276,11 +276,19 @@ class Extend(Generic[DeliveryT]):
     """Says what is journalled of one."""
 
     async def run(
-        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]
+        self,
+        client: Redis | KeptConnection,
+        source: str,
+        deliveries: Sequence[DeliveryT],
+        proofs: Sequence[Proof],
+        *,
+        begin: bool = False,
     ) -> Extensions:
-        """Extend them, from the event loop."""
-        words = self._words(deliveries, proofs)
-        return _extensions(await EXTEND_VISIBILITY.run(client, self._places(source), words))
+        """Extend them, from the event loop. ``begin``: they are about to, which counts against suspects."""
+        words, places = self._words(deliveries, proofs), self._places(source)
+        if begin:
+            places += (self.keys.suspects,)
+        return _extensions(await EXTEND_VISIBILITY.run(client, places, words))
 
     def run_blocking(
         self, client: "redis.Redis", source: str, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]
@@ -302,7 +310,7 @@ class Extend(Generic[DeliveryT]):
         return [bool(result) for result in _in_time(reply, _HELD_TOO_LATE)]
 
     def _places(self, source: str) -> tuple[str, ...]:
-        return (source, self.keys.journal, self.keys.agreement, self.keys.stream, self.keys.suspects)
+        return (source, self.keys.journal, self.keys.agreement, self.keys.stream)
 
     def _words(self, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]) -> list[Word]:
         words: list[Word] = [self.keys.group, self.consumer, *self.journal]

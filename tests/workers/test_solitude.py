@@ -1,0 +1,165 @@
+"""A suspect that has its last delivery runs alone in its process."""
+
+from collections import defaultdict
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.support.history import read_events
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import KEYS, enqueue, make_job, make_worker, number_of, pending_of, running, wait_for_settled
+from workers import Job
+from workers.protocol.messages import Note, text
+
+pytestmark = pytest.mark.anyio
+
+MARKED = (b"n", b"2", b"reaper.deliveries", b"1", b"reaper.suspect", b"1")
+"""A suspect, where two deliveries are the limit."""
+LOOKS = 20
+
+
+class Gated:
+    """A handler each job of which waits for its own gate, and which notes what had started by its end."""
+
+    def __init__(self) -> None:
+        self.started: list[int] = []
+        self.beside: dict[int, list[int]] = {}
+        self.gates: defaultdict[int, anyio.Event] = defaultdict(anyio.Event)
+
+    async def __call__(self, job: Job) -> None:
+        number = number_of(job)
+        self.started.append(number)
+        await self.gates[number].wait()
+        self.beside[number] = list(self.started)
+
+    def has_started(self, *numbers: int) -> bool:
+        return self.started == list(numbers)
+
+
+async def let_out(client: Redis) -> str:
+    """Make a suspect ready, as the gate does; return its entry ID."""
+    entry_id = text(await client.execute_command("XADD", KEYS.stream, "*", *MARKED))
+    await client.hset(KEYS.suspects, entry_id, "stream")
+    return entry_id
+
+
+async def arrived(client: Redis, suspect: str) -> bool:
+    value: Any = await client.hget(KEYS.suspects, suspect)
+    return text(value).endswith("+1")
+
+
+async def look_on(client: Redis) -> None:
+    """Give everybody the time to do what they should not."""
+    for _ in range(LOOKS):
+        await client.ping()
+
+
+async def test_a_suspect_waits_for_what_runs_and_others_wait_for_it(server: RedisServer, client: Redis) -> None:
+    handler = Gated()
+    worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
+    async with running(worker):
+        await enqueue(client, 1)
+        await wait_until(lambda: handler.has_started(1), "the first one runs")
+        suspect = await let_out(client)
+        await enqueue(client, 3)
+        await wait_until(lambda: worker.counts.read >= 2, "the suspect is read")
+        await look_on(client)
+        assert (handler.started, await arrived(client, suspect)) == ([1], False)
+
+        handler.gates[1].set()
+        await wait_until(lambda: handler.has_started(1, 2), "the suspect is alone")
+        assert await arrived(client, suspect)
+        await look_on(client)
+        handler.gates[2].set()
+        await wait_until(lambda: handler.has_started(1, 2, 3), "the others go on")
+        assert handler.beside[2] == [1, 2]
+        handler.gates[3].set()
+        await wait_for_settled(worker, 3)
+    assert await pending_of(client) == []
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_that_it_is_extended_while_it_waits_is_no_sign_that_it_has_begun(
+    server: RedisServer, client: Redis
+) -> None:
+    handler = Gated()
+    worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8, visibility_timeout=3_600, journal="full")
+    async with running(worker):
+        await enqueue(client, 1)
+        await wait_until(lambda: handler.has_started(1), "the first one runs")
+        suspect = await let_out(client)
+
+        async def is_extended() -> bool:
+            return any(one.event == "extended" and one.job == suspect for one in await read_events(client, KEYS))
+
+        await wait_until(is_extended, "the suspect is extended")
+        assert (handler.started, await arrived(client, suspect)) == ([1], False)
+        for gate in (1, 2):
+            handler.gates[gate].set()
+        await wait_for_settled(worker, 2)
+
+
+async def test_one_suspect_after_the_other(server: RedisServer, client: Redis) -> None:
+    handler = Gated()
+    handler.gates[2].set()
+    worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
+    for _ in range(3):
+        await let_out(client)
+    async with running(worker):
+        await wait_for_settled(worker, 3)
+        assert (worker.counts.acked, handler.started) == (3, [2, 2, 2])
+
+
+async def test_what_lasts_for_a_visibility_timeout_is_waited_for_no_longer(server: RedisServer, client: Redis) -> None:
+    handler = Gated()
+    worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8, visibility_timeout=0.3)
+    async with running(worker):
+        await enqueue(client, 1)
+        await wait_until(lambda: handler.has_started(1), "the first one runs")
+        await let_out(client)
+        await wait_until(lambda: handler.has_started(1, 2), "the first one has lasted")
+        await enqueue(client, 3)
+        await wait_until(lambda: handler.has_started(1, 2, 3), "the suspect has lasted")
+        for gate in (1, 2, 3):
+            handler.gates[gate].set()
+        await wait_for_settled(worker, 3)
+        assert worker.counts.acked == 3
+
+
+async def test_who_waits_is_handed_back_by_who_stops(server: RedisServer, client: Redis) -> None:
+    handler = Gated()
+    worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
+    async with running(worker):
+        await enqueue(client, 1)
+        await wait_until(lambda: handler.has_started(1), "the first one runs")
+        async with client.pipeline(transaction=True) as both:
+            both.execute_command("XADD", KEYS.stream, "*", *MARKED)
+            both.xadd(KEYS.stream, {"n": 3})
+            await both.execute()
+        await wait_until(lambda: worker.counts.read == 3, "the suspect is read, and one more with it")
+        worker.stop()
+        handler.gates[1].set()
+    assert (handler.started, worker.counts.acked, worker.counts.handed_back) == ([1], 1, 2)
+    assert await pending_of(client) == []
+
+
+async def test_a_mark_on_a_job_that_has_deliveries_left_says_nothing(server: RedisServer, client: Redis) -> None:
+    handler = Gated()
+    worker = make_worker(server.url, handler, max_deliveries=3, concurrency=8)
+    async with running(worker):
+        await enqueue(client, 1)
+        await wait_until(lambda: handler.has_started(1), "the first one runs")
+        await let_out(client)
+        await wait_until(lambda: handler.has_started(1, 2), "both run")
+        for gate in (1, 2):
+            handler.gates[gate].set()
+        await wait_for_settled(worker, 2)
+
+
+def test_a_note_marks_a_suspect_as_its_fields_do() -> None:
+    job = make_job()
+    job._note = Note(is_suspect=True)
+    assert (job.is_suspect, make_job().is_suspect, make_job(*MARKED).is_suspect) == (True, False, True)
