@@ -21,6 +21,7 @@ from workers.new_jobs import Fields, NewJob, encode_job
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.messages import FIELD_COPIES, FIELD_DELIVERIES, FIELD_JOB
+from workers.runtime.event_loop import require_asyncio
 from workers.settings import WorkerSettings
 from workers.testing.settings import settings_of
 from workers.worker import Worker
@@ -115,6 +116,7 @@ async def run_handler_async(
     Raises InvalidJobError for a job that could not be enqueued, ValueError for a delivery that there cannot be, and
     ConfigurationError for a handler that a worker refuses.
     """
+    require_asyncio(run_handler_async.__name__)
     worker = handler if isinstance(handler, Worker) else Worker()
     settings = settings_of(worker)
     limit = max_deliveries or settings.max_deliveries or DEFAULT_MAX_DELIVERIES
