@@ -16,13 +16,13 @@ from workers.loop.context import WorkerContext
 from workers.loop.dispatch import Handlers
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import Held
+from workers.loop.isolation import Isolation
 from workers.loop.journal import JournalWriter
 from workers.loop.reading import Reader
 from workers.loop.reporting import Counts
 from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
 from workers.loop.slots import Slots
-from workers.loop.solitude import Solitude
 from workers.loop.stalled import StalledDeliveries
 from workers.loop.waking import Waking
 from workers.protocol.calls.membership import Agreement
@@ -73,11 +73,13 @@ class WorkerProcess:
         self._adoption = Adoption(context)
         self._heartbeat = Heartbeat(context, carry)
         self._settlements = Settlements(context)
-        solitude = Solitude(context.membership.both, lambda: context.membership.visibility_s)
+        isolation = Isolation(context.membership.both, lambda: context.membership.visibility_s)
         self._runner = Runner(
-            context, calls, self._settlements, self._heartbeat, solitude, self._journal, self._is_ending
+            context, calls, self._settlements, self._heartbeat, isolation, self._journal, self._is_ending
         )
-        self._slots = Slots(self._runners, settings.concurrency, self._runner.perform, self._runner.hand_back, solitude)
+        self._slots = Slots(
+            self._runners, settings.concurrency, self._runner.perform, self._runner.hand_back, isolation
+        )
         stalled = self._recovery.stalled if self._recovery else StalledDeliveries()
         self._reader = Reader(context, self._slots, self._adoption, self._journal, stalled)
         self._waking = Waking(context, self._reader.look_again)

@@ -321,6 +321,17 @@ async def test_what_has_reached_its_worker_has_not_proved_its_life_by_that(scene
     assert [job for job, _ in (await release(scene))[3]] == jobs[1:2], "and now it has"
 
 
+async def test_what_waits_at_its_worker_has_not_proved_its_life(scene: Scene) -> None:
+    """It runs apart from other jobs, and has not begun; of plain workers nobody knows."""
+    jobs, one = await let_out(scene)
+    await scene.deliver(one, consumer=OURS, idle_ms=10_000)
+    await look(scene)
+    assert await scene.extend(one, consumer=OURS) == [1]
+    assert (await release(scene))[3] == []
+    await scene.deliver(one, consumer="plain", idle_ms=0)
+    assert [job for job, _ in (await release(scene))[3]] == jobs[1:2]
+
+
 async def test_what_is_read_again_after_a_lost_reply_has_reached_nobody_yet(scene: Scene) -> None:
     [job] = await park(scene, 1)
     one = await out_at(scene, OURS, again=True)
@@ -338,7 +349,8 @@ async def test_company_is_noted_behind_an_arrival(scene: Scene) -> None:
         await release(scene)
         [one] = await read(scene, OURS)
         ids.append(one)
-        await extended(scene, one, 10_000, consumer=OURS)
+        await scene.client.hset(scene.keys.suspects, one, f"stream,0,1,{await scene.now_ms() - 10_000}+1")
+        await scene.extend(one, consumer=OURS)
     await scene.deliver(*ids, consumer=OURS)
     assert [row[0] for row in rows(await scene.recover(*ids))] == [SUSPECTED, SUSPECTED]
     assert await reasons(scene) == ["crashed_in_company"] * 2

@@ -17,11 +17,11 @@ from workers.loop.dispatch import Calls
 from workers.loop.execution import HANDED_BACK
 from workers.loop.heartbeat import BEATS, LONGEST_SLEEP_S, Heartbeat
 from workers.loop.held import Held, Interruption, Source
+from workers.loop.isolation import Isolation
 from workers.loop.membership import Membership
 from workers.loop.proof import UNPROVEN, ProofOfLife
 from workers.loop.runner import Runner
 from workers.loop.settlement import cut_by_proofs
-from workers.loop.solitude import Solitude
 from workers.protocol.calls.settlement import Extension, Extensions, Outcome, Verdict
 from workers.runtime.clock import going_by, monotonic
 
@@ -115,7 +115,7 @@ def context_of(held: Held, redis: Redis) -> Any:
 
 def runner_of(context: Any, handle: Callable[[Job], Awaitable[None]], settled: Any) -> Runner:
     calls = Calls(handle, lambda _job: False)
-    return Runner(context, calls, settled, Heartbeat(context), Solitude((), lambda: VISIBILITY_S), None, lambda: False)
+    return Runner(context, calls, settled, Heartbeat(context), Isolation((), lambda: VISIBILITY_S), None, lambda: False)
 
 
 async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(clock: Clock) -> None:

@@ -10,10 +10,10 @@ from workers.loop.dispatch import Calls
 from workers.loop.execution import GIVEN_UP, HANDED_BACK, REASON_TIMEOUT, execute, failed, judge
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import QUEUED, Held, Interruption
+from workers.loop.isolation import Isolation
 from workers.loop.journal import JournalWriter
 from workers.loop.membership import OLD
 from workers.loop.settlement import Settlements
-from workers.loop.solitude import Solitude
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.events import EventName
 from workers.runtime.clock import monotonic
@@ -28,7 +28,7 @@ class Runner(Part):
         calls: Calls,
         settlements: Settlements,
         heartbeat: Heartbeat,
-        solitude: Solitude,
+        isolation: Isolation,
         journal: JournalWriter | None,
         is_ending: Callable[[], bool],
     ) -> None:
@@ -40,7 +40,7 @@ class Runner(Part):
         self._deadlines = Deadlines(context.membership.both, self._expire)
         self._settlements = settlements
         self._heartbeat = heartbeat
-        self._solitude = solitude
+        self._isolation = isolation
         self._journal = journal
         self._hands_back = False
         self._is_ending = is_ending
@@ -52,7 +52,7 @@ class Runner(Part):
 
         What Redis has not heard of for half a visibility timeout, or since our word stands, may have been recovered by
         somebody, or has soon nothing to show for being ours: then it is asked first. So it is before a job has its last
-        delivery: should we die of it, it is known that it had begun; and where it is a suspect, that it was alone.
+        delivery: should we die of it, it is known that it had begun, and no fresh job beside it.
         """
         verdict: Verdict | None = None
         job, settlements = held.job, self._settlements
@@ -61,7 +61,7 @@ class Runner(Part):
             is_last = job.deliveries > 1 and job.deliveries >= membership.agreement.max_deliveries
             # As `Membership.shows_from` has it; written out, for each job pays for it.
             is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
-            if is_last or is_old or self._solitude.is_kept or self._journal:
+            if is_last or is_old or self._isolation.is_kept or self._journal:
                 if not await self._may_begin(held, is_last=is_last):
                     return monotonic()
                 began = monotonic()
@@ -100,21 +100,21 @@ class Runner(Part):
             return True
         self._journal.note(EventName.STARTED, held.job)  # it stands there even if the handler kills us
         await self._journal.wait_until_sent()  # for long, where another handler blocks the event loop meanwhile
-        is_as_it_was = not self._solitude.is_kept and held.proven >= self._membership.shows_from(monotonic())
+        is_as_it_was = not self._isolation.is_kept and held.proven >= self._membership.shows_from(monotonic())
         return is_as_it_was or await self._has_its_turn(held, is_last=is_last)
 
     async def _has_its_turn(self, held: Held, *, is_last: bool) -> bool:
         """Wait until the delivery may begin beside others; ask whether it is ours, where nothing tells that by then."""
-        runs_alone = is_last and held.job.is_suspect
+        runs_apart = is_last and held.job.is_suspect
         while True:
-            if (runs_alone or self._solitude.is_kept) and not await self._solitude.may_begin(held, alone=runs_alone):
+            if (runs_apart or self._isolation.is_kept) and not await self._isolation.may_begin(held, apart=runs_apart):
                 self.hand_back([held])
                 return False
             if not is_last and held.proven >= self._membership.shows_from(monotonic()):
                 return True
             if not await self._heartbeat.still_owns(held):
                 return False
-            if runs_alone or not self._solitude.is_kept:  # else a suspect has begun to wait meanwhile
+            if runs_apart or not self._isolation.is_kept:  # else a suspect has begun to wait meanwhile
                 return True
 
     async def _reconsidered(self, held: Held, verdict: Verdict | None) -> Verdict | None:

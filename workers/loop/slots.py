@@ -23,7 +23,7 @@ from anyio.lowlevel import checkpoint
 
 from workers.loop.change import Change
 from workers.loop.held import QUEUED, Held
-from workers.loop.solitude import Solitude
+from workers.loop.isolation import Isolation
 from workers.runtime.clock import monotonic
 from workers.runtime.user_code import exits_in
 
@@ -45,7 +45,7 @@ class Slots:
         concurrency: int,
         perform: Perform,
         hand_back: HandBack | None = None,
-        solitude: Solitude | None = None,
+        isolation: Isolation | None = None,
     ) -> None:
         self.concurrency = concurrency
         self.taken = 0
@@ -66,14 +66,14 @@ class Slots:
         self._called = Change()
         self._left = Change()
         """A runner has ended, or nothing is started any more."""
-        self._solitude = solitude or Solitude((), lambda: inf)
-        self.freed = self._solitude.freed
+        self._isolation = isolation or Isolation((), lambda: inf)
+        self.freed = self._isolation.freed
         """A delivery has left its slot, or nothing is started any more."""
 
     @property
     def free(self) -> int:
         """How many deliveries may be read now. Never negative."""
-        return 0 if self._solitude.lasts() else max(0, self.concurrency - self.taken)
+        return 0 if self._isolation.lasts() else max(0, self.concurrency - self.taken)
 
     def put(self, deliveries: Iterable[Held]) -> None:
         """Queue deliveries and see to it that somebody runs them; once closed, hand them back."""
@@ -106,7 +106,7 @@ class Slots:
             self._hand_back(unstarted)
         self._called.notify()
         self._left.notify()
-        self._solitude.close()
+        self._isolation.close()
 
     def is_ending(self) -> bool:
         """Tell whether all of the worker is cancelled: by itself, by whoever runs it, or with the event loop."""

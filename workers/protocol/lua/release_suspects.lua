@@ -75,7 +75,7 @@ local function count_out(suspect, is_proved, is_past)
 end
 
 -- The pending entries list tells when an entry was delivered or extended last, so what is later than the delivery that was
--- seen first is an extension. Notes a delivery that is new to us.
+-- seen first is an extension; of our workers, what is later than its beginning. Notes a delivery that is new to us.
 local function look_at(entry_id, suspect, row)
   local sign = row[3] >= 0 and at - row[3] or nil -- of life
   if not sign then
@@ -85,6 +85,9 @@ local function look_at(entry_id, suspect, row)
     suspect.times, suspect.since = row[4], sign
     redis.call('HSET', suspects, entry_id, written_suspect(suspect))
     return false, false
+  end
+  if suspect.arrived ~= row[4] and string.find(row[2], OUR_CONSUMER) then
+    return false, false -- it waits for its turn
   end
   return sign - suspect.since > EXTENDED_MS, sign - suspect.since >= visibility
 end

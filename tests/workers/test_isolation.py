@@ -1,4 +1,4 @@
-"""A suspect that has its last delivery runs alone in its process."""
+"""Suspects that have their last delivery run apart from other jobs."""
 
 from collections import defaultdict
 from typing import Any
@@ -46,6 +46,14 @@ async def let_out(client: Redis) -> str:
     return entry_id
 
 
+async def let_out_with_another(client: Redis) -> None:
+    """Have a suspect and job 3 read at once."""
+    async with client.pipeline(transaction=True) as both:
+        both.execute_command("XADD", KEYS.stream, "*", *MARKED)
+        both.xadd(KEYS.stream, {"n": 3})
+        await both.execute()
+
+
 async def arrived(client: Redis, suspect: str) -> bool:
     value: Any = await client.hget(KEYS.suspects, suspect)
     return text(value).endswith("+1")
@@ -70,7 +78,7 @@ async def test_a_suspect_waits_for_what_runs_and_others_wait_for_it(server: Redi
         assert (handler.started, await arrived(client, suspect)) == ([1], False)
 
         handler.gates[1].set()
-        await wait_until(lambda: handler.has_started(1, 2), "the suspect is alone")
+        await wait_until(lambda: handler.has_started(1, 2), "the suspect is apart")
         assert await arrived(client, suspect)
         await look_on(client)
         handler.gates[2].set()
@@ -102,15 +110,29 @@ async def test_that_it_is_extended_while_it_waits_is_no_sign_that_it_has_begun(
         await wait_for_settled(worker, 2)
 
 
-async def test_one_suspect_after_the_other(server: RedisServer, client: Redis) -> None:
+async def test_what_was_read_with_it_waits_as_well(server: RedisServer, client: Redis) -> None:
     handler = Gated()
-    handler.gates[2].set()
+    worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
+    async with running(worker):
+        await let_out_with_another(client)
+        await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the suspect runs")
+        await look_on(client)
+        handler.gates[2].set()
+        await wait_until(lambda: handler.has_started(2, 3), "the other one goes on")
+        assert handler.beside[2] == [2]
+        handler.gates[3].set()
+        await wait_for_settled(worker, 2)
+
+
+async def test_suspects_wait_for_no_suspects(server: RedisServer, client: Redis) -> None:
+    handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
     for _ in range(3):
         await let_out(client)
     async with running(worker):
+        await wait_until(lambda: handler.has_started(2, 2, 2), "all run")
+        handler.gates[2].set()
         await wait_for_settled(worker, 3)
-        assert (worker.counts.acked, handler.started) == (3, [2, 2, 2])
 
 
 async def test_what_lasts_for_a_visibility_timeout_is_waited_for_no_longer(server: RedisServer, client: Redis) -> None:
@@ -135,10 +157,7 @@ async def test_who_waits_is_handed_back_by_who_stops(server: RedisServer, client
     async with running(worker):
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
-        async with client.pipeline(transaction=True) as both:
-            both.execute_command("XADD", KEYS.stream, "*", *MARKED)
-            both.xadd(KEYS.stream, {"n": 3})
-            await both.execute()
+        await let_out_with_another(client)
         await wait_until(lambda: worker.counts.read == 3, "the suspect is read, and one more with it")
         worker.stop()
         handler.gates[1].set()

@@ -1,7 +1,8 @@
-"""A suspect that has its last delivery runs alone in its process: what kills that has told on itself, and nobody else.
+"""Suspects that have their last delivery run apart: what kills the process then is one of them, and no fresh job.
 
-Until it has ended, or has run for a visibility timeout, nothing is begun or read beside it; and it begins when what ran
-before has ended, or has run for as long. Who lasts that long is taken for one that does not kill.
+Until they have ended, or have run for a visibility timeout, nothing else is begun or read; and they begin when what ran
+before has ended, or has run for as long. Who lasts that long is taken for one that does not kill. How many suspects may
+be out beside each other is not decided here: whoever lets them out sees to it.
 """
 
 import asyncio
@@ -14,49 +15,47 @@ from workers.loop.held import ENDED, RUNNING, Held, Source
 from workers.runtime.clock import monotonic
 
 
-class Solitude:
+class Isolation:
     """Says who may begin. `freed` is to be told of whenever a delivery has left its slot."""
 
     def __init__(self, sources: Iterable[Source], visibility_s: Callable[[], float]) -> None:
         self.freed = Change()
         """A delivery has left its slot, or something may begin again, or nothing is started any more."""
         self.is_kept = False
-        """Somebody runs alone, or waits for it; it may have ended since: `lasts` tells. For who asks for every job."""
+        """Suspects run, or wait to; they may have ended since: `lasts` tells. For who asks for every job."""
         self._sources = tuple(sources)
         self._visibility_s = visibility_s
-        self._alone: Held | None = None
-        self._waiting = 0
+        self._apart: set[Held] = set()
+        """Suspects that wait, run, or have ended since somebody looked last."""
         self._closed = False
 
     def lasts(self) -> bool:
         """Tell whether nothing else is to begin now, or to be read."""
         if self.is_kept:
-            self.is_kept = self._waiting > 0 or self._left_s(self._alone) > 0
+            self._apart = {held for held in self._apart if self._left_s(held) > 0}
+            self.is_kept = bool(self._apart)
         return self.is_kept
 
-    async def may_begin(self, held: Held, *, alone: bool) -> bool:
-        """Wait until ``held`` may begin; ``alone``: then nothing else, until it has ended or lasted for long enough.
-
-        Returns False where nothing may begin any more.
-        """
-        if alone:
-            await self._wait_for(held)
+    async def may_begin(self, held: Held, *, apart: bool) -> bool:
+        """Wait until ``held`` may begin; ``apart``: as a suspect. Returns False where nothing may begin any more."""
+        if apart:
+            await self._wait_for_others(held)
         else:
             while not self._closed and self.lasts():
                 await self.freed.wait()
         return not self._closed
 
-    async def _wait_for(self, held: Held) -> None:
-        self._waiting += 1
+    async def _wait_for_others(self, held: Held) -> None:
+        self._apart.add(held)
         self.is_kept = True
         try:
-            while not self._closed and (left_s := self._others_left_s(held)) > 0:
+            while not self._closed and (left_s := self._others_left_s()) > 0:
                 with anyio.move_on_after(left_s):
                     await self.freed.wait()
-            self._alone = held
-        finally:
-            self._waiting -= 1
-            self.freed.notify()  # the next one that waits, if this one gives up
+        except BaseException:
+            self._apart.discard(held)
+            self.freed.notify()
+            raise
         self._tell_when_over(held)
 
     def close(self) -> None:
@@ -71,13 +70,18 @@ class Solitude:
         else:
             self.freed.notify()
 
-    def _others_left_s(self, me: Held) -> float:
-        running = (held for source in self._sources for held in source.deliveries.values() if held.stage is RUNNING)
-        return max((self._left_s(held) for held in (self._alone, *running) if held is not me), default=0.0)
+    def _others_left_s(self) -> float:
+        others = (
+            held
+            for source in self._sources
+            for held in source.deliveries.values()
+            if held.stage is RUNNING and held not in self._apart
+        )
+        return max(map(self._left_s, others), default=0.0)
 
-    def _left_s(self, held: Held | None) -> float:
+    def _left_s(self, held: Held) -> float:
         """Return for how long a delivery may still turn out to be one that kills; 0 = no longer."""
-        if held is None or held.stage is ENDED or not held.source.holds(held):
+        if held.stage is ENDED or not held.source.holds(held):
             return 0.0
         visibility_s = self._visibility_s()
         return max(0.0, held.started + visibility_s - monotonic()) if held.stage is RUNNING else visibility_s
