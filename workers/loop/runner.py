@@ -81,7 +81,7 @@ class Runner(Part):
         else:
             if held.interruption is not None:
                 held.take_back_cancellation()
-        held.runner = None  # what is interrupted from now on has no handler to cancel: it would end the runner, and all
+        held.runner = None  # what is interrupted from now on has no handler to cancel, and spoils no runner
         if held.interruption is not None or self._hands_back or held.returning is not None:
             verdict = await self._reconsidered(held, verdict)
         now = monotonic()
