@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -9,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.settings import ReaperSettings
-from tests.faults.reapers import Case, leading, nothing_left, quick_settings, running, start_replica
+from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings, running, start_replica
 from tests.faults.scene import Handler, running_worker
 from tests.support.invariants import Execution, FinalState
 from tests.support.processes import Processes
@@ -181,9 +182,13 @@ async def test_a_paused_owner_has_its_verdicts_refused(server: RedisServer, clie
         started.set()
         await gate.wait()
 
-    async with leading(in_place(server)), working(server, slow, concurrency=1):  # else it would claim it itself
+    one_slot = working(server, slow, concurrency=1)  # else it would claim it itself
+    async with leading(in_place(server)), one_slot as worker:
         await started.wait()
         [(_, owner, _)] = await case.pending()
+        assert worker.process is not None
+        for held in worker.process.in_hand():
+            held.prove(monotonic() - VISIBILITY_MS / 1000)
         await case.stall(job, consumer="paused")  # as if nobody had extended it for long
         await wait_until(lambda: ready_there(case), "it is given back")
         assert await claim(case) == [(job, 1)]

@@ -29,7 +29,7 @@ async def keep_house(
     keys = scene.keys
     return await load_script("workers.protocol", "keep_house").run(
         scene.client,
-        [keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes],
+        [keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes, keys.schedule],
         [fence, keys.group, silence_ms, 1, 1_000, 7, clock_word(0, steps), caller, int(again)],
     )
 

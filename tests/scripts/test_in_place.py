@@ -448,6 +448,71 @@ async def test_what_waited_comes_back_where_somebody_deleted_the_consumer_that_h
     assert owners == {parked: WAITING if noted else scene.ready_owner, waiting: scene.ready_owner}
 
 
+OURS, LATER = "w.0123456789ab", "v.ba9876543210"
+"""Workers of ours, by their names: who bears them ends nothing without its note."""
+
+
+async def dropped_while_it_waits(scene: Scene, *held_by: str) -> tuple[str, str]:
+    """Let one be parked and one wait, which these have held; delete the consumer, which the next one makes anew."""
+    parked, waiting = await scene.stalled(times=2, consumer=held_by[-1]), await scene.stalled(consumer=held_by[-1])
+    for earlier in held_by[:-1]:
+        await scene.client.hset(scene.keys.notes, mapping=dict.fromkeys((parked, waiting), f"0,0,,,{earlier}"))
+    await scene.recover(parked, policy=POLICY)
+    nacked = item(waiting, "nack", times=1, delay_ms=60_000)
+    assert await scene.settle(nacked, consumer=held_by[-1], policy=POLICY) == [1]
+    await scene.client.xgroup_delconsumer("orders", "billing", WAITING)
+    await wait_there(scene, await scene.stalled())
+    return parked, waiting
+
+
+@pytest.mark.parametrize(
+    ("held_by", "times"), [((OURS,), 1), ((LATER, OURS), 2), ((RESTORED, OURS), 1), ((OURS, LATER, OURS), 2)], ids=str
+)
+async def test_what_waits_does_so_still_although_the_next_one_made_its_consumer_anew(
+    scene: Scene, held_by: tuple[str, ...], times: int
+) -> None:
+    """Where jobs fail all the time it is there again before anybody looks, so that its absence says nothing.
+
+    How often it was delivered is known of its note, and never said to be more than who waits may have had.
+    """
+    parked, waiting = await dropped_while_it_waits(scene, *held_by)
+    await keep_house(scene)
+    await scene.make_due(scene.keys.schedule)
+    assert (await scene.move_due(policy=POLICY))[:2] == [b"ok", 2]
+    assert (await scene.release(policy=POLICY))[:4] == [b"ok", 0, 1, 0]
+    rows = {one: (owner, count) for one, owner, count in await scene.pending()}
+    assert {one: rows.get(one) for one in (parked, waiting)} == dict.fromkeys(
+        (parked, waiting), (scene.ready_owner, times)
+    )
+    assert {parked, waiting} <= (await notes(scene)).keys(), "what was known of them is known still"
+
+
+@pytest.mark.parametrize("held_by", [("w1",), ("w1", OURS)], ids=str)
+async def test_what_somebody_else_may_have_acknowledged_late_is_not_run_again(
+    scene: Scene, held_by: tuple[str, ...]
+) -> None:
+    parked, waiting = await dropped_while_it_waits(scene, *held_by)
+    await scene.make_due(scene.keys.schedule)
+    assert (await scene.move_due(policy=POLICY))[:2] == [b"ok", 2]
+    assert (await scene.release(policy=POLICY))[:3] == [b"ok", 0, 0]
+    assert not {parked, waiting} & {one for one, *_ in await scene.pending()}
+    await keep_house(scene)
+    assert not {parked, waiting} & (await notes(scene)).keys(), "nobody needs what was known of them"
+
+
+async def test_what_a_worker_of_ours_has_ended_out_of_its_turn_is_not_run_again(scene: Scene) -> None:
+    """As where nobody kept it young: what waits may be claimed in the end."""
+    waiting = await scene.stalled(consumer=OURS)
+    nacked = item(waiting, "nack", times=1, delay_ms=60_000)
+    assert await scene.settle(nacked, consumer=OURS, policy=POLICY) == [1]
+    await scene.deliver(waiting, consumer=LATER, times=2)
+    assert await scene.settle(item(waiting, "ack", times=2), consumer=LATER, policy=POLICY) == 1
+    await wait_there(scene, await scene.stalled())
+    await scene.make_due(scene.keys.schedule)
+    assert (await scene.move_due(policy=POLICY))[:2] == [b"ok", 2]
+    assert waiting not in [one for one, *_ in await scene.pending()]
+
+
 async def test_what_a_server_has_yet_to_deliver_anew_is_not_put_back(scene: Scene) -> None:
     waiting = await scene.stalled()
     await wait_there(scene, waiting)
@@ -598,7 +663,7 @@ async def keep_house(scene: Scene, silence_ms: int | str = "") -> Any:
     keys = scene.keys
     return await load_script("workers.protocol", "keep_house").run(
         scene.client,
-        [keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes],
+        [keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes, keys.schedule],
         [FENCE, keys.group, silence_ms, 1, 1_000, 7],
     )
 
@@ -607,6 +672,9 @@ async def test_the_house_is_kept_of_notes_that_nobody_needs_and_our_consumers_st
     ids = [await scene.stalled(times=1 + number // 2) for number in range(4)]
     await scene.recover(*ids, policy=POLICY)
     await scene.client.xack("orders", "billing", ids[0], ids[2])  # by somebody who knows nothing of notes
+    await keep_house(scene)
+    assert sorted(await notes(scene)) == [ids[1], ids[2], ids[3]], "who lets suspects out looks at theirs"
+    await scene.release(policy=POLICY)
     await keep_house(scene)
     assert sorted(await notes(scene)) == [ids[1], ids[3]]
     await scene.client.xack("orders", "billing", ids[1], ids[3])

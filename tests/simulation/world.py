@@ -34,7 +34,7 @@ from tests.simulation.witness import Witness
 from tests.support.invariants import Execution
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
-from workers.protocol.keys import RESTORED_CONSUMER
+from workers.protocol.keys import RESTORED_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
 from workers.runtime.clock_steps import CLOCK_JUMP_MS
 
@@ -598,6 +598,9 @@ class World:
                 self._expect_to_be_put_back(KEYS.stream)
             self.has_lost_ends = True
             self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
+            if consumer == WAITING_CONSUMER.encode() and int(which * 1000) % 2:  # as the next one does that waits
+                self.say("It is there again at once.")
+                self.command("XGROUP", "CREATECONSUMER", KEYS.stream, GROUP, consumer)
 
     def told(self, facts: Mapping[str, object]) -> None:
         """Note that a replica or a worker tells of something lost."""

@@ -150,7 +150,7 @@ async def keep_house(
     """
     reply = await KEEP_HOUSE.run(
         client,
-        (keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes),
+        (keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes, keys.schedule),
         (
             authority.fence,
             keys.group,

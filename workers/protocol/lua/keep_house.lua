@@ -21,6 +21,7 @@
 -- KEYS[4] journal    {orders}:journal         stream
 -- KEYS[5] retry      {orders}:retry:billing   stream
 -- KEYS[6] notes      {orders}:notes:billing   hash: of what is given back where it is (prelude.lua)
+-- KEYS[7] schedule   {orders}:scheduled:billing   sorted set: notes of what that names are kept (may be left out)
 -- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
 -- ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN  ARGV[6] the caller's token
 -- ARGV[7] 0, and steps of the clock, which are in no silence and end no word (read_clock; may be left out: none is known)
@@ -34,6 +35,7 @@
 --- @prelude
 
 local stream, fence, agreement, journal, retry, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local schedule = KEYS[7]
 local own, group, silence = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
 local _, steps = read_clock(ARGV[7] or '0')
@@ -105,19 +107,21 @@ each_word(agreement, function(field, word)
   end
 end)
 
--- Forgets notes of entries that somebody has settled without a word to us: a page of them a call, around and around.
+-- Forgets notes of entries that somebody has settled without a word to us: a page of them a call, around and around. What the schedule
+-- names and nobody has may have been dropped with the consumer that held it: its note tells when it is due (`waiting_there`).
 local function forget_notes()
   local found = redis.pcall('HSCAN', notes, redis.call('HGET', agreement, 'notes_seen') or '0', 'COUNT', NOTES)
   if found.err then
     return
   end
   for i = 1, #found[2], 2 do
-    local entry_id, is_pending = found[2][i], false
+    local entry_id, is_known = found[2][i], false
     for _, source in ipairs({ stream, retry }) do
       local rows = redis.pcall('XPENDING', source, group, entry_id, entry_id, 1)
-      is_pending = is_pending or (not rows.err and #rows > 0)
+      is_known = is_known or (not rows.err and #rows > 0)
+        or (schedule and type(redis.pcall('ZSCORE', schedule, member_of(source, stream, entry_id))) == 'string')
     end
-    if not is_pending then
+    if not is_known then
       redis.call('HDEL', notes, entry_id)
     end
   end

@@ -1043,7 +1043,9 @@ end
 -- What a member of the schedule stands for that waits where it is: the job, with its `source`, its `row` in the pending entries list
 -- and its counted deliveries; or nil where it waits no more (acknowledged, deleted, or claimed by a reader, as nobody kept it young).
 -- Somebody may have deleted `WAITING_CONSUMER`, which is idle for long, and all that it held with it. Then the schedule alone knows
--- of it: it is pending again, of `RESTORED_CONSUMER` and overdue, to be recovered as any.
+-- of it. What waits next makes that consumer anew, so its absence is no more than one sign. The other is a note: whoever of ours ends a job
+-- takes it away, so where it names none but workers of ours, nobody has ended the job, and it waits as before. What others have held is
+-- pending again where that consumer is missing: of `RESTORED_CONSUMER` and overdue, to be recovered as any.
 local waiting_there
 do
   local function has_waiting_consumer(source, group)
@@ -1064,20 +1066,55 @@ do
     return false
   end
 
+  -- Returns how many are named there, or nothing where one is not a worker of ours, or may have been cut off.
+  local function count_ours(consumers)
+    local count = 0
+    for name in string.gmatch(consumers, '[^,]+') do
+      if string.find(name, OUR_CONSUMER) then
+        count = count + 1
+      elseif name ~= RESTORED_CONSUMER then
+        return nil
+      end
+    end
+    return #consumers < MAX_CONSUMERS_BYTES and count or nil
+  end
+
+  -- Returns how often an entry was delivered of which there is no row any more, as far as its note says so: who had it is named there, but
+  -- for who claimed it from one of these. At most as often as it may have been, else it would not wait. `before`: who is named in the entry.
+  local function times_by_note(job, before, agreement)
+    local named = count_ours(job.consumers)
+    if not named or named == 0 then
+      return nil
+    end
+    local most = whole_number(redis.call('HGET', agreement, 'max_deliveries'), 3) - 1 - job.deliveries
+    return math.max(1, -job.deliveries, math.min(named - (count_ours(before) or 0), most))
+  end
+
   waiting_there = function(member, stream, retry, group, notes, agreement)
     local kind, entry_id = entry_named(member)
     local source = kind == 'retry' and retry or stream
     local row = redis.pcall('XPENDING', source, group, entry_id, entry_id, 1)[1]
     local waits = not row or row[2] == WAITING_CONSUMER or row[2] == RETURNED_CONSUMER
     local entry = waits and redis.call('XRANGE', source, entry_id, entry_id)[1]
-    if entry and not row and is_delivered(source, group, entry_id) and not has_waiting_consumer(source, group) then
-      redis.call('XCLAIM', source, group, RESTORED_CONSUMER, 0, entry_id, 'IDLE',
-        whole_number(redis.call('HGET', agreement, 'visibility_ms'), 30000), 'RETRYCOUNT', 1, 'FORCE', 'JUSTID')
-    end
-    if not entry or not row then
+    if not entry then
       return nil
     end
-    local job = with_note(open_entry(entry_id, entry[2]), redis.call('HGET', notes, entry_id))
+    local job, note = open_entry(entry_id, entry[2]), redis.call('HGET', notes, entry_id)
+    local before = job.consumers
+    job = with_note(job, note)
+    if not row and is_delivered(source, group, entry_id) then
+      local times = note and times_by_note(job, before, agreement)
+      if times then
+        hold_again(source, group, WAITING_CONSUMER, entry_id, times)
+        row = { entry_id, WAITING_CONSUMER, 0, times }
+      elseif not has_waiting_consumer(source, group) then
+        redis.call('XCLAIM', source, group, RESTORED_CONSUMER, 0, entry_id, 'IDLE',
+          whole_number(redis.call('HGET', agreement, 'visibility_ms'), 30000), 'RETRYCOUNT', 1, 'FORCE', 'JUSTID')
+      end
+    end
+    if not row then
+      return nil
+    end
     job.kind, job.source, job.row = kind, source, row
     job.counted = job.deliveries + row[4]
     return job
