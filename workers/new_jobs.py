@@ -1,7 +1,7 @@
 """New jobs, as programs give them and as they are sent. Everything that cannot be enqueued is refused here."""
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ from workers.protocol.calls.enqueueing import PackedJob
 from workers.protocol.errors import InvalidJobError
 from workers.protocol.messages import FIELD_TIMEOUT_MS, FIELD_VISIBILITY_MS, MAX_JOB_ID_BYTES, RESERVED_PREFIX, text
 from workers.runtime.settings import Duration, delay_in_ms
+from workers.runtime.settings_errors import shown
 
 Word = str | bytes | int | float
 Fields = Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[Word, Word]]
@@ -49,9 +50,8 @@ def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> 
 
 
 def _encode_fields(fields: Fields) -> list[bytes]:
-    pairs = fields.items() if isinstance(fields, Mapping) else fields
     words: list[bytes] = []
-    for name, value in pairs:
+    for name, value in fields.items() if isinstance(fields, Mapping) else _checked_pairs(fields):
         encoded = _encode_word(name)
         if encoded.startswith(RESERVED_PREFIX):
             raise InvalidJobError(
@@ -66,13 +66,25 @@ def _encode_fields(fields: Fields) -> list[bytes]:
     return words
 
 
+def _checked_pairs(fields: Iterable[Any]) -> Iterator[tuple[Word, Word]]:
+    try:
+        for pair in fields:
+            name, value = [pair] if isinstance(pair, str | bytes) else pair  # text of two characters is no pair
+            yield name, value
+    except (TypeError, ValueError) as error:
+        raise InvalidJobError(f"a job cannot be made of {shown(fields)}: give a mapping, or pairs.") from error
+
+
 def _encode_word(word: Word) -> bytes:
     if isinstance(word, bytes):
         return word
-    if isinstance(word, str):
-        return word.encode("utf-8", "surrogateescape")
-    if type(word) in (int, float):  # a bool is an int, and nobody knows how it should be written
-        return str(word).encode()
+    try:
+        if isinstance(word, str):
+            return word.encode("utf-8", "surrogateescape")
+        if type(word) in (int, float):  # a bool is an int, and nobody knows how it should be written
+            return str(word).encode()
+    except ValueError as error:
+        raise InvalidJobError(f"a field cannot hold {shown(word)}: {error}.") from error
     raise InvalidJobError(f"a field cannot hold {word!r:.100}: give str, bytes, int or float.")
 
 
@@ -89,5 +101,5 @@ def _duration_ms(name: bytes, duration: Duration, *, least: int = 1) -> int:
     except ValueError as error:
         raise InvalidJobError(f"{text(name)}: {error}.") from error
     if milliseconds < least:
-        raise InvalidJobError(f"{text(name)} cannot be {duration!r}: give a millisecond or more.")
+        raise InvalidJobError(f"{text(name)} cannot be {shown(duration)}: give a millisecond or more.")
     return milliseconds

@@ -4,7 +4,7 @@ A lost reply makes no second job: what was sent is sent again as the same call, 
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -12,13 +12,14 @@ from workers.new_jobs import Fields, NewJob, encode_job
 from workers.protocol.calls import CALL_BYTES, in_calls
 from workers.protocol.calls.enqueueing import Enqueueing, PackedJob
 from workers.protocol.connection import COMMAND_TIMEOUT_S
-from workers.protocol.errors import ConfigurationError, UnreachableError
+from workers.protocol.errors import ConfigurationError, InvalidJobError, UnreachableError
 from workers.protocol.keys import stream_keys
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import counted, text
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import Duration, delay_in_ms, to_ms
+from workers.runtime.settings_errors import shown
 
 DEFAULT_DEDUP_WINDOW = timedelta(minutes=10)
 DEFAULT_REPLICAS_TIMEOUT = timedelta(seconds=1)
@@ -65,14 +66,14 @@ class Outbox:
         replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
     ) -> None:
         self._keys = stream_keys(stream)
-        self._window_ms = delay_in_ms(dedup_window)
+        self._window_ms = _in_ms("dedup_window", dedup_window)
         if self._window_ms < to_ms(CALL_REMEMBERED):
             raise ConfigurationError(
                 f"dedup_window {dedup_window!r} is too short: a call is sent again for some time after a lost reply, "
                 f"so give at least {CALL_REMEMBERED.total_seconds():.0f} seconds."
             )
         self._max_bytes = max_bytes
-        self._replicas, self._replicas_ms = min_replicas_acked, delay_in_ms(replicas_timeout)
+        self._replicas, self._replicas_ms = min_replicas_acked, _in_ms("replicas_timeout", replicas_timeout)
         if self._replicas < 0 or self._replicas_ms < 1:
             raise ConfigurationError(
                 f"min_replicas_acked {min_replicas_acked} within replicas_timeout {replicas_timeout!r} cannot be "
@@ -92,6 +93,8 @@ class Outbox:
     def pack(self, jobs: Iterable[NewJob | Fields]) -> list[PackedJob]:
         """Return ``jobs`` as they are sent. Raises InvalidJobError where one of them cannot be."""
         stream, most = self.stream, self._max_bytes
+        if isinstance(jobs, Mapping | str | bytes):
+            raise InvalidJobError(f"{shown(jobs)} is one job at most: give a list of jobs.")
         return [encode_job(job if isinstance(job, NewJob) else NewJob(job), stream, most) for job in jobs]
 
     def calls(self, jobs: Iterable[PackedJob]) -> "Iterator[Call]":
@@ -120,10 +123,21 @@ class Call:
         """
         if not is_contact_error(error):
             return None
-        if monotonic() > self._give_up_at:
-            raise _unknown(self.request.keys.stream, self.request.jobs, error) from error
+        self.give_up_in_time(error)
         self._failures += 1
         return pause_s(self._failures)
+
+    def give_up_in_time(self, error: Exception) -> None:
+        """Raise UnreachableError, because of ``error``, where it was sent again for long enough."""
+        if monotonic() > self._give_up_at:
+            raise _unknown(self.request.keys.stream, self.request.jobs, error) from error
+
+
+def _in_ms(name: str, duration: Duration) -> int:
+    try:
+        return delay_in_ms(duration)
+    except ValueError as error:
+        raise ConfigurationError(f"{name}: {error}.") from error
 
 
 def _unknown(stream: str, jobs: Sequence[PackedJob], error: Exception) -> UnreachableError:

@@ -75,7 +75,9 @@ class WorkerProcess:
         self._heartbeat = Heartbeat(context, carry)
         self._settlements = Settlements(context)
         isolation = Isolation(context.membership.both, lambda: context.membership.visibility_s)
-        self._runner = Runner(context, calls, self._settlements, self._heartbeat, isolation, self._journal)
+        self._runner = Runner(
+            context, calls, self._settlements, self._heartbeat, isolation, self._journal, self._is_ending
+        )
         self._slots = Slots(
             self._runners, settings.concurrency, self._runner.perform, self._runner.hand_back, isolation
         )
@@ -169,6 +171,9 @@ class WorkerProcess:
                 self._runner.hand_back_cancelled()
             runners.cancel_scope.cancel()
 
+    def _is_ending(self) -> bool:
+        return self._slots.is_ending()
+
     async def _end_blocking_read(self) -> None:
         """See to it that the end, whoever brings it, need not wait for a read that blocks."""
         try:
@@ -227,6 +232,10 @@ class WorkerProcess:
         return [held for source in self._context.membership.both for held in list(source.deliveries.values())]
 
     # ---- stopping
+
+    def halt(self) -> None:
+        """Start nothing from this moment on: we are about to be told to stop. From anywhere."""
+        self._slots.halt()
 
     def stop(self, *, now: bool = False) -> None:
         """Read no more, hand back what has not started, and drain; with ``now``, leave everything pending."""

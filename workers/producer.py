@@ -9,6 +9,7 @@
 For programs without asyncio there is `workers.sync_producer`.
 """
 
+import asyncio
 from collections.abc import Iterable
 from typing import Self
 
@@ -19,14 +20,21 @@ from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
 from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue
 from workers.protocol.connection import commands_client, drop_idle
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import text
 from workers.runtime.event_loop import require_asyncio
 from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
 
+MAX_CALLS = 16
+"""Calls that are under way at the same time, each on a connection of its own; the others wait for their turn."""
+
 
 class Producer:
     """Enqueues jobs of one stream. Give it Redis's address, an async client (it stays yours), or settings.
+
+    Any number of tasks of one event loop may use it. It may go on in another event loop once that one is closed.
 
     ``dedup_window``: how long a ``job_id`` is remembered after its job became ready (at least a minute). ``max_bytes``:
     the largest job, all fields together. ``min_replicas_acked``: how many replicas of Redis must say that they have a
@@ -47,11 +55,24 @@ class Producer:
     ) -> None:
         self._outbox = Outbox(stream, dedup_window, max_bytes, min_replicas_acked, replicas_timeout)
         self._owns_client = not isinstance(redis, Redis)
-        if isinstance(redis, Redis):
-            self._client = redis
-        else:
-            address = address_of(redis, "a client of redis.asyncio (a SyncProducer takes others)")
-            self._client = commands_client(address, key=stream, timeout_s=self._outbox.timeout_s)
+        address = (
+            ""
+            if isinstance(redis, Redis)
+            else address_of(redis, "a client of redis.asyncio (a SyncProducer takes others)")
+        )
+
+        def connect() -> Redis:
+            if isinstance(redis, Redis):
+                return redis
+            timeout_s = self._outbox.timeout_s
+            return commands_client(address, key=stream, timeout_s=timeout_s, max_connections=MAX_CALLS)
+
+        self._connect = connect
+        self._client = connect()
+        self._turns = asyncio.Semaphore(MAX_CALLS)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lost: Exception | None = None
+        """Why the latest call has got no answer; None = it has."""
 
     @property
     def stream(self) -> str:
@@ -60,12 +81,12 @@ class Producer:
 
     async def aclose(self) -> None:
         """Close the connections, unless the client was given to us; also where we are being cancelled."""
-        if self._owns_client:
+        if self._owns_client and not (self._loop and self._loop.is_closed()):
             with anyio.CancelScope(shield=True):
                 await self._client.aclose()
 
     async def __aenter__(self) -> Self:
-        require_asyncio("a producer")
+        self._enter_loop()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -97,22 +118,42 @@ class Producer:
         Large numbers go out in several calls, each of which is all or nothing. Raises as `enqueue`; what earlier
         calls have enqueued stays, and so does what a NotReplicatedError tells of. Later calls are not made then.
         """
-        require_asyncio("a producer")
+        self._enter_loop()
         packed = self._outbox.pack(jobs)
         with sending(self.stream, packed):
             for call in self._outbox.calls(packed):
                 await self._send(call)
         return [text(job.job_id) for job in packed]
 
+    def _enter_loop(self) -> None:
+        """Belong to the event loop that runs here. Raises ConfigurationError where we belong to another one."""
+        loop = require_asyncio("a producer")
+        if self._loop is loop:
+            return
+        if self._loop is not None:
+            if not self._loop.is_closed():
+                raise ConfigurationError(
+                    f"the producer of {self.stream} is used in another event loop already: make one for each, or use a "
+                    "SyncProducer."
+                )
+            self._client, self._turns = self._connect(), asyncio.Semaphore(MAX_CALLS)  # what was there has gone with it
+        self._loop = loop
+
     async def _send(self, call: Call) -> None:
         while True:
             try:
-                await enqueue(self._client, call.request)
+                async with self._turns:
+                    if self._lost is not None:
+                        call.give_up_in_time(self._lost)  # where others have found out, nobody waits for his own turns
+                    await enqueue(self._client, call.request)
             except Exception as error:
+                if is_contact_error(error):
+                    self._lost = error
                 pause = call.pause_after(error)
                 if pause is None:
                     raise
                 await drop_idle(self._client, error)
                 await anyio.sleep(pause)
             else:
+                self._lost = None
                 return

@@ -162,7 +162,7 @@ class Worker:
         UnsupportedServerError where the work cannot begin; later outages are waited out.
         """
         loop = require_asyncio("a worker")
-        if self.process is not None and not self.process.finished:
+        if self._runs():
             raise ConfigurationError("the worker runs already: make a second Worker to run twice.")
         process = WorkerProcess(self.settings, self.handlers, self._callbacks)
         self._loop, self.process = loop, process
@@ -171,9 +171,12 @@ class Worker:
     def stop(self, *, now: bool = False) -> None:
         """Stop reading, let running jobs end within `drain_timeout`, settle, and return from `run`.
 
-        With ``now``, what still runs is cancelled at once and left pending. May be called from any thread.
+        With ``now``, what still runs is cancelled and left pending. May be called from any thread and from a signal
+        handler: nothing is started any more, and the rest is done soon, in the event loop. A worker that does not run
+        is not stopped: its next run works.
         """
         if self.process is not None and self._loop is not None:
+            self.process.halt()
             call_in(self._loop, partial(self.process.stop, now=now))
 
     @property
@@ -190,6 +193,11 @@ class Worker:
     def was_forced(self) -> bool:
         """Tell whether the last run was told to end before everything was done."""
         return self._running.forced
+
+    def _runs(self) -> bool:
+        """Tell whether there is a run that has not ended, and not gone with its event loop."""
+        is_over = self.process is None or self.process.finished
+        return not is_over and self._loop is not None and not self._loop.is_closed()
 
     @property
     def _running(self) -> WorkerProcess:

@@ -81,11 +81,17 @@ async def test_the_web_application_does_not_begin_without_redis_and_says_why(
     assert f"UnreachableError: no usable Redis at redis_url '{url}'" in app.output
 
 
-def test_a_trio_program_runs_a_worker_as_the_page_shows(server: RedisServer) -> None:
+def trio_program() -> dict[str, Any]:
+    """Return what the program of the page defines."""
     page = (ROOT / "docs/library.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(import trio\n.*?)^```", page, re.MULTILINE | re.DOTALL)
     found: dict[str, Any] = {}
     exec(code, found)  # noqa: S102 - our own documentation
+    return found
+
+
+def test_a_trio_program_runs_a_worker_as_the_page_shows(server: RedisServer) -> None:
+    found = trio_program()
     jobs = [server.command("XADD", "orders", "*", "n", str(number)).decode() for number in range(3)]
     done: list[str] = []
     all_done = trio.Event()
@@ -108,6 +114,21 @@ def test_a_trio_program_runs_a_worker_as_the_page_shows(server: RedisServer) -> 
     trio.run(program)
     assert sorted(done) == sorted(jobs)
     assert (worker.counts.acked, worker.counts.abandoned, worker.was_forced) == (3, 0, False)
+
+
+@pytest.mark.parametrize("deadline_s", [0, 0.01])
+def test_the_trio_program_of_the_page_ends_whenever_it_is_cancelled(server: RedisServer, deadline_s: float) -> None:
+    async def handle(_job: Job) -> None:
+        """Acknowledge."""
+
+    worker = make_worker(server.url, handle)
+
+    async def program() -> None:
+        with trio.move_on_after(deadline_s):
+            await trio_program()["main"](worker)
+
+    trio.run(program)
+    assert worker.process is None or worker.process.finished
 
 
 async def test_the_testing_page_is_a_project_whose_tests_pass(processes: Processes, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """What may be called from which thread, as docs/library.md says."""
 
 import asyncio
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -154,7 +156,48 @@ async def test_a_callback_that_hangs_holds_up_neither_jobs_nor_the_end(
     assert worker.counts.abandoned == 0
 
 
-async def test_what_is_called_in_its_own_loop_is_called_at_once() -> None:
+async def test_what_is_called_in_its_own_loop_is_called_soon() -> None:
     called: list[str] = []
     call_in(asyncio.get_running_loop(), lambda: called.append("here"))
-    assert called == ["here"]
+    assert called == []  # whoever calls may be a signal handler, in the middle of anything
+    await wait_until(lambda: called == ["here"], "it is called")
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_worker_is_stopped_by_a_signal_handler_of_the_program(server: RedisServer, now: bool) -> None:
+    worker = make_worker(server.url, print)
+
+    async def program() -> None:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(worker.run)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: worker.stop(now=now))
+    try:
+        asyncio.run(program())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert worker.was_forced is now
+
+
+async def test_a_stop_in_a_callback_of_the_event_loop_is_one(server: RedisServer) -> None:
+    worker = make_worker(server.url, print)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(worker.run)
+        asyncio.get_running_loop().call_soon(worker.stop)
+
+
+def test_a_worker_runs_again_whose_event_loop_has_gone_under_it(server: RedisServer) -> None:
+    worker = make_worker(server.url, print)
+    loop = asyncio.new_event_loop()
+    run = loop.create_task(worker.run())
+    loop.run_until_complete(wait_until(lambda: worker.process and worker.process.has_worked, "it works"))
+    loop.close()
+    del run
+
+    async def again() -> None:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(worker.run)
+            worker.stop()
+
+    asyncio.run(again())

@@ -100,6 +100,19 @@ def test_the_blocking_client_gives_a_server_up_in_time_that_does_not_answer(star
     victim.close()
 
 
+async def test_a_call_that_is_cancelled_ends_whenever_that_is(server: RedisServer) -> None:
+    """`asyncio.wait_for` of Python 3.11 swallows a cancellation that comes when what it waits for has just ended."""
+    async with commands_client(server.url) as victim:
+        await victim.ping()
+        for turns in range(12):
+            call = asyncio.get_running_loop().create_task(victim.execute_command("BLPOP", "nothing", "0"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.wait([call])
+            assert call.cancelled(), turns
+
+
 async def test_a_server_that_does_not_answer_is_given_up_in_time(start_server: StartServer) -> None:
     server = start_server()
     async with commands_client(server.url, timeout_s=0.1) as victim:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import sys
 import types
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,7 @@ from anyio import from_thread
 from redis.asyncio import Redis
 
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 from tests.workers.scene import (
     dead_letters,
     enqueue,
@@ -30,7 +32,7 @@ from workers import ConfigurationError, Job, Reject, Report, Retry, Worker
 from workers.loop.execution import ACKED, REASON_MAX_DELIVERIES, execute
 from workers.loop.handlers import Handler, checked, invoker
 from workers.protocol.calls.settlement import Outcome, Verdict
-from workers.testing import Failed, run_handler
+from workers.testing import Acknowledged, Failed, run_handler
 
 pytestmark = pytest.mark.anyio
 
@@ -316,6 +318,20 @@ class PanickingError(Exception):
         raise PanicException("in the message, too")
 
 
+class HiddenGroup(ExceptionGroup[Exception]):
+    @property
+    def exceptions(self) -> Any:
+        raise LookupError("nobody is to know")
+
+
+def deep_group() -> BaseException:
+    """Return a group in a group, and so on: deeper than anything that looks at it by recursion gets."""
+    group: Exception = ValueError("innermost")
+    for _ in range(3 * sys.getrecursionlimit()):
+        group = ExceptionGroup("outer", [group])
+    return group
+
+
 ENDS: list[BaseException] = [
     PanicException("index out of bounds"),
     GeneratorExit(),
@@ -325,12 +341,16 @@ ENDS: list[BaseException] = [
     BaseExceptionGroup("many", [PanicException(), asyncio.CancelledError()]),
     Unreadable(),
     PanickingError(),
+    deep_group(),
+    HiddenGroup("hidden", [ValueError()]),
 ]
 
 
 @pytest.mark.parametrize("thread", [False, True], ids=["async", "plain"])
-@pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
-async def test_whatever_is_raised_is_a_failure(error: BaseException, thread: bool) -> None:
+@pytest.mark.parametrize("number", range(len(ENDS)), ids=lambda number: type(ENDS[number]).__name__)
+async def test_whatever_is_raised_is_a_failure(number: int, thread: bool) -> None:
+    error = ENDS[number]
+
     async def handle(_job: Job) -> None:
         raise error
 
@@ -376,6 +396,12 @@ async def test_a_coroutine_that_is_thrown_away_ends_without_a_verdict() -> None:
 # ---- the same in a worker
 
 
+def cancel_this() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
 async def test_no_job_of_a_handler_that_has_not_run_is_acknowledged(server: RedisServer, client: Redis) -> None:
     def handle(job: Job) -> object:
         answers: list[Callable[[Job], object]] = [generate, generate_async, lambda _: Reject]
@@ -394,17 +420,12 @@ async def test_no_job_of_a_handler_that_has_not_run_is_acknowledged(server: Redi
 async def test_a_worker_outlives_whatever_its_handler_raises(server: RedisServer, client: Redis) -> None:
     done: list[int] = []
 
-    def cancel_task() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-
     async def handle(job: Job) -> None:
         n = number_of(job)
         if n < len(ENDS):
             raise ENDS[n]
         if n == len(ENDS):
-            cancel_task()
+            cancel_this()
         await anyio.lowlevel.checkpoint()
         done.append(n)
 
@@ -416,6 +437,80 @@ async def test_a_worker_outlives_whatever_its_handler_raises(server: RedisServer
     assert done == [len(ENDS) + 1, len(ENDS) + 2]
     assert (worker.counts.acked, worker.counts.dead_lettered) == (2, len(ENDS) + 1)
     assert await pending_of(client) == []
+
+
+async def open_scope() -> AsyncIterator[None]:
+    with anyio.move_on_after(0):
+        yield
+        yield
+
+
+async def leave_cancelled(_job: Job) -> None:
+    cancel_this()
+
+
+async def fail_cancelled(_job: Job) -> None:
+    cancel_this()
+    raise ValueError("and cancelled")
+
+
+async def cancel_soon(_job: Job) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().call_soon(task.cancel)
+
+
+async def leave_scope_open(_job: Job) -> None:
+    opened = open_scope()
+    KEPT.append(opened)  # or else it is closed by another task, which says so
+    async for _ in opened:
+        break
+
+
+async def leave_scope_entered(_job: Job) -> None:
+    anyio.CancelScope().__enter__()
+
+
+KEPT: list[object] = []
+LEAVING: list[tuple[Handler, int]] = [
+    (leave_cancelled, 1),
+    (fail_cancelled, 0),
+    (cancel_soon, 1),
+    (leave_scope_open, 1),
+    (leave_scope_entered, 1),
+]
+"""What a handler may leave behind in the task that it runs in, and whether it has done its work."""
+
+
+@pytest.mark.parametrize(("leave", "done"), LEAVING, ids=[handler.__name__ for handler, _ in LEAVING])
+async def test_a_worker_outlives_whatever_its_handler_leaves_behind(
+    leave: Handler, done: int, server: RedisServer, client: Redis
+) -> None:
+    async def handle(job: Job) -> None:
+        if number_of(job) == 0:
+            await leave(job)
+        elif number_of(job) == 2:
+            await anyio.lowlevel.checkpoint()
+
+    worker = make_worker(server.url, handle, max_deliveries=3, backoff_base=0, concurrency=1, recovery="embedded")
+    async with running(worker):
+        await enqueue(client, 0)
+        await wait_for_settled(worker, 1)
+        await wait_for_idle()
+        failed = worker.counts.nacked
+        await enqueue(client, *range(1, 4))
+
+        await wait_until(lambda: worker.counts.acked >= 3 + done, "the others are done")
+
+    assert (failed == 0) is (done == 1)
+    assert worker.counts.nacked + worker.counts.dead_lettered <= 3
+    assert isinstance(run_handler_result(leave), Acknowledged if done else Failed)
+
+
+async def wait_for_idle() -> None:
+    """Let timers that are due, and what they call, have their turns."""
+    for _ in range(10):
+        await anyio.lowlevel.checkpoint()
 
 
 def plain_reject(_job: Job) -> object:

@@ -115,7 +115,7 @@ def context_of(held: Held, redis: Redis) -> Any:
 
 def runner_of(context: Any, handle: Callable[[Job], Awaitable[None]], settled: Any) -> Runner:
     calls = Calls(handle, lambda _job: False)
-    return Runner(context, calls, settled, Heartbeat(context), Isolation((), lambda: VISIBILITY_S), None)
+    return Runner(context, calls, settled, Heartbeat(context), Isolation((), lambda: VISIBILITY_S), None, lambda: False)
 
 
 async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(clock: Clock) -> None:
@@ -221,7 +221,6 @@ async def test_nothing_is_settled_of_a_job_that_was_taken_from_its_handler(clock
     async def perform() -> None:
         task = asyncio.current_task()
         runner = runner_of(context, handle, settled)
-        runner._host = None
         await runner.perform(held, task, monotonic())
 
     task = asyncio.get_running_loop().create_task(perform())

@@ -1,3 +1,5 @@
+import copy
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -273,3 +275,9 @@ def test_without_a_name_there_must_be_one_field(flat: tuple[bytes, ...], has: st
     with pytest.raises(InvalidFieldError) as raised:
         make_job(*flat).json(default=None)
     assert str(raised.value) == f"job 1700000000000-0 has {has}: say which one is to be read as JSON."
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_job_is_not_copied_and_says_what_to_hand_on_instead(copied: Callable[[Job], object]) -> None:
+    with pytest.raises(TypeError, match="cannot be copied or pickled: hand on its id"):
+        copied(make_job())

@@ -3,8 +3,10 @@
 What the two share is tested with both; the rest of the synchronous one is in `test_sync_producer`.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from typing import Any, Self
 
@@ -14,16 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from tests.conftest import StartProxy, StartServer
 from tests.support.dump import dump
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
-from tests.support.waiting import wait_until_here
+from tests.support.waiting import wait_until, wait_until_here
 from workers import NewJob, Producer, SyncProducer, WorkerSettings, new_jobs
 from workers.new_jobs import MAX_FIELDS, Fields
 from workers.outbox import CALL_JOBS
+from workers.producer import MAX_CALLS
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.enqueueing import ENQUEUE
 from workers.protocol.connection import commands_client
@@ -208,6 +212,18 @@ def test_a_client_of_the_other_kind_is_refused_with_a_sentence(of: Any, given: o
         ({"fields": {}, "job_id": "é" * 129}, "job_id has 258 bytes"),
         ({"fields": {}, "delay": -1}, "delay cannot be -1"),
         ({"fields": {}, "delay": float("nan")}, "delay cannot be nan"),
+        ({"fields": {}, "delay": 10**400}, "delay cannot be 1000"),
+        ({"fields": {}, "delay": 10**5000}, "delay cannot be a int that is too large to be shown"),
+        ({"fields": {}, "delay": "5"}, "delay cannot be '5'"),
+        ({"fields": {}, "timeout": Decimal(5)}, "reaper.timeout_ms: delay cannot be Decimal('5')"),
+        ({"fields": {}, "delay": True}, "delay cannot be True"),
+        ({"fields": {}, "job_id": "\ud800"}, "surrogates not allowed"),
+        ({"fields": {"a": "\ud800"}}, "a field cannot hold '\\ud800': 'utf-8' codec"),
+        ({"fields": {"a": 10**5000}}, "a field cannot hold a int that is too large to be shown"),
+        ({"fields": None}, "a job cannot be made of None: give a mapping, or pairs"),
+        ({"fields": "ab"}, "a job cannot be made of 'ab'"),
+        ({"fields": ["ab", "cd"]}, "a job cannot be made of ['ab', 'cd']"),
+        ({"fields": [("a", 1, 2)]}, "a job cannot be made of"),
         ({"fields": {}, "timeout": 0}, "reaper.timeout_ms cannot be 0: give a millisecond or more"),
         ({"fields": {}, "visibility_timeout": 1e12}, "reaper.visibility_ms: delay cannot be"),
     ],
@@ -227,6 +243,12 @@ async def test_one_job_that_cannot_be_keeps_all_from_being_sent(orders: AProduce
     assert await dump(client) == {}
 
 
+@pytest.mark.parametrize("jobs", [{"order": 17}, "ab", b"ab"])
+async def test_what_is_one_job_is_no_list_of_them(orders: AProducer, jobs: Any) -> None:
+    with pytest.raises(InvalidJobError, match="give a list of jobs"):
+        await orders.enqueue_many(jobs)
+
+
 async def test_the_size_limit_is_the_programs_to_set(server: RedisServer, make: Make) -> None:
     async with make(server.url, "orders", max_bytes=10) as orders:
         await orders.enqueue({"a": "123456789"})
@@ -243,6 +265,89 @@ def test_a_stream_name_that_cannot_work_is_refused(stream: str, make: Make) -> N
 def test_a_window_shorter_than_a_lost_reply_takes_is_refused(make: Make) -> None:
     with pytest.raises(ConfigurationError, match="at least 60 seconds"):
         make("redis://127.0.0.1", "orders", dedup_window=59)
+
+
+@pytest.mark.parametrize("name", ["dedup_window", "replicas_timeout"])
+@pytest.mark.parametrize("duration", [-1, float("nan"), "60", None])
+def test_a_duration_that_is_none_is_refused(make: Make, name: str, duration: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}: delay cannot be"):
+        make("redis://127.0.0.1", "orders", **{name: duration})
+
+
+# ---- many tasks, and several event loops
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> "Calls":
+    calls = Calls()
+    monkeypatch.setattr("workers.producer.enqueue", calls.make)
+    return calls
+
+
+class Calls:
+    """Stands for the server: answers once it is told to, or fails."""
+
+    def __init__(self) -> None:
+        self.under_way = self.made = 0
+        self.answer = anyio.Event()
+        self.error: Exception | None = None
+
+    async def make(self, *_: object) -> None:
+        self.made += 1
+        self.under_way += 1
+        await self.answer.wait()
+        self.under_way -= 1
+        if self.error:
+            raise self.error
+
+
+async def test_many_tasks_take_turns_however_long_that_takes(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
+    monkeypatch.setattr("workers.outbox.RETRY_FOR_S", -1)
+    async with Producer("redis://127.0.0.1:1/0", "orders") as orders, anyio.create_task_group() as tasks:
+        for n in range(100):
+            tasks.start_soon(orders.enqueue, {"n": n})
+        await wait_until(lambda: calls.under_way == MAX_CALLS, "as many as may are under way")
+        calls.answer.set()
+    assert calls.made == 100
+
+
+async def test_in_an_outage_nobody_waits_for_a_turn_of_his_own(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
+    monkeypatch.setattr("workers.outbox.RETRY_FOR_S", -1)
+    calls.error = RedisConnectionError("gone")
+    failures: list[UnreachableError] = []
+
+    async def send(orders: Producer) -> None:
+        try:
+            await orders.enqueue({"n": 1})
+        except UnreachableError as error:
+            failures.append(error)
+
+    async with Producer("redis://127.0.0.1:1/0", "orders") as orders, anyio.create_task_group() as tasks:
+        for _ in range(100):
+            tasks.start_soon(send, orders)
+        await wait_until(lambda: calls.under_way == MAX_CALLS, "as many as may are under way")
+        calls.answer.set()
+    assert len(failures) == 100
+    assert calls.made < 3 * MAX_CALLS
+
+
+def test_a_producer_goes_on_in_another_event_loop_once_the_first_is_closed(server: RedisServer) -> None:
+    orders = Producer(server.url, "orders")
+
+    async def send() -> int:
+        async with orders, anyio.create_task_group() as tasks:
+            for n in range(2 * MAX_CALLS):
+                tasks.start_soon(orders.enqueue, {"n": n})
+        return int(server.command("XLEN", "orders"))
+
+    assert [asyncio.run(send()) for _ in range(3)] == [2 * MAX_CALLS * times for times in (1, 2, 3)]
+
+
+async def test_a_producer_belongs_to_one_event_loop_at_a_time(server: RedisServer) -> None:
+    async with Producer(server.url, "orders") as orders:
+        await orders.enqueue({"n": 1})
+        with pytest.raises(ConfigurationError, match="in another event loop already"):
+            await anyio.to_thread.run_sync(asyncio.run, orders.enqueue({"n": 2}))
 
 
 words = st.text() | st.binary() | st.integers() | st.floats()

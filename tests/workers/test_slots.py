@@ -1,4 +1,4 @@
-from typing import Any
+import asyncio
 
 import anyio
 import pytest
@@ -6,7 +6,7 @@ from anyio.lowlevel import checkpoint
 
 from tests.support.waiting import wait_until
 from tests.workers.scene import make_held
-from workers.loop.held import Held
+from workers.loop.held import ENDED, Held
 from workers.loop.slots import Slots
 from workers.runtime.clock import monotonic
 
@@ -17,9 +17,9 @@ def jobs(count: int) -> list[Held]:
     return [make_held(entry_id=b"1700000000000-%d" % number) for number in range(count)]
 
 
-def started_here(tasks: Any) -> set[object]:
-    """Return the tasks of a group that have not ended."""
-    return set(tasks._tasks)
+def runners_of(slots: Slots) -> int:
+    """Return how many have not ended."""
+    return len(slots._runners)
 
 
 async def test_everything_that_is_put_runs_once_and_in_order_when_handlers_do_not_wait() -> None:
@@ -34,10 +34,11 @@ async def test_everything_that_is_put_runs_once_and_in_order_when_handlers_do_no
         slots = Slots(tasks, 8, perform)
         slots.put(batch)
         await slots.wait_until_idle()
+        assert (slots.taken, slots.free) == (0, 8)
         slots.close()
 
     assert ran == batch
-    assert (slots.taken, slots.free) == (0, 8)
+    assert slots.free == 0, "nothing is read for what starts nothing"
 
 
 async def test_waiting_handlers_fan_out_to_all_slots_and_no_further() -> None:
@@ -107,10 +108,10 @@ async def test_handlers_that_never_wait_cost_one_task(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("workers.loop.slots.monotonic", lambda: 0.0)  # they never wait, however busy the machine is
     async with anyio.create_task_group() as tasks:
-        started: list[object] = []
-        start_soon = tasks.start_soon
-        monkeypatch.setattr(tasks, "start_soon", lambda run: started.append(start_soon(run)))
         slots = Slots(tasks, 8, perform)
+        started: list[None] = []
+        start = slots._start_runner
+        monkeypatch.setattr(slots, "_start_runner", lambda: started.append(start()))
         for _ in range(3):
             slots.put(jobs(50))
             await slots.wait_until_idle()
@@ -155,11 +156,11 @@ async def test_of_many_runners_that_have_nothing_to_do_one_waits() -> None:
     async with anyio.create_task_group() as tasks:
         slots = Slots(tasks, 8, perform)
         slots.put(jobs(8))
-        await wait_until(lambda: len(started_here(tasks)) == 8, "each has a runner")
+        await wait_until(lambda: runners_of(slots) == 8, "each has a runner")
         go.set()
-        await wait_until(lambda: len(started_here(tasks)) == 1, "all but one have ended")
+        await wait_until(lambda: runners_of(slots) == 1, "all but one have ended")
         slots.close()
-        await wait_until(lambda: not started_here(tasks), "it ends, too")
+        await wait_until(lambda: runners_of(slots) == 0, "it ends, too")
 
 
 async def test_a_job_put_while_all_wait_is_run_by_a_new_runner() -> None:
@@ -183,3 +184,143 @@ async def test_a_job_put_while_all_wait_is_run_by_a_new_runner() -> None:
         await wait_until(lambda: len(ran) == 2, "the second runs beside it")
         go.set()
         slots.close()
+
+
+def cancel_this() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+async def test_a_runner_that_is_cancelled_by_others_is_replaced_after_its_delivery(awaits: bool) -> None:
+    ran: list[tuple[Held, object]] = []
+
+    async def perform(job: Held, runner: object, _now: float) -> float:
+        if len(ran) % 2 == 0:
+            cancel_this()
+        ran.append((job, runner))
+        job.stage = ENDED
+        if awaits:
+            await checkpoint()
+        return monotonic()
+
+    batch = jobs(6)
+    async with anyio.create_task_group() as tasks:
+        slots = Slots(tasks, 2, perform)
+        slots.put(batch)
+        await slots.wait_until_idle()
+        slots.close()
+
+    assert [job for job, _ in ran] == batch
+    assert len({runner for _, runner in ran}) > 2
+    assert slots.taken == 0
+
+
+async def test_a_delivery_that_has_not_begun_is_left_to_another_runner() -> None:
+    ran: list[Held] = []
+    cancelled = False
+
+    async def perform(job: Held, _runner: object, _now: float) -> float:
+        nonlocal cancelled
+        if not cancelled:
+            cancelled = True
+            cancel_this()
+            await checkpoint()
+        ran.append(job)
+        return monotonic()
+
+    batch = jobs(3)
+    async with anyio.create_task_group() as tasks:
+        slots = Slots(tasks, 1, perform)
+        slots.put(batch)
+        await slots.wait_until_idle()
+        slots.close()
+
+    assert ran == batch
+
+
+async def test_a_runner_that_waits_and_is_cancelled_is_replaced_when_there_is_something_to_do() -> None:
+    ran: list[Held] = []
+
+    async def perform(job: Held, _runner: object, _now: float) -> float:
+        ran.append(job)
+        return monotonic()
+
+    first, second, third = jobs(3)
+    async with anyio.create_task_group() as tasks:
+        slots = Slots(tasks, 2, perform)
+        slots.put([first])
+        await wait_until(lambda: slots._one_waits, "one waits")
+        (runner,) = slots._runners
+        slots.put([second])  # it is called, and cancelled before it comes
+        runner.cancel()
+        await slots.wait_until_idle()
+        await wait_until(lambda: slots._one_waits, "another one waits")
+        (runner,) = slots._runners
+        runner.cancel()
+        await wait_until(lambda: runners_of(slots) == 0, "it has ended")
+        slots.put([third])
+        await slots.wait_until_idle()
+        slots.close()
+
+    assert ran == [first, second, third]
+
+
+async def test_a_scope_that_is_left_open_does_no_harm() -> None:
+    ran: list[Held] = []
+
+    async def perform(job: Held, _runner: object, _now: float) -> float:
+        ran.append(job)
+        scope = anyio.CancelScope()
+        scope.__enter__()
+        scope.cancel()
+        job.stage = ENDED
+        await checkpoint()
+        return monotonic()
+
+    batch = jobs(3)
+    async with anyio.create_task_group() as tasks:
+        slots = Slots(tasks, 1, perform)
+        slots.put(batch)
+        await slots.wait_until_idle()
+        slots.close()
+
+    assert ran == batch
+
+
+async def test_runners_end_with_their_group_and_start_nothing_any_more() -> None:
+    ended: list[Held] = []
+
+    async def perform(job: Held, _runner: object, _now: float) -> float:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert slots.is_ending()
+            with anyio.CancelScope(shield=True):
+                await checkpoint()
+            ended.append(job)
+        return monotonic()
+
+    batch = jobs(5)
+    async with anyio.create_task_group() as tasks:
+        slots = Slots(tasks, 2, perform)
+        slots.put(batch)
+        await wait_until(lambda: runners_of(slots) == 2, "two run")
+        await checkpoint()
+        assert not slots.is_ending()
+        tasks.cancel_scope.cancel()
+
+    assert ended == batch[:2]
+    assert runners_of(slots) == 0
+
+
+async def test_what_a_runner_fails_with_is_raised_in_the_group() -> None:
+    async def perform(_job: Held, _runner: object, _now: float) -> float:
+        raise ValueError("a mistake of ours")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with anyio.create_task_group() as tasks:
+            Slots(tasks, 2, perform).put(jobs(1))
+
+    assert caught.group_contains(ValueError, match="a mistake of ours", depth=1)

@@ -15,7 +15,7 @@ from workers.loop.job import Job
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.runtime.forks import FORKS, end_child
 from workers.runtime.settings import delay_in_ms
-from workers.runtime.user_code import ends, exits_in
+from workers.runtime.user_code import ends, exits_in, log_failure
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def _judge(job: Job, answer: object, backoff: Backoff) -> Verdict:
     if isinstance(answer, Retry):
         return _judge_retry(job, answer, backoff)
     if isinstance(answer, BaseException):
-        logger.warning("job %s failed in delivery %d", job.id, job.deliveries, exc_info=answer)
+        log_failure(logger, logging.WARNING, answer, "job %s failed in delivery %d", job.id, job.deliveries)
         kind = type(answer).__qualname__
         return failed(job, describe(answer), backoff, traceback=trace_of(answer), exception=kind)
     return ACKED

@@ -216,9 +216,10 @@ class Held:
             self.runner.cancel()
         self.interruption = why
 
-    def take_back_cancellation(self) -> int:
-        """Undo that an interruption has cancelled the runner; return how many others cancel it, too."""
-        return 1 if self.runner is None else self.runner.uncancel()
+    def take_back_cancellation(self) -> None:
+        """Undo that an interruption has cancelled the runner."""
+        if self.runner is not None:
+            self.runner.uncancel()
 
     def lose(self) -> bool:
         """Note that the delivery is not ours any more. Returns False where it has ended, and perhaps been settled."""

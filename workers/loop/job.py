@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
 from math import inf
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 from workers.protocol.errors import InvalidFieldError
 from workers.protocol.messages import (
@@ -264,6 +264,13 @@ class Job:
         redis-py raises where Redis is out of reach: then nobody knows.
         """
         return await self._origin.extend(self)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied, for another process above all: the worker knows this one alone."""
+        raise TypeError(
+            f"job {self.id} belongs to the worker that runs it and cannot be copied or pickled: hand on its id, and "
+            "what is to be known of its fields."
+        )
 
     # ---- for the worker
 

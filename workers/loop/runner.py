@@ -1,10 +1,8 @@
 """One delivery, from its slot to its verdict: own it, announce it, execute it, conclude."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
-
-import anyio
 
 from workers.loop.context import Part, WorkerContext
 from workers.loop.deadlines import Deadlines
@@ -32,7 +30,9 @@ class Runner(Part):
         heartbeat: Heartbeat,
         isolation: Isolation,
         journal: JournalWriter | None,
+        is_ending: Callable[[], bool],
     ) -> None:
+        """``is_ending`` tells whether all of the worker is cancelled."""
         super().__init__(context)
         self._backoff = context.settings.backoff
         self._invoke = calls.invoke
@@ -43,8 +43,7 @@ class Runner(Part):
         self._isolation = isolation
         self._journal = journal
         self._hands_back = False
-        self._host = asyncio.current_task()
-        """What the whole worker runs in: cancelled first, whoever cancels."""
+        self._is_ending = is_ending
 
     async def perform(self, held: Held, runner: "asyncio.Task[None] | None", began: float) -> float:
         """Take a delivery through all steps, from this moment on; return what time it is then.
@@ -82,7 +81,7 @@ class Runner(Part):
         else:
             if held.interruption is not None:
                 held.take_back_cancellation()
-        held.runner = None  # what is interrupted from now on has no handler to cancel: it would end the runner, and all
+        held.runner = None  # what is interrupted from now on has no handler to cancel, and spoils no runner
         if held.interruption is not None or self._hands_back or held.returning is not None:
             verdict = await self._reconsidered(held, verdict)
         now = monotonic()
@@ -124,7 +123,7 @@ class Runner(Part):
         Of one that vanished, once it is known whether it is ours again: settled before, it would be pending afterwards.
         """
         if held.returning is not None:
-            await held.returning.wait()
+            await self._has_returned(held)
             if held.interruption is None and not self._hands_back:
                 return verdict
         if verdict is not None and verdict.outcome is Outcome.ACK:
@@ -137,20 +136,29 @@ class Runner(Part):
         # What a handler raises because it is cancelled says nothing about the job.
         return HANDED_BACK if verdict is not None and verdict.outcome is Outcome.NACK else verdict
 
+    async def _has_returned(self, held: Held) -> None:
+        while (returning := held.returning) is not None:
+            try:
+                await returning.wait()
+            except asyncio.CancelledError:
+                if self._is_ending():
+                    raise
+
     def _after_cancellation(self, held: Held, error: asyncio.CancelledError) -> Verdict | None:
-        """Return what to settle of a job that its runner was cancelled for; raise where the runner is to end."""
-        if held.interruption is None and held.runner is not None and not self._is_ending():
-            while held.take_back_cancellation() > 0:
-                pass  # the handler has cancelled the task it runs in; other jobs need that
-            return judge(held.job, error, self._backoff)
-        if held.interruption is None or held.take_back_cancellation() > 0:
+        """Return what to settle of a job that its runner was cancelled for; raise where the runner is to end.
+
+        A handler that cancels the task it runs in has failed. The cancellation is not taken back: others may be on
+        their way, and the runner is to be given up.
+        """
+        if self._is_ending():
             self._conclude_cancelled(held)
             raise error
-        return None
-
-    def _is_ending(self) -> bool:
-        """Tell whether all of the worker is cancelled: by itself, by whoever runs it, or with the event loop."""
-        return anyio.current_effective_deadline() == -inf or (self._host is not None and self._host.cancelling() > 0)
+        if held.interruption is not None:
+            held.take_back_cancellation()
+            return None
+        if held.runner is None:
+            raise error
+        return judge(held.job, error, self._backoff)
 
     def _conclude_cancelled(self, held: Held) -> None:
         """Hand back what the drain deadline cancels; what anything else cancels stays pending."""

@@ -5,20 +5,27 @@ the next runner is sent for: handlers that wait for something fan out over as ma
 handlers that never wait are run one after the other by the first, which costs less than ten of them would with a task
 each, and lets everybody else run after each that took long. One runner that has nothing to do waits for the next
 deliveries; the others end.
+
+So many handlers run in one task, and what one of them leaves behind there meets the next: a cancellation that is still
+to come, a cancel scope in a generator that nobody closed. A runner that somebody else than the worker has cancelled is
+therefore given up after its delivery, another one takes its place, and no end of a runner is one of the worker.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from math import inf
 
+from anyio import CancelScope
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from workers.loop.change import Change
-from workers.loop.held import Held
+from workers.loop.held import QUEUED, Held
 from workers.loop.isolation import Isolation
 from workers.runtime.clock import monotonic
+from workers.runtime.user_code import exits_in
 
 SLICE_S = 0.002
 """How long a runner may go on without letting the reader and the settler run."""
@@ -30,7 +37,7 @@ HandBack = Callable[[Iterable[Held]], None]
 
 
 class Slots:
-    """The queue of deliveries and its runners, which live in ``tasks``."""
+    """The queue of deliveries and its runners, which end with ``tasks``: a guard lives there that cancels them."""
 
     def __init__(
         self,
@@ -46,14 +53,19 @@ class Slots:
         self._tasks = tasks
         self._perform = perform
         self._hand_back = hand_back
-        self._closed = False
+        self._halted = self._closed = False
         self._queue: deque[Held] = deque()
-        self._runners = 0
+        self._runners: dict[asyncio.Task[None], CancelScope] = {}
+        self._failures: list[BaseException] = []
+        self._is_guarded = self._is_cancelled = False
+        self._guard: asyncio.Task[None] | None = None
         self._one_is_coming = False
         self._one_waits = False
         self._lets_others_run = 0
         """Runners between two deliveries: they go on with the queue, and another one would only make turns longer."""
         self._called = Change()
+        self._left = Change()
+        """A runner has ended, or nothing is started any more."""
         self._isolation = isolation or Isolation((), lambda: inf)
         self.freed = self._isolation.freed
         """A delivery has left its slot, or nothing is started any more."""
@@ -61,7 +73,7 @@ class Slots:
     @property
     def free(self) -> int:
         """How many deliveries may be read now. Never negative."""
-        return 0 if self._isolation.lasts() else max(0, self.concurrency - self.taken)
+        return 0 if self._halted or self._isolation.lasts() else max(0, self.concurrency - self.taken)
 
     def put(self, deliveries: Iterable[Held]) -> None:
         """Queue deliveries and see to it that somebody runs them; once closed, hand them back."""
@@ -73,16 +85,32 @@ class Slots:
         self.taken += len(self._queue) - before
         self._send_for_runner()
 
+    def _put_back(self, held: Held) -> None:
+        if self._closed and self._hand_back:
+            self._hand_back([held])
+            return
+        self._queue.appendleft(held)
+        self.taken += 1
+
+    def halt(self) -> None:
+        """Start nothing from this moment on, until `close`. From anywhere: a signal handler, another thread."""
+        self._halted = True
+
     def close(self) -> None:
         """Start nothing any more: what is queued is handed back, what runs goes on."""
-        self._closed = True
+        self._halted = self._closed = True
         unstarted = list(self._queue)
         self._queue.clear()
         self.taken -= len(unstarted)
         if self._hand_back:
             self._hand_back(unstarted)
         self._called.notify()
+        self._left.notify()
         self._isolation.close()
+
+    def is_ending(self) -> bool:
+        """Tell whether all of the worker is cancelled: by itself, by whoever runs it, or with the event loop."""
+        return self._is_cancelled or (self._guard is not None and self._guard.cancelling() > 0)
 
     async def wait_until_idle(self) -> None:
         """Wait until nothing is queued or runs."""
@@ -90,30 +118,73 @@ class Slots:
             await self.freed.wait()
 
     def _send_for_runner(self) -> None:
-        if not self._queue or self._one_is_coming or self._lets_others_run:
+        if not self._queue or self._one_is_coming or self._lets_others_run or self._halted:
             return
         if self._one_waits:
             self._one_is_coming = True
             self._called.notify()
-        elif self._runners < self.concurrency:
+        elif len(self._runners) < self.concurrency and not self.is_ending():
             self._one_is_coming = True
-            self._runners += 1
-            self._tasks.start_soon(self._run)
+            self._start_runner()
 
     def _look_at_queue(self) -> None:
         self._one_is_coming = False
         self._send_for_runner()
 
-    async def _run(self) -> None:
+    # ---- runners come and go
+
+    def _start_runner(self) -> None:
+        if not self._is_guarded:
+            self._is_guarded = True
+            self._tasks.start_soon(self._guard_runners)
+        scope = CancelScope()
+        runner = asyncio.get_running_loop().create_task(self._run(scope))
+        self._runners[runner] = scope
+        runner.add_done_callback(self._has_ended)
+
+    def _has_ended(self, runner: "asyncio.Task[None]") -> None:
+        del self._runners[runner]
+        failure = None if runner.cancelled() else runner.exception()
+        if failure is not None:
+            self._failures.append(failure)
+        self._left.notify()
+        self._look_at_queue()  # perhaps it was the one that had been called
+
+    async def _guard_runners(self) -> None:
+        """Cancel the runners where the task group is cancelled, and fail where one of them has failed."""
+        self._guard = asyncio.current_task()
         try:
-            while True:
-                self._one_is_coming = False
-                await self._work_off_queue()
-                if self._one_waits or self._closed:
-                    return
-                await self._wait_to_be_called()
+            while not (self._closed and not self._runners) and not self._failures:
+                await self._left.wait()
         finally:
-            self._runners -= 1
+            self._is_cancelled = self._closed = True
+            for scope in self._runners.values():
+                scope.cancel()
+            with CancelScope(shield=True):
+                while self._runners:
+                    await self._left.wait()
+        if self._failures:
+            exits = any(map(exits_in, self._failures))  # out of a task, they would end what the event loop does next
+            raise BaseExceptionGroup("runners have failed", self._failures) if exits else self._failures[0]
+
+    async def _run(self, scope: CancelScope) -> None:
+        scope.__enter__()
+        try:
+            with suppress(asyncio.CancelledError):
+                await self._take_deliveries()
+        finally:
+            with suppress(RuntimeError):  # a handler has left one open that is inside of it
+                scope.__exit__(None, None, None)
+
+    async def _take_deliveries(self) -> None:
+        runner = asyncio.current_task()
+        assert runner is not None
+        while True:
+            self._one_is_coming = False
+            await self._work_off_queue(runner)
+            if self._one_waits or self._halted or runner.cancelling():
+                return
+            await self._wait_to_be_called()
 
     async def _wait_to_be_called(self) -> None:
         self._one_waits = True
@@ -122,24 +193,36 @@ class Slots:
         finally:
             self._one_waits = False
 
-    async def _work_off_queue(self) -> None:
+    async def _work_off_queue(self, runner: "asyncio.Task[None]") -> None:
         queue, perform, freed = self._queue, self._perform, self.freed
-        runner = asyncio.current_task()
         now = monotonic()
         slice_end = now + SLICE_S
-        while queue:
+        while queue and not self._halted:
             held = queue.popleft()
             if queue and not self._one_is_coming:
                 self._one_is_coming = True
                 asyncio.get_running_loop().call_soon(self._look_at_queue)
-            now = await perform(held, runner, now)
+            try:
+                now = await perform(held, runner, now)
+            except asyncio.CancelledError:
+                self._has_dropped(held)
+                raise
             self.taken -= 1
             if freed.awaited is not None:
                 freed.notify()
+            if runner.cancelling():
+                return
             if now > slice_end:
                 await self._let_others_run()
                 now = monotonic()
                 slice_end = now + SLICE_S
+
+    def _has_dropped(self, held: Held) -> None:
+        """Leave a delivery to another runner that has not begun, where this one was cancelled."""
+        self.taken -= 1
+        if held.stage is QUEUED and not self.is_ending():
+            self._put_back(held)
+        self.freed.notify()
 
     async def _let_others_run(self) -> None:
         self._lets_others_run += 1

@@ -71,8 +71,6 @@ Together they say how soon it gives up a server that is silent."""
 # Replies that are parsed in `workers.protocol.messages` or by their callers, as they come from the wire.
 _RAW_REPLIES = ("XREADGROUP", "XREAD", "XPENDING", "XRANGE", "XREVRANGE", "XCLAIM", "XAUTOCLAIM")
 
-_WRITER_METHODS = ("writelines", "drain")
-
 
 def commands_client(
     url: str, *, key: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S, max_connections: int = 16
@@ -419,21 +417,39 @@ def _improved(kind: type[AbstractConnection], topology: Topology) -> type[Abstra
         words = args[0].split() if isinstance(args[0], (str, bytes)) else args[:1]
         return [hiredis.pack_command(args if len(words) == 1 else (*words, *args[1:]))]
 
-    async def send_packed_command(self: AbstractConnection, command: Any, check_health: bool = True) -> None:
-        try:
-            await kind.send_packed_command(self, command, check_health)
-        except AttributeError as error:
-            if error.name not in _WRITER_METHODS:
-                raise
-            # Another task, that was reading, has met the end of the connection and taken the writer away.
-            raise RedisConnectionError("the connection was closed while a command was being sent") from error
-
     async def disconnect(self: AbstractConnection, *arguments: Any, **options: Any) -> None:
         with suppress(RedisTimeoutError):  # of the wait for the end, in an event loop that hung meanwhile: it is closed
             await kind.disconnect(self, *arguments, **options)
 
     improved = (_can_read_of(kind), connect, disconnect, on_connect_check_health, pack_command, send_packed_command)
     return type(kind.__name__, (kind,), {method.__name__: method for method in improved})
+
+
+async def send_packed_command(self: AbstractConnection, command: Any, check_health: bool = True) -> None:
+    """Do as redis-py's own, which bounds it by `asyncio.wait_for`: before Python 3.12 that swallows cancellations."""
+    if not self.is_connected:
+        await self.connect_check_health(check_health=False)
+    if check_health:
+        await self.check_health()
+    try:
+        async with asyncio.timeout(self.socket_timeout):
+            await _write(self._writer, [command] if isinstance(command, bytes) else command)
+    except TimeoutError as error:
+        await self.disconnect(nowait=True)
+        raise RedisTimeoutError("Timeout writing to socket") from error
+    except OSError as error:
+        await self.disconnect(nowait=True)
+        raise RedisConnectionError(f"Error while writing to socket: {error}") from error
+    except BaseException:
+        await self.disconnect(nowait=True)  # of a command that is half sent nothing can be said
+        raise
+
+
+async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:
+    if writer is None:
+        raise RedisConnectionError("the connection was closed while a command was being sent")  # by one who was reading
+    writer.writelines(command)
+    await writer.drain()
 
 
 def _can_read_of(kind: type[AbstractConnection]) -> Callable[[AbstractConnection], Awaitable[bool]]:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 from anyio.abc import TaskStatus
 
-from workers.runtime.user_code import current_task, ends
+from workers.runtime.user_code import current_task, ends, log_failure
 
 logger = logging.getLogger(__name__)
 
@@ -88,4 +88,4 @@ class Callbacks(Generic[NameT]):
             except BaseException as error:
                 if ends(error, current_task()):
                     raise
-                logger.exception("a callback for %r failed", report.name)
+                log_failure(logger, logging.ERROR, error, "a callback for %r failed", report.name)

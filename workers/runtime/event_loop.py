@@ -101,20 +101,17 @@ def _tell_anyio() -> None:
 
 
 def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    """Call ``function`` in ``loop``: at once where we are in it, else soon, and not at all where it is closed."""
-    try:
-        is_ours = asyncio.get_running_loop() is loop
-    except RuntimeError:
-        is_ours = False  # another thread, without a loop
-    if is_ours:
-        function()
-        return
+    """Call ``function`` in ``loop``, soon; not at all where it is closed. From anywhere, also from a signal handler.
+
+    Such a handler runs between any two steps of whatever the loop is at, and wakes no loop that sleeps. From inside of
+    it that looks like any other call in the loop, so none is made at once.
+    """
 
     async def call() -> None:
         function()
 
     def begin() -> None:
-        loop.create_task(call())  # in a bare callback from a thread, anyio would not know its event loop
+        loop.create_task(call())  # in a bare callback, anyio would not know its event loop
 
     with suppress(RuntimeError):  # closed: whatever ran in it has ended
         loop.call_soon_threadsafe(begin)

@@ -8,6 +8,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
+from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -16,7 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from workers.protocol.address_files import came_from
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.settings_errors import did_you_mean, explain
+from workers.runtime.settings_errors import did_you_mean, explain, shown
 
 LONGEST = timedelta(days=3660)
 """Beyond that a duration in milliseconds is a mistake (and, far beyond, no exact number in a script)."""
@@ -95,10 +96,12 @@ def to_ms(duration: timedelta) -> int:
 
 def delay_in_ms(delay: float | timedelta) -> int:
     """Return ``delay`` (seconds, or a timedelta) in ms. Raises ValueError for one that is negative or no number."""
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if not math.isfinite(seconds) or not 0 <= seconds <= LONGEST.total_seconds():
-        raise ValueError(f"delay cannot be {delay!r}: give seconds from 0 to {LONGEST.total_seconds():.0f}")
-    return to_ms(timedelta(seconds=seconds))
+    longest = LONGEST.total_seconds()
+    seconds: Any = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds <= longest:  # nan is neither
+        raise ValueError(f"delay cannot be {shown(delay)}: give seconds from 0 to {longest:.0f}")
+    return to_ms(timedelta(seconds=float(seconds)))
 
 
 class Settings(BaseSettings):

@@ -40,7 +40,7 @@ def _sentence(kind: type[BaseModel], problem: ErrorDetails, sources: Mapping[str
         return f"setting {name!r}{where} is missing: add {path[-1]} {table}."
     advice = message if problem["type"] == "value_error" or field is None else f"write {_expected(path, field)}"
     suggestion = _suggestion(problem.get("input"), field)
-    return f"setting {name!r}{where} cannot be {_shown(problem.get('input'))}: {advice}{suggestion or '.'}"
+    return f"setting {name!r}{where} cannot be {shown(problem.get('input'))}: {advice}{suggestion or '.'}"
 
 
 def _find(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[type[BaseModel], FieldInfo | None]:
@@ -118,8 +118,14 @@ def plain(value: Any) -> str:
     return f"{value.total_seconds():.15g}" if isinstance(value, timedelta) else str(value)
 
 
-def _shown(value: Any) -> str:
-    return plain(value) if isinstance(value, timedelta) else f"{value!r:.200}"
+def shown(value: Any) -> str:
+    """Return what was given, for a sentence that says why it cannot be; never more than can be read."""
+    if isinstance(value, timedelta):
+        return plain(value)
+    try:
+        return f"{value!r:.200}"
+    except ValueError:  # a number of thousands of digits
+        return f"a {type(value).__name__} that is too large to be shown"
 
 
 def _suggestion(value: Any, field: FieldInfo | None) -> str:

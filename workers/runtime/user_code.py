@@ -5,7 +5,11 @@ GeneratorExit or CancelledError may leak out of something that was awaited; and 
 """
 
 import asyncio
+import logging
+from contextlib import suppress
 from typing import Any
+
+_MEMBERS: Any = vars(BaseExceptionGroup)["exceptions"]
 
 
 def current_task() -> "asyncio.Task[Any] | None":
@@ -26,9 +30,24 @@ def ends(error: BaseException, task: "asyncio.Task[Any] | None") -> bool:
 
 
 def exits_in(error: BaseException) -> list[SystemExit | KeyboardInterrupt]:
-    """Return the ends of the process that ``error`` is, or that a task group has put into it."""
-    if isinstance(error, SystemExit | KeyboardInterrupt):
-        return [error]
-    if isinstance(error, BaseExceptionGroup):
-        return [end for inner in error.exceptions for end in exits_in(inner)]
-    return []
+    """Return the ends of the process that ``error`` is, or that a task group has put into it, however deep."""
+    found: list[SystemExit | KeyboardInterrupt] = []
+    left = [error]
+    while left:
+        one = left.pop()
+        if isinstance(one, SystemExit | KeyboardInterrupt):
+            found.append(one)
+        elif isinstance(one, BaseExceptionGroup):
+            left += reversed(_MEMBERS.__get__(one))  # a class of the user's may have an attribute of that name
+    return found
+
+
+def log_failure(logger: logging.Logger, level: int, error: BaseException, message: str, *words: object) -> None:
+    """Log what a user's function raised. Raises nothing: no job and no worker may fail because it cannot be told.
+
+    Groups within groups are formatted by recursion, and handlers of `logging` let its error through.
+    """
+    for told in (error, None):
+        with suppress(Exception):
+            logger.log(level, message, *words, exc_info=told)
+            return

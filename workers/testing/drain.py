@@ -32,6 +32,7 @@ from workers.protocol.messages import (
     text,
     whole_number,
 )
+from workers.runtime.event_loop import require_asyncio
 from workers.testing.handlers import in_own_loop
 from workers.testing.settings import settings_of
 from workers.worker import Worker
@@ -117,6 +118,7 @@ async def run_until_drained_async(
     ``settings`` are stronger than the program's; the environment is not asked. Raises NotDrainedError where no job came
     to its end for ``patience`` seconds, ConfigurationError for settings that cannot work.
     """
+    require_asyncio(run_until_drained_async.__name__)
     ours = {"recovery": RecoveryMode.EMBEDDED, "backoff_base": 0}
     chosen = settings_of(worker, **ours | settings, redis_url=redis_url)
     async with commands_client(redis_url) as client:

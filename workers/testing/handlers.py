@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic, time_ns
@@ -20,6 +21,7 @@ from workers.new_jobs import Fields, NewJob, encode_job
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.messages import FIELD_COPIES, FIELD_DELIVERIES, FIELD_JOB
+from workers.runtime.event_loop import require_asyncio
 from workers.settings import WorkerSettings
 from workers.testing.settings import settings_of
 from workers.worker import Worker
@@ -114,6 +116,7 @@ async def run_handler_async(
     Raises InvalidJobError for a job that could not be enqueued, ValueError for a delivery that there cannot be, and
     ConfigurationError for a handler that a worker refuses.
     """
+    require_asyncio(run_handler_async.__name__)
     worker = handler if isinstance(handler, Worker) else Worker()
     settings = settings_of(worker)
     limit = max_deliveries or settings.max_deliveries or DEFAULT_MAX_DELIVERIES
@@ -186,16 +189,27 @@ class _Run:
             deadlines.watch(held)
         try:
             verdict = await execute(self._call, held.job, self._backoff)
+            await self._meet_cancellation()
         except asyncio.CancelledError as error:
+            if self._is_cancelled():
+                raise
             if held.interruption is None:
-                if self._host is not None and self._host.cancelling() > 0:
-                    raise
                 verdict = judge(held.job, error, self._backoff)  # the handler has cancelled the task that it runs in
         finally:
             deadlines.stop()
         if held.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:
             return None  # what it raises because it is cancelled says nothing about the job
         return verdict
+
+    def _is_cancelled(self) -> bool:
+        return self._host is not None and self._host.cancelling() > 0
+
+    async def _meet_cancellation(self) -> None:
+        """Have what the handler has cancelled, and not met any more, be over: it would be what this task comes to."""
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        if self._is_cancelled():
+            raise asyncio.CancelledError
 
     async def _call(self, job: Job) -> object:
         try:
