@@ -24,6 +24,7 @@ from workers.loop.runner import Runner
 from workers.loop.settlement import cut_by_proofs
 from workers.protocol.calls.settlement import Extension, Extensions, Outcome, Verdict
 from workers.runtime.clock import going_by, monotonic
+from workers.runtime.troubles import Troubles
 
 pytestmark = pytest.mark.anyio
 
@@ -101,6 +102,8 @@ def context_of(held: Held, redis: Redis) -> Any:
     membership.has_to_prove = False  # type: ignore[attr-defined]
     membership.dated_from = -inf  # type: ignore[attr-defined]
     membership.shows_from = lambda now: Membership.shows_from(membership, now)  # type: ignore[arg-type, attr-defined]
+    reporter = Silent()
+    reporter.troubles = Troubles()  # type: ignore[attr-defined]
     settings = SimpleNamespace(backoff=Backoff(1_000, 60_000, 86_400_000), concurrency=1)
     return SimpleNamespace(
         settings=settings,
@@ -108,7 +111,7 @@ def context_of(held: Held, redis: Redis) -> Any:
         commands=None,
         membership=membership,
         proof=proof_by(redis),
-        reporter=Silent(),
+        reporter=reporter,
         telemetry=None,
     )
 
