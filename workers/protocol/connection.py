@@ -52,7 +52,7 @@ from workers.protocol.meaning import (
 )
 from workers.protocol.nodes import HELLO, is_unfinished, objection_to_node
 from workers.protocol.routing import RoutedClient
-from workers.protocol.sentinels import LookingPool, WatchedPool
+from workers.protocol.sentinels import LookingPool, ManagedConnection, WatchedPool
 from workers.protocol.server import Release, release_of
 from workers.protocol.slots import slot_of
 
@@ -428,6 +428,8 @@ def _improved(kind: type[AbstractConnection], topology: Topology) -> type[Abstra
 async def send_packed_command(self: AbstractConnection, command: Any, check_health: bool = True) -> None:
     """Do as redis-py's own, which bounds it by `asyncio.wait_for`: before Python 3.12 that swallows cancellations."""
     if not self.is_connected:
+        if isinstance(self, ManagedConnection):  # by now another server may be the master
+            raise RedisConnectionError("the connection was dropped before a command was sent")
         await self.connect_check_health(check_health=False)
     if check_health:
         await self.check_health()

@@ -21,7 +21,6 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry as BlockingRetry
 
@@ -119,12 +118,6 @@ def _no_master(address: Address, said: Sequence[str], kind: type[NoMasterError] 
 
 class ManagedConnection(asyncio_sentinel.SentinelManagedConnection):
     """Leads to the master of the moment in which it was made, and is dropped where that says it is none any more."""
-
-    async def send_packed_command(self, *words: Any, **options: Any) -> None:
-        """Send a command. redis-py would connect first where it is dropped by then: to the server that it led to."""
-        if not self.is_connected:
-            raise RedisConnectionError("the connection was dropped before a command was sent")
-        await super().send_packed_command(*words, **options)
 
     async def read_response(self, *words: Any, **options: Any) -> Any:
         """Return a reply. A script on an old server tells of READONLY inside its text, which redis-py passes on."""
