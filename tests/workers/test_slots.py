@@ -7,7 +7,7 @@ from anyio.lowlevel import checkpoint
 from tests.support.waiting import wait_until
 from tests.workers.scene import make_held
 from workers.loop.held import ENDED, Held
-from workers.loop.slots import Slots
+from workers.loop.slots import Perform, Slots
 from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
@@ -15,6 +15,16 @@ pytestmark = pytest.mark.anyio
 
 def jobs(count: int) -> list[Held]:
     return [make_held(entry_id=b"1700000000000-%d" % number) for number in range(count)]
+
+
+async def work_off(batch: list[Held], concurrency: int, perform: Perform) -> Slots:
+    """Run all of ``batch``, and end; return what it ran in."""
+    async with anyio.create_task_group() as tasks:
+        slots = Slots(tasks, concurrency, perform)
+        slots.put(batch)
+        await slots.wait_until_idle()
+        slots.close()
+    return slots
 
 
 def runners_of(slots: Slots) -> int:
@@ -206,11 +216,7 @@ async def test_a_runner_that_is_cancelled_by_others_is_replaced_after_its_delive
         return monotonic()
 
     batch = jobs(6)
-    async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, 2, perform)
-        slots.put(batch)
-        await slots.wait_until_idle()
-        slots.close()
+    slots = await work_off(batch, 2, perform)
 
     assert [job for job, _ in ran] == batch
     assert len({runner for _, runner in ran}) > 2
@@ -231,11 +237,7 @@ async def test_a_delivery_that_has_not_begun_is_left_to_another_runner() -> None
         return monotonic()
 
     batch = jobs(3)
-    async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, 1, perform)
-        slots.put(batch)
-        await slots.wait_until_idle()
-        slots.close()
+    await work_off(batch, 1, perform)
 
     assert ran == batch
 
@@ -280,11 +282,7 @@ async def test_a_scope_that_is_left_open_does_no_harm() -> None:
         return monotonic()
 
     batch = jobs(3)
-    async with anyio.create_task_group() as tasks:
-        slots = Slots(tasks, 1, perform)
-        slots.put(batch)
-        await slots.wait_until_idle()
-        slots.close()
+    await work_off(batch, 1, perform)
 
     assert ran == batch
 
