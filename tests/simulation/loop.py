@@ -32,6 +32,8 @@ class Process:
         self.parent = parent
         self.lag_s = 0.0
         """How far its monotonic clock is behind the loop's: it stood still while its machine was suspended."""
+        self._stands_until = 0.0
+        """So long its clock stands still, by the loop's."""
         self.closed = False
         """Nothing of it runs now."""
         self.dead = False
@@ -79,14 +81,20 @@ class Process:
             one.block()
 
     def resume(self) -> None:
-        """Go on with all that has become due."""
+        """Go on with all that has become due. A clock that was to stand still for longer goes on, too."""
         for one in (self, *self._threads):
+            left_s = one._stands_until - self._loop.now
+            if left_s > 0:
+                one.lag_s -= left_s
+                one._stands_until = 0.0
+                self._loop.come_earlier(one)
             one.unblock()
 
     def suspend_clock(self, seconds: float) -> None:
         """Have the monotonic clock stand still for so long from now on, timers included. It is paused, too."""
         for one in (self, *self._threads):
             one.lag_s += seconds
+            one._stands_until = self._loop.now + seconds
 
     def kill(self) -> None:
         """Let nothing run any more."""
@@ -172,6 +180,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def put_back(self, handles: list[asyncio.Handle]) -> None:
         """Run in the next turn what was held."""
         self._ready.extend(handles)  # type: ignore[attr-defined]
+
+    def come_earlier(self, process: Process) -> None:
+        """Note that timers of a process are due earlier than it seemed: its clock goes on."""
+        queue = self._queue
+        for at, (_, number, handle) in enumerate(queue):
+            if handle._context.get(_PROCESS) is process:  # type: ignore[attr-defined]
+                queue[at] = handle.when() + process.lag_s, number, handle
+        heapq.heapify(queue)
 
     def forget_everything(self) -> None:
         """Run nothing any more."""

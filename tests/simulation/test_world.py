@@ -118,6 +118,22 @@ def test_the_clock_of_a_suspended_machine_stood_still(loop: SimulatedLoop) -> No
     assert process.context.run(loop.time) == pytest.approx(loop.now - 7.4)
 
 
+def test_a_suspension_that_ends_early_leaves_no_clock_behind(loop: SimulatedLoop) -> None:
+    ticks: list[float] = []
+    process = Process(loop, "one")
+    process.start(ticking(loop, ticks))
+
+    def suspend() -> None:
+        process.pause()
+        process.suspend_clock(1_000.0)
+
+    loop.call_when(2.5, suspend, context=Context())
+    loop.call_when(9.9, process.resume, context=Context())
+    play(loop, asyncio.sleep(12.7))
+    assert ticks == [1, 2, 10, 11, 12]
+    assert process.context.run(loop.time) == pytest.approx(loop.now - 7.4)
+
+
 def test_nothing_of_a_killed_process_ever_runs(loop: SimulatedLoop) -> None:
     ticks: list[float] = []
     process = Process(loop, "one")
