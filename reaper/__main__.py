@@ -5,7 +5,7 @@ from workers.runtime.entrance import enter
 
 def main() -> None:
     """Run what was typed."""
-    enter(services=("run", "pipeline ingest"), ended_by_ctrl_c=("top",), reloading=("run",))
+    enter(services=("run", "pipeline ingest"), reloading=("run",))
     from reaper.cli.main import main as reaper
 
     reaper(prog_name="reaper")

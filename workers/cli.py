@@ -19,7 +19,7 @@ from workers.runtime.garbage import collect_seldom
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import Program, errors_as_sentences, examples, log_options, settings_options
 from workers.runtime.printing import show_crashes
-from workers.runtime.service_manager import telling_service_manager
+from workers.runtime.service_manager import reporting_to_service_manager
 from workers.settings import WorkerSettings
 from workers.telemetry.setup import exported
 from workers.worker import Worker
@@ -70,7 +70,7 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
 
 async def _run(worker: Worker) -> None:
     collect_seldom()
-    async with serving_health(worker), telling_service_manager(partial(WorkerCondition, worker)):
+    async with serving_health(worker), reporting_to_service_manager(partial(WorkerCondition, worker)):
         await worker.run(handle_signals=True)
         if worker.was_forced:
             leave_with(FORCED_EXIT)

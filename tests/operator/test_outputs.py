@@ -70,12 +70,6 @@ async def test_what_acts_does_all_of_it_and_then_says_that_nobody_could_be_told(
     assert (said, await scene.client.xlen(scene.keys.dead)) == (SAID[output], 0)
 
 
-async def test_top_asks_for_a_terminal_where_there_is_no_output_at_all() -> None:
-    code, said = await _run("redis://127.0.0.1:1", CLOSED, "top")
-    assert (code, said.partition(":")[0]) == (2, "error")
-    assert "needs a terminal" in said
-
-
 @pytest.mark.parametrize("place", ["2>&-", "2>/dev/full"])
 @pytest.mark.parametrize(
     ("words", "code"),

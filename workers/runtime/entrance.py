@@ -31,17 +31,16 @@ class _Entrance:
 _entrance = _Entrance()
 
 
-def enter(*, services: Collection[str], ended_by_ctrl_c: Collection[str] = (), reloading: Collection[str] = ()) -> None:
+def enter(*, services: Collection[str], reloading: Collection[str] = ()) -> None:
     """Heed signals from now on. Commands are named by the words after the program's name, two at most.
 
-    ``services`` are ended by SIGTERM and SIGINT alike, with exit code 0; so are ``ended_by_ctrl_c`` by SIGINT. What is
-    ``reloading`` is told later that SIGHUP came (`was_hung_up`). What is ignored already stays so, as `nohup` has it.
+    SIGTERM and SIGINT end ``services`` with exit code 0. Commands in ``reloading`` learn later that SIGHUP came
+    (`was_hung_up`). A signal that is ignored already stays ignored, as `nohup` expects it.
     """
     _entrance.is_ours = True
     typed = {" ".join(sys.argv[1:2]), " ".join(sys.argv[1:3])}
     _entrance.is_service = not typed.isdisjoint(services)
-    is_orderly = _entrance.is_service or not typed.isdisjoint(ended_by_ctrl_c)
-    _entrance.code = 0 if is_orderly else INTERRUPTED_EXIT
+    _entrance.code = 0 if _entrance.is_service else INTERRUPTED_EXIT
     _heed(signal.SIGINT, _leave)
     if _entrance.is_service:
         _heed(signal.SIGTERM, _leave)
