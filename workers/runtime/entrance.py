@@ -1,6 +1,6 @@
 """What signals do before a process of ours has begun its work, and after it has ended it.
 
-A program imports this first, and nothing of ours is imported here: what follows takes half a second, in which Python
+A program imports this first, and nothing slow is imported here: what follows takes half a second, in which Python
 itself would die of SIGTERM and SIGHUP (as process 1 of a container it would not even notice the former), and answer
 Ctrl-C by a traceback. What is left is Python's own beginning, before any line of ours.
 """
@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+from workers import forks
 
 INTERRUPTED_EXIT = 130
 """Exit code after Ctrl-C, as shells know it, of whatever does not take it as the word to end in good order."""
@@ -50,7 +52,9 @@ def enter(*, services: Collection[str], ended_by_ctrl_c: Collection[str] = (), r
 
 
 def _heed(number: signal.Signals, handler: Any) -> None:
-    if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+    before = signal.getsignal(number)
+    if before in (signal.SIG_DFL, signal.default_int_handler):
+        forks.handles(number, before)
         signal.signal(number, handler)
 
 

@@ -9,6 +9,8 @@ from typing import cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from workers.forks import keep_from_children
+
 
 class PatientProtocol(H11Protocol):
     """Closes a connection whose client keeps us waiting. What we work on for a client has no such limit."""
@@ -22,6 +24,7 @@ class PatientProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request; close another connection where there are too many."""
         super().connection_made(transport)
+        keep_from_children(transport)
         self._wait()
         if len(self.connections) > self.most:
             self._make_room()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 from anyio import to_thread
 
+from workers.forks import keep_from_children
 from workers.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -147,12 +148,14 @@ def check_installed() -> None:
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
+        listener = socket.create_server((host, port), family=family)
     except OSError as error:
         raise ConfigurationError(
             f"health_port {port} on {host} cannot be used: {error.strerror or error}. Set health_port "
             "(and health_host)."
         ) from error
+    keep_from_children(listener)
+    return listener
 
 
 class _ServerThread(threading.Thread):
