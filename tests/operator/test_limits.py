@@ -30,7 +30,7 @@ def test_too_few_files_end_with_a_sentence_or_are_enough(
     server: RedisServer, files: int, words: tuple[str, ...]
 ) -> None:
     module, *typed = words
-    environment = {**os.environ, "REAPER_REDIS_URL": server.url, "WORKER_REDIS_URL": server.url}
+    environment = {**os.environ, "REAPER_REDIS_URL": server.url}
     # Imported before: libraries are files, too.
     code = "import " + module.partition(".")[0] + ".cli; " + FEW.format(files, module)
     process = subprocess.Popen(
