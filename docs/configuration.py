@@ -80,7 +80,7 @@ Where the new file is wrong, the log says so and the old settings stay in force.
 
 `--log-level debug|info|warning|error` and `--log-format console|json` are flags only.
 
-The operators' commands (`status`, `top`, `explain`, `leader`, `acl`, `pause`, `resume`, `forget`, `dead-letters`) take
+The operators' commands (`status`, `explain`, `leader`, `acl`, `pause`, `resume`, `forget`, `dead-letters`) take
 `redis_url`, `namespace`, `groups` and `journal` from the same places, `status` also `observe`; `doctor` takes all of
 them, to compare.
 """
