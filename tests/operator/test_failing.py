@@ -242,7 +242,7 @@ def test_output_that_cannot_be_written_is_a_sentence(
     with pytest.raises(SystemExit) as ended:
         say()
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "error: standard output cannot be written to: No space left on device.\n"
+    assert capsys.readouterr().err == "error: input or output failed: No space left on device.\n"
     sys.stdout.write("what comes after goes nowhere, and does not fail")
     sys.stdout.flush()
 
@@ -278,7 +278,7 @@ async def test_help_that_cannot_be_written_is_a_sentence(line: str) -> None:
     with Path(os.devnull).with_name("full").open("wb") as full:
         ended = await run_process([sys.executable, "-m", *line.split()], stdout=full, check=False, cwd=ROOT)
     assert ended.returncode == 2
-    assert ended.stderr == b"error: standard output cannot be written to: No space left on device.\n"
+    assert ended.stderr == b"error: input or output failed: No space left on device.\n"
 
 
 @pytest.mark.parametrize("done", [0, 1])
