@@ -4,7 +4,7 @@ A flag that is not given stays None, so that `workers.runtime.settings.load_sett
 read and checked there, by the same rules as those from the environment and the file.
 """
 
-import errno
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -38,7 +38,12 @@ class Program(click.Group):
     def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
         """Run the command line."""
         prepare_outputs()
-        return super().main(args, *others, **more)
+        try:
+            return super().main(args, *others, **more)
+        except OSError as error:  # a full disk, or too many open files
+            machine = "--json" in (sys.argv if args is None else args)
+            show_error(ConfigurationError(f"input or output failed: {error.strerror or error}."), machine=machine)
+            sys.exit(USAGE_EXIT)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the words of the command line."""
@@ -53,11 +58,6 @@ class Program(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED_EXIT) from None
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # click ends the command
-                raise
-            show_error(ConfigurationError(f"input or output failed: {error.strerror or error}."), machine=machine)
-            raise click.exceptions.Exit(USAGE_EXIT) from error
         except click.UsageError as error:
             if not (machine and error.ctx and _speaks_json(error.ctx.command)):
                 raise
