@@ -63,7 +63,7 @@ def _worker(stage: Stage) -> Callable[[str], Command]:
             flags["recovery"] = stage.recovery.mode
         flags |= settings.worker_flags
         argv = [sys.executable, "-m", "workers", "run", "reaper.drill.program:worker", *_as_words(flags)]
-        own = {"WORKER_REDIS_URL": stage.server.url, "DRILL_LEDGER": str(stage.ledger_of(name))}
+        own = {"REAPER_REDIS_URL": stage.server.url, "DRILL_LEDGER": str(stage.ledger_of(name))}
         return Command(argv, {**_environment(stage), **own})
 
     return command
@@ -121,7 +121,7 @@ def _environment(stage: Stage | None = None) -> dict[str, str]:
     The processes run in a folder of the drill, where no package of the same name shadows ours, and find ours where it
     is: installed, or in a checkout.
     """
-    others = ("REAPER_", "WORKER_", "OTEL_")
+    others = ("REAPER_", "REDIS_URL", "OTEL_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     if stage and stage.tracing:
         environment.update(stage.tracing.env)
