@@ -12,7 +12,7 @@ from pathlib import Path
 def peers() -> list[int]:
     """Return the ports that this process is connected to, in order."""
     found = []
-    for number in map(int, os.listdir("/proc/self/fd")):
+    for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
         with suppress(OSError):  # not a socket, or not a connection, or the folder that was listed
             if stat.S_ISSOCK(os.fstat(number).st_mode):
                 with socket.socket(fileno=os.dup(number)) as held:
