@@ -16,7 +16,7 @@ from reaper.drill.cluster_setup import cluster_setup
 from reaper.drill.nodes import Setup
 from reaper.drill.patient import PatientClient
 from reaper.drill.sentinel_setup import sentinel_setup
-from workers.protocol.address import Topology, hide_password
+from workers.protocol.address import Topology, shown_address
 from workers.protocol.connection import COMMAND_TIMEOUT_S, check_server, commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.testing.server import START_POLL_S, TIMEOUT_S, RedisServer, find_binary
@@ -93,13 +93,13 @@ async def redis_at_hand(
     if url:
         if "+" in url.partition("://")[0]:  # what it plays beside ours, bare loops, could not go there
             raise ConfigurationError(
-                f"a drill is played on one server, which --redis-url {hide_password(url)!r} leaves to others to name: "
+                f"a drill is played on one server, which --redis-url {shown_address(url)!r} leaves to others to name: "
                 "name it by its own address, or leave the option away."
             )
         release = await _release_at(url)
         if pid is not None:
             await _check_pid(url, pid)
-        yield Server(url, release, f"{release} at {hide_password(url)}", ours=False, named_pid=pid)
+        yield Server(url, release, f"{release} at {shown_address(url)}", ours=False, named_pid=pid)
         return
     clock = ServerClock(folder) if sets_clock else None
     config = FORGETS_NOTHING if forgets_nothing else {}
@@ -142,7 +142,7 @@ async def _check_pid(url: str, pid: int) -> None:
         await client.aclose()
     if actual != pid:
         raise ConfigurationError(
-            f"--redis-pid {pid} is not the Redis at {hide_password(url)}: that one says it is process {actual}."
+            f"--redis-pid {pid} is not the Redis at {shown_address(url)}: that one says it is process {actual}."
         )
 
 

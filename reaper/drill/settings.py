@@ -101,7 +101,7 @@ class DrillSettings(Section):
         0, ge=0, description="After each batch of jobs, wait a second (WAIT) for so many replicas to have them."
     )
     redis_url: Annotated[str | None, AfterValidator(_no_cluster)] = Field(
-        None, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
+        None, repr=False, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
     )
     redis_pid: int | None = Field(None, ge=1, description="Its process on this machine, which pause-redis may stop.")
     keep_keys: bool = Field(

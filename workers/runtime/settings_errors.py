@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from workers.protocol.address import without_logins
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a sentence about an unknown name: a suggestion, or the list."""
@@ -40,7 +42,8 @@ def _sentence(kind: type[BaseModel], problem: ErrorDetails, sources: Mapping[str
         return f"setting {name!r}{where} is missing: add {path[-1]} {table}."
     advice = message if problem["type"] == "value_error" or field is None else f"write {_expected(path, field)}"
     suggestion = _suggestion(problem.get("input"), field)
-    return f"setting {name!r}{where} cannot be {shown(problem.get('input'))}: {advice}{suggestion or '.'}"
+    given = "used as it is" if field is None or not field.repr else shown(problem.get("input"))
+    return f"setting {name!r}{where} cannot be {given}: {advice}{suggestion or '.'}"
 
 
 def _find(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[type[BaseModel], FieldInfo | None]:
@@ -123,7 +126,7 @@ def shown(value: Any) -> str:
     if isinstance(value, timedelta):
         return plain(value)
     try:
-        return f"{value!r:.200}"
+        return without_logins(f"{value!r:.200}")
     except ValueError:  # a number of thousands of digits
         return f"a {type(value).__name__} that is too large to be shown"
 
