@@ -2,7 +2,7 @@
 
 ::
 
-    redis://[[user]:password@]host[:port][/db]            rediss://…          unix://path
+    redis://[[user]:password@]host[:port][/db]            rediss://…          unix:///path
     redis+sentinel://[[user]:password@]h1[:26379],h2,h3/mymaster[/db]         rediss+sentinel://…
     redis+cluster://[[user]:password@]h1[:6379],h2                            rediss+cluster://…
 
@@ -62,7 +62,7 @@ _CONNECTION_STRING = re.compile(r"(^|,)\s*password\s*=", re.IGNORECASE)
 _OF_AZURE = re.compile(
     r"(^|,|://)(?P<host>[a-z0-9.-]+\.(windows|azure)\.(net|com))(:(?P<port>[0-9]{1,5}))?(,|$)", re.IGNORECASE
 )
-_LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^\s'\"<>]*@", re.IGNORECASE)
+_LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?!:KEY@|\[\[user\])[^\s'\"<>]*@", re.IGNORECASE)
 
 
 class Topology(Enum):
@@ -188,8 +188,13 @@ def holds_login(url: str) -> bool:
     return shown_address(url) != url
 
 
+def may_be_address(text: str) -> bool:
+    """Tell whether ``text``, which stands where something else belongs, may be an address with a password."""
+    return "@" in text or "://" in text or "password" in text.lower()
+
+
 def without_logins(text: str) -> str:
-    """Return ``text``, such as that of somebody else's exception, without the logins of addresses in it."""
+    """Return ``text``, such as that of another library's exception, without the logins of addresses in it."""
     return _LOGIN.sub(rf"\g<scheme>{HIDDEN}@", text)
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 from pydantic.fields import FieldInfo
 
-from workers.protocol.address import HIDDEN, without_logins
+from workers.protocol.address import HIDDEN, may_be_address, without_logins
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 from workers.runtime.entrance import INTERRUPTED_EXIT, has_entered
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
@@ -75,7 +75,7 @@ def _quoting_no_address(typed: Sequence[str]) -> Iterator[None]:
         yield
     except click.UsageError as error:
         for word in typed:
-            if "@" in word or "://" in word or "password" in word.lower():
+            if may_be_address(word):
                 message = error.message.replace(word, HIDDEN).replace(repr(word), repr(HIDDEN))
                 vars(error).update(message=message)  # Final to type checkers
         raise

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from workers.protocol.address import without_logins
+from workers.protocol.address import may_be_address
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -42,7 +42,9 @@ def _sentence(kind: type[BaseModel], problem: ErrorDetails, sources: Mapping[str
         return f"setting {name!r}{where} is missing: add {path[-1]} {table}."
     advice = message if problem["type"] == "value_error" or field is None else f"write {_expected(path, field)}"
     suggestion = _suggestion(problem.get("input"), field)
-    given = "used as it is" if field is None or not field.repr else shown(problem.get("input"))
+    given = shown(problem.get("input"))
+    if field is None or not field.repr or may_be_address(given):
+        given = "used as it is"
     return f"setting {name!r}{where} cannot be {given}: {advice}{suggestion or '.'}"
 
 
@@ -126,7 +128,7 @@ def shown(value: Any) -> str:
     if isinstance(value, timedelta):
         return plain(value)
     try:
-        return without_logins(f"{value!r:.200}")
+        return f"{value!r:.200}"
     except ValueError:  # a number of thousands of digits
         return f"a {type(value).__name__} that is too large to be shown"
 
