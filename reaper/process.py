@@ -16,9 +16,8 @@ from reaper.web.serve import serving_health
 from reaper.web.vitals import ReaperCondition
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.entrance import was_hung_up
 from workers.runtime.garbage import collect_seldom
-from workers.runtime.service_manager import telling_service_manager
+from workers.runtime.service_manager import reporting_to_service_manager
 from workers.runtime.signals import received
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ async def serve(settings: ReaperSettings, load: Load | None) -> None:
     reaper = Reaper(settings)
     async with anyio.create_task_group() as tasks:
         await tasks.start(_obey_signals, reaper, load)
-        async with serving_health(reaper), telling_service_manager(partial(ReaperCondition, reaper)):
+        async with serving_health(reaper), reporting_to_service_manager(partial(ReaperCondition, reaper)):
             tasks.start_soon(_warn_of_eviction, settings)
             await reaper.run()
         tasks.cancel_scope.cancel()
@@ -66,8 +65,6 @@ async def _obey_signals(
     stopping = False
     with received(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         task_status.started()
-        if was_hung_up():  # after the settings were read, perhaps
-            _reload(reaper, load)
         async for number in signals:
             if number == signal.SIGHUP:
                 _reload(reaper, load)

@@ -13,13 +13,12 @@ import click
 
 from workers.health import WorkerCondition, serving_health
 from workers.program import clashing_folder, load_worker, warning_about
-from workers.runtime.entrance import leave_with
 from workers.runtime.event_loop import run_in
 from workers.runtime.garbage import collect_seldom
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import Program, errors_as_sentences, examples, log_options, settings_options
 from workers.runtime.printing import show_crashes
-from workers.runtime.service_manager import telling_service_manager
+from workers.runtime.service_manager import reporting_to_service_manager
 from workers.settings import WorkerSettings
 from workers.telemetry.setup import exported
 from workers.worker import Worker
@@ -70,10 +69,8 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
 
 async def _run(worker: Worker) -> None:
     collect_seldom()
-    async with serving_health(worker), telling_service_manager(partial(WorkerCondition, worker)):
+    async with serving_health(worker), reporting_to_service_manager(partial(WorkerCondition, worker)):
         await worker.run(handle_signals=True)
-        if worker.was_forced:
-            leave_with(FORCED_EXIT)
 
 
 def _exit(code: int) -> None:

@@ -14,7 +14,6 @@ from reaper.cli.lazy import LazyGroup
 from reaper.cli.leader import leader
 from reaper.cli.run import run
 from reaper.cli.status import status
-from reaper.cli.top import top
 from workers.runtime.options import examples
 from workers.runtime.printing import show_crashes
 
@@ -39,7 +38,7 @@ def main(context: click.Context) -> None:
         context.color = False
 
 
-for command in (init, run, status, pause, resume, forget, dead_letters, acl, doctor, explain_command, leader, top):
+for command in (init, run, status, pause, resume, forget, dead_letters, acl, doctor, explain_command, leader):
     main.add_command(command)
 main.add_lazy("drill", "reaper.drill.cli", "Kill workers and leaders on purpose, and account for every job.")
 main.add_lazy("demo", "reaper.drill.cli", "Show the failure drill in three acts: without recovery, reaper, embedded.")

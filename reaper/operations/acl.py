@@ -28,7 +28,7 @@ class Role(StrEnum):
     WORKER = "worker"
     REAPER = "reaper"
     READ_ONLY = "read-only"
-    """`reaper status`, `explain`, `top`, `doctor`, `dead-letters list|show`, and the status page without actions."""
+    """`reaper status`, `explain`, `doctor`, `dead-letters list|show`, and the status page without actions."""
     OPERATOR = "operator"
     """What is read-only, and `pause`, `resume`, `forget`, `leader step-down`, `dead-letters redrive|purge`."""
 

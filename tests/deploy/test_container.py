@@ -18,7 +18,7 @@ from tests.faults.scene import create_group
 from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer, free_port
 
-EXTRAS = {"telemetry", "top", "web"}
+EXTRAS = {"telemetry", "web"}
 PYTHON = {"python_version": "3.12", "python_full_version": "3.12.0"}
 """The image's: earlier ones need more."""
 LAST_STAGE = max(index for index, (name, _) in enumerate(instructions()) if name == "FROM")

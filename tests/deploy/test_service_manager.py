@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.runtime.health_server import Pulse
-from workers.runtime.service_manager import Messages, ServiceManager, telling_service_manager
+from workers.runtime.service_manager import Messages, ServiceManager, reporting_to_service_manager
 
 pytestmark = pytest.mark.anyio
 
@@ -50,48 +49,44 @@ class Told:
 # --- what is said
 
 
-def test_each_thing_is_said_once() -> None:
+def test_each_state_is_sent_once() -> None:
     condition = Told()
-    messages = Messages(condition, watchdog_s=None)
-    assert messages.due(0) == ["STATUS=starting"]
+    messages = Messages(condition, has_watchdog=False)
+    assert messages.due() == ["STATUS=starting"]
     condition.ready, condition.state = True, "follows"
-    assert (messages.due(1), messages.due(2)) == (["READY=1", "STATUS=follows"], [])
+    assert (messages.due(), messages.due()) == (["READY=1", "STATUS=follows"], [])
     condition.stopping, condition.state = True, "leaving"
-    assert (messages.due(3), messages.due(4), messages.goodbye()) == (["STOPPING=1", "STATUS=leaving"], [], [])
+    assert (messages.due(), messages.due(), messages.last()) == (["STOPPING=1", "STATUS=leaving"], [], [])
 
 
-def test_a_process_that_ends_unasked_says_so() -> None:
-    assert Messages(Told(), None).goodbye() == ["STOPPING=1"]
+def test_a_process_that_ends_by_itself_sends_stopping() -> None:
+    assert Messages(Told(), has_watchdog=False).last() == ["STOPPING=1"]
 
 
-def test_a_process_that_is_stopped_before_it_is_ready_never_was() -> None:
+def test_a_process_that_stops_before_it_is_ready_never_sends_ready() -> None:
     condition = Told()
     condition.ready = condition.stopping = True
-    assert Messages(condition, None).due(0) == ["STOPPING=1", "STATUS=starting"]
+    assert Messages(condition, has_watchdog=False).due() == ["STOPPING=1", "STATUS=starting"]
 
 
 @pytest.mark.parametrize("watchdog_s", [0.2, 1.0, 3.0, 30.0])
-def test_the_watchdog_is_fed_twice_within_its_patience(watchdog_s: float) -> None:
-    messages = Messages(Told(), watchdog_s)
-    now, fed = 0.0, []
-    while now < 4 * watchdog_s:
-        fed += [now] if "WATCHDOG=1" in messages.due(now) else []
-        now += messages.pause_s
-    gaps = [after - before for before, after in pairwise(fed)]
-    assert fed[0] == 0
-    assert max(gaps) <= watchdog_s / 2 + 1e-9
+def test_three_messages_fit_into_the_watchdogs_timeout(watchdog_s: float) -> None:
+    manager = ServiceManager("/run/systemd/notify", watchdog_s)
+    messages = Messages(Told(), has_watchdog=True)
+    assert 3 * manager.interval_s <= watchdog_s + 1e-9
+    assert all("WATCHDOG=1" in messages.due() for _ in range(4))
 
 
-def test_what_ails_is_told_once_and_the_watchdog_is_not_fed() -> None:
+def test_an_unhealthy_process_sends_its_state_once_and_nothing_to_the_watchdog() -> None:
     condition = Told()
-    messages = Messages(condition, watchdog_s=1)
-    assert messages.due(0) == ["STATUS=starting", "WATCHDOG=1"]
+    messages = Messages(condition, has_watchdog=True)
+    assert messages.due() == ["STATUS=starting", "WATCHDOG=1"]
     condition.wrong = ["the loop hangs for 31 s"]
-    assert messages.due(1) == ["STATUS=the loop hangs for 31 s"]
+    assert messages.due() == ["STATUS=the loop hangs for 31 s"]
     condition.wrong = ["the loop hangs for 32 s"]
-    assert messages.due(2) == []
+    assert messages.due() == []
     condition.wrong = []
-    assert messages.due(3) == ["STATUS=starting", "WATCHDOG=1"]
+    assert messages.due() == ["STATUS=starting", "WATCHDOG=1"]
 
 
 # --- to whom
@@ -127,11 +122,9 @@ def test_a_datagram_arrives(where: str, tmp_path: Path) -> None:
 
 
 async def test_a_socket_that_is_gone_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with telling_service_manager(lambda _pulse: Told(), {"NOTIFY_SOCKET": str(tmp_path / "nowhere")}):
+    async with reporting_to_service_manager(lambda _pulse: Told(), {"NOTIFY_SOCKET": str(tmp_path / "nowhere")}):
         pass
-    assert [record.message.split(":")[0] for record in caplog.records] == [
-        "systemd cannot be told that STATUS=starting"
-    ]
+    assert [record.message.split(":")[0] for record in caplog.records] == ["cannot notify systemd"]
 
 
 # --- who
@@ -191,7 +184,7 @@ async def test_a_hung_worker_feeds_the_watchdog_no_more(
     )  # fmt: skip
     await ear.hears("READY=1")
     await enqueue(client, 1)
-    await worker.prints(r"systemd's watchdog is fed no more \(STATUS=the event loop has not answered for \d+ s\)")
+    await worker.prints(r"watchdog gets no more messages: STATUS=the event loop has not answered for \d+ s")
     released.touch()
     await wait_until(lambda: len(ear.states) == 4, "the worker is well again")
     told = ear.heard

@@ -28,7 +28,6 @@ ASKING: dict[str, tuple[str, ...]] = {
     "reaper pause": ("billing", *PAIR),
     "reaper resume": ("billing", *PAIR),
     "reaper status": PAIR,
-    "reaper top": ("--json", "--rounds", "1", *PAIR),
 }
 """Commands that ask a Redis of the user's, and answer; with what is typed after them."""
 STARTING: dict[str, tuple[str, ...]] = {

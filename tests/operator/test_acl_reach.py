@@ -28,7 +28,7 @@ from workers.protocol.scripts import script_text
 
 REAPER, EMBEDDED, CLAIM = RecoveryMode
 LOOKS = [
-    "reaper.cli.status", "reaper.cli.explain", "reaper.cli.top", "reaper.cli.doctor", "reaper.cli.leader:show_",
+    "reaper.cli.status", "reaper.cli.explain", "reaper.cli.doctor", "reaper.cli.leader:show_",
     "reaper.cli.dead_letters:list_", "reaper.cli.dead_letters:show_", "reaper.web.overview",
 ]  # fmt: skip
 PROGRAMS = {

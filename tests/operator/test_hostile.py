@@ -1,7 +1,6 @@
 """Nothing that comes from outside reaches a terminal as it is, whatever command prints it."""
 
 import base64
-import io
 import json
 import os
 import re
@@ -10,11 +9,7 @@ import sys
 
 import pytest
 from redis.asyncio import Redis
-from rich.console import Console
 
-from reaper.cli.top import screen
-from reaper.operations.judgement import judge
-from reaper.operations.snapshot import take_snapshot
 from reaper.pipeline.command import show_result
 from reaper.pipeline.progress import ProgressLine
 from reaper.replicas import GroupReport
@@ -53,7 +48,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 ELSEWHERE = {
     "run": "logs only: tests/telemetry/test_logs.py",
-    "top": "a screen of its own: below",
     "drill": "prints what it made up itself, by `show`",
     "demo": "as the drill",
     "compare": "as the drill",
@@ -152,15 +146,6 @@ async def test_on_a_terminal_only_our_colours_are_there(server: RedisServer) -> 
     printed = (await run_command(server.url, "status", *SETTINGS, colour=True)).out
     assert "\x1b[1m" in printed
     assert raw_characters(re.sub(r"\x1b\[[0-9;]*m", "", printed)) == set()
-
-
-async def test_the_live_screen_shows_it_as_escapes(hostile: Scene) -> None:
-    snapshot = await take_snapshot(hostile.client, KEYS, (), "7.0")
-    console = Console(width=400, record=True, file=io.StringIO())
-    console.print(screen(snapshot, judge(snapshot), None, failure=EVIL))
-    shown = console.export_text()
-    assert raw_characters(shown) == set()
-    assert "\\x1b]0;owned" in shown
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ WORDS: dict[str, tuple[str, ...]] = {
     "reaper pause": ("billing", *PAIR),
     "reaper resume": ("billing", *PAIR),
     "reaper status": PAIR,
-    "reaper top": ("--rounds", "1", *PAIR),
 }
 ELSEWHERE = {
     "reaper compare": "tests/pipeline/test_compare.py",

@@ -25,18 +25,13 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.routing import BaseRoute
-    from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn import Server
 
 logger = logging.getLogger(__name__)
 
 BEAT_S = 0.5
-MOST_REQUESTS = 64
-"""Requests at a time; more are refused with 503. Probes are not counted: what others ask for kills no process."""
-MOST_CONNECTIONS = 512
-"""With more, the one that has kept us waiting for longest is closed, so that a newcomer is always heard."""
-CLIENT_PATIENCE_S = 5.0
-"""How long a client may take for a request, or to read the answer; a connection that is kept open must ask by then."""
+MOST_REQUESTS = 512
+"""Connections and requests at a time. uvicorn answers further requests, probes included, with 503."""
 GOODBYE_S = 1
 END_S = 3.0
 READY_TIMEOUT_S = 2.0
@@ -178,8 +173,6 @@ class _ServerThread(threading.Thread):
     async def _serve(self) -> None:
         import uvicorn
 
-        from workers.runtime.health_connections import patient_protocol
-
         async with self._make_app() as app:
             config = uvicorn.Config(
                 app,
@@ -188,7 +181,7 @@ class _ServerThread(threading.Thread):
                 access_log=False,
                 lifespan="off",
                 loop="asyncio",
-                http=patient_protocol(CLIENT_PATIENCE_S, MOST_CONNECTIONS),
+                limit_concurrency=MOST_REQUESTS,
                 ws="none",
                 server_header=False,
                 timeout_graceful_shutdown=GOODBYE_S,
@@ -242,32 +235,6 @@ def probe_routes(vitals: Vitals) -> "list[BaseRoute]":
     return [Route(path, handler, methods=["GET"]) for path, handler in handlers.items()]
 
 
-PROBES = ("/livez", "/readyz")
-
-
-class RequestLimit:
-    """Refuses what is asked for beyond `MOST_REQUESTS` at a time, but for probes."""
-
-    def __init__(self, app: "ASGIApp") -> None:
-        self._app = app
-        self._running = 0
-
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Answer a request."""
-        from starlette.responses import PlainTextResponse
-
-        if scope["type"] != "http" or scope["path"] in PROBES:
-            await self._app(scope, receive, send)
-        elif self._running >= MOST_REQUESTS:
-            await PlainTextResponse("too many requests at a time\n", 503, NO_STORE)(scope, receive, send)
-        else:
-            self._running += 1
-            try:
-                await self._app(scope, receive, send)
-            finally:
-                self._running -= 1
-
-
 def make_app(routes: "Sequence[BaseRoute]", host: str) -> "Starlette":
     """Return the app for ``routes``.
 
@@ -281,10 +248,7 @@ def make_app(routes: "Sequence[BaseRoute]", host: str) -> "Starlette":
     names = [*LOOPBACK_NAMES, host] if is_loopback(host) else ["*"]
     return Starlette(
         routes=list(routes),
-        middleware=[
-            Middleware(RequestLimit),
-            Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False),
-        ],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)],
     )
 
 

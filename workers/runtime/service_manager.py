@@ -1,8 +1,8 @@
-"""Tells systemd how the process is: ready, alive, stopping (sd_notify(3)). Without ``NOTIFY_SOCKET``, nothing.
+"""Reports the state of the process to systemd (sd_notify(3)): ready, alive, stopping.
 
-From a thread of its own, as `workers.runtime.health_server` does it, and by the same judgement as ``/livez``: an event
-loop that a handler blocks for less than `liveness_timeout` is no reason to restart the process, and a loop that hangs
-could not tell of itself. Once something ails, the watchdog is fed no more.
+Without ``NOTIFY_SOCKET`` it does nothing. A thread of its own reports, as `workers.runtime.health_server` does, and it
+judges by the same rule as ``/livez``. While the process is unhealthy, the watchdog gets no more messages, so systemd
+restarts the process. The package sdnotify would save five lines and has had no release since 2017.
 """
 
 import logging
@@ -12,7 +12,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from time import monotonic
 from typing import Protocol
 
 import anyio
@@ -23,23 +22,23 @@ from workers.runtime.health_server import Pulse
 logger = logging.getLogger(__name__)
 
 READY, WATCHDOG, STOPPING = "READY=1", "WATCHDOG=1", "STOPPING=1"
-LOOK_S = 0.5
-"""How often the thread looks at the process: so late may systemd learn that it is ready, or stops."""
+INTERVAL_S = 0.5
+"""How often the thread looks at the process, unless the watchdog expects more."""
 SEND_TIMEOUT_S = 1.0
 END_S = 2.0
 
 
 class Condition(Protocol):
-    """How a process is. Called in the thread that tells systemd: it must not wait for the service's loop."""
+    """The state of a process. Called in the reporting thread: it must not wait for the service's event loop."""
 
     def ailments(self) -> Sequence[str]:
-        """Return why the process should be restarted; empty = it lives."""
+        """Return why the process should be restarted; empty if it is healthy."""
 
     def is_ready(self) -> bool:
         """Tell whether the process has begun its work."""
 
     def is_stopping(self) -> bool:
-        """Tell whether it was told to end."""
+        """Tell whether the process was asked to stop."""
 
     def summary(self) -> str:
         """Return a line for `systemctl status`."""
@@ -47,15 +46,15 @@ class Condition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServiceManager:
-    """Where systemd listens, and how often it wants to hear that the process lives."""
+    """systemd's socket, and the timeout of its watchdog."""
 
     address: str
     watchdog_s: float | None = None
-    """The watchdog's patience; None = there is none."""
+    """Seconds without a message after which systemd restarts the process; None without a watchdog."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "ServiceManager | None":
-        """Return the one that started this process, if it wants to be told."""
+        """Return the service manager that started this process, or None."""
         address = environment.get("NOTIFY_SOCKET", "")
         if not address.startswith(("/", "@")):
             return None
@@ -64,8 +63,13 @@ class ServiceManager:
         watched = ours and microseconds.isdecimal() and int(microseconds) > 0
         return cls(address, int(microseconds) / 1_000_000 if watched else None)
 
+    @property
+    def interval_s(self) -> float:
+        """The time between two reports: three fit into the watchdog's timeout."""
+        return min(INTERVAL_S, self.watchdog_s / 3) if self.watchdog_s else INTERVAL_S
+
     def send(self, *lines: str) -> None:
-        """Send what is to be known. Raises OSError."""
+        """Send one datagram. Raises OSError."""
         address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             sender.settimeout(SEND_TIMEOUT_S)
@@ -73,112 +77,89 @@ class ServiceManager:
 
 
 class Messages:
-    """Decides what to say: each thing once, and WATCHDOG twice within the watchdog's patience, while nothing ails."""
+    """Decides which lines to send: each change of state once, and WATCHDOG whenever the process is healthy."""
 
-    def __init__(self, condition: Condition, watchdog_s: float | None) -> None:
+    def __init__(self, condition: Condition, *, has_watchdog: bool) -> None:
         self._condition = condition
-        self._feed_every_s = watchdog_s / 2 if watchdog_s else None
-        self._feed_at = 0.0
-        self._ready = False
-        self._stopping = False
-        self._summary = ""
-        self.ails = False
-        """Something ailed at the last look."""
+        self._has_watchdog = has_watchdog
+        self._sent: set[str] = set()
+        self._status = ""
+        self.is_unhealthy = False
+        """The result of the last look."""
 
-    @property
-    def pause_s(self) -> float:
-        """How long to wait before the next look."""
-        return min(LOOK_S, self._feed_every_s or LOOK_S)
+    def due(self) -> list[str]:
+        """Return the lines to send now."""
+        condition, lines = self._condition, []
+        if condition.is_stopping():
+            lines += self._once(STOPPING)
+        elif condition.is_ready():
+            lines += self._once(READY)
+        ailments = condition.ailments()
+        still_unhealthy, self.is_unhealthy = self.is_unhealthy and bool(ailments), bool(ailments)
+        status = " ".join(("; ".join(ailments) or condition.summary()).split())
+        if status != self._status and not still_unhealthy:  # a text such as "for 31 s" changes all the time
+            self._status = status
+            lines.append(f"STATUS={status}")
+        if self._has_watchdog and not ailments:
+            lines.append(WATCHDOG)
+        return lines
 
-    def due(self, now: float) -> list[str]:
-        """Return the lines to send at ``now`` (monotonic, in seconds)."""
-        ailments = self._condition.ailments()
-        return [*self._states(), *self._changed(ailments), *([] if ailments else self._feed(now))]
+    def last(self) -> list[str]:
+        """Return the lines to send when the process ends."""
+        return self._once(STOPPING)
 
-    def goodbye(self) -> list[str]:
-        """Return what to send at the end."""
-        return [] if self._stopping else [STOPPING]
-
-    def _states(self) -> list[str]:
-        stopping = self._condition.is_stopping()
-        news = [READY] if not self._ready and not stopping and self._condition.is_ready() else []
-        self._ready |= bool(news)
-        if stopping and not self._stopping:
-            self._stopping = True
-            news.append(STOPPING)
-        return news
-
-    def _changed(self, ailments: Sequence[str]) -> list[str]:
-        still_ails, self.ails = self.ails and bool(ailments), bool(ailments)
-        summary = "; ".join(ailments) or self._condition.summary()
-        if still_ails or summary == self._summary:
+    def _once(self, line: str) -> list[str]:
+        if line in self._sent:
             return []
-        self._summary = summary
-        return [f"STATUS={' '.join(summary.split())}"]
-
-    def _feed(self, now: float) -> list[str]:
-        if self._feed_every_s is None or now < self._feed_at:
-            return []
-        # Looks are a pause apart: fed only when due, the watchdog would hear of us a pause too late.
-        self._feed_at = now + self._feed_every_s - self.pause_s / 2
-        return [WATCHDOG]
+        self._sent.add(line)
+        return [line]
 
 
 @asynccontextmanager
-async def telling_service_manager(
+async def reporting_to_service_manager(
     make_condition: Callable[[Pulse], Condition], environment: Mapping[str, str] = os.environ
 ) -> AsyncIterator[None]:
-    """Tell systemd how the process is while the block runs, if systemd wants to know.
+    """Report the state of the process to systemd while the block runs, if systemd started it.
 
-    ``make_condition`` gets the pulse of the loop that this runs in.
+    ``make_condition`` gets the pulse of the event loop that this function runs in.
     """
     manager = ServiceManager.from_environment(environment)
     if manager is None:
         yield
         return
-    pulse = Pulse()
-    thread = _TellingThread(manager, Messages(make_condition(pulse), manager.watchdog_s))
+    pulse, ended = Pulse(), threading.Event()
+    messages = Messages(make_condition(pulse), has_watchdog=manager.watchdog_s is not None)
+    thread = threading.Thread(target=_report, args=(manager, messages, ended), name="service manager", daemon=True)
     thread.start()
     try:
         yield
     finally:
         pulse.stop()
-        thread.stop()
+        ended.set()
         with anyio.CancelScope(shield=True), anyio.move_on_after(END_S):
             await to_thread.run_sync(thread.join, abandon_on_cancel=True)
 
 
-class _TellingThread(threading.Thread):
-    """Looks at the process again and again, and tells of it."""
+def _report(manager: ServiceManager, messages: Messages, ended: threading.Event) -> None:
+    failed = False
 
-    def __init__(self, manager: ServiceManager, messages: Messages) -> None:
-        super().__init__(name="service manager", daemon=True)
-        self._manager = manager
-        self._messages = messages
-        self._ended = threading.Event()
-        self._heard = True
-
-    def run(self) -> None:
-        while not self._ended.is_set():
-            ailed = self._messages.ails
-            lines = self._messages.due(monotonic())
-            self._send(lines)
-            if self._messages.ails and not ailed:
-                logger.error("systemd's watchdog is fed no more (%s)", ", ".join(lines))
-            self._ended.wait(self._messages.pause_s)
-        self._send(self._messages.goodbye())
-
-    def stop(self) -> None:
-        """Say goodbye and end; `join` waits for that."""
-        self._ended.set()
-
-    def _send(self, lines: Sequence[str]) -> None:
+    def send(lines: Sequence[str]) -> None:
+        nonlocal failed
         if not lines:
             return
         try:
-            self._manager.send(*lines)
-            self._heard = True
+            manager.send(*lines)
+            failed = False
         except OSError as error:
-            if self._heard:
-                logger.warning("systemd cannot be told that %s: %s", ", ".join(lines), error)
-            self._heard = False
+            if not failed:
+                logger.warning("cannot notify systemd: %s lines=%s", error.strerror or error, ",".join(lines))
+            failed = True
+
+    while not ended.is_set():
+        was_unhealthy = messages.is_unhealthy
+        lines = messages.due()
+        send(lines)
+        if messages.is_unhealthy and not was_unhealthy:
+            logger.error("process is unhealthy, so systemd's watchdog gets no more messages: %s", ", ".join(lines))
+        ended.wait(manager.interval_s)
+    send(messages.last())

@@ -9,7 +9,7 @@ The context is the producer's in every delivery: recoveries, retries and redrive
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -166,20 +166,6 @@ class Story(NamedTuple):
         return begin(name, parent, SpanKind.CONSUMER, attributes, links, at_ns=at_ns, ids=delivery.ids())
 
 
-Begin = Callable[[str, SpanContext | None, SpanKind, Attributes, Sequence[Link], int | None, SpanIds | None], Span]
-"""Begins a span that is sampled for certain, as `begin` does: its parent is, or what one of its links leads to."""
-
-
-@dataclass(slots=True)
-class Quick:
-    """How to begin a span faster than a tracer can; set where the command line has set up telemetry."""
-
-    begin: Begin | None = None
-
-
-QUICK = Quick()
-
-
 def begin(
     name: str,
     parent: SpanContext | None,
@@ -191,8 +177,6 @@ def begin(
     ids: SpanIds | None = None,
 ) -> Span:
     """Begin a span; ``ids``: what it is to be called. Times are Unix nanoseconds."""
-    if QUICK.begin is not None and (parent.trace_flags.sampled if parent else any_sampled(links)):
-        return QUICK.begin(name, parent, kind, attributes, links, at_ns, ids)
     with _called(ids):
         return tracer().start_span(name, context_of(parent), kind, attributes, links, start_time=at_ns)
 

@@ -10,7 +10,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib.metadata import version
 from time import monotonic
 from typing import Any, cast
@@ -29,11 +28,9 @@ from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.util.types import Attributes
 
 from workers.runtime.health_server import METRICS
-from workers.telemetry.deliveries import DELIVERY_IDS, QUICK, any_sampled
+from workers.telemetry.deliveries import DELIVERY_IDS, any_sampled
 from workers.telemetry.environment import CONSOLE, NONE, OTLP, exporter
 from workers.telemetry.instruments import LONG_JOB_BUCKETS_S, PROCESS_DURATION_NAME
-from workers.telemetry.quick_encoding import encode
-from workers.telemetry.quick_spans import QuickSpan
 
 logger = logging.getLogger(__name__)
 
@@ -121,10 +118,8 @@ def _set_up_traces(resource: Resource) -> Callable[[], object]:
         shutdown_on_exit=False,
         id_generator=DeliveryIds(),
     )
-    processor = _batches(_span_exporter())
-    provider.add_span_processor(processor)
+    provider.add_span_processor(_batches(_span_exporter()))
     trace.set_tracer_provider(provider)
-    QUICK.begin = partial(QuickSpan, processor, resource)
     return provider.shutdown
 
 
@@ -142,11 +137,9 @@ def _batches(exports: SpanExporter) -> BatchSpanProcessor:
 def _span_exporter() -> SpanExporter:
     if exporter("TRACES") == CONSOLE:
         return ConsoleSpanExporter(out=sys.stderr)
-    from opentelemetry.exporter.otlp.proto.http import trace_exporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    if hasattr(trace_exporter, "encode_spans"):  # else it has changed, and encodes by itself
-        trace_exporter.encode_spans = encode
-    return cast("SpanExporter", _told_once(trace_exporter.OTLPSpanExporter(), "traces"))
+    return cast("SpanExporter", _told_once(OTLPSpanExporter(), "traces"))
 
 
 def _set_up_metrics(resource: Resource, readers: Sequence[MetricReader]) -> Callable[[], object]:

@@ -1,6 +1,5 @@
 """Sets telemetry up for the command lines, if the environment asks for it. Libraries only use the API."""
 
-import logging
 import os
 import re
 import threading
@@ -9,9 +8,7 @@ from contextlib import contextmanager
 from time import monotonic
 
 from workers.protocol.errors import ConfigurationError
-from workers.telemetry.environment import doubts, is_wanted
-
-logger = logging.getLogger(__name__)
+from workers.telemetry.environment import is_wanted
 
 GOODBYE_S = 2.0
 """How long the last exports may take at the end of a process."""
@@ -21,8 +18,7 @@ GOODBYE_S = 2.0
 def exported(service: str, *, shows_metrics: bool = False) -> Iterator[None]:
     """Export spans and metrics while the block runs, if that is wanted. ``shows_metrics``: ``/metrics`` is served.
 
-    Variables that count for nothing as they are are logged. Raises ConfigurationError where the extra is missing, or an
-    exporter is unknown.
+    Raises ConfigurationError if the extra is missing or an exporter is unknown.
     """
     if not is_wanted(shows_metrics=shows_metrics):
         yield
@@ -39,8 +35,6 @@ def exported(service: str, *, shows_metrics: bool = False) -> Iterator[None]:
         ) from error
     except ValueError as error:
         raise _of_environment(error) from error
-    for doubt in doubts():
-        logger.warning("%s", doubt)
     try:
         closes = telemetry_sdk.set_up(service, shows_metrics=shows_metrics)
     except ValueError as error:
