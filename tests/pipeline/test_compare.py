@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
-QUICK = Scenario("quick", "A quick crash", ("kill-workers:1@0.6",), ("--visibility-timeout", "1", "--workers", "2"))
+QUICK = Scenario("quick", "A quick crash", ("kill-worker@0.6",), ("--visibility-timeout", "1", "--workers", "2"))
 SMALL = ("--limit", "60", "--reapers", "1")
 
 
