@@ -104,5 +104,6 @@ class ProgramSettings(RedisSettings):
     """
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix=PREFIX)
+    siblings: ClassVar[tuple[str, ...]] = ("reaper.settings:ReaperSettings", "workers.settings:WorkerSettings")
     other_env: ClassVar[frozenset[str]] = frozenset({f"{PREFIX}FAILPOINTS", f"{PREFIX}CONFIG"})
     other_prefixes: ClassVar[tuple[str, ...]] = (f"{PREFIX}PIPELINE_",)
