@@ -12,7 +12,7 @@ import redis
 
 PAGE = 1000
 FIELDS = (b"event", b"job", b"data")
-DATA = b'{"v":1,"group":"billing","consumer":"host.0123456789ab","delivery":1,"wait_ms":12,"run_ms":345}'
+DATA = b'{"v":1,"group":"billing","consumer":"host.0123456789ab","delivery":1,"begun_ms":12,"run_ms":345}'
 
 
 def values(numbers: range) -> Iterator[tuple[bytes, bytes, bytes]]:

@@ -114,7 +114,7 @@ async def test_worker_and_reaper_live_through_a_change_of_the_password(
     async with (
         running_reaper(rotated.url, lease_ttl=1) as reaper,
         running_worker(rotated.url, handler) as worker,
-        Producer(rotated.url, scene.STREAM) as producer,
+        Producer(scene.STREAM, rotated.url) as producer,
     ):
         await leads(reaper)
         await handler.has_started(5)

@@ -26,7 +26,7 @@ PROGRAM = "tests.workers.program"
     [
         (["tests.workers.nothing"], "there is no module 'tests.workers.nothing'"),
         ([PROGRAM, "--concurrency", "0"], "'concurrency' (as flag --concurrency)"),
-        ([PROGRAM, "--redis-url", "redis://:secret@127.0.0.1:1"], "redis://:***@127.0.0.1:1"),
+        ([PROGRAM, "--redis-url", "redis://:secret@127.0.0.1:1"], "redis://***@127.0.0.1:1"),
         ([PROGRAM, "--redis-url", "http://127.0.0.1"], "redis_url"),
         ([PROGRAM, "--config", "/not/there.toml"], "/not/there.toml"),
         ([PROGRAM, "--stream", "{orders}"], "nothing but a hash tag"),

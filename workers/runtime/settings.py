@@ -112,7 +112,12 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_ignore_empty=True, validate_default=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        env_ignore_empty=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
     )
 
     other_env: ClassVar[frozenset[str]] = frozenset()
@@ -139,7 +144,9 @@ class Settings(BaseSettings):
 class Section(Settings):
     """A table inside the settings, read from its parent only (never from the environment by itself)."""
 
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True
+    )
 
     @classmethod
     def settings_customise_sources(

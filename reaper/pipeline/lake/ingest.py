@@ -37,7 +37,7 @@ from reaper.pipeline.spark.failures import DISK_FULL, NO_SPACE, PYTHON_ENDED, al
 from reaper.pipeline.spark.session import is_submitted
 from reaper.pipeline.spark.shipping import ship_by_value
 from reaper.pipeline.storage import is_of_store, reason_of_store
-from workers.protocol.address import hide_password
+from workers.protocol.address import holds_login, shown_address
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError, StreamReaperError
 
@@ -144,7 +144,7 @@ def install_fence(layout: Layout) -> int:
 def _note_source(layout: Layout, settings: PipelineSettings) -> None:
     known = not settings.redis_url_env or settings.redis_url_env in os.environ  # else only Spark's machines know it
     source = {
-        "redis": hide_password(redis_url(settings)) if known else "",
+        "redis": shown_address(redis_url(settings)) if known else "",
         "journals": settings.journals,
         "dead_letters": settings.dead_letters,
     }
@@ -169,7 +169,7 @@ def _address(settings: PipelineSettings) -> dict[str, str]:
     """Return where Redis is, without letting a password into an option: Spark shows those."""
     if settings.redis_url_env:
         return {"urlEnv": settings.redis_url_env}
-    if hide_password(settings.redis_url) == settings.redis_url:
+    if not holds_login(settings.redis_url):
         return {"url": settings.redis_url}
     if settings.remote or is_submitted():
         raise ConfigurationError(

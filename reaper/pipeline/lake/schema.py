@@ -38,8 +38,9 @@ DATA_COLUMNS: dict[str, DataType] = {
     "reason": _STRING,
     "error": _STRING,
     "enqueued_ms": _LONG,
+    "ready_ms": _LONG,
     "delivered_ms": _LONG,
-    "wait_ms": _LONG,
+    "begun_ms": _LONG,
     "run_ms": _LONG,
     "visibility_ms": _LONG,
     "idle_ms": _LONG,
@@ -59,8 +60,8 @@ DATA_COLUMNS: dict[str, DataType] = {
 """Keys of a lifecycle event's ``data`` that have a column of their own; the rest goes to ``extra``."""
 
 ROW_COLUMNS = (
-    "entry", "job", "type", "delivery", "generation", "enqueued_ms", "delivered_ms", "wait_ms", "run_ms", "idle_ms",
-    "new_entry",
+    "entry", "job", "type", "delivery", "generation", "enqueued_ms", "ready_ms", "delivered_ms", "begun_ms", "run_ms",
+    "idle_ms", "new_entry",
 )  # fmt: skip
 """Facts that an entry of the journal that tells of many jobs has a value of for each of them; ``entry`` always."""
 MOST_ROWS = 1_000

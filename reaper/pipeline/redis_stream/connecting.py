@@ -7,9 +7,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from reaper.pipeline.redis_stream.errors import RedisStreamError
-from reaper.pipeline.redis_stream.options import shown
 from reaper.pipeline.redis_stream.tls import tls_refusal
-from workers.protocol.address import Address, AddressError, Host, Topology, parse_address
+from workers.protocol.address import Address, AddressError, Host, Topology, parse_address, shown_address
 from workers.protocol.nodes import HELLO, may_pass, objection_to_node
 from workers.protocol.slots import SlotTable, parse_slots
 
@@ -50,7 +49,7 @@ def ask_slots(url: str, node: Host) -> SlotTable:
     if is_not_ready(reply):
         raise not_ready(reply)
     if isinstance(reply, Exception):
-        raise RedisStreamError(f"{shown(url)} does not say who has which slot: {reply}.")
+        raise RedisStreamError(f"{shown_address(url)} does not say who has which slot: {reply}.")
     return parse_slots(reply, node)
 
 
@@ -70,12 +69,12 @@ def _telling_at_once(address: Address, url: str) -> Iterator[None]:
         yield
     except redis.InvalidResponse:
         raise RedisStreamError(
-            f"what answers at {shown(url)} does not speak as Redis does. (Where it asks for TLS, write rediss://.)"
+            f"what answers at {shown_address(url)} does not speak as Redis does. (Where it asks for TLS, write rediss://.)"
         ) from None
     except (redis.RedisError, OSError) as error:
         reason = tls_refusal(error) if address.tls else None
         if reason:
-            raise RedisStreamError(f"no TLS with {shown(url)}: {reason}.") from None
+            raise RedisStreamError(f"no TLS with {shown_address(url)}: {reason}.") from None
         raise
 
 
@@ -115,8 +114,8 @@ def _open(address: Address, url: str, node: Host | None, timeout_s: float = TIME
 
     try:
         pool = redis.ConnectionPool.from_url(address.node)
-    except (ValueError, TypeError):  # what it says may hold a part of the password
-        raise RedisStreamError(f"the URL of Redis is none: {_FORMS}.") from None
+    except (ValueError, TypeError, redis.RedisError):  # its text may hold a part of the password
+        raise RedisStreamError(_BAD_OPTION) from None
     if address.tls:
         pool.connection_class = hearing_alerts(pool.connection_class)
     # Set afterwards: what stands in a URL would win over what is given along with it.
@@ -136,22 +135,18 @@ def _open(address: Address, url: str, node: Host | None, timeout_s: float = TIME
         pool.connection_kwargs |= {"host": node[0], "port": node[1]}
     try:
         connection = pool.make_connection()
-    except (TypeError, ValueError, redis.RedisError) as error:
-        raise RedisStreamError(f"the URL of Redis has an option that cannot work: {error}.") from None
+    except (TypeError, ValueError, redis.RedisError):
+        raise RedisStreamError(_BAD_OPTION) from None
     try:
         connection.connect()
     except (redis.AuthenticationError, redis.ResponseError) as error:
         if is_not_ready(error):
             raise not_ready(error) from None
-        raise RedisStreamError(f"Redis at {shown(url)} does not let us in: {error}") from None
+        raise RedisStreamError(f"Redis at {shown_address(url)} does not let us in: {error}") from None
     return connection
 
 
-_FORMS = (
-    "it must be redis://[user:password@]host[:port][/database], or begin with rediss:// or unix://, or be "
-    "redis+sentinel://host:port,host:port/master/database or redis+cluster://host:port,host:port. "
-    "(Special characters in a password must be percent-encoded.)"
-)
+_BAD_OPTION = "the URL of Redis has an option with a value that cannot work: correct what follows its '?'."
 
 
 def address_of(url: str) -> Address:
@@ -159,7 +154,7 @@ def address_of(url: str) -> Address:
     try:
         return parse_address(url)
     except AddressError as error:
-        raise RedisStreamError(f"the URL of Redis cannot be used, {error}: {_FORMS}") from None
+        raise RedisStreamError(f"the URL of Redis cannot be used: {error}") from None
 
 
 def _master_of(address: Address) -> dict[str, Any]:
@@ -215,7 +210,7 @@ def _check_node(connection: Any, address: Address, url: str) -> None:
     if objection and may_pass(objection):
         raise redis.ConnectionError(objection)
     if objection:
-        raise RedisStreamError(f"{shown(url)} cannot be read: {objection}.")
+        raise RedisStreamError(f"{shown_address(url)} cannot be read: {objection}.")
 
 
 def reply_of(connection: Any) -> Any:

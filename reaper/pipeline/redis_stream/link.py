@@ -8,8 +8,9 @@ from typing import Any
 
 from reaper.pipeline.redis_stream.connecting import Looking, connect, is_not_ready, reply_of
 from reaper.pipeline.redis_stream.errors import LOG, RedisStreamError, UnreachableError
-from reaper.pipeline.redis_stream.options import Options, shown
+from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.positions import State, parse_state
+from workers.protocol.address import shown_address
 
 LONGEST_PAUSE_S = 2.0
 
@@ -27,17 +28,21 @@ class Patience:
         now = time.monotonic()
         if self._lost_at is None:
             self._lost_at = now
-            LOG.warning("no contact with %s (%s); trying for %g s", shown(self._url), error, self._retry_s)
+            LOG.warning("no contact with %s (%s); trying for %g s", shown_address(self._url), error, self._retry_s)
         left = self._lost_at + self._retry_s - now
         if left <= 0:
-            raise UnreachableError(f"no contact with Redis at {shown(self._url)} for {self._retry_s:g} s: {error}")
+            raise UnreachableError(
+                f"no contact with Redis at {shown_address(self._url)} for {self._retry_s:g} s: {error}"
+            )
         time.sleep(min(self._pause_s, left))
         self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * random.uniform(1.5, 2.0))
 
     def end(self) -> None:
         """Tell that it was not in vain, if it was needed."""
         if self._lost_at is not None:
-            LOG.warning("contact with %s again, after %.1f s", shown(self._url), time.monotonic() - self._lost_at)
+            LOG.warning(
+                "contact with %s again, after %.1f s", shown_address(self._url), time.monotonic() - self._lost_at
+            )
 
 
 class Link:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 from reaper.pipeline.redis_stream.bounds import Bounds, ending_bounds, starting_bounds
 from reaper.pipeline.redis_stream.errors import NAME, RedisStreamError
+from workers.protocol.address import AddressError, holds_login, parse_address
 
 _OPTIONS: Mapping[str, str] = {
     "url": "",
@@ -168,7 +168,11 @@ def _find_url(url: str, variable: str, file: str) -> str:
         )
     if file:
         return _found(_first_line(file), f"urlFile names {file}, which the driver cannot read, or which is empty")
-    if _holds_password(url):
+    try:
+        parse_address(url)
+    except AddressError as error:
+        raise RedisStreamError(f"the URL of Redis cannot be used: {error}") from None
+    if holds_login(url):
         raise RedisStreamError(
             "option url holds a password, and Spark may show options. Put the URL into an environment variable or a "
             "file of the driver, and name that by option urlEnv or urlFile."
@@ -187,19 +191,6 @@ def _first_line(file: str) -> str | None:
         return Path(file).read_text(encoding="utf-8").partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def _holds_password(url: str) -> bool:
-    """Tell whether there is one, also in a URL that is written wrongly (``/`` or ``@`` in a password as it is)."""
-    user, at, _ = url.partition("://")[2].rpartition("@")
-    options = parse_qs(urlsplit(url).query)
-    return bool(at and ":" in user) or any(name.endswith("password") for name in options)
-
-
-def shown(url: str) -> str:
-    """Return where a URL leads, without user and password."""
-    scheme, _, rest = url.partition("?")[0].partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
 def _one_of(name: str, text: str, allowed: tuple[str, ...]) -> str:
