@@ -11,7 +11,7 @@ REDIS, VALKEY = "Redis", "Valkey"
 OLDEST = {REDIS: (6, 2), VALKEY: (7, 2)}
 """The first versions with what recovery needs. Valkey began with 7.2."""
 CRASHING = ((7, 0, 0), (7, 0, 3))
-"""Redis of these versions crashes where XAUTOCLAIM meets deleted entries (CVE-2022-31144), as embedded workers run it."""
+"""First and last Redis that crashes where XAUTOCLAIM, which embedded workers run, meets deleted entries."""
 
 
 @dataclass(frozen=True, slots=True)
