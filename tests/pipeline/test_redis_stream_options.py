@@ -87,7 +87,7 @@ def test_a_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_password_comes_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "url").write_text(f"redis://:{SECRET}@host\n")
+    (tmp_path / "url").write_text(f"redis://:{SECRET}@host\r\n", encoding="utf-8-sig")
     options = RedisStreamSource({"urlFile": str(tmp_path / "url"), "stream": "jobs"}).parsed
     assert options.url == f"redis://:{SECRET}@host"
 

@@ -188,7 +188,7 @@ def _found(url: str | None, otherwise: str) -> str:
 
 def _first_line(file: str) -> str | None:
     try:
-        return Path(file).read_text(encoding="utf-8").partition("\n")[0].strip()
+        return Path(file).read_text(encoding="utf-8-sig").partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError):
         return None
 
