@@ -110,7 +110,7 @@ def _events(jobs: range) -> dict[Any, Any]:
             "delivery": [1] * len(jobs),
             "generation": [0] * len(jobs),
             "delivered_ms": [1_700_000_000_005 + jobs[-1]] * len(jobs),
-            "wait_ms": [5 + jobs[-1] - job for job in jobs],
+            "ready_ms": [job - 5 for job in jobs],
             "run_ms": [job % 5_000 for job in jobs],
         },
     )
@@ -128,7 +128,7 @@ def _event(job: int) -> dict[Any, Any]:
         "generation": 0,
         "enqueued_ms": at,
         "delivered_ms": at + 5,
-        "wait_ms": 5,
+        "ready_ms": 0,
         "run_ms": job % 5_000,
     }
     return {"event": "acked", "job": f"{at}-0", "data": encode_data(data)}

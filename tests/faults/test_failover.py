@@ -70,7 +70,7 @@ class Load:
     async def run(self, url: str) -> None:
         """Enqueue until cancelled."""
         numbers = itertools.count()
-        async with Producer(url, scene.STREAM) as producer:
+        async with Producer(scene.STREAM, url) as producer:
             while True:
                 began = anyio.current_time()
                 rows = [[(b"n", b"%d" % number)] for number in itertools.islice(numbers, BATCH)]

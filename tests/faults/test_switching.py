@@ -177,7 +177,7 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(
     handler = Handler()
     async with (
         worker_of(own_recovery, server.url, handler, redelivery=policy),
-        Producer(server.url, STREAM) as producer,
+        Producer(STREAM, server.url) as producer,
     ):
         delayed = await producer.enqueue({"n": "late"}, delay=0.1)
         await nothing_left(client)
@@ -192,7 +192,7 @@ async def test_a_reaper_takes_up_what_embedded_workers_have_left(
 ) -> None:
     await create_group(client)
     busy = Handler()
-    async with Producer(server.url, STREAM) as producer:
+    async with Producer(STREAM, server.url) as producer:
         async with worker_of(own_recovery, server.url, busy, concurrency=1, redelivery=policy, drain_timeout=0):
             held = await enqueue(client, 1, hold="")
             await busy.has_started(1)

@@ -93,7 +93,7 @@ async def test_reaper_and_workers_do_their_whole_job_with_their_rules(server: Re
     handler = Handler()
     async with running_reaper(reaps) as reaper, running_worker(works, handler, journal="full", backoff_base=0.01):
         await leads(reaper)
-        async with Producer(await let_in(client, server, Role.PRODUCER), STREAM) as producer:
+        async with Producer(STREAM, await let_in(client, server, Role.PRODUCER)) as producer:
             await producer.enqueue({"n": "1"})
             await producer.enqueue({"n": "2"}, delay=0.2)
             await producer.enqueue({"n": "3", "fail": "1"})
@@ -212,7 +212,7 @@ async def _leave_work_of_a_dead_process(client: Redis) -> dict[str, Any]:
 
 async def _ask_for_everything(url: str) -> None:
     """Enqueue jobs that succeed, wait, fail, fail without counting, and are given up."""
-    async with Producer(url, STREAM) as producer:
+    async with Producer(STREAM, url) as producer:
         await producer.enqueue_many([NewJob({"n": n}) for n in range(5)])
         await producer.enqueue({"n": "later"}, delay=0.2, job_id="later")
         for how in ("fail", "wait", "reject", "long"):
@@ -233,9 +233,8 @@ class Busy(Handler):
 
 @pytest.mark.parametrize("policy", ["stream", "retry-stream"])
 async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
-    server: RedisServer, client: Redis, ran: Ran, policy: str, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, client: Redis, ran: Ran, policy: str
 ) -> None:
-    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 50)
     await client.execute_command("ACL", "LOG", "RESET")
     await create_group(client)
     await _leave_work_of_a_dead_process(client)
@@ -278,7 +277,6 @@ async def test_a_worker_that_recovers_by_itself_lives_for_long_with_its_own_righ
     server: RedisServer, client: Redis, ran: Ran, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurry(monkeypatch.setattr)
-    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 50)
     await client.execute_command("ACL", "LOG", "RESET")
     await create_group(client)
     await _leave_work_of_a_dead_process(client)

@@ -106,7 +106,7 @@ MANY = [
     '{"v":2,"group":"g","consumer":"w","new":1,"columns":{"entry":["7-0","8-1"]}}',
     '{"v":2,"columns":{"entry":["7-0","8-1"],"job":[null,"é"],"type":["a",null],"run_ms":[1,null]}}',
     '{"v":2,"columns":{"entry":["7-0"],"delivery":[9007199254740992],"enqueued_ms":[3],"other":["is not read"]}}',
-    '{"v":2,"columns":{"entry":["7-0"],"generation":[1],"delivered_ms":[5],"wait_ms":[2]}}',
+    '{"v":2,"columns":{"entry":["7-0"],"generation":[1],"delivered_ms":[5],"begun_ms":[2]}}',
     '{"v":2,"verb":"ack","columns":{"entry":["7-0","8-1","9-0"],"run_ms":[1,2,3]},"rows":[2,0,7,0,-1,99999999999]}',
     '{"v":2,"columns":{"entry":["7-0"]},"rows":[]}',
 ]
@@ -144,13 +144,13 @@ def test_entries_of_one_job_and_of_many_are_told_apart_where_they_come_together(
         entry('{"v":1,"entry":"3-0","run_ms":4}', 1, job=""),
         entry('{"v":1,"run_ms":5}', 2),
         entry("nope", 3),
-        many('{"v":2,"columns":{"entry":["no time","5-0"],"wait_ms":[null,2]},"rows":[1,0]}', 4),
+        many('{"v":2,"columns":{"entry":["no time","5-0"],"begun_ms":[null,2]},"rows":[1,0]}', 4),
         *(
             many(json.dumps({"v": 2, "columns": {"entry": large, "run_ms": list(range(MOST_ROWS))}}), 5 + n)
             for n in range(70)
         ),
     ]
-    told = ("seq", "row", "job", "entry", "enqueued_ms", "wait_ms", "run_ms")
+    told = ("seq", "row", "job", "entry", "enqueued_ms", "begun_ms", "run_ms")
     found = [tuple(row.get(name) for name in told) for row in read(*entries)["events"]]
     assert found == [
         (0, 0, "7-0", "7-0", 7, None, 1),
@@ -302,7 +302,7 @@ def hostile(seed: int, number: int) -> Iterator[Entry]:
         if draw.random() < 0.2:
             data = draw.choice(HOSTILE_DATA)
         if draw.random() < 0.1:
-            pairs = [*pairs, '"columns":{"entry":["7-0","8-0"],"wait_ms":[1,2]}', '"rows":[1]']
+            pairs = [*pairs, '"columns":{"entry":["7-0","8-0"],"begun_ms":[1,2]}', '"rows":[1]']
             data = '{"v":2,' + ",".join(pairs) + "}"
         ids = (f"{MS}-{seq}", f"{2**63}-{seq}", f"{MS}-{2**63 + seq}")
         event, job = draw.choice(("acked", "acked", "", None)), draw.choice(("j", "j", "", None, None))

@@ -17,7 +17,7 @@ from tests.pipeline.journals import DEAD, JOURNAL, connect, write_dead_letter, w
 from tests.pipeline.lakes import open_table
 from tests.support.processes import ROOT
 from tests.support.servers import RedisServer
-from workers.protocol.address import hide_password
+from workers.protocol.address import shown_address
 from workers.protocol.errors import ConfigurationError, UnreachableError
 
 pytestmark = pytest.mark.anyio
@@ -109,7 +109,7 @@ async def test_the_user_of_ingestion_is_told_what_else_it_needs_and_that_is_enou
     write_events(server, 1000)
     note(layout, 0, {JOURNAL: {"id": ids(server)[-1]}})
     url = server.url.replace("redis://", "redis://pipeline:pw@")
-    replace_text(layout.source, json.dumps({"redis": hide_password(url)}))
+    replace_text(layout.source, json.dumps({"redis": shown_address(url)}))
     of_ingestion = runpy.run_path(str(ROOT / "deploy/redis/make_users.py"))["PIPELINE_COMMANDS"]
     with connect(server) as admin:
         admin.execute_command("ACL", "SETUSER", "pipeline", "on", ">pw", f"~{JOURNAL}", "-@all", *of_ingestion)

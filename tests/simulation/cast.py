@@ -136,7 +136,7 @@ class Producers(Actor):
         self.left = len(world.story.jobs)
 
     async def run(self, process: Process) -> None:  # noqa: ARG002
-        async with Producer(URL, STREAM) as producer, asyncio.TaskGroup() as tasks:
+        async with Producer(STREAM, URL) as producer, asyncio.TaskGroup() as tasks:
             for job in self.world.story.jobs:
                 tasks.create_task(self._enqueue(producer, job))
 

@@ -415,7 +415,7 @@ async def test_scheduled_retries_and_delayed_jobs_become_ready_without_a_reaper(
     server: RedisServer, client: Redis, mode: str
 ) -> None:
     handler = Handler()
-    async with running_worker(server.url, handler, recovery=mode), Producer(server.url, STREAM) as producer:
+    async with running_worker(server.url, handler, recovery=mode), Producer(STREAM, server.url) as producer:
         job = await producer.enqueue({"n": "1"}, delay=0.3)
         await wait_until(lambda: len(handler.completions) == 1, "the delayed job has run")
         await nothing_left(client)

@@ -13,7 +13,7 @@ from workers.backoff import AT_ONCE, Backoff
 from workers.loop.handlers import Invoke, come_to
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Outcome, Verdict
-from workers.runtime.forks import FORKS, end_child
+from workers.runtime.children import FORKS, end_child
 from workers.runtime.settings import delay_in_ms
 from workers.runtime.user_code import ends, exits_in, log_failure
 

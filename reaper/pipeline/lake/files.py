@@ -25,7 +25,19 @@ BYTES_TOGETHER = 128_000_000
 """The same for large rows."""
 MOST_OPEN = 64
 """Days whose files stay open. A system allows a process some thousand files, and a stream may hold years."""
-_DISTINCT = {"id", "at", "job", "entry", "enqueued_ms", "delivered_ms", "due_ms", "new_entry", "dead_letter"}
+_DISTINCT = {
+    "id",
+    "at",
+    "job",
+    "entry",
+    "enqueued_ms",
+    "ready_ms",
+    "delivered_ms",
+    "begun_ms",
+    "due_ms",
+    "new_entry",
+    "dead_letter",
+}
 """Columns whose values hardly ever repeat: a dictionary of them would only cost memory."""
 
 WRITTEN = "table string, path string, rows bigint, bytes bigint"

@@ -27,7 +27,7 @@ from reaper.pipeline.lake.tables import create_tables, install_fence, only_write
 from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.session import is_submitted
 from reaper.pipeline.spark.shipping import ship_by_value
-from workers.protocol.address import hide_password
+from workers.protocol.address import holds_login, shown_address
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError
 
@@ -78,7 +78,7 @@ def redis_url(settings: PipelineSettings) -> str:
 def _note_source(layout: Layout, settings: PipelineSettings) -> None:
     known = not settings.redis_url_env or settings.redis_url_env in os.environ  # else only Spark's machines know it
     source = {
-        "redis": hide_password(redis_url(settings)) if known else "",
+        "redis": shown_address(redis_url(settings)) if known else "",
         "journals": settings.journals,
         "dead_letters": settings.dead_letters,
     }
@@ -102,7 +102,7 @@ def _address(settings: PipelineSettings) -> dict[str, str]:
     """Return the address of Redis as an option. Spark shows options, so one with a password goes another way."""
     if settings.redis_url_env:
         return {"urlEnv": settings.redis_url_env}
-    if hide_password(settings.redis_url) == settings.redis_url:
+    if not holds_login(settings.redis_url):
         return {"url": settings.redis_url}
     if settings.remote or is_submitted():
         raise ConfigurationError(

@@ -56,7 +56,7 @@ def _check_endpoint() -> None:
     value = os.environ.get(name, "")
     if name and not re.fullmatch(r"(?i)https?://([\w.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?(/[!-~]*)?", value):
         raise ConfigurationError(
-            f"{name} is {value!r}, which is no address of an object store: it begins with http:// or https://, such as "
+            f"{name} is no address of an object store: it begins with http:// or https://, such as "
             "http://127.0.0.1:9000. For that of Amazon do not set it at all."
         )
 

@@ -26,7 +26,7 @@ from redis.sentinel import Sentinel
 from reaper.pipeline.redis_stream.errors import LOG, RedisStreamError, UnreachableError
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.positions import State
-from workers.protocol.address import Topology, hide_password, parse_address
+from workers.protocol.address import Topology, parse_address, shown_address
 from workers.protocol.nodes import HELLO, may_pass, objection_to_node
 
 TIMEOUT_S = 10.0
@@ -44,7 +44,7 @@ class Client:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._shown = hide_password(options.url)
+        self._shown = shown_address(options.url)
         self._open: Any = None
 
     def call(self, ask: Callable[[Any], T]) -> T:
@@ -157,7 +157,7 @@ def _connect(url: str) -> Any:
     with suppress(redis.ResponseError):  # a proxy may not know HELLO
         objection = objection_to_node(client.execute_command(HELLO), address.topology)
         if objection and not may_pass(objection):
-            raise RedisStreamError(f"{hide_password(url)} cannot be read: {objection}.")
+            raise RedisStreamError(f"{shown_address(url)} cannot be read: {objection}.")
         if objection:
             raise redis.ConnectionError(objection)
     return client

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reaper.pipeline.redis_stream.errors import NAME, RedisStreamError
-from workers.protocol.address import AddressError, hide_password, parse_address
+from workers.protocol.address import AddressError, holds_login, parse_address
 
 _DEFAULTS: Mapping[str, str] = {
     "url": "",
@@ -72,7 +72,7 @@ def _find_url(url: str, variable: str) -> str:
             "the address of Redis is not clear: set either option url, or option urlEnv to the name of an environment "
             "variable that holds the address."
         )
-    if url and hide_password(url) != url:
+    if url and holds_login(url):
         raise RedisStreamError(
             "option url holds a password, and Spark shows options: put the address into an environment variable of the "
             "driver, and set option urlEnv to its name."

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException, PySparkImportError
 from pyspark.sql import SparkSession
 
 from reaper.pipeline.spark.java import cache_folder, find_java, java_home, write_once
+from workers.protocol.address import without_logins
 from workers.protocol.errors import ConfigurationError
 
 DEFAULT_HEAP = "2g"
@@ -134,7 +135,9 @@ def _connect(remote: str, app: str) -> SparkSession:
     except Exception as error:
         if not _is_about_contact(error):
             raise
-        raise SparkMissingError(f"no Spark Connect server at {remote}: {_first_line(error)}") from error
+        where = without_logins(remote.partition(";")[0])  # a token may follow
+        why = _first_line(error).replace(remote, where)
+        raise SparkMissingError(f"no Spark Connect server at {where}: {why}") from error
 
 
 def _is_about_contact(error: Exception) -> bool:

@@ -1,26 +1,25 @@
-"""What a handler forks, and lets come back to us, ends here: it is a copy of the worker, its jobs and its connections.
+"""A process that a handler forks ends where it would come back to us: it would acknowledge what its parent still runs.
 
-Such a copy would acknowledge what its parent still runs, read jobs that nobody runs, and take the parent's replies off
-the socket that both have. `subprocess` and `multiprocessing` never come back; ``os.fork()`` does, with every return and
-every exception, ``sys.exit()`` among them.
+`subprocess` and `multiprocessing` never come back. ``os.fork()`` does, with every return and every exception,
+``sys.exit()`` among them. What such a process has of the worker's until then, `workers.forks` takes away.
 """
 
+import asyncio
 import os
 import sys
 import traceback
 from contextlib import suppress
+from functools import partial
 
+from workers.forks import FORKS, runs_in
 from workers.runtime.user_code import exits_in
 
-FORKS = [0]
-"""How many forks this process is away from the one that imported this. Compared by who calls a user's function."""
+__all__ = ["FORKS", "end_child", "ends_in_children"]
 
 
-def _count() -> None:
-    FORKS[0] += 1
-
-
-os.register_at_fork(after_in_child=_count)
+def ends_in_children(loop: asyncio.AbstractEventLoop) -> None:
+    """Have each process that is forked from now on end where it goes on with ``loop``, which is its parent's."""
+    runs_in(loop, partial(end_child, -1))
 
 
 def end_child(before: int, error: BaseException | None = None) -> None:
