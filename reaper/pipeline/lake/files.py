@@ -26,18 +26,9 @@ BYTES_TOGETHER = 128_000_000
 MOST_OPEN = 64
 """Days whose files stay open. A system allows a process some thousand files, and a stream may hold years."""
 _DISTINCT = {
-    "id",
-    "at",
-    "job",
-    "entry",
-    "enqueued_ms",
-    "ready_ms",
-    "delivered_ms",
-    "begun_ms",
-    "due_ms",
-    "new_entry",
+    "id", "at", "job", "entry", "enqueued_ms", "ready_ms", "delivered_ms", "begun_ms", "due_ms", "new_entry",
     "dead_letter",
-}
+}  # fmt: skip
 """Columns whose values hardly ever repeat: a dictionary of them would only cost memory."""
 
 WRITTEN = "table string, path string, rows bigint, bytes bigint"

@@ -83,7 +83,7 @@ def _find_url(url: str, variable: str) -> str:
     try:
         parse_address(found)
     except AddressError as error:
-        raise RedisStreamError(f"the address of Redis cannot be used: {error}.") from None
+        raise RedisStreamError(f"the address of Redis cannot be used: {error}") from None
     return found
 
 
