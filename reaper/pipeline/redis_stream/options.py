@@ -72,11 +72,6 @@ def _find_url(url: str, variable: str) -> str:
             "the address of Redis is not clear: set either option url, or option urlEnv to the name of an environment "
             "variable that holds the address."
         )
-    if url and holds_login(url):
-        raise RedisStreamError(
-            "option url holds a password, and Spark shows options: put the address into an environment variable of the "
-            "driver, and set option urlEnv to its name."
-        )
     found = os.environ.get(variable) if variable else url
     if not found:
         raise RedisStreamError(f"option urlEnv names {variable}, which is not set in the driver's environment.")
@@ -84,6 +79,11 @@ def _find_url(url: str, variable: str) -> str:
         parse_address(found)
     except AddressError as error:
         raise RedisStreamError(f"the address of Redis cannot be used: {error}") from None
+    if url and holds_login(url):
+        raise RedisStreamError(
+            "option url holds a password, and Spark shows options: put the address into an environment variable of the "
+            "driver, and set option urlEnv to its name."
+        )
     return found
 
 
