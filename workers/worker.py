@@ -160,7 +160,8 @@ class Worker:
 
         With ``handle_signals``, the first SIGTERM or SIGINT stops and drains, the second ends at once.
         ``task_status`` is told once the group is joined. Raises ConfigurationError, UnreachableError or
-        UnsupportedServerError where the work cannot begin; later outages are waited out.
+        UnsupportedServerError where the work cannot begin; later outages are waited out. Raises HandlerExitError where
+        a handler or a callback has raised SystemExit or KeyboardInterrupt.
         """
         loop = require_asyncio("a worker")
         if self._runs():

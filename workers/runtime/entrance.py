@@ -17,11 +17,21 @@ INTERRUPTED_EXIT = 130
 """Exit code after Ctrl-C, as in shells, of every command but a service."""
 
 
+_is_program = False
+
+
+def is_program() -> bool:
+    """Tell whether this process was started as a program of ours, and so is ours to end."""
+    return _is_program
+
+
 def enter(*, services: Collection[str]) -> None:
     """Set the handlers. ``services``: the first words of commands that SIGTERM and SIGINT end with exit code 0.
 
     A signal that is ignored already stays ignored, as `nohup` expects it.
     """
+    global _is_program  # noqa: PLW0603
+    _is_program = True
     is_service = not {" ".join(sys.argv[1:2]), " ".join(sys.argv[1:3])}.isdisjoint(services)
     _handle(signal.SIGINT, _leave if is_service else _interrupt)
     if is_service:
