@@ -4,9 +4,10 @@ Every ``…_at`` is seconds of the wall clock of this machine (all processes of 
 server's clock are converted when they are read.
 """
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Flag, StrEnum, auto
 
 
 class Role(StrEnum):
@@ -58,11 +59,17 @@ class Enqueued:
     n: int
     entry_id: str
     at: float
-    digest: str
-    """SHA-256 of the payload."""
-    poison: bool = False
-    confirmed: bool = True
-    """So many replicas as were waited for had it; so also where none were."""
+    fields: Sequence[tuple[bytes, bytes]] = ()
+
+    @property
+    def poison(self) -> bool:
+        """Whether it kills the process that runs it."""
+        return b"poison" in dict(self.fields)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the payload."""
+        return hashlib.sha256(dict(self.fields)[b"payload"]).hexdigest()
 
 
 class Step(StrEnum):
@@ -103,6 +110,18 @@ def read_lines(text: str) -> Iterable[Line]:
         yield Line(Step(step), int(n), entry_id, int(pid), float(at), digest[0] if digest else "")
 
 
+class Effect(Flag):
+    """What a fault does to Redis from its beginning to its end."""
+
+    NONE = 0
+    CUTS = auto()
+    """Connections break."""
+    AWAY = auto()
+    """Redis does not answer, or takes no writes."""
+    FORGETS = auto()
+    """Redis may forget deliveries and settlements that it has acknowledged."""
+
+
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
     """A fault that was injected: what, on whom, when."""
@@ -117,9 +136,8 @@ class InjectedFault:
     in_flight: int = 0
     """Jobs the target held, or jobs that were put in."""
     jobs: tuple[int, ...] = ()
-    """Which jobs the target held, where somebody made Redis forget them; which a promoted replica had not received."""
-    proven: bool = True
-    """What is said of the jobs is known: the promoted replica itself has told how far it had followed its master."""
+    """Jobs that Redis has forgotten because of this fault."""
+    effect: Effect = Effect.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,26 +146,6 @@ class MissedFault:
 
     kind: str
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeadJob:
-    """One dead letter, as read from its stream."""
-
-    n: int
-    job_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Remains:
-    """Where jobs lie in Redis at the end, by number ``n`` (0 where an entry has none that can be read)."""
-
-    ready: tuple[int, ...] = ()
-    pending: tuple[int, ...] = ()
-    parked: int = 0
-    """Suspects in the group's schedule; which ones, the journal tells."""
-    dead: tuple[DeadJob, ...] = ()
 
 
 def number_of(fields: Mapping[bytes, bytes]) -> int:

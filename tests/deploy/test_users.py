@@ -106,7 +106,7 @@ async def test_embedded_workers_need_no_reaper(guarded: Guarded, tmp_path: Path)
 async def test_reaper_and_workers_run_as_they_are_deployed_and_show_what_is_asked_for(
     guarded: Guarded, processes: Processes
 ) -> None:
-    async with Producer(guarded.url("producer"), "orders") as producer:
+    async with Producer("orders", guarded.url("producer")) as producer:
         await producer.enqueue({"amount": "1"})
         await _strand(guarded)
         replica = processes.reaper(
@@ -115,7 +115,7 @@ async def test_reaper_and_workers_run_as_they_are_deployed_and_show_what_is_aske
         )  # fmt: skip
         worker = processes.python(
             "-c", _IN_COMPOSE, str(DEPLOY / "compose"), "run", "shop:worker", "--health-port", "0",
-            env={"WORKER_REDIS_URL_FILE": str(guarded.folder / "worker-url")}, name="worker",
+            env={"REAPER_REDIS_URL_FILE": str(guarded.folder / "worker-url")}, name="worker",
         )  # fmt: skip
         await worker.prints("billed .*, delivery 2")
         await producer.enqueue({"currency": "EUR"})  # without an amount: it fails

@@ -1,6 +1,6 @@
 """Passwords that lie in files are read again at each connect: they may be changed without a restart.
 
-An address that a variable such as ``WORKER_REDIS_URL_FILE`` has brought is noted here with its file; every client that
+An address that a variable such as ``REAPER_REDIS_URL_FILE`` has brought is noted here with its file; every client that
 is made for this address asks the file who we are, whenever it connects. The rest of the address counts from the start.
 """
 
@@ -37,7 +37,7 @@ class FileCredentials(CredentialProvider):
     def get_credentials(self) -> Credentials:  # type: ignore[override]
         """Return what the file says now. Called in whatever thread connects."""
         try:
-            self._known = _credentials_in(self._file.read_text(encoding="utf-8").strip())
+            self._known = _credentials_in(self._file.read_text(encoding="utf-8-sig").strip())
             self._told = ""
         except (OSError, ValueError, RedisError) as error:  # about to be written, or gone
             why = type(error).__name__ if not isinstance(error, OSError) else str(error.strerror)

@@ -3,15 +3,19 @@
 They all become one address, ``redis_url``, which is what clients are made of.
 """
 
-from typing import Any, TypedDict
+import os
+from typing import Any, ClassVar, TypedDict
 from urllib.parse import parse_qsl
 
 from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from workers.protocol.address import with_options
+from workers.protocol.address import SHARED_URL, with_options
 from workers.runtime.settings import ADDRESS, Settings
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
+PREFIX = "REAPER_"
+"""How all our variables begin, the worker's as well as the reaper's. No other program uses this prefix."""
 
 _TLS = {
     "redis_ca_file": "ssl_ca_certs",
@@ -40,6 +44,7 @@ class RedisSettings(Settings):
 
     redis_url: str = Field(
         default=DEFAULT_URL,
+        repr=False,
         description="Address of Redis, of its Sentinels, or of nodes of a cluster. Read from a file, its password is "
         "read again at each connect.",
     )
@@ -58,13 +63,26 @@ class RedisSettings(Settings):
         default="", repr=False, description="Password at the Sentinels themselves; that of Redis is in `redis_url`."
     )
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        *_others: Any,
+        **_named: Any,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Add `REDIS_URL` as the weakest source of the address."""
+        shared = os.environ.get(SHARED_URL)
+        return init_settings, env_settings, InitSettingsSource(settings_cls, {ADDRESS: shared} if shared else {})
+
     @model_validator(mode="before")
     @classmethod
     def _one_address(cls, given: Any) -> Any:
         """Put into ``redis_url`` what says how to get there."""
         if not isinstance(given, dict) or not isinstance(given.get(ADDRESS, DEFAULT_URL), str):
             return given  # pydantic says so
-        url = given.get(ADDRESS, cls.model_fields[ADDRESS].default)
+        url = given.get(ADDRESS, cls.model_fields[ADDRESS].default).strip()
         scheme, _, rest = url.partition("://")
         for names, fits, which in (
             (_TLS, scheme.startswith("rediss"), "rediss://, rediss+sentinel:// or rediss+cluster://"),
@@ -76,4 +94,16 @@ class RedisSettings(Settings):
         options = {option: given[name] for name, option in (_TLS | _SENTINELS).items() if given.get(name)}
         known = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
         new = {option: value for option, value in options.items() if (option, value) not in known}
-        return {**given, ADDRESS: with_options(url, new)} if new else given
+        return {**given, ADDRESS: with_options(url, new)}
+
+
+class ProgramSettings(RedisSettings):
+    """Base of the settings of `reaper` and `worker`, which share the prefix and the file.
+
+    A setting that both have means the same for both. Each program ignores the settings that only the other one has.
+    """
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix=PREFIX)
+    siblings: ClassVar[tuple[str, ...]] = ("reaper.settings:ReaperSettings", "workers.settings:WorkerSettings")
+    other_env: ClassVar[frozenset[str]] = frozenset({f"{PREFIX}FAILPOINTS", f"{PREFIX}CONFIG"})
+    other_prefixes: ClassVar[tuple[str, ...]] = (f"{PREFIX}PIPELINE_",)

@@ -1,0 +1,333 @@
+"""Draws the faults of a chaos: the same seed, the same faults at the same moments. Pure.
+
+Kinds come from a shuffled deck, so that none is forgotten, at random moments, with random amounts, targets and lengths.
+They overlap as they like, but for `APART`: what would cost an innocent job its payload, or its last delivery, as
+documented, is never drawn together. A chaos is there to find what nobody has documented.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from reaper.drill.faults import Fault, FaultKind
+from reaper.drill.recoveries import Recovery
+from tests.soak.kinds import AGAINST_LEADERS, AGAINST_REDIS, FAILOVERS, REFRESH_S, SoakKind, objection_to
+from workers.protocol.address import Topology
+
+GAP_S = 1.0
+"""Mean seconds from one fault to the next."""
+RESTART_S = 1.0
+"""Until a process that was killed works again."""
+FAILOVER_S = 6.0
+"""Until a replica is promoted, and everybody has found it."""
+PUT_BACK_S = 4.0
+"""Until what a destroyed group held is put back."""
+_STEP_S = 0.25
+"""How much later the next attempt is, where nothing of the deck may come now."""
+
+BLOWS = FAILOVERS | {
+    FaultKind.KILL_WORKER, FaultKind.KILL_WORKERS, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_LEADER,
+}  # fmt: skip
+"""Kinds that take deliveries from workers (`pause-leader` kills one, so that there is something to recover; a failover
+may forget that they have settled)."""
+ENDS_BARE_LOOPS = frozenset({FaultKind.RESTART_REDIS, SoakKind.FILL_REDIS, SoakKind.CUT_CONNECTIONS})
+NOT_WITHOUT_US = ENDS_BARE_LOOPS | {SoakKind.SHORTEN_VISIBILITY, SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER}
+"""What only our workers survive: a bare loop ends with its connection, makes no group again, extends nothing, and
+gives no word."""
+DELAYS = AGAINST_LEADERS | AGAINST_REDIS | {SoakKind.CLOCK_STEP, SoakKind.DESTROY_GROUP}
+"""Kinds that put off the recovery of what others have stalled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What a chaos is drawn for. Durations are seconds."""
+
+    recovery: Recovery
+    workers: int
+    reapers: int
+    visibility_s: float
+    lease_ttl_s: float
+    longest_job_s: float
+    max_deliveries: int
+    bare_worker: bool
+    """One may take part: then every other chaos has one, and none of `NOT_WITHOUT_US`."""
+    topology: Topology = Topology.SINGLE
+    out_of_reach: frozenset[str] = frozenset()
+    """Kinds that cannot be played on this machine or server. They are drawn, and left out: the others stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Faults of ``these`` and of ``those`` never come before what the other has stalled is over."""
+
+    these: frozenset[str]
+    those: frozenset[str]
+    why: str
+
+
+def _apart(these: Iterable[str], those: Iterable[str], why: str) -> Apart:
+    return Apart(frozenset(these), frozenset(those), why)
+
+
+APART = (
+    _apart(
+        [FaultKind.POISON],
+        [*BLOWS, FaultKind.POISON],
+        "A job that a killed worker held and that then runs beside fresh poison has had its last delivery, and is a "
+        "dead letter as promised (decision 2).",
+    ),
+    _apart(
+        [SoakKind.DESTROY_GROUP],
+        [*BLOWS, FaultKind.POISON],
+        "What a dead worker held when the group was destroyed is known to a leader only, and in embedded mode to "
+        "nobody: it is lost as documented (decision 24).",
+    ),
+    _apart(
+        [SoakKind.DESTROY_GROUP],
+        [*DELAYS],
+        "What a leader watched is known to its term only: where none leads, or a second destruction comes before it "
+        "has put anything back, nothing is put back (decision 24).",
+    ),
+    _apart(
+        [SoakKind.DELETE_CONSUMER],
+        [*BLOWS, FaultKind.POISON],
+        "A live worker holds again what it runs with its next beat, or some beats later: one that dies before then, or "
+        "is stopped for longer, has lost it (decision 27).",
+    ),
+    _apart(
+        [SoakKind.DELETE_CONSUMER],
+        [*DELAYS, SoakKind.SHORTEN_VISIBILITY],
+        "What is not proven alive for two thirds of a visibility timeout is not held again (decision 24), and what "
+        "waits for the end of a word is known to those who saw it.",
+    ),
+    _apart(
+        [FaultKind.PAUSE_LEADER],
+        [*DELAYS],
+        "No data is lost by it, but a leader that is to meet the fence of another must live, and another must lead.",
+    ),
+    _apart(
+        [SoakKind.SHORTEN_VISIBILITY],
+        [*AGAINST_LEADERS, *AGAINST_REDIS, SoakKind.DESTROY_GROUP],
+        "The new value is applied by a leader that is told of it: there must be one.",
+    ),
+    _apart(
+        [SoakKind.SHORTEN_VISIBILITY],
+        [FaultKind.PAUSE_WORKER],
+        "What a worker loses because it is stopped could not be told from what the shorter timeout takes from it.",
+    ),
+    _apart(AGAINST_REDIS, AGAINST_REDIS, "The end of the first would end the second."),
+    _apart([FaultKind.KILL_REAPERS], [FaultKind.KILL_REAPERS], "The end of the first would end the second."),
+)
+"""What is never drawn together, and why. `most_blows` is one more such rule."""
+
+
+def most_blows(conditions: Conditions) -> int:
+    """Return how many kills may hit the same job before it has run again: one more would be its last delivery."""
+    return max(1, conditions.max_deliveries - 1)
+
+
+# ---- the catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """How a fault of one kind is drawn: its amount, and how long it lasts."""
+
+    amount: Callable[[random.Random, Conditions], str] = lambda _dice, _conditions: "1"
+    lasts: tuple[float, float] | None = None
+    """Shortest and longest, in visibility timeouts; None where the kind lasts no time."""
+
+
+def _some_workers(dice: random.Random, conditions: Conditions) -> str:
+    """Return names of workers, or a share of them."""
+    chosen = sorted(dice.sample(range(1, conditions.workers + 1), dice.randint(1, conditions.workers)))
+    return dice.choice(["half", "all", *[",".join(f"w{n}" for n in chosen)] * 2])
+
+
+CATALOGUE: Mapping[str, Draft] = {
+    FaultKind.KILL_WORKER: Draft(),
+    FaultKind.KILL_WORKERS: Draft(_some_workers),
+    FaultKind.PAUSE_WORKER: Draft(lasts=(0.5, 2.5)),
+    FaultKind.KILL_LEADER: Draft(),
+    FaultKind.PAUSE_LEADER: Draft(),
+    FaultKind.KILL_REAPERS: Draft(lasts=(0.2, 2.0)),
+    FaultKind.PAUSE_REDIS: Draft(lasts=(0.2, 2.0)),
+    FaultKind.RESTART_REDIS: Draft(lasts=(0.1, 1.0)),
+    SoakKind.FILL_REDIS: Draft(lasts=(0.2, 2.0)),
+    SoakKind.CUT_CONNECTIONS: Draft(),
+    SoakKind.SHORTEN_VISIBILITY: Draft(),
+    SoakKind.DESTROY_GROUP: Draft(),
+    SoakKind.DELETE_CONSUMER: Draft(lambda _dice, _conditions: "live"),  # a word outlasts most chaos
+    SoakKind.CLOCK_STEP: Draft(lambda dice, _conditions: dice.choice(["back", "ahead"])),
+    SoakKind.KILL_MASTER: Draft(lambda dice, _conditions: dice.choice(["synced", "behind"])),
+    SoakKind.PAUSE_MASTER: Draft(lasts=(0.2, 1.0)),
+    SoakKind.MOVE_SLOT: Draft(lasts=(0.1, 1.0)),
+    FaultKind.POISON: Draft(),
+    FaultKind.LONG_JOBS: Draft(lambda dice, _conditions: str(dice.randint(5, 30)), lasts=(0.4, 2.0)),
+}
+"""Every kind, and how it is drawn."""
+
+
+def kinds_for(recovery: Recovery, *, reapers: int, topology: Topology = Topology.SINGLE) -> list[str]:
+    """Return the kinds that can be played there, in the order of the catalogue."""
+    missing = {kind for kind in CATALOGUE if objection_to(kind, topology)}
+    if not recovery.by_reapers:
+        missing |= AGAINST_LEADERS
+    elif reapers < 2:
+        missing.add(FaultKind.PAUSE_LEADER)
+    if not recovery.promises:  # no worker of theirs survives it, or there is nothing agreed on
+        missing |= NOT_WITHOUT_US
+    return [kind for kind in CATALOGUE if kind not in missing]
+
+
+# ---- the draw
+
+
+def draw(seed: int, duration_s: float, conditions: Conditions) -> tuple[Fault, ...]:
+    """Return the faults of the chaos of this seed, in order of time, none later than ``duration_s``."""
+    dice = random.Random(f"chaos/{seed}")
+    kinds = set(kinds_for(conditions.recovery, reapers=conditions.reapers, topology=conditions.topology))
+    bare = conditions.bare_worker and dice.random() < 0.5
+    schedule = Schedule(conditions)
+    if bare:
+        kinds -= NOT_WITHOUT_US
+    if SoakKind.SHORTEN_VISIBILITY in kinds:  # once is all it can be
+        kinds.remove(SoakKind.SHORTEN_VISIBILITY)
+        if dice.random() < 0.5:
+            schedule.add(_fault(SoakKind.SHORTEN_VISIBILITY, dice.uniform(0.6, 0.9) * duration_s, dice, conditions))
+    at, deck, fillers = dice.uniform(0.5, 2.0), _shuffled(kinds, dice), set(kinds)
+    while at <= duration_s:
+        # What is on top of the deck may need a quiet moment: until then only what does not disturb it, or put it off.
+        top, *others = deck
+        beside = others + _shuffled(fillers.difference(deck), dice)
+        waits = bool(schedule.objection(_fault(top, at, dice, conditions)))
+        come = [kind for kind in beside if not rule_between(kind, top) and not (waits and kind in DELAYS)]
+        come = come if waits else [top, *come]
+        candidates = (_fault(kind, at, dice, conditions, below_timeout=bare) for kind in come)
+        fault = next((one for one in candidates if not schedule.objection(one)), None)
+        if fault is None:
+            at += _STEP_S
+            continue
+        schedule.add(fault)
+        if fault.kind in deck:
+            deck.remove(fault.kind)
+        else:
+            fillers.remove(fault.kind)
+        if not deck:
+            deck, fillers = _shuffled(kinds, dice), set(kinds)
+        at += max(_STEP_S, dice.expovariate(1 / GAP_S))
+    played = (fault for fault in schedule.faults if fault.kind not in conditions.out_of_reach)
+    return tuple(sorted(played, key=lambda fault: fault.at))
+
+
+def _shuffled(kinds: Iterable[str], dice: random.Random) -> list[str]:
+    deck = sorted(kinds)
+    dice.shuffle(deck)
+    return deck
+
+
+def _fault(kind: str, at: float, dice: random.Random, conditions: Conditions, *, below_timeout: bool = False) -> Fault:
+    draft = CATALOGUE[kind]
+    amount, lasts = draft.amount(dice, conditions), None
+    if draft.lasts:
+        shortest, longest = draft.lasts
+        if below_timeout and kind == FaultKind.LONG_JOBS:
+            longest = 0.7
+        lasts = timedelta(seconds=round(dice.uniform(shortest, longest) * conditions.visibility_s, 1))
+    return Fault(kind, timedelta(seconds=round(at, 1)), amount, lasts)
+
+
+@dataclass(slots=True)
+class _Span:
+    fault: Fault
+    end: float
+    """Until when, in seconds from the first job, what it stalls has come to its end: by rights."""
+
+
+@dataclass(slots=True)
+class Schedule:
+    """The faults that were drawn so far. Later ones are added later, but for a few that are known beforehand."""
+
+    conditions: Conditions
+    _spans: list[_Span] = field(default_factory=list)
+    _open: list[_Span] = field(default_factory=list)
+    """Those that were not over when the last one came."""
+
+    @property
+    def faults(self) -> list[Fault]:
+        """In the order in which they were added."""
+        return [span.fault for span in self._spans]
+
+    def add(self, fault: Fault) -> None:
+        """Add ``fault``; one that puts off recovery makes longer what is under way."""
+        at = fault.at.total_seconds()
+        span = _Span(fault, fault.over_at.total_seconds() + calm_s(fault.kind, self.conditions))
+        self._open = [other for other in self._open if other.end >= at]
+        if fault.kind in DELAYS:
+            for other in self._open:
+                if other.fault.at <= fault.at:
+                    other.end += span.end - at
+        self._spans.append(span)
+        self._open.append(span)
+
+    def objection(self, fault: Fault) -> str:
+        """Say why ``fault`` must not be added; empty = nothing speaks against it."""
+        at = fault.at.total_seconds()
+        end = fault.over_at.total_seconds() + calm_s(fault.kind, self.conditions)
+        beside = [span.fault for span in self._open if span.fault.at.total_seconds() <= end and at <= span.end]
+        for other in beside:
+            if rule := rule_between(fault.kind, other.kind):
+                return rule.why
+        if fault.kind == FaultKind.PAUSE_LEADER and any(
+            span.fault.kind == SoakKind.SHORTEN_VISIBILITY and span.fault.at < fault.at for span in self._spans
+        ):
+            return (
+                "The drill knows no more when what a killed worker held is due: some workers go by the older timeout."
+            )
+        if fault.kind in BLOWS and sum(other.kind in BLOWS for other in beside) >= most_blows(self.conditions):
+            return (
+                "A job that dies with its worker so often has had its last delivery, and is a dead letter as promised."
+            )
+        return ""
+
+
+def rule_between(one: str, other: str) -> Apart | None:
+    """Return what keeps the two kinds apart, if anything does."""
+    both = ((one, other), (other, one))
+    return next((rule for rule in APART if any(a in rule.these and b in rule.those for a, b in both)), None)
+
+
+def calm_s(kind: str, conditions: Conditions) -> float:
+    """Return how long after its end a fault of this kind is felt, in seconds, where nothing else comes."""
+    rerun_s = conditions.visibility_s + RESTART_S + conditions.longest_job_s
+    failover_s = conditions.lease_ttl_s + RESTART_S
+    match kind:
+        case FaultKind.KILL_WORKER | FaultKind.KILL_WORKERS | FaultKind.PAUSE_WORKER | SoakKind.DELETE_CONSUMER:
+            return rerun_s
+        case FaultKind.POISON:
+            return conditions.max_deliveries * (conditions.visibility_s + RESTART_S)
+        case FaultKind.PAUSE_LEADER:
+            return rerun_s + failover_s
+        case FaultKind.KILL_LEADER | FaultKind.KILL_REAPERS | SoakKind.CUT_CONNECTIONS:
+            return failover_s
+        case SoakKind.KILL_MASTER | SoakKind.PAUSE_MASTER:
+            return FAILOVER_S + failover_s + rerun_s
+        case FaultKind.RESTART_REDIS | SoakKind.MOVE_SLOT:
+            return failover_s + conditions.visibility_s
+        case FaultKind.PAUSE_REDIS | SoakKind.FILL_REDIS | SoakKind.CLOCK_STEP:
+            return conditions.visibility_s  # no grace is longer
+        case SoakKind.SHORTEN_VISIBILITY:
+            return REFRESH_S + conditions.visibility_s  # all workers have heard of it, and go by it
+        case SoakKind.DESTROY_GROUP:
+            return PUT_BACK_S + conditions.visibility_s
+        case _:
+            return 0.0
+
+
+def patience_s(faults: Iterable[Fault], conditions: Conditions) -> float:
+    """Return how much later than without these faults everything may come to its end, in seconds.
+
+    As if each began only when the one before is over, and then some: jobs that lost their workers twice run alone.
+    """
+    return sum((fault.lasts or timedelta(0)).total_seconds() + 2 * calm_s(fault.kind, conditions) for fault in faults)

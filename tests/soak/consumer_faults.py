@@ -1,0 +1,96 @@
+"""A fault that hits one consumer: somebody deletes it, with what it holds, and Redis says nothing of it to anybody."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from reaper.drill import queries
+from reaper.drill.faults import Fault
+from reaper.drill.records import InjectedFault, ProcessRun, Role, number_of
+from reaper.drill.toolbox import PATIENCE_S, Toolbox
+from reaper.drill.worker_faults import NOBODY_BUSY, WorkerFaults
+from workers.protocol.events import EventName
+from workers.protocol.messages import Pending, counted, text
+
+MOST = 10_000
+"""Deliveries of one consumer that are looked at: more than any worker of a drill holds."""
+SCANS = 2
+"""After so many scans a leader has met what the dead worker was given last: nobody deletes a consumer any sooner."""
+TOLD_S = 90.0
+"""Until the word of a dead worker has ended, and somebody has kept house since: once in 33 s in embedded mode."""
+PUT_BACK_S = 2.0
+"""The full scan that tells of the consumer puts back what it held, some moments later."""
+
+
+@dataclass(slots=True)
+class ConsumerFaults:
+    """Injects the fault, and waits until what follows from it has happened."""
+
+    tools: Toolbox
+    workers: WorkerFaults
+
+    async def delete(self, fault: Fault) -> str:
+        """Delete the consumer of the worker of ours with the most jobs; return why that could not be, or nothing."""
+        tools, is_killed = self.tools, fault.amount == "killed"
+
+        async def hit() -> tuple[ProcessRun, bytes, list[Pending]] | None:
+            found = await self.workers.busiest(1, Role.WORKER)
+            if not found or (is_killed and not await self.workers.kill_if_it_may_crash(found[0])):
+                return None
+            if is_killed:
+                await anyio.sleep(SCANS * tools.stage.settings.scan.total_seconds())
+            deleted = await self._delete_consumer(found[0])
+            return deleted and (found[0], *deleted)
+
+        victim = await tools.once(hit)
+        if not victim:
+            return NOBODY_BUSY
+        run, consumer, dropped = victim
+        held = await queries.fields_of(tools.stage, [row.entry_id for row in dropped])
+        injected = InjectedFault(
+            fault.kind,
+            run.name,
+            run.killed_at or time.time(),
+            in_flight=len(dropped),
+            jobs=tuple(number_of(fields) for fields in held),
+        )
+        how = "killed, and its consumer deleted" if is_killed else "alive, and its consumer is deleted"
+        await tools.note(injected, f"worker {run.name} is {how}, with {counted(len(dropped), 'job')} in flight")
+        if is_killed:
+            await tools.within(TOLD_S, lambda: self._is_told(consumer))
+            await anyio.sleep(PUT_BACK_S)
+        else:
+            await tools.within(PATIENCE_S, lambda: self._is_held_again(dropped))
+        tools.over(injected)
+        return ""
+
+    async def _delete_consumer(self, run: ProcessRun) -> tuple[bytes, list[Pending]] | None:
+        """Delete the consumer of a process; return its name, and what went with it; None where it holds nothing."""
+        stage = self.tools.stage
+        stream, group = stage.keys.stream, stage.keys.group
+        held = (await queries.pending_by_process(stage, [run.name]))[run.name]
+        if not held:
+            return None
+        consumer = held[0].consumer
+        pipeline = stage.client.pipeline(transaction=True)  # nothing comes or goes between the look and the deed
+        pipeline.execute_command("XPENDING", stream, group, "-", "+", MOST, consumer)
+        pipeline.execute_command("XGROUP", "DELCONSUMER", stream, group, consumer)
+        rows: Any = (await pipeline.execute())[0]
+        dropped = [Pending(*row) for row in rows]
+        return (consumer, dropped) if dropped else None
+
+    async def _is_told(self, consumer: bytes) -> bool:
+        """Tell whether somebody has told that this consumer was deleted."""
+        return any(
+            event.event == EventName.LOST_CONSUMER and event.data.get("consumer") == text(consumer)
+            for event in self.tools.witness.events
+        )
+
+    async def _is_held_again(self, dropped: Sequence[Pending]) -> bool:
+        """Tell whether each of these deliveries is pending again, or settled."""
+        settled = {event.data.get("entry") for event in self.tools.witness.events if event.event == EventName.ACKED}
+        pending = {row.entry_id for row in await queries.pending(self.tools.stage)}
+        return all(row.entry_id in pending or text(row.entry_id) in settled for row in dropped)

@@ -1,0 +1,69 @@
+"""Faults that hit the group itself, or what it has agreed on, while everybody is healthy."""
+
+import time
+from dataclasses import dataclass
+
+from reaper.drill import queries
+from reaper.drill.faults import Fault
+from reaper.drill.records import Effect, InjectedFault, Role
+from reaper.drill.toolbox import PATIENCE_S, Toolbox
+from tests.soak.kinds import SHORTENED
+from workers.protocol.messages import counted
+
+STARTED_S = 10.0
+"""A follower this old listens to SIGHUP; a younger one might end of it, and reads its settings just now."""
+
+
+PUT_BACK_MS = 2_000
+"""Of two full scans that are so far apart the first has seen a new group, and the leader has put back what it held."""
+
+
+@dataclass(slots=True)
+class GroupFaults:
+    """Each method injects one fault, and returns why it could not, or nothing."""
+
+    tools: Toolbox
+
+    async def shorten_visibility(self, fault: Fault) -> str:
+        """Shorten the visibility timeout, as an operator does: no worker is told."""
+        tools, stage = self.tools, self.tools.stage
+        seconds, at = tools.visibility_s / SHORTENED, time.time()
+        agreed_ms = str(round(seconds * 1000))
+        if stage.recovery.by_reapers:
+            stage.set_visibility(seconds)
+            holder = await queries.holder(stage)
+            for run in tools.supervisor.alive(Role.REAPER):
+                if queries.belongs_to(holder, run.name) or at - run.started_at > STARTED_S:
+                    tools.supervisor.reload(run)
+        else:
+            await stage.client.hset(stage.keys.agreement, "visibility_ms", agreed_ms)
+
+        async def is_agreed() -> bool:
+            return await stage.client.hget(stage.keys.agreement, "visibility_ms") == agreed_ms.encode()
+
+        if not await tools.within(PATIENCE_S, is_agreed):
+            return "no leader has taken the new settings over"
+        await tools.note(
+            InjectedFault(fault.kind, f"{seconds:g} s", at),
+            f"the visibility timeout is {seconds:g} s from now on, was {tools.visibility_s:g}",
+        )
+        return ""
+
+    async def destroy(self, fault: Fault) -> str:
+        """Destroy the group: Redis forgets what was pending, and where it stood."""
+        tools, keys = self.tools, self.tools.stage.keys
+        held = len(await queries.pending(tools.stage))
+        injected = InjectedFault(fault.kind, f"group {keys.group}", time.time(), in_flight=held, effect=Effect.FORGETS)
+        await tools.stage.client.xgroup_destroy(keys.stream, keys.group)
+        await tools.note(injected, f"the group is destroyed, with {counted(held, 'job')} in flight")
+        if tools.stage.recovery.by_reapers:  # until then nothing may seem to be left to do
+            await tools.within(PATIENCE_S, self._was_put_back)
+        tools.over(injected)
+        return ""
+
+    async def _was_put_back(self) -> bool:
+        """Tell whether the leader has looked at the whole group since it was made again, and has had time to act."""
+        stage = self.tools.stage
+        made = int(await stage.client.hget(stage.keys.agreement, "made") or 0)
+        looked = await queries.full_scan_ms(stage)
+        return made > 0 and looked > made + PUT_BACK_MS
