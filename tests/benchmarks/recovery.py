@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import anyio
 from redis.asyncio import Redis
+from workers.runtime.grace import OUTAGE_PART
 
 from reaper.settings import ReaperSettings
 from tests.benchmarks import profiles, server_load, usage
@@ -35,7 +36,6 @@ from tests.benchmarks.streams import Progress, create_group, progress, strand
 from tests.support.processes import Running
 from tests.support.waiting import wait_until
 from workers.protocol.keys import GroupKeys, group_keys
-from workers.runtime.grace import OUTAGE_PART
 
 SIZES = {1_000: 3, 10_000: 3, 100_000: 3}
 """Stranded deliveries, and how often they are recovered."""

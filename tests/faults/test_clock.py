@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from workers.runtime.grace import Grace
 
 from reaper.drill.clock import ServerClock
 from reaper.operations.judgement import judge
@@ -21,7 +22,6 @@ from tests.support.servers import RedisServer
 from tests.support.tiers import WITH_CLAIM, by_claim
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
-from workers.runtime.grace import Grace
 
 pytestmark = pytest.mark.anyio
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import anyio
 import pytest
+from reaper.recovery.shards import Shards
 from redis.asyncio import Redis
+from workers.runtime.grace import KEYS_MOVED, Grace
 
 from reaper.drill.settings import DrillSettings
 from reaper.operations.acl import Role, rules_of
-from reaper.recovery.shards import Shards
 from reaper.service import Reaper
 from tests.faults import scene
 from tests.faults.deliveries import read_long_ago
@@ -34,7 +35,6 @@ from workers.protocol.messages import RecoveryMode, pair_up, read_metadata, text
 from workers.protocol.routing import RoutedClient
 from workers.protocol.slots import slot_of
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.grace import KEYS_MOVED, Grace
 
 pytestmark = pytest.mark.anyio
 

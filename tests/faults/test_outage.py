@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from workers.runtime.grace import Grace
 
 from tests.conftest import StartProxy, StartServer
 from tests.faults import scene
@@ -22,7 +23,6 @@ from workers.protocol.connection import commands_client
 from workers.protocol.events import LifecycleEvent
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.grace import Grace
 
 pytestmark = pytest.mark.anyio
 

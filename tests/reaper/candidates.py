@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+from workers.runtime.grace import Grace
 
 from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import commands_client, reader_client
-from workers.runtime.grace import Grace
 from workers.runtime.settings import to_ms
 
 Work = Callable[[Term], Awaitable[EndOfTerm]]

@@ -7,6 +7,8 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from workers.runtime.contact import Contact
+from workers.runtime.grace import Grace
 
 from reaper.recovery.context import SCANS_AT_A_TIME
 from reaper.recovery.scanner import Scanner
@@ -16,8 +18,6 @@ from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client, connection_of_ones_own
 from workers.protocol.meaning import AllInUseError, is_contact_error, is_outage
-from workers.runtime.contact import Contact
-from workers.runtime.grace import Grace
 
 pytestmark = pytest.mark.anyio
 

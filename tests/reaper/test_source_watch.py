@@ -10,6 +10,8 @@ import anyio
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError
+from workers.runtime.denials import RECOVERING, TOO_LATE_MS, Denials
+from workers.runtime.grace import LONGEST_FIRST_WAIT_MS, OUTAGE_PART, Grace
 
 from reaper.recovery.context import TermContext
 from reaper.recovery.notes import GroupNotes
@@ -26,8 +28,6 @@ from workers.protocol.calls.refusals import Refusal
 from workers.protocol.calls.upkeep import Authority
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.denials import RECOVERING, TOO_LATE_MS, Denials
-from workers.runtime.grace import LONGEST_FIRST_WAIT_MS, OUTAGE_PART, Grace
 
 pytestmark = pytest.mark.anyio
 

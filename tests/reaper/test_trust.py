@@ -11,6 +11,7 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from workers.runtime.grace import OUTAGE_PART, Grace
 
 from reaper.election.elector import Elector
 from reaper.election.lease import Attempt, Renewal, Renewed
@@ -19,7 +20,6 @@ from tests.reaper.candidates import Candidate, longest_silence_s
 from tests.support.graces import was_away
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.grace import OUTAGE_PART, Grace
 from workers.runtime.settings import to_ms
 
 pytestmark = pytest.mark.anyio

@@ -61,6 +61,8 @@ class Scene:
     ready_owner: str = READY_CONSUMER
     """Who holds what is ready where it is: nobody, where the server has XNACK."""
     _entries: int = 0
+    _made_visibility: bool = False
+    """The group settings have their visibility timeout from `beats` alone."""
 
     async def prepare(self, *, fence: str | None = FENCE) -> None:
         """Create the stream, the group and a leader's fence."""
@@ -133,9 +135,19 @@ class Scene:
         """Lift the limit again."""
         await self.client.config_set("maxmemory", "0")
 
+    async def beats(self, visibility_ms: int = 30_000) -> None:
+        """Let heartbeats have been served for long, so that recovery does not wait."""
+        settings = self.keys.agreement
+        self._made_visibility |= await self.client.hsetnx(settings, "visibility_ms", visibility_ms) == 1  # type: ignore[misc]
+        await self.client.hset(settings, mapping={"beat": await self.now_ms(), "unbroken": 1})  # type: ignore[misc]
+
     async def state(self) -> Shown:
-        """Return everything there is, see `tests.support.dump`."""
-        return await dump(self.client)
+        """Return everything there is but the beat, see `tests.support.dump`."""
+        shown = await dump(self.client)
+        settings: dict[str, str] = shown.pop(self.keys.agreement, {})
+        for name in ("beat", "unbroken", "gap", *(("visibility_ms",) if self._made_visibility else ())):
+            settings.pop(name, None)
+        return shown | ({self.keys.agreement: settings} if settings else {})
 
     async def pending(self, source: str | None = None) -> list[tuple[str, str, int]]:
         """Return the pending entries as ``(ID, consumer, count)``."""
@@ -152,7 +164,6 @@ class Scene:
         policy: str = "stream",
         journal: bool = True,
         budget_bytes: int = 10**9,
-        not_after_ms: int | str = 10**15,
         made: int = 0,
         longest_ms: int = 10**9,
         spared: Mapping[str, int] = MappingProxyType({}),
@@ -160,6 +171,8 @@ class Scene:
     ) -> Any:
         """Run ``recover_entries``; return its answer with a row for each entry, see `rows`."""
         keys = self.keys
+        if not await self.client.hexists(keys.agreement, "beat"):  # type: ignore[misc]
+            await self.beats(visibility_ms)
         alone: list[str | int] = [word for pair in spared.items() for word in pair]
         reply = await load_script("reaper", "recover_entries").run(
             self.client,
@@ -169,7 +182,7 @@ class Scene:
             ],
             [
                 fence, keys.group, visibility_ms, max_deliveries, policy, int(journal), 1_000, 7, budget_bytes,
-                not_after_ms, made, longest_ms, int(by_sight), len(spared), *alone, *ids,
+                made, longest_ms, int(by_sight), len(spared), *alone, *ids,
             ],
         )  # fmt: skip
         return one_by_one(reply, [one.split()[0].encode() for one in ids])
@@ -183,7 +196,6 @@ class Scene:
         max_deliveries: int = 3,
         policy: str = "stream",
         journal: bool = True,
-        not_after_ms: int | str = 10**15,
         cursor: str = "-",
         room: int = 100,
         patience_ms: int = 10**6,
@@ -193,6 +205,8 @@ class Scene:
     ) -> Any:
         """Run ``autoclaim``."""
         keys = self.keys
+        if not await self.client.hexists(keys.agreement, "beat"):  # type: ignore[misc]
+            await self.beats(visibility_ms)
         return await load_script("workers.protocol", "autoclaim").run(
             self.client,
             [
@@ -200,7 +214,7 @@ class Scene:
                 keys.agreement, keys.journal, keys.notes,
             ],
             [
-                keys.group, consumer, visibility_ms, max_deliveries, policy, int(journal), 1_000, not_after_ms, cursor,
+                keys.group, consumer, visibility_ms, max_deliveries, policy, int(journal), 1_000, cursor,
                 room, patience_ms, page, budget_bytes, most, *abandoned,
             ],
         )  # fmt: skip

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import hiredis
+from workers.runtime.clock_steps import CLOCK_JUMP_MS
 
 from reaper.settings import RETRY_PART
 from tests.simulation.cast import Actor, Operators, Producers, make_actors
@@ -36,7 +37,6 @@ from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.keys import RESTORED_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
-from workers.runtime.clock_steps import CLOCK_JUMP_MS
 
 logger = logging.getLogger(__name__)
 

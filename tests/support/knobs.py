@@ -1,7 +1,7 @@
 """Lets workers look and extend at once although nothing falls due for an hour.
 
-A visibility timeout of an hour keeps a busy machine out of the outcome. But a worker extends every third of it, looks
-for what stalls once in it, and waits for half a minute on a server that has just started.
+A visibility timeout of an hour keeps a busy machine out of the outcome. But a worker extends every quarter of it, and
+looks for what stalls once in it. (And recovery waits for an hour after the first heartbeat: see `tests.support.beats`.)
 """
 
 import os
@@ -9,7 +9,6 @@ from typing import Protocol
 
 from workers.embedded.walk import Walk
 from workers.loop.heartbeat import Heartbeat
-from workers.runtime import contact
 
 OFTEN_S = 0.1
 HURRY = {"HURRY": "1"}
@@ -35,7 +34,6 @@ def hurry(set_: Set = setattr) -> None:
 
     set_(Walk, "due_in_s", soon)
     set_(Heartbeat, "_period_s", often)
-    set_(contact, "LONGEST_GRACE_MS", 0)
 
 
 def hurry_if_asked() -> None:

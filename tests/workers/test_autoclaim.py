@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from redis.asyncio import Redis
+from workers.runtime.grace import Grace
 
 from tests.conftest import StartProxy, StartServer
 from tests.faults.scene import (
@@ -48,7 +49,6 @@ from workers.protocol.calls.refusals import Refusal
 from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
 from workers.runtime import contact
-from workers.runtime.grace import Grace
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("hurried")]
 

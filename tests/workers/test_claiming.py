@@ -11,6 +11,7 @@ import anyio
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
+from workers.runtime.clock_steps import ClockSteps
 
 from workers.loop.claiming import SELF_RECOVERY_LEAST_MS, Claiming, claim_idle_ms
 from workers.loop.held import Held, Interruption, Source
@@ -29,7 +30,6 @@ from workers.protocol.messages import (
     read_note,
 )
 from workers.runtime.clock import monotonic
-from workers.runtime.clock_steps import ClockSteps
 from workers.settings import WorkerSettings
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from workers.runtime.clock_steps import CLOCK_JUMP_MS
 
 from tests.support.history import read_events
 from tests.support.servers import RedisServer
@@ -16,7 +17,6 @@ from workers import Worker
 from workers.protocol.calls import recovery
 from workers.protocol.messages import Redelivery, text
 from workers.runtime.clock import monotonic
-from workers.runtime.clock_steps import CLOCK_JUMP_MS
 
 pytestmark = pytest.mark.anyio
 

@@ -118,7 +118,6 @@ class Reader(Part):
             self._stock_taken = self._membership.joins
             self._adoption.take_stock()
             self._may_be_behind()
-        self._stalled.redis_is_asked()
         if self._claiming.is_left:  # before stock is taken, which would run what is to be given back
             deliveries = await self._count_read(self._claiming.left())
         elif free and self._adoption.is_due and not self._stalled.is_under_way:
@@ -129,7 +128,6 @@ class Reader(Part):
         else:
             deliveries = await self._count_read(self._read(free))
             self.has_read = was_read = True
-        self._stalled.redis_answered(was_read=was_read)
         hold_all(deliveries)
         for source in self._membership.both:
             source.is_read()
@@ -183,7 +181,6 @@ class Reader(Part):
         plan = self._planner.plan(sources, min(free, self._settings.read_count or free))
         may_block = plan.blocks and self.has_read  # the first read shows at once whether we may
         block_ms = self._block_ms(free) if may_block else 0
-        self._stalled.redis_is_asked(block_ms / 1000)
 
         async def send(more: Sequence[str | int] = ()) -> Any:
             return await self._connection.execute_command(
@@ -211,19 +208,15 @@ class Reader(Part):
 
     def _block_ms(self, free: int) -> int:
         """Return how long a read may block: until there is something else to do. Never 0: that is for ever."""
-        longest = SUSPECT_WAIT_MS if self._adoption.is_waiting else self._longest_block_ms
+        longest = SUSPECT_WAIT_MS if self._adoption.is_waiting else BLOCK_MS
         return max(1, min(longest, round(min(self._stalled.due_in_s(free), BLOCK_MS) * 1000)))
-
-    @property
-    def _longest_block_ms(self) -> int:
-        return min(BLOCK_MS, round(min(self._stalled.longest_silence_s, BLOCK_MS) * 1000))
 
     @contextmanager
     def _timed(self, block_ms: int) -> Iterator[None]:
         """See to it that a read which blocks for less than usual ends in time: the server itself may be 100 ms late."""
         self._is_blocking = block_ms > 0
         try:
-            if not 0 < block_ms < self._longest_block_ms:
+            if not 0 < block_ms < BLOCK_MS:
                 yield
                 return
             timer = asyncio.get_running_loop().call_later(block_ms / 1000, self.look_again)
@@ -274,7 +267,6 @@ class Reader(Part):
     async def _recover_from(self, error: Exception, failures: int) -> None:
         self._membership.lost_sight()
         self._may_be_behind()
-        self._stalled.redis_failed(error)
         # A reply may have been lost, and deliveries with it.
         self._adoption.take_stock(claimed=self._claiming.has_lost_a_reply())
         group_is_gone = meaning_of(error) is Meaning.NO_GROUP
