@@ -147,7 +147,7 @@ if consumer ~= '' then
   local former = read_word(redis.call('HGET', agreement, field) or '')
   local visibility = whole_number(agreed[2], nil) or tonumber(knew[2])
   -- What it has proven while it went by other group settings says nothing: by which ones it was judged then, nobody can tell.
-  local is_same = former and former.version == version and former.visibility >= visibility
+  local is_same = former and former.version == version and former.visibility == visibility
   since = is_same and math.min(former.since, at) or at
   local limit = whole_number(agreed[3], nil) or tonumber(knew[3])
   redis.call('HSET', agreement, field, written_word({
