@@ -1,11 +1,11 @@
-"""The command ``reaper``, also as ``python -m reaper``: heeds signals, and then imports what it is made of."""
+"""The command ``reaper``, also as ``python -m reaper``: handles signals first, then imports its parts."""
 
 from workers.runtime.entrance import enter
 
 
 def main() -> None:
-    """Run what was typed."""
-    enter(services=("run", "pipeline ingest"), reloading=("run",))
+    """Run the command line."""
+    enter(services=("run", "pipeline ingest"))
     from reaper.cli.main import main as reaper
 
     reaper(prog_name="reaper")

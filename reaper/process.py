@@ -16,7 +16,6 @@ from reaper.web.serve import serving_health
 from reaper.web.vitals import ReaperCondition
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.entrance import was_hung_up
 from workers.runtime.garbage import collect_seldom
 from workers.runtime.service_manager import reporting_to_service_manager
 from workers.runtime.signals import received
@@ -66,8 +65,6 @@ async def _obey_signals(
     stopping = False
     with received(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         task_status.started()
-        if was_hung_up():  # after the settings were read, perhaps
-            _reload(reaper, load)
         async for number in signals:
             if number == signal.SIGHUP:
                 _reload(reaper, load)

@@ -1,10 +1,10 @@
-"""The command ``worker``, also as ``python -m workers``: heeds signals, and then imports what it is made of."""
+"""The command ``worker``, also as ``python -m workers``: handles signals first, then imports its parts."""
 
 from workers.runtime.entrance import enter
 
 
 def main() -> None:
-    """Run what was typed."""
+    """Run the command line."""
     enter(services=("run",))
     from workers.cli import main as worker
 

@@ -13,7 +13,6 @@ import click
 
 from workers.health import WorkerCondition, serving_health
 from workers.program import clashing_folder, load_worker, warning_about
-from workers.runtime.entrance import leave_with
 from workers.runtime.event_loop import run_in
 from workers.runtime.garbage import collect_seldom
 from workers.runtime.logs import log_to_stderr
@@ -72,8 +71,6 @@ async def _run(worker: Worker) -> None:
     collect_seldom()
     async with serving_health(worker), reporting_to_service_manager(partial(WorkerCondition, worker)):
         await worker.run(handle_signals=True)
-        if worker.was_forced:
-            leave_with(FORCED_EXIT)
 
 
 def _exit(code: int) -> None:

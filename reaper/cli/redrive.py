@@ -18,7 +18,7 @@ from workers.protocol.calls.refusals import explained
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import counted
 from workers.runtime.options import examples, tell_with_error
-from workers.runtime.printing import acting, show, show_json
+from workers.runtime.printing import show, show_json
 from workers.telemetry.setup import exported
 
 INCOMPLETE_EXIT = 1
@@ -74,7 +74,7 @@ async def redrive_dead_letters(
         redrive_as_set(settings), max_generation=None if force else max_generation, dry_run=dry_run, rate=rate
     )
     what = choose(ids, reason=reason, signature=signature, everything=everything)
-    with exported("reaper"), acting():
+    with exported("reaper"):
         counts = await _redrive(settings, pair, what, how, machine)
     complete = set(counts) <= {RedriveOutcome.REDRIVEN}
     context.exit(0 if complete else INCOMPLETE_EXIT)

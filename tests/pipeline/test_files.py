@@ -1,8 +1,6 @@
 """What a task writes: a file for each day, and what it says of them."""
 
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -10,17 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from reaper.pipeline.lake import files
 from reaper.pipeline.lake.events import RAW
 from reaper.pipeline.lake.files import FileWriter
-from reaper.pipeline.lake.ingest import travel_along
-from reaper.pipeline.lake.source import FILES, FOLDER, JournalSource
-from tests.conftest import StartServer
-from tests.pipeline.journals import JOURNAL, write_events, write_raw
 
 DAYS = (date(2023, 11, 14), date(2023, 11, 15))
 
@@ -95,31 +87,3 @@ def test_a_task_that_is_tried_again_writes_other_files(tmp_path: Path) -> None:
     before = told(tmp_path, letters(DAYS[0]))
     after = told(tmp_path, letters(DAYS[0]))
     assert before[DAYS[0]][0] != after[DAYS[0]][0]
-
-
-_ALONE = """
-import pickle, sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("reaper", "workers"):
-            raise ImportError(name)
-sys.meta_path.insert(0, Absent())
-reader, share = pickle.load(sys.stdin.buffer)
-(told,) = reader.read(share)
-print(told.column("rows").to_pylist())
-"""
-
-
-def test_what_tasks_run_travels_with_the_query(start_server: StartServer, tmp_path: Path) -> None:
-    server = start_server()
-    travel_along()
-    write_events(server, 5)
-    write_raw(server, JOURNAL, {"event": "acked", "job": "j", "data": "{"})
-    source = JournalSource({"url": server.url, "stream": JOURNAL, FOLDER: str(tmp_path), FILES: "2"})
-    reader = source.streamReader(StructType())
-    start = reader.initialOffset()
-    (share,) = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
-    reader.stop()
-    shipped = cloudpickle.dumps((source.streamReader(StructType()), share))  # type: ignore[no-untyped-call]
-    run = subprocess.run([sys.executable, "-c", _ALONE], input=shipped, capture_output=True, check=False)
-    assert (run.returncode, run.stdout) == (0, b"[5, 1]\n"), run.stderr

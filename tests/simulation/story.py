@@ -11,6 +11,8 @@ from tests.simulation.plays import Play
 
 REAPER, EMBEDDED, CLAIM = "reaper", "embedded", "claim"
 IN_PLACE = "in-place"
+WRITE = "write"
+"""Denied in place of a command: a server that lacks replicas takes no writes (`min-replicas-to-write`)."""
 VERSIONS = ("6.2", "7.0", "8.2", "8.4", "8.6", "8.8")
 
 

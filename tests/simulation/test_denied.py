@@ -9,8 +9,7 @@ import pytest
 
 from tests.simulation.play import play
 from tests.simulation.plays import Act
-from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, NewJob, Setting, Step, Story
-from tests.simulation.world import WRITE
+from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, WRITE, NewJob, Setting, Step, Story
 
 SEEDS = range(589872, 589872 + 5)
 """Without a wait after the refusal, some of these go wrong in each setting."""

@@ -216,7 +216,7 @@ def test_what_the_server_has_lost_that_a_worker_has_is_taken_from_nobody(
         world.command("XCLAIM", key, GROUP, "another", 0, entry_id, "FORCE")
 
     world.run(play_it)
-    assert any(sentence.startswith("I8: job job-002 was taken") for sentence in world.findings.sentences) is is_robbed
+    assert any(sentence.startswith("I2: job job-002 was taken") for sentence in world.findings.sentences) is is_robbed
 
 
 @pytest.mark.parametrize(("holder", "is_robbed"), [(RESTORED_CONSUMER, False), ("another", True)])
@@ -235,7 +235,7 @@ def test_who_puts_back_what_nobody_has_robs_nobody(make: Make, holder: str, is_r
         world.command("XCLAIM", KEYS.stream, GROUP, holder, 0, entry_id, "FORCE")
 
     world.run(put_back)
-    assert any(sentence.startswith("I8: job job-001 was taken") for sentence in world.findings.sentences) is is_robbed
+    assert any(sentence.startswith("I2: job job-001 was taken") for sentence in world.findings.sentences) is is_robbed
 
 
 @pytest.mark.parametrize("is_away", [True, False])

@@ -6,11 +6,12 @@ from unittest import mock
 import pytest
 
 from tests.simulation import stillness as stillness_module
+from tests.simulation.cast import OurWorker
 from tests.simulation.conftest import Make
 from tests.simulation.places import GROUP, KEYS, URL
 from tests.simulation.plays import Act
 from tests.simulation.stillness import Stillness
-from tests.simulation.story import NewJob, Setting, Story
+from tests.simulation.story import NewJob, Setting, Step, Story
 from tests.simulation.world import World
 from tests.support.invariants import Execution
 from workers.protocol.connection import commands_client
@@ -104,7 +105,7 @@ def test_what_others_take_from_a_worker_that_lives_is_met(make: Make) -> None:
 
     world.run(rob)
     [sentence] = world.findings.sentences
-    assert sentence.startswith("I8: job job-001 was taken from worker-1#1, which proved 0.")
+    assert sentence.startswith("I2: job job-001 was taken from worker-1#1, which was silent for 0.")
 
 
 @pytest.mark.parametrize(
@@ -134,70 +135,89 @@ def test_a_worker_that_let_its_word_end_lives_by_what_is_agreed_on_and_one_whose
     assert len(world.findings.sentences) == is_robbed
 
 
-def test_a_step_ahead_is_unknown_to_those_who_were_started_after_it_alone(make: Make) -> None:
-    world = make(Story(1, Setting(workers=1, replicas=1), (), (), 60.0))
-    world.begin()
-
-    async def pass_time() -> None:
-        await asyncio.sleep(5)
-        world.clock.step(90.0)
-        await asyncio.sleep(5)
-        world.kill("worker-1", again_after_s=1.0)
-        await asyncio.sleep(5)
-        for caller, since, unseen_s in (
-            ("reaper-1#1", 3.0, 0.0),  # it was there, and is to know
-            ("worker-1#2", 3.0, 90.0),
-            ("worker-1#2 (heartbeat)", 3.0, 90.0),
-            ("worker-1#2", 7.0, 0.0),  # what was touched after the step looks no older
-            ("", 3.0, 0.0),
-        ):
-            world.witness.caller = caller
-            assert world.step_unseen_by_caller_s(since) == unseen_s
-
-    world.run(pass_time)
-
-
-@pytest.mark.parametrize(("by_s", "unseen_s"), [(1.0, 1.0), (5.0, 5.0), (5.1, 0.0), (-1.0, 0.0)])
-def test_a_step_of_a_few_seconds_is_told_from_a_slow_answer_by_nobody(make: Make, by_s: float, unseen_s: float) -> None:
-    world = make(Story(1, Setting(workers=1, replicas=1), (), (), 60.0))
-    world.begin()
-
-    async def pass_time() -> None:
-        await asyncio.sleep(5)
-        world.clock.step(by_s)
-        for since, expected in ((3.0, unseen_s), (7.0, 0.0)):
-            for caller in ("reaper-1#1", "worker-1#1"):
-                world.witness.caller = caller
-                assert world.step_unseen_by_caller_s(since) == expected
-
-    world.run(pass_time)
+LIVES_S = 60.0
 
 
 @pytest.mark.parametrize(
-    ("back_at", "ahead_at", "elected_at", "since", "unseen_s"),
+    ("silent", "unserved", "ahead_s", "is_robbed"),
     [
-        (5.0, 10.0, 12.0, 8.0, 60.0),
-        (5.0, 10.0, 12.0, 11.0, 0.0),  # touched after both
-        (5.0, 10.0, 9.0, 8.0, 0.0),  # it led when the clock was set ahead
-        (5.0, 30.0, 31.0, 8.0, 0.0),  # a follower has looked in between
+        (0.9, 0.0, 0.0, True),
+        (1.1, 0.0, 0.0, False),
+        (1.1, 0.3, 0.0, False),  # an outage of less than a third is not noticed
+        (1.1, 0.5, 0.0, True),
+        (3.0, 2.5, 0.0, True),
+        (3.2, 2.5, 0.0, False),
+        (0.7, 0.0, 0.4 * LIVES_S, False),  # nor is a step of the clock
+        (0.7, 0.0, 0.2 * LIVES_S, True),  # it does not seem silent for long enough
+        (0.5, 0.0, 3600.0, True),
+        (0.5, 0.0, -3600.0, True),
     ],
 )
-def test_what_a_follower_can_not_see_is_a_clock_that_was_set_back_and_ahead_again(
-    make: Make, back_at: float, ahead_at: float, elected_at: float, since: float, unseen_s: float
+def test_a_live_worker_is_robbed_that_could_not_be_served_for_long_enough(
+    make: Make, silent: float, unserved: float, ahead_s: float, is_robbed: bool
 ) -> None:
-    """It looks at the server's clock twice in a lease of 30 s (seed 4000947)."""
-    world = make(Story(1, Setting(workers=1, replicas=1, lease_s=30.0), (), (), 60.0))
+    """``silent`` and ``unserved`` are parts of its visibility timeout, since its last heartbeat."""
+    world = make(Story(1, Setting(workers=1, replicas=0, visibility_s=LIVES_S), (), (), 60.0))
+    world.begin()
+
+    async def pass_time() -> bool:
+        await asyncio.sleep(5)
+        proven = world.loop.now - 0.001
+        world.freeze_server(unserved * LIVES_S)
+        world.clock.step(ahead_s)
+        await asyncio.sleep(silent * LIVES_S)
+        worker = world.actors["worker-1"]
+        assert isinstance(worker, OurWorker)
+        return bool(worker._early(proven))
+
+    assert world.run(pass_time) is is_robbed
+
+
+@pytest.mark.parametrize(("silent", "is_robbed"), [(0.45, True), (0.55, False)])
+def test_a_lost_heartbeat_excuses_a_recovery_after_half_a_timeout(make: Make, silent: float, is_robbed: bool) -> None:
+    world = make(Story(1, Setting(workers=1, replicas=0, visibility_s=LIVES_S), (), (), 60.0))
+    world.begin()
+
+    async def pass_time() -> bool:
+        await asyncio.sleep(20)
+        world.restart_server(0.0, lose_last_ms=5_000)
+        worker = world.actors["worker-1"]
+        assert isinstance(worker, OurWorker)
+        proven = world.loop.now - 1.0
+        await asyncio.sleep(silent * LIVES_S - 1.0)
+        return bool(worker._early(proven))
+
+    assert world.run(pass_time) is is_robbed
+
+
+@pytest.mark.parametrize(
+    ("fault", "seconds", "unserved_s"),
+    [
+        ("freeze", 3.0, 3.0),
+        ("restart", 3.0, 3.0),
+        ("failover", 3.0, 3.0),
+        ("load", 3.0, 3.1),
+        ("deny xclaim", 3.0, 3.0),
+        ("deny write", 3.0, 3.0),
+        ("deny xadd", 3.0, 0.0),  # a heartbeat needs no such right
+        ("memory", 3.0, 0.0),
+        ("freeze", 30.0, 5.0),  # it is healed meanwhile
+    ],
+)
+def test_time_without_service_is_noted(make: Make, fault: str, seconds: float, unserved_s: float) -> None:
+    kind, _, value = fault.partition(" ")
+    step = Step(5.0, kind, "", seconds, value or (100 if kind == "failover" else None))
+    world = make(Story(1, Setting(workers=1, replicas=1), (), (step,), 10.0))
     world.begin()
 
     async def pass_time() -> None:
-        await asyncio.sleep(1)
-        world.clock.steps[:] = [(back_at, -60.0), (ahead_at, 90.0)]
-        world.witness.elected_at = elected_at
-        for caller, expected in (("reaper-1#1", unseen_s), ("worker-1#1", 0.0)):
-            world.witness.caller = caller
-            assert world.step_unseen_by_caller_s(since) == expected
+        await asyncio.sleep(10)
+        world.heal()
+        await asyncio.sleep(5)
 
     world.run(pass_time)
+    assert world.unserved.seconds_since(0.0) == pytest.approx(unserved_s, abs=0.01)
+    assert world.unserved.seconds_since(10.0) == pytest.approx(0.0, abs=0.01)
 
 
 def test_what_stands_still_while_nothing_befalls_anybody_is_met_and_that_status_is_content(make: Make) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from reaper.drill.clock import ServerClock as RealClock
 from tests.simulation.server import ModelServer
 from tests.simulation.server.streams import Stream
 from tests.simulation.server.versions import KNOWN
 from tests.simulation.server.words import id_text
+from tests.support.clock import ServerClock as RealClock
 from tests.support.patience import PATIENCE_S, scaled
 from tests.support.servers import RedisServer
 from workers.protocol.scripts import Script

@@ -97,8 +97,6 @@ class Witness:
         self._holders: dict[int, str] = {}
         """By token: the process that has recovered in its name."""
         self._fence = 0
-        self.elected_at = -inf
-        """When the latest term installed its fence, in seconds of the story."""
         self.caller = ""
         """Whose command runs; '' where it is nobody's."""
         self.steps = 0
@@ -273,7 +271,6 @@ class Witness:
                     f"I3: the fence {text(words[2])} follows {before}:{self._fences.get(before)}", self.when
                 )
             self._fence = max(before, number)
-            self.elected_at = self._world.loop.now
 
     # ---- what is judged
 

@@ -17,7 +17,6 @@ from typing import Any
 import hiredis
 from workers.runtime.clock_steps import CLOCK_JUMP_MS
 
-from reaper.settings import RETRY_PART
 from tests.simulation.cast import Actor, Operators, Producers, make_actors
 from tests.simulation.drops import Drops
 from tests.simulation.entropy import number_tasks
@@ -29,8 +28,9 @@ from tests.simulation.server import ModelServer, Session
 from tests.simulation.server.streams import Pending, Stream
 from tests.simulation.server.words import entry_id as number_of
 from tests.simulation.server.words import id_text
-from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, Story
+from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, WRITE, Story
 from tests.simulation.undisturbed import take_down
+from tests.simulation.unserved import Unserved
 from tests.simulation.witness import Witness
 from tests.support.invariants import Execution
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
@@ -40,13 +40,9 @@ from workers.protocol.messages import pair_up, read_metadata, text
 
 logger = logging.getLogger(__name__)
 
-DENIED = ("xreadgroup", "evalsha", "xpending", "xack", "xadd", "get", "set", "hget", "zadd", "subscribe", "info")
-"""Commands that a story may take from everybody."""
 LISTS_CONSUMERS = b"\r\nCONSUMERS\r\n"
 """In the request of a leader that looks whose consumers are missing."""
 MOST_CLIENTS = 10_000
-WRITE = "write"
-"""What a server is told to let nobody do that lacks replicas (`min-replicas-to-write`)."""
 LOADS_AFTER_S = 0.1
 SUPERVISED_S = (1.0, 3.0)
 """How soon a process that ended by itself is started again."""
@@ -87,6 +83,10 @@ class WallClock:
             self.set_back_s -= seconds
             self.set_back_at = self._loop.now
 
+    def set_ahead_since_s(self, since: float) -> float:
+        """Return by how much it was set ahead since then, all in all."""
+        return sum(by_s for at, by_s in self.steps if at > since and by_s > 0)
+
     def restarted(self) -> None:
         """Count the uptime from now on."""
         self._started_s = self.now_us() / 1e6
@@ -125,6 +125,7 @@ class World:
         self.clock = WallClock(self.loop, self.server_process)
         self.witness = Witness(self)
         self.server = self._watched(ModelServer(version=story.setting.version, clock=self.clock))
+        self.unserved = Unserved(lambda: self.loop.now)
         self.network = Network(self.loop, Random(f"network {story.seed}"), self._accept, self.server_process)
         self.network.watch = self._hear
         self.network.answered = self._blame_what_is_handed_out
@@ -221,7 +222,6 @@ class World:
         if (actor.process is not None and not actor.process.dead) or not actor.is_wanted:
             return
         actor.incarnation += 1
-        actor.launched_at = self.loop.now
         process = actor.process = Process(self.loop, f"{role}#{actor.incarnation}", role=role)
         task = process.start(actor.run(process))
         task.add_done_callback(lambda task: self._ended(actor, process, task), context=self.context)
@@ -360,32 +360,6 @@ class World:
             for execution in actor.in_hand():
                 self.ledger.blame(execution)
 
-    def step_unseen_by_caller_s(self, since: float) -> float:
-        """Return by how much the server's clock was set ahead after ``since``, before whose command runs was started.
-
-        A process that starts after such a step knows of none (decision 28): what was touched before looks so much
-        older to it. Nobody tells a step of a few seconds from a slow answer (seed 4050844). Of all others it is asked
-        that they know, but for a replica of what took back a step back before it was elected, since it looked at the
-        clock as a follower (seed 4000947).
-        """
-        for actor in self.actors.values():
-            if actor.process is not None and self.witness.caller.partition(" ")[0] == actor.process.name:
-                steps = (
-                    by_s
-                    for at, by_s in self.clock.steps
-                    if since < at and (at <= actor.launched_at or 0 < by_s * 1000 <= CLOCK_JUMP_MS)
-                )
-                undone_s = self._undone_between_looks_s(since) if actor.role.startswith("reaper") else 0.0
-                return max(0.0, sum(steps), undone_s)
-        return 0.0
-
-    def _undone_between_looks_s(self, since: float) -> float:
-        """Return how far the server's clock was set back and ahead again before the latest term, between two looks."""
-        looks_every_s = self.story.setting.lease_s * RETRY_PART
-        unseen = [(at, by_s) for at, by_s in self.clock.steps if 0.0 <= self.witness.elected_at - at <= looks_every_s]
-        back_s = -sum(by_s for _, by_s in unseen if by_s < 0)
-        return min(back_s, sum(by_s for at, by_s in unseen if by_s > 0 and at > since))
-
     # ---- operators
 
     def operate(self, what: str, errand: Callable[[], Awaitable[None]]) -> None:
@@ -428,17 +402,18 @@ class World:
     def freeze_server(self, seconds: float) -> None:
         """Let the server stand still."""
         self.server_process.pause()
+        self.unserved.begins("frozen")
         self.later(seconds, self.thaw_server)
 
     def thaw_server(self) -> None:
         """Let the server go on."""
         self.server_process.resume()
+        self.unserved.ends("frozen")
         self.network.server_goes_on()
 
     def restart_server(self, seconds: float, *, lose_last_ms: int = 0) -> None:
         """End the server, and start it again later."""
-        self.network.refusing = True
-        self.network.drop_all()
+        self._server_is_away()
         held = self._holders()
         self.server.restart(lose_last_ms)
         if lose_last_ms:
@@ -448,16 +423,21 @@ class World:
             self._note_what_nobody_holds()
         self.later(seconds, self._server_is_back)
 
+    def _server_is_away(self) -> None:
+        self.network.refusing = True
+        self.unserved.begins("away")
+        self.network.drop_all()
+
     def _server_is_back(self) -> None:
         if self.network.refusing:
             self.clock.restarted()
             self.network.refusing = False
+            self.unserved.ends("away")
             self.say("The server is there again.")
 
     def fail_over(self, seconds: float, *, lag_ms: int) -> None:
         """End the server; a replica that lags takes its place."""
-        self.network.refusing = True
-        self.network.drop_all()
+        self._server_is_away()
         held = self._holders()
         self.server = self._watched(self.server.copy(lag_ms=lag_ms))
         self.server.readonly(is_replica=False)
@@ -623,7 +603,13 @@ class World:
         self.restart_server(LOADS_AFTER_S)
         server = self.server
         server.loading(is_loading=True)
-        self.later(LOADS_AFTER_S + seconds, lambda: server.loading(is_loading=False))
+        self.unserved.begins("loading")
+
+        def loaded() -> None:
+            server.loading(is_loading=False)
+            self.unserved.ends("loading")
+
+        self.later(LOADS_AFTER_S + seconds, loaded)
 
     def flush(self) -> None:
         """Delete everything, as anybody may."""
@@ -631,6 +617,10 @@ class World:
         self.note_what_is_lost()
 
     def _let_everybody(self, command: str, *, do: bool) -> None:
+        if do:
+            self.unserved.ends(command)
+        else:
+            self.unserved.denied(command)
         if command == WRITE:
             self.server.lacks_replicas = not do
         elif do:
@@ -639,22 +629,9 @@ class World:
             self.server.revoke("default", command)
 
     def deny(self, command: str, seconds: float) -> None:
-        """Take everybody the right to a command (or, by `WRITE`, let the server take no writes), for some time.
-
-        Nobody can prove his life then, and whoever was refused something knows. A process that starts as the right is
-        given back does not: it finds what looks like the work of dead workers.
-        """
-        processes = {role: actor.incarnation for role, actor in self.actors.items()}
+        """Take everybody the right to a command (or, by `WRITE`, let the server take no writes), for some time."""
         self._let_everybody(command, do=False)
-
-        def give_back() -> None:
-            self._let_everybody(command, do=True)
-            others = {role: actor.incarnation for role, actor in self.actors.items()} != processes
-            if others and seconds > min(self.visibilities):
-                for role in self.actors:
-                    self.blame_what_is_in_hand(role)
-
-        self.later(seconds, give_back)
+        self.later(seconds, lambda: self._let_everybody(command, do=True))
 
     def refuse_writes(self, seconds: float) -> None:
         """Let the server's memory be full."""
@@ -696,8 +673,9 @@ class World:
         self.server.fill(full=False)
         self.server.loading(is_loading=False)
         self._take_all_clients(self.server)
-        for command in DENIED:
-            self.server.grant("default", command)
+        self.server.denied.clear()
+        self.server.lacks_replicas = False
+        self.unserved.all_end()
         for role, actor in self.actors.items():
             self.network.release(role)
             if actor.process is not None and not actor.process.dead:

@@ -17,7 +17,7 @@ from tests.support.waiting import happens, wait_until
 from workers.testing.processes import launch
 
 ROOT = Path(__file__).resolve().parents[2]
-_SETTINGS = ("REAPER_", "WORKER_")
+_SETTINGS = ("REAPER_", "REDIS_URL")
 
 
 class Running:

@@ -536,8 +536,8 @@ async def _said_to_newcomers(connection: AbstractConnection) -> str:
     return ""
 
 
-_ADDRESS = "Start one there, or set redis_url (REAPER_REDIS_URL; for a worker WORKER_REDIS_URL) to the right address."
-_AUTHORITY = "(REAPER_REDIS_CA_FILE; for a worker WORKER_REDIS_CA_FILE)"
+_ADDRESS = "Start one there, or set redis_url (REAPER_REDIS_URL) to the right address."
+_AUTHORITY = "(REAPER_REDIS_CA_FILE)"
 _OF_TLS = (
     ("certificate has expired", "Renew its certificate."),
     ("certificate is not valid for", "Write the name that its certificate is for in redis_url."),

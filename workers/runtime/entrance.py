@@ -1,86 +1,46 @@
-"""What signals do before a process of ours has begun its work, and after it has ended it.
+"""Signals while a program is still being imported. A program imports this module first, and it imports nothing of ours.
 
-A program imports this first, and nothing of ours is imported here: what follows takes half a second, in which Python
-itself would die of SIGTERM and SIGHUP (as process 1 of a container it would not even notice the former), and answer
-Ctrl-C by a traceback. What is left is Python's own beginning, before any line of ours.
+The imports take half a second. Without this module, process 1 of a container would ignore SIGTERM in that time, SIGHUP
+would end a replica, and Ctrl-C would print a traceback.
 """
 
 import os
 import signal
 import sys
-import threading
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from types import FrameType
 from typing import Any
 
 INTERRUPTED_EXIT = 130
-"""Exit code after Ctrl-C, as shells know it, of whatever does not take it as the word to end in good order."""
+"""Exit code after Ctrl-C, as in shells, of every command but a service."""
 
 
-class _Entrance:
-    is_ours = False
-    """A program of ours has begun here, and nobody else's, in which signals are none of our business."""
-    is_service = False
-    """Signals are its own business: nobody types Ctrl-C at it to interrupt it."""
-    code = 0
-    """Exit code where it is told to end while nothing is under way."""
-    was_hung_up = False
+def enter(*, services: Collection[str]) -> None:
+    """Set the handlers. ``services``: the first words of commands that SIGTERM and SIGINT end with exit code 0.
 
-
-_entrance = _Entrance()
-
-
-def enter(*, services: Collection[str], reloading: Collection[str] = ()) -> None:
-    """Heed signals from now on. Commands are named by the words after the program's name, two at most.
-
-    SIGTERM and SIGINT end ``services`` with exit code 0. Commands in ``reloading`` learn later that SIGHUP came
-    (`was_hung_up`). A signal that is ignored already stays ignored, as `nohup` expects it.
+    A signal that is ignored already stays ignored, as `nohup` expects it.
     """
-    _entrance.is_ours = True
-    typed = {" ".join(sys.argv[1:2]), " ".join(sys.argv[1:3])}
-    _entrance.is_service = not typed.isdisjoint(services)
-    _entrance.code = 0 if _entrance.is_service else INTERRUPTED_EXIT
-    _heed(signal.SIGINT, _leave)
-    if _entrance.is_service:
-        _heed(signal.SIGTERM, _leave)
-    if not typed.isdisjoint(reloading):
-        _heed(signal.SIGHUP, _note_hang_up)
+    is_service = not {" ".join(sys.argv[1:2]), " ".join(sys.argv[1:3])}.isdisjoint(services)
+    _handle(signal.SIGINT, _leave if is_service else _interrupt)
+    if is_service:
+        _handle(signal.SIGTERM, _leave)
+        _handle(signal.SIGHUP, signal.SIG_IGN)
 
 
-def _heed(number: signal.Signals, handler: Any) -> None:
+def _handle(number: signal.Signals, handler: Any) -> None:
     if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
         signal.signal(number, handler)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    os._exit(_entrance.code)
+    os._exit(0)
 
 
-def _note_hang_up(_number: int, _frame: FrameType | None) -> None:
-    _entrance.was_hung_up = True
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED_EXIT)
 
 
-def was_hung_up() -> bool:
-    """Tell whether SIGHUP came before anybody listened for it."""
-    return _entrance.was_hung_up
-
-
-def leave_with(code: int) -> None:
-    """Have a signal that comes after the work end the process with ``code``."""
-    _entrance.code = code
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Have Ctrl-C raise KeyboardInterrupt in this block, wherever it is; else, and in services, nothing."""
-    is_meant = _entrance.is_ours and not _entrance.is_service and threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT)
-    if not is_meant or not callable(before):  # ignored, or set by somebody who is not Python
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+def has_entered() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt from now on, unless the command is a service."""
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

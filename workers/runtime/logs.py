@@ -6,14 +6,12 @@ What is logged quotes what came from outside. So a record is one line, whatever 
 
 import json
 import logging
-import select
-import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
 from opentelemetry import trace
 
-from workers.protocol.messages import counted, on_one_line
+from workers.protocol.messages import on_one_line
 
 CONSOLE, JSON = "console", "json"
 LOG_FORMATS = (CONSOLE, JSON)
@@ -21,11 +19,6 @@ LOG_FORMATS = (CONSOLE, JSON)
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 INDENT = "  "
 """Before each line of a traceback: an error's text that holds newlines forges no log line."""
-
-READER_PATIENCE_S = 1.0
-"""For so long a process waits for whoever reads its log; after that, its lines are lost until somebody does."""
-_PIECE = 1_000
-"""Characters that are written at once: no more bytes than a pipe with any room has room for (4096)."""
 
 
 def span_ids() -> dict[str, str]:
@@ -76,54 +69,9 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(facts)
 
 
-class _Unhindered(logging.StreamHandler[TextIO]):
-    """Waits once for whoever reads standard error, and not for long: a terminal that is stopped would stop us, too.
-
-    What nobody takes is lost, and counted in the next line that somebody does.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(sys.stderr)
-        self._lost = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write the line, unless nobody takes it."""
-        try:
-            lines = [self.format(record)]
-            if self._lost:
-                told = f"{counted(self._lost, 'log line was', 'log lines were')} lost: nobody read them"
-                lines.insert(
-                    0, self.format(logging.LogRecord(__name__, logging.WARNING, __file__, 0, told, None, None))
-                )
-                lines.insert(0, "")  # the last one may be torn
-            text = "\n".join([*lines, ""])
-            for start in range(0, len(text), _PIECE):
-                if not self._is_taken():
-                    self._lost += 1
-                    return
-                self.stream.write(text[start : start + _PIECE])
-                self.stream.flush()
-        except Exception:  # noqa: BLE001 - logging says what follows
-            self.handleError(record)
-        else:
-            self._lost = 0
-
-    def _is_taken(self) -> bool:
-        """Tell whether a piece can be written without waiting for longer than we may."""
-        try:
-            number = self.stream.fileno()
-        except (OSError, ValueError):  # in tests it is no file
-            return True
-        if not hasattr(select, "poll"):
-            return True
-        place = select.poll()
-        place.register(number, select.POLLOUT)
-        return bool(place.poll(0 if self._lost else READER_PATIENCE_S * 1000))
-
-
 def handler_for(log_format: str) -> logging.StreamHandler[TextIO]:
     """Return what writes log lines to standard error, as it is now."""
-    handler = _Unhindered()
+    handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == JSON else ConsoleFormatter())
     return handler
 

@@ -4,6 +4,7 @@ A flag that is not given stays None, so that `workers.runtime.settings.load_sett
 read and checked there, by the same rules as those from the environment and the file.
 """
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,10 +16,9 @@ import click
 from pydantic.fields import FieldInfo
 
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
-from workers.runtime.entrance import INTERRUPTED_EXIT, interruptible
-from workers.runtime.limits import limit_met
+from workers.runtime.entrance import INTERRUPTED_EXIT, has_entered
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
-from workers.runtime.printing import check_stdout, give_up_writing, prepare_outputs, show, show_json
+from workers.runtime.printing import prepare_outputs, show, show_json
 from workers.runtime.settings import Settings
 from workers.runtime.settings_errors import bare_type, choices_of, plain
 
@@ -27,59 +27,39 @@ USAGE_EXIT = 2
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 _TYPED, _DONE, _MACHINE = "stream-reaper.typed", "stream-reaper.done", "machine"
-_HELP = {"--help", "-h", "--version"}
-
-
-@contextmanager
-def _help_written(typed: Sequence[str]) -> Iterator[None]:
-    """Have the help that click prints fail as all that is printed: it knows of readers that are gone, and no more."""
-    is_help = not _HELP.isdisjoint(typed)
-    try:
-        if is_help:
-            check_stdout()
-        yield
-    except OSError as error:
-        if not is_help:
-            raise
-        give_up_writing(error)
 
 
 class Program(click.Group):
-    """What a program's commands are in. Ctrl-C ends whatever runs, without a word: whoever typed it knows.
+    """A program's group of commands. Ctrl-C ends a command without a message.
 
-    Words that make no command are JSON, too, for who asked for that.
+    With ``--json`` a usage error is a JSON document, too.
     """
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
-        """Run what was typed."""
+        """Run the command line."""
         prepare_outputs()
-        return super().main(args, *others, **more)
-
-    def make_context(self, info_name: str | None, args: list[str], *others: Any, **more: Any) -> click.Context:
-        """Read the words."""
-        with _help_written(args):
-            return super().make_context(info_name, args, *others, **more)
+        try:
+            return super().main(args, *others, **more)
+        except OSError as error:  # a full disk, or too many open files
+            machine = "--json" in (sys.argv if args is None else args)
+            show_error(ConfigurationError(f"input or output failed: {error.strerror or error}."), machine=machine)
+            sys.exit(USAGE_EXIT)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep what was typed."""
+        """Keep the words of the command line."""
         ctx.meta[_TYPED] = tuple(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that was typed."""
+        """Run the command."""
+        machine = "--json" in ctx.meta[_TYPED]
         try:
-            with interruptible(), _help_written(ctx.meta[_TYPED]):
-                return super().invoke(ctx)
+            has_entered()
+            return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED_EXIT) from None
-        except (OSError, MemoryError, RuntimeError) as error:
-            limit = limit_met(error)
-            if not limit:
-                raise
-            show_error(ConfigurationError(limit), machine="--json" in ctx.meta[_TYPED])
-            raise click.exceptions.Exit(USAGE_EXIT) from error
         except click.UsageError as error:
-            if not ("--json" in ctx.meta[_TYPED] and error.ctx and _speaks_json(error.ctx.command)):
+            if not (machine and error.ctx and _speaks_json(error.ctx.command)):
                 raise
             show_error(ConfigurationError(error.format_message()), machine=True)
             raise click.exceptions.Exit(USAGE_EXIT) from error
@@ -229,10 +209,8 @@ def show_error(error: StreamReaperError, *, machine: bool) -> None:
     """Print one of our errors: its sentences, each on a line.
 
     For a machine, a document on standard output: ``{"status": "unreachable" | "impossible", "error": …}``, and what
-    `tell_with_error` was given. Where a limit of the system has led to it, that is what is told.
+    `tell_with_error` was given.
     """
-    if limit := limit_met(error):
-        error = ConfigurationError(limit)
     if machine:
         status = "unreachable" if isinstance(error, UnreachableError) else "impossible"
         command = click.get_current_context(silent=True)

@@ -6,7 +6,6 @@ and colours are marked by what nobody outside can spell. And whatever is longer 
 of how much is left out: ``--json`` has it whole.
 """
 
-import errno
 import io
 import json
 import os
@@ -15,25 +14,18 @@ import secrets
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from workers.protocol.messages import counted, on_one_line
-from workers.runtime.entrance import interruptible
 
 _SECRET = secrets.token_hex(8)
 """Of this process alone: text from outside cannot hold a mark."""
 _MARK = re.compile(rf"\x1b<{_SECRET}:([0-9;]*)>")
 LONGEST_LINE = 4_096
 """Characters of one line that are printed for people."""
-UNWRITABLE_EXIT = 2
-UNREAD_EXIT = 141
-"""Exit code, as shells know it (128 and SIGPIPE), where whoever has read standard output reads no more."""
-_STDERR = 2
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
 
 
@@ -73,111 +65,25 @@ def show(*lines: str, err: bool = False, whole: bool = False) -> None:
     """
     if lines:
         longest = None if whole else LONGEST_LINE
-        _echo("\n".join(printable(line, longest) for line in lines), err=err)
+        click.echo("\n".join(printable(line, longest) for line in lines), err=err)
 
 
 def show_json(document: Any) -> None:
     """Print a document for machines, exactly and in ASCII, on one line."""
-    _echo(json.dumps(document, default=str))
-
-
-# --- outputs that are full, closed, or read by nobody any more ----------------------------------------------------
-
-_failures: ContextVar["list[OSError] | None"] = ContextVar("failures", default=None)
-"""Those of the block in which what cannot be printed is told at the end; None outside of any."""
-
-
-def _echo(text: str, *, err: bool = False) -> None:
-    """Print, or end the command: see `give_up_writing`. A reader that hangs can be left by Ctrl-C."""
-    failures = None if err else _failures.get()
-    if failures:
-        return
-    try:
-        if not err:
-            check_stdout()
-        with interruptible():
-            click.echo(text, err=err)
-    except OSError as error:
-        if failures is None:
-            give_up_writing(error)
-        failures.append(error)
-
-
-@contextmanager
-def acting() -> Iterator[None]:
-    """Do all that the block does, whoever reads of it. What could not be printed ends the command afterwards."""
-    failures: list[OSError] = []
-    before = _failures.set(failures)
-    try:
-        yield
-    finally:
-        _failures.reset(before)
-    if failures:
-        give_up_writing(failures[0])
-
-
-class _Nowhere(io.StringIO):
-    """Standard output that was closed before we began. Programs of users print there and are not told, as in Python."""
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-
-def check_stdout() -> None:
-    """Raise OSError where standard output was closed before we began."""
-    if isinstance(sys.stdout, _Nowhere):
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-
-
-def give_up_writing(error: OSError) -> NoReturn:
-    """End the command, as standard output cannot be written to: with a sentence, but where its reader has ended."""
-    sys.stdout = io.StringIO()  # Python, too, writes to it at its end, and would complain
-    if error.errno == errno.EPIPE:
-        raise SystemExit(UNREAD_EXIT) from error
-    click.echo(f"error: standard output cannot be written to: {error.strerror}.", err=True)
-    raise SystemExit(UNWRITABLE_EXIT) from error
-
-
-class _Unfailing(io.RawIOBase):
-    """Standard error that is full, closed, or read by nobody: what is written there is lost, and nothing else happens.
-
-    Python would end with an exit code of its own (120), and whoever tells of an error would meet another one.
-    """
-
-    def fileno(self) -> int:
-        return _STDERR
-
-    def isatty(self) -> bool:
-        return os.isatty(_STDERR)
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        left = memoryview(data).cast("B")
-        with suppress(OSError):
-            while left:
-                left = left[os.write(_STDERR, left) :]
-        return len(data)
+    click.echo(json.dumps(document, default=str))
 
 
 def prepare_outputs() -> None:
-    """Let no command fail for want of a character, or of somebody to tell errors. Called once, at its beginning.
+    """Open closed standard streams, so that no connection gets their numbers, and print what an encoding lacks escaped.
 
-    Nothing else gets the number of a standard place that is closed: a connection to Redis would, and whoever writes
-    there would write into it. Characters that the terminal's encoding lacks are printed by their escapes.
+    Called once, when a command begins.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
-    if sys.stderr is sys.__stderr__:
-        encoding = getattr(sys.stderr, "encoding", None)
-        sys.stderr = io.TextIOWrapper(_Unfailing(), encoding, "backslashreplace", write_through=True)
-    if sys.stdout is None:
-        sys.stdout = _Nowhere()
-    elif isinstance(sys.stdout, io.TextIOWrapper):
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

@@ -11,12 +11,13 @@ however often it is tried, and what an ingester had in its hands when another on
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import wraps
 from pathlib import Path
 from time import time
+from typing import ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -51,6 +52,10 @@ ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 """Variables that say where an object store is; the first that is set counts, for deltalake as well."""
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
 class JoinError(Exception):
     """Files are not what their table says of them."""
 
@@ -59,15 +64,22 @@ class ReplacedError(Exception):
     """Another ingester has taken over the lake."""
 
 
-@contextmanager
-def _panics_are_errors() -> Iterator[None]:
-    """Make a DeltaError of a panic of deltalake's, which is no Exception: nobody who expects an error would see it."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise DeltaError(f"deltalake gave up: {error}") from error
+def _panics_are_errors(method: Callable[P, R]) -> Callable[P, R]:
+    """Make a DeltaError of a panic of deltalake, which is not an Exception and so would pass every handler.
+
+    Spark pickles these methods for its other processes. A decorator that holds a generator cannot be pickled.
+    """
+
+    @wraps(method)
+    def guarded(*args: P.args, **named: P.kwargs) -> R:
+        try:
+            return method(*args, **named)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            raise DeltaError(f"deltalake gave up: {error}") from error
+
+    return guarded
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +97,19 @@ class LakeFile:
 class LakeTable:
     """A handle on the table at ``address``, as it was when the handle was made."""
 
-    @_panics_are_errors()
+    @_panics_are_errors
     def __init__(self, address: str) -> None:
         self.address = address
         self._delta = DeltaTable(address)
 
     @staticmethod
-    @_panics_are_errors()
+    @_panics_are_errors
     def is_at(address: str) -> bool:
         """Tell whether there is such a table."""
         return DeltaTable.is_deltatable(address)
 
     @classmethod
-    @_panics_are_errors()
+    @_panics_are_errors
     def create(cls, address: str, schema: StructType) -> "LakeTable":
         """Make an empty table, or open the one there is, with the columns that it lacks."""
         wanted = arrow_schema(schema)
@@ -115,7 +127,7 @@ class LakeTable:
 
     # --- what is in it ----------------------------------------------------------------------------------------
 
-    @_panics_are_errors()
+    @_panics_are_errors
     def files(self) -> list[LakeFile]:
         """Return the files that count."""
         told = pa.table(self._delta.get_add_actions(flatten=True))
@@ -186,7 +198,7 @@ class LakeTable:
             flush(target.parent)
         return _action(name, size, rows, day)
 
-    @_panics_are_errors()
+    @_panics_are_errors
     def _commit(self, actions: Sequence[AddAction | RemoveAction], *transactions: Transaction) -> None:
         before = self._delta.version()
         properties = CommitProperties(app_transactions=list(transactions), max_commit_retries=_TRIES)
@@ -256,7 +268,7 @@ class LakeTable:
     def _as_upkeep(self) -> Transaction:
         return Transaction(UPKEEP, 1 + (self._delta.transaction_version(UPKEEP) or 0))
 
-    @_panics_are_errors()
+    @_panics_are_errors
     def clean(self, *, thoroughly: bool = False) -> int:
         """Remove files and log entries that nobody needs any more; return how many files.
 

@@ -1,0 +1,48 @@
+"""When the server could serve no heartbeat, whatever the cause: no worker can prove then that it is alive."""
+
+from collections.abc import Callable
+from math import inf
+
+from tests.simulation.story import WRITE
+
+NEEDED = frozenset({"evalsha", "hget", "hmget", "hset", "xack", "xclaim", "xpending", "xrange", WRITE})
+"""A heartbeat needs the right to each of these."""
+
+
+class Unserved:
+    """Periods without service, by cause. Causes may overlap; instants and durations are seconds of the story."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """``now`` returns the instant of the story."""
+        self._now = now
+        self._begun: dict[str, float] = {}
+        self._over: list[tuple[float, float]] = []
+
+    def begins(self, cause: str) -> None:
+        """Note that ``cause`` keeps the server from serving heartbeats from now on."""
+        self._begun.setdefault(cause, self._now())
+
+    def ends(self, cause: str) -> None:
+        """Note that ``cause`` is over. Does nothing if it was not noted."""
+        if cause in self._begun:
+            self._over.append((self._begun.pop(cause), self._now()))
+
+    def denied(self, command: str) -> None:
+        """Note that everybody loses the right to ``command``."""
+        if command in NEEDED:
+            self.begins(command)
+
+    def all_end(self) -> None:
+        """Note that the server serves everything again."""
+        for cause in list(self._begun):
+            self.ends(cause)
+
+    def seconds_since(self, since: float) -> float:
+        """Return for how long since then the server could serve no heartbeat."""
+        total_s = 0.0
+        for begun, ended in sorted([*self._over, *((begun, inf) for begun in self._begun.values())]):
+            first, last = max(begun, since), min(ended, self._now())
+            if last > first:
+                total_s += last - first
+                since = last
+        return total_s
