@@ -8,8 +8,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from reaper.drill.clock import ServerClock
 from tests.scripts.scene import Scene
+from tests.support.clock import ServerClock
 from tests.support.fixtures import standing_clock
 from tests.support.servers import RedisServer
 from workers.protocol.calls.beat import RecoveryWait, recovery_wait

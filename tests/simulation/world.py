@@ -15,7 +15,6 @@ from random import Random
 from typing import Any
 
 import hiredis
-from workers.runtime.clock_steps import CLOCK_JUMP_MS
 
 from tests.simulation.cast import Actor, Operators, Producers, make_actors
 from tests.simulation.drops import Drops
