@@ -71,10 +71,7 @@ if whole_number(redis.call('HGET', agreement, 'made'), 0) > tonumber(ARGV[10]) t
   return { 'made' }
 end
 open_for_writing(source, group)
-local denied = probe_heartbeat(source, group)
-if denied then
-  return denied
-end
+probe_heartbeat(source, group)
 local at, beat = note_beat(agreement)
 local configured_ms = tonumber(ARGV[3])
 local waits_ms = recovery_waits_ms(beat, at, configured_ms)

@@ -13,6 +13,7 @@ from workers.protocol.calls.recovery import Outcome
 from workers.protocol.capabilities import Capability, capabilities_quietly
 from workers.protocol.keys import NOBODY, READY_CONSUMER, GroupKeys, group_keys, stream_keys
 from workers.protocol.scripts import load_script
+from workers.runtime.clock import server_ms
 
 FENCE = "reaper:7:alice"
 LONG_IDLE_MS = 60_000
@@ -63,6 +64,12 @@ class Scene:
     _entries: int = 0
     _made_visibility: bool = False
     """The group settings have their visibility timeout from `beats` alone."""
+    _admin: Redis | None = None
+    """The client of the scene, whoever `client` is by now."""
+
+    def __post_init__(self) -> None:
+        """Note whose scene it is: one for another user is made of it by `dataclasses.replace`."""
+        self._admin = self._admin or self.client
 
     async def prepare(self, *, fence: str | None = FENCE) -> None:
         """Create the stream, the group and a leader's fence."""
@@ -137,9 +144,16 @@ class Scene:
 
     async def beats(self, visibility_ms: int = 30_000) -> None:
         """Let heartbeats have been served for long, so that recovery does not wait."""
-        settings = self.keys.agreement
-        self._made_visibility |= await self.client.hsetnx(settings, "visibility_ms", visibility_ms) == 1  # type: ignore[misc]
-        await self.client.hset(settings, mapping={"beat": await self.now_ms(), "unbroken": 1})  # type: ignore[misc]
+        assert self._admin is not None
+        settings, beat = self.keys.agreement, {"beat": await server_ms(self._admin), "unbroken": 1}
+        self._made_visibility |= await self._admin.hsetnx(settings, "visibility_ms", visibility_ms) == 1
+        await self._admin.hset(settings, mapping=beat)
+
+    async def _beats_if_new(self, visibility_ms: int) -> None:
+        """Do so, where the test has said nothing of it."""
+        assert self._admin is not None
+        if not await self._admin.hexists(self.keys.agreement, "beat"):
+            await self.beats(visibility_ms)
 
     async def state(self) -> Shown:
         """Return everything there is but the beat, see `tests.support.dump`."""
@@ -171,8 +185,7 @@ class Scene:
     ) -> Any:
         """Run ``recover_entries``; return its answer with a row for each entry, see `rows`."""
         keys = self.keys
-        if not await self.client.hexists(keys.agreement, "beat"):  # type: ignore[misc]
-            await self.beats(visibility_ms)
+        await self._beats_if_new(visibility_ms)
         alone: list[str | int] = [word for pair in spared.items() for word in pair]
         reply = await load_script("reaper", "recover_entries").run(
             self.client,
@@ -205,8 +218,7 @@ class Scene:
     ) -> Any:
         """Run ``autoclaim``."""
         keys = self.keys
-        if not await self.client.hexists(keys.agreement, "beat"):  # type: ignore[misc]
-            await self.beats(visibility_ms)
+        await self._beats_if_new(visibility_ms)
         return await load_script("workers.protocol", "autoclaim").run(
             self.client,
             [

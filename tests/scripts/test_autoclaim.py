@@ -422,6 +422,7 @@ async def test_no_journal_is_written_where_it_is_off(scene: Scene) -> None:
 
 async def test_recovery_goes_on_when_memory_is_full(scene: Scene) -> None:
     ids = [await scene.stalled(), await scene.stalled(times=2), await scene.doomed(), await scene.stalled()]
+    await scene.beats()
     await scene.fill_memory()
     page = await claim(scene, room=1)
     rest = await claim(scene, room=0, patience_ms=0, cursor=page.cursor)

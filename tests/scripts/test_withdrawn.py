@@ -156,6 +156,7 @@ NO_COPIES = {
     "write_events": "writes the journal",
     "register_replica": "no jobs", "acquire_lease": "no jobs", "renew_lease": "no jobs", "release_lease": "no jobs",
     "next_token": "no jobs", "raise_token": "no jobs", "step_down": "no jobs", "pause_group": "no jobs",
+    "beat": "notes the beat",
     "count_after": "reads", "find_scheduled": "reads", "inspect_layout": "reads", "look_at_group": "reads",
 }  # fmt: skip
 

@@ -62,10 +62,7 @@ end
 local policy = agreed[1] or ARGV[5]
 local agreed_ms = math.max(1, whole_number(agreed[2], tonumber(ARGV[3])))
 open_for_writing(source, group)
-local denied = probe_heartbeat(source, group)
-if denied then
-  return denied
-end
+probe_heartbeat(source, group)
 local at, beat = note_beat(agreement)
 local waits_ms = recovery_waits_ms(beat, at, agreed_ms)
 if waits_ms > 0 then

