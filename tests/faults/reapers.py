@@ -15,6 +15,7 @@ from reaper.replicas import GroupReport, Replica, read_replicas
 from reaper.service import Reaper, ReaperEvent
 from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
+from tests.support.beats import let_beat
 from tests.support.history import read_events, read_state, user_fields
 from tests.support.invariants import Execution, FinalState, History, Pairs, check
 from tests.support.processes import Processes, Running
@@ -32,7 +33,6 @@ LONG_IDLE_MS = 2 * VISIBILITY_MS
 QUICK: dict[str, Any] = {
     "groups": "orders/billing",
     "visibility_timeout": VISIBILITY_MS / 1000,
-    "grace": 0,
     "lease_ttl": 3_600,
     "renew_interval": 0.2,
     "acquire_retry_interval": 0.2,
@@ -64,7 +64,8 @@ def quick_settings(server: Addressed, **changes: Any) -> ReaperSettings:
 def start_replica(
     processes: Processes, server: Addressed, *, failpoints: Path | None = None, **changes: Any
 ) -> Running:
-    """Start ``reaper run`` as a process with `QUICK` settings, changed."""
+    """Start ``reaper run`` as a process with `QUICK` settings, changed; see `running`."""
+    let_beat(server.url, (group.keys for group in quick_settings(server, **changes).watched))
     values = {"redis_url": server.url, **QUICK, **changes}
     flags = [part for setting, value in values.items() for part in (f"--{setting.replace('_', '-')}", str(value))]
     env = {"REAPER_FAILPOINTS": str(failpoints)} if failpoints else None
@@ -73,7 +74,11 @@ def start_replica(
 
 @asynccontextmanager
 async def running(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncIterator["Listened"]:
-    """Run a replica in this process until the block ends."""
+    """Run a replica in this process until the block ends.
+
+    Its groups look as if heartbeats had been served in them for long.
+    """
+    let_beat(settings.redis_url, [group.keys for group in settings.watched])
     reaper = Reaper(settings)
     listened = Listened(reaper)
     for event in listened_to:

@@ -20,13 +20,15 @@ from reaper.replicas import GroupReport, read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
+from tests.support.beats import let_beat
 from tests.support.history import read_events, read_state
 from tests.support.invariants import Execution, History, Pairs, check
+from tests.support.knobs import refreshing
 from tests.support.waiting import wait_until
 from workers import Job, Reject, Worker, WorkerSettings
 from workers.protocol.events import LifecycleEvent
 from workers.protocol.keys import NamespaceKeys, group_keys, namespace_keys
-from workers.protocol.messages import text
+from workers.protocol.messages import RecoveryMode, text
 
 STREAM, GROUP = "orders", "billing"
 KEYS = group_keys(STREAM, GROUP)
@@ -149,14 +151,22 @@ def worker_settings(url: str, **changes: Any) -> WorkerSettings:
 
 
 @asynccontextmanager
-async def running_worker(url: str, handler: Callable[[Job], Any], **changes: Any) -> AsyncIterator[Worker]:
-    """Run a worker inside the test; at the end it is stopped, and may drain."""
+async def running_worker(
+    url: str, handler: Callable[[Job], Any], *, refresh_s: float | None = None, **changes: Any
+) -> AsyncIterator[Worker]:
+    """Run a worker inside the test; at the end it is stopped, and may drain.
+
+    ``refresh_s``: how often it reads the group settings, and all workers that run meanwhile.
+    """
     worker = Worker(settings=worker_settings(url, **changes))
     worker.handler(handler)
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(worker.run)
-        yield worker
-        worker.stop()
+    if worker.settings.recovery is not RecoveryMode.REAPER:
+        let_beat(worker.settings.redis_url, [worker.settings.keys])
+    with refreshing(refresh_s):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(worker.run)
+            yield worker
+            worker.stop()
 
 
 def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
@@ -165,7 +175,6 @@ def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
         "redis_url": url,
         "groups": f"{STREAM}/{GROUP}",
         "visibility_timeout": VISIBILITY_S,
-        "grace": 0,
         "lease_ttl": 3_600,
         "renew_interval": 0.2,
         "acquire_retry_interval": 0.2,
@@ -178,8 +187,10 @@ def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
 
 @asynccontextmanager
 async def running_reaper(url: str, **changes: Any) -> AsyncIterator[Reaper]:
-    """Run a replica inside the test."""
-    async with Reaper(reaper_settings(url, **changes)) as reaper:
+    """Run a replica inside the test. Its groups look as if heartbeats had been served in them for long."""
+    settings = reaper_settings(url, **changes)
+    let_beat(settings.redis_url, [group.keys for group in settings.watched])
+    async with Reaper(settings) as reaper:
         yield reaper
 
 

@@ -42,7 +42,7 @@ LONG_S, SHORT_S, OLD_S = 3_600, 300, 900
 """What the worker goes by, what the group agrees on then, and an age between the two."""
 GONE = "gone.0123456789ab"
 """A worker that is dead."""
-SELDOM: dict[str, Any] = {"refresh_interval": LONG_S, "concurrency": JOBS}
+SELDOM: dict[str, Any] = {"refresh_s": LONG_S, "concurrency": JOBS}
 """A worker that learns of nothing by chance, and has no slot to spare."""
 
 

@@ -204,7 +204,7 @@ async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_ste
 ) -> None:
     """The worker's word stands since a moment that has not come yet: it is given anew as soon as the step is seen."""
     visibility_s = scaled(6)  # a busy machine may keep a worker from its proof for a while
-    settings = {"recovery": recovery, "visibility_timeout": visibility_s, "refresh_interval": HOUR_S}
+    settings = {"recovery": recovery, "visibility_timeout": visibility_s, "refresh_s": HOUR_S}
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
         if recovery == "reaper":  # what a leader has agreed on that is gone by now
@@ -333,7 +333,7 @@ async def test_a_read_that_claims_takes_nothing_from_the_living_after_a_step(
 ) -> None:
     """Redis gives it what was handed out in the future: it is given back, and those who have it do not even notice."""
     holds, reads = scene.Handler(), scene.Handler()
-    settings = {"recovery": "claim", "refresh_interval": 0.2}
+    settings = {"recovery": "claim", "refresh_s": 0.2}
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
         async with scene.running_worker(clocked.url, holds, concurrency=STRANDED, **settings) as owner:

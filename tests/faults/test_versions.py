@@ -111,7 +111,7 @@ class Version:
 
     async def reaper(self) -> Running:
         """Start a replica and wait until it leads."""
-        started = self._start("reaper", "run", "--groups", "orders/billing", "--lease-ttl", "2", "--grace", "0")
+        started = self._start("reaper", "run", "--groups", "orders/billing", "--lease-ttl", "2")
         await started.prints("leadership acquired")
         return started
 

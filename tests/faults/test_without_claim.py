@@ -55,6 +55,6 @@ async def test_a_worker_reads_plainly_where_the_server_knows_no_claim_any_more(
     case, handler = await Case.prepared(server, client), Handler()
     await client.hset(case.keys.agreement, mapping={"policy": "in-place", "visibility_ms": 30_000})
     await case.enqueue(2)
-    async with running_worker(server.url, handler, refresh_interval=3_600):
+    async with running_worker(server.url, handler, refresh_s=3_600):
         await handler.has_started(2)
     assert [record.levelname for record in caplog.records if "knows no XREADGROUP" in record.message] == ["ERROR"]

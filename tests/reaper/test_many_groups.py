@@ -7,8 +7,6 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from workers.runtime.contact import Contact
-from workers.runtime.grace import Grace
 
 from reaper.recovery.context import SCANS_AT_A_TIME
 from reaper.recovery.scanner import Scanner
@@ -51,13 +49,6 @@ async def test_a_pool_that_is_used_up_is_no_outage(server: RedisServer) -> None:
         assert await client.ping()
     assert is_contact_error(raised.value), "nothing was sent: it may be tried again"
     assert not is_outage(raised.value)
-    grace = Grace(30_000, 0)
-    contact = Contact(client, grace, clock=iter(range(10)).__next__)
-    contact.answered(0)
-    assert not contact.failed(raised.value)
-    assert not contact.failed(raised.value)
-    contact.answered(0)
-    assert grace.until(60_000) == 0
 
 
 async def test_a_server_that_is_not_there_is_an_outage() -> None:

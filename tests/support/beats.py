@@ -1,14 +1,22 @@
 """Lets a group look as if heartbeats had been served in it for long: recovery does not wait for its first timeout."""
 
-from typing import Any
+from collections.abc import Iterable
+from contextlib import suppress
+from time import time
 
-from redis.asyncio import Redis
+import redis
+from redis.exceptions import RedisError
 
+from workers.protocol.address import Topology
+from workers.protocol.connection import read_address
 from workers.protocol.keys import GroupKeys
-from workers.runtime.clock import server_ms
 
 
-async def served_for_long(client: Redis, keys: GroupKeys, visibility_s: float) -> None:
-    """Write a visibility timeout and a beat into the group settings that was never broken."""
-    fields: dict[str, Any] = {"visibility_ms": round(visibility_s * 1000), "beat": await server_ms(client), "unbroken": 1}
-    await client.hset(keys.agreement, mapping=fields)  # type: ignore[misc]
+def let_beat(url: str, groups: Iterable[GroupKeys]) -> None:
+    """Write a beat that was never broken into group settings that have none. Does nothing where there is no server."""
+    if read_address(url).topology is not Topology.SINGLE:
+        return
+    with suppress(RedisError, OSError), redis.Redis.from_url(url) as client:
+        for keys in groups:
+            client.hsetnx(keys.agreement, "unbroken", 1)
+            client.hsetnx(keys.agreement, "beat", round(time() * 1000))

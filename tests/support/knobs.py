@@ -5,9 +5,13 @@ looks for what stalls once in it. (And recovery waits for an hour after the firs
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
+from unittest import mock
 
 from workers.embedded.walk import Walk
+from workers.loop import membership
 from workers.loop.heartbeat import Heartbeat
 
 OFTEN_S = 0.1
@@ -34,6 +38,16 @@ def hurry(set_: Set = setattr) -> None:
 
     set_(Walk, "due_in_s", soon)
     set_(Heartbeat, "_period_s", often)
+
+
+@contextmanager
+def refreshing(every_s: float | None) -> Iterator[None]:
+    """Let the workers of this process read the group settings so often while the block runs; None = as ever."""
+    if every_s is None:
+        yield
+        return
+    with mock.patch.object(membership, "REFRESH_S", every_s):
+        yield
 
 
 def hurry_if_asked() -> None:

@@ -443,7 +443,7 @@ async def test_a_worker_is_ready_only_while_it_is_refused_nothing(
     monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
     await create_group(client)
     url = await _let_in(client, server, Role.WORKER, "-xreadgroup")
-    async with _served_worker(url, _idle, refresh_interval=0.05) as (worker, port):
+    async with _served_worker(url, _idle, refresh_s=0.05) as (worker, port):
         condition = WorkerCondition(worker, Pulse())
 
         async def readiness(code: int) -> bool:

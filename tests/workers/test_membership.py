@@ -20,7 +20,7 @@ from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
 
-SELDOM: dict[str, Any] = {"refresh_interval": LONG_S}
+SELDOM: dict[str, Any] = {"refresh_s": LONG_S}
 """A worker that looks again only where something tells it to."""
 
 
@@ -231,7 +231,7 @@ async def test_whoever_notes_the_servers_time_finds_out_that_its_clock_was_set(s
 async def test_where_the_timeout_becomes_longer_what_the_shorter_one_may_have_taken_is_not_trusted(
     server: RedisServer, client: Redis
 ) -> None:
-    async with running(make_worker(server.url, accept, visibility_timeout=5, refresh_interval=0.05)) as worker:
+    async with running(make_worker(server.url, accept, visibility_timeout=5, refresh_s=0.05)) as worker:
         process = worker.process
         assert process is not None
         membership = process._context.membership

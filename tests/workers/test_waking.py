@@ -43,7 +43,7 @@ async def stalled_beside_a_worker(server: RedisServer, client: Redis) -> AsyncIt
     async def handle(job: Job) -> None:
         run.append(job.id)
 
-    async with running(make_worker(server.url, handle, visibility_timeout=30, refresh_interval=3_600)):
+    async with running(make_worker(server.url, handle, visibility_timeout=30, refresh_s=3_600)):
         await wait_until(lambda: blocked(client), "the worker blocks in its read")
         yield entry_id
         await wait_until(lambda: run == [entry_id], "the job was run, once")
