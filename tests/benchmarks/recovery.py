@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import anyio
 from redis.asyncio import Redis
-from workers.runtime.grace import OUTAGE_PART
 
 from reaper.settings import ReaperSettings
 from tests.benchmarks import profiles, server_load, usage
@@ -108,7 +107,6 @@ async def _reaper_recovers(stage: Stage, size: int) -> _Recovery:
     async with held_lease(stage.client) as held:
         reaper = stage.reaper(*FLAGS)
         await followers(stage.client, 1)
-        await anyio.sleep(VISIBILITY_S / OUTAGE_PART)  # one that is new waits for live workers
         server_us, reaper_us = await server_load.cpu_us(stage.client), usage.cpu_us(reaper.pid)
     begun = await begun_after(stage.client, held)
     ended_ms = await _all_ready(stage.client, OURS, size)

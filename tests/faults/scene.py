@@ -26,9 +26,11 @@ from tests.support.invariants import Execution, History, Pairs, check
 from tests.support.knobs import refreshing
 from tests.support.waiting import wait_until
 from workers import Job, Reject, Worker, WorkerSettings
+from workers.protocol.calls.beat import RecoveryWait, recovery_wait
 from workers.protocol.events import LifecycleEvent
-from workers.protocol.keys import NamespaceKeys, group_keys, namespace_keys
+from workers.protocol.keys import GroupKeys, NamespaceKeys, group_keys, namespace_keys
 from workers.protocol.messages import RecoveryMode, text
+from workers.runtime.clock import server_ms
 
 STREAM, GROUP = "orders", "billing"
 KEYS = group_keys(STREAM, GROUP)
@@ -129,6 +131,12 @@ async def end_lease(client: Redis, namespace: NamespaceKeys = NAMESPACE) -> None
     assert await client.pexpire(namespace.lease, 0), "nobody holds the lease"
 
 
+async def recovery_waits(client: Redis, keys: GroupKeys = KEYS) -> RecoveryWait | None:
+    """Return for how long recovery of the group waits now, if it does."""
+    fields: Any = await client.hgetall(keys.agreement)
+    return recovery_wait({text(name): text(value) for name, value in fields.items()}, await server_ms(client))
+
+
 async def let_embedded_workers_begin(client: Redis) -> None:
     """Let the time be over in which embedded workers stand by for a reaper that is gone."""
     await client.hset(KEYS.agreement, "served_until", "1")
@@ -151,13 +159,12 @@ def worker_settings(url: str, **changes: Any) -> WorkerSettings:
 
 
 @asynccontextmanager
-async def running_worker(
-    url: str, handler: Callable[[Job], Any], *, refresh_s: float | None = None, **changes: Any
-) -> AsyncIterator[Worker]:
+async def running_worker(url: str, handler: Callable[[Job], Any], **changes: Any) -> AsyncIterator[Worker]:
     """Run a worker inside the test; at the end it is stopped, and may drain.
 
-    ``refresh_s``: how often it reads the group settings, and all workers that run meanwhile.
+    ``refresh_s``: how often it reads the group settings, and all workers that run meanwhile; else a setting.
     """
+    refresh_s = changes.pop("refresh_s", None)
     worker = Worker(settings=worker_settings(url, **changes))
     worker.handler(handler)
     if worker.settings.recovery is not RecoveryMode.REAPER:

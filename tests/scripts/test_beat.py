@@ -99,7 +99,7 @@ async def test_without_a_visibility_timeout_nothing_is_noted_and_recovery_waits(
     assert await timed.beat() == [START_MS, 0, 0]
     assert await timed.client.exists(timed.keys.agreement) == 0
     stalled = await timed.stalled()
-    await timed.client.hset(timed.keys.agreement, "beat", START_MS)  # type: ignore[misc]
+    await timed.client.hset(timed.keys.agreement, "beat", START_MS)
     assert await timed.waits(stalled) == V
     assert await timed.wait_told() is None
 

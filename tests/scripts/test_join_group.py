@@ -149,10 +149,10 @@ async def test_before_there_are_group_settings_workers_write_what_they_assume_an
     for visibility_ms, limit in ((30_000, 3), (60_000, 2), (20_000, 5)):
         await join(scene, word=GoesBy(visibility_ms=visibility_ms, max_deliveries=limit))
     former = ["former_visibility_ms", "former_max_deliveries", "former_until"]
-    assert await scene.client.hmget(scene.keys.agreement, former) == [b"60000", b"5", None]  # type: ignore[misc]
+    assert await scene.client.hmget(scene.keys.agreement, former) == [b"60000", b"5", None]
     await scene.agree(visibility_ms=4_000)
     await join(scene, word=GoesBy(visibility_ms=90_000))
-    assert await scene.client.hget(scene.keys.agreement, former[0]) == b"60000"  # type: ignore[misc]
+    assert await scene.client.hget(scene.keys.agreement, former[0]) == b"60000"
 
 
 @pytest.mark.parametrize(("recovery", "agreed"), [("embedded", "30000"), ("claim", "30000"), ("reaper", "")])

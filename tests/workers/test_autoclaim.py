@@ -537,7 +537,7 @@ async def test_after_an_outage_live_workers_keep_what_they_hold(
         enqueued = await enqueue(client, 16, hold="")
         await wait_until(lambda: len(busy.starts) + len(idle.starts) == 16, "all run")
         two_hours_ago = (await server_ms(client)) - 7_200_000
-        await client.hset(KEYS.agreement, "beat", two_hours_ago)  # type: ignore[misc]
+        await client.hset(KEYS.agreement, "beat", two_hours_ago)
         await make_overdue(client)
         await wait_until(
             lambda: sum("no heartbeat could be served for 7200 s" in line for line in caplog.messages) == 2,
