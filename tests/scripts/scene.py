@@ -146,7 +146,7 @@ class Scene:
         """Let heartbeats have been served for long, so that recovery does not wait."""
         assert self._admin is not None
         settings = self.keys.agreement
-        beat: dict[str | bytes, Any] = {"beat": await server_ms(self._admin), "unbroken": 1}
+        beat: Any = {"beat": await server_ms(self._admin), "unbroken": 1}
         self._made_visibility |= await self._admin.hsetnx(settings, "visibility_ms", visibility_ms) == 1
         await self._admin.hset(settings, mapping=beat)
 
