@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from tests.support.beats import let_beat
+from tests.support.beats import let_beat_of
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, started_server
 from tests.support.waiting import wait_until
@@ -37,7 +37,7 @@ class Stage:
         """Start ``python -m reaper run`` on this server, or at ``url``; with ``profile``, under the profiler."""
         if "--groups" in flags:  # else recovery would wait for a visibility timeout after the first heartbeat
             pairs = flags[flags.index("--groups") + 1].split(",")
-            let_beat(self.server.url, [group_keys(*pair.split("/")) for pair in pairs])
+            let_beat_of(self.server.url, [group_keys(*pair.split("/")) for pair in pairs])
         return self._run("reaper", *flags, *(("--redis-url", url) if url else ()), profile=profile, name=name)
 
     def worker(
@@ -52,7 +52,7 @@ class Stage:
         """Start ``python -m workers run tests.benchmarks.programs:PROGRAM`` on this server, or at ``url``."""
         if "embedded" in flags or "claim" in flags:
             named = (flags[flags.index(name) + 1] for name in ("--stream", "--group"))
-            let_beat(self.server.url, [group_keys(*named)])
+            let_beat_of(self.server.url, [group_keys(*named)])
         words = (f"tests.benchmarks.programs:{program}", *flags, *(("--redis-url", url) if url else ()))
         return self._run("workers", *words, profile=profile, name=name, env=env)
 

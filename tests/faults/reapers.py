@@ -15,7 +15,7 @@ from reaper.replicas import GroupReport, Replica, read_replicas
 from reaper.service import Reaper, ReaperEvent
 from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
-from tests.support.beats import let_beat
+from tests.support.beats import let_beat, let_beat_at
 from tests.support.history import read_events, read_state, user_fields
 from tests.support.invariants import Execution, FinalState, History, Pairs, check
 from tests.support.processes import Processes, Running
@@ -64,8 +64,7 @@ def quick_settings(server: Addressed, **changes: Any) -> ReaperSettings:
 def start_replica(
     processes: Processes, server: Addressed, *, failpoints: Path | None = None, **changes: Any
 ) -> Running:
-    """Start ``reaper run`` as a process with `QUICK` settings, changed; see `running`."""
-    let_beat(server.url, (group.keys for group in quick_settings(server, **changes).watched))
+    """Start ``reaper run`` as a process with `QUICK` settings, changed."""
     values = {"redis_url": server.url, **QUICK, **changes}
     flags = [part for setting, value in values.items() for part in (f"--{setting.replace('_', '-')}", str(value))]
     env = {"REAPER_FAILPOINTS": str(failpoints)} if failpoints else None
@@ -78,7 +77,8 @@ async def running(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncI
 
     Its groups look as if heartbeats had been served in them for long.
     """
-    let_beat(settings.redis_url, [group.keys for group in settings.watched])
+    if not settings.observe:
+        await let_beat_at(settings.redis_url, [group.keys for group in settings.watched])
     reaper = Reaper(settings)
     listened = Listened(reaper)
     for event in listened_to:
@@ -131,9 +131,10 @@ class Case:
 
     @classmethod
     async def prepared(cls, server: RedisServer, client: Redis, stream: str = "orders", group: str = "billing") -> Self:
-        """Return a case whose group exists."""
+        """Return a case whose group exists, and looks as if heartbeats had been served in it for long."""
         case = cls(server, client, group_keys(stream, group))
         await client.xgroup_create(stream, group, "0", mkstream=True)
+        await let_beat(client, case.keys)
         return case
 
     # ---- jobs

@@ -20,7 +20,7 @@ from reaper.replicas import GroupReport, read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
-from tests.support.beats import let_beat
+from tests.support.beats import let_beat, let_beat_at
 from tests.support.history import read_events, read_state
 from tests.support.invariants import Execution, History, Pairs, check
 from tests.support.knobs import refreshing
@@ -89,8 +89,9 @@ def _bytes(value: str | bytes) -> bytes:
 
 
 async def create_group(client: Redis) -> None:
-    """Create the stream and its group."""
+    """Create the stream and its group, which looks as if heartbeats had been served in it for long."""
     await client.xgroup_create(STREAM, GROUP, "0", mkstream=True)
+    await let_beat(client, KEYS)
 
 
 async def strand(
@@ -168,7 +169,7 @@ async def running_worker(url: str, handler: Callable[[Job], Any], **changes: Any
     worker = Worker(settings=worker_settings(url, **changes))
     worker.handler(handler)
     if worker.settings.recovery is not RecoveryMode.REAPER:
-        let_beat(worker.settings.redis_url, [worker.settings.keys])
+        await let_beat_at(worker.settings.redis_url, [worker.settings.keys])
     with refreshing(refresh_s):
         async with anyio.create_task_group() as tasks:
             await tasks.start(worker.run)
@@ -196,7 +197,8 @@ def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
 async def running_reaper(url: str, **changes: Any) -> AsyncIterator[Reaper]:
     """Run a replica inside the test. Its groups look as if heartbeats had been served in them for long."""
     settings = reaper_settings(url, **changes)
-    let_beat(settings.redis_url, [group.keys for group in settings.watched])
+    if not settings.observe:
+        await let_beat_at(settings.redis_url, [group.keys for group in settings.watched])
     async with Reaper(settings) as reaper:
         yield reaper
 

@@ -171,7 +171,7 @@ async def test_when_the_agreement_is_lost_a_leader_that_never_knew_it_robs_nobod
             reaper.stop()
             await wait_until(lambda: reaper.term is None, "nobody leads")
             await client.delete(KEYS.agreement, lost)
-            async with running_reaper(server.url, visibility_timeout=SHORT_S):
+            async with Reaper(reaper_settings(server.url, visibility_timeout=SHORT_S)):
                 await strand_one(client)
                 await shortens(client, worker)
                 await nobody_was_robbed(client, worker, handler)

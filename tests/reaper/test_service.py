@@ -16,7 +16,7 @@ from reaper.service import EVENTS, Reaper
 from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy
 from tests.scripts.scene import Scene, entry_id
-from tests.support.beats import let_beat
+from tests.support.beats import let_beat_of
 from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
 from workers import Job, Worker
@@ -33,7 +33,7 @@ def settings_for(server: Any, **given: Any) -> ReaperSettings:
     """Long times, so that nothing happens by itself; and heartbeats look as if they had been served for long."""
     fixed = {"redis_url": server.url, "groups": "orders/billing", "lease_ttl": 60, "heartbeat_interval": 60}
     settings = ReaperSettings(**(fixed | given))
-    let_beat(settings.redis_url, [group.keys for group in settings.watched])
+    let_beat_of(settings.redis_url, [group.keys for group in settings.watched])
     return settings
 
 

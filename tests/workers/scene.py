@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 
-from tests.support.beats import let_beat
+from tests.support.beats import let_beat_at
 from tests.support.history import read_events
 from tests.support.knobs import refreshing
 from tests.support.servers import RedisServer
@@ -47,7 +47,7 @@ async def running(*workers: Worker) -> AsyncIterator[Worker]:
     refresh_s = min((_REFRESH_S[one] for one in workers if one in _REFRESH_S), default=None)
     for one in workers:
         if one.settings.recovery is not RecoveryMode.REAPER:
-            let_beat(one.settings.redis_url, [one.settings.keys])
+            await let_beat_at(one.settings.redis_url, [one.settings.keys])
     with refreshing(refresh_s):
         async with anyio.create_task_group() as tasks:
             for worker in workers:
