@@ -16,6 +16,7 @@ from redis.connection import parse_url
 from reaper.settings import observers_of
 from workers.protocol.address import Topology
 from workers.protocol.connection import read_address
+from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys, NamespaceKeys, StreamKeys, group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
 from workers.protocol.scripts import COMMENT, put_together, script_text
@@ -53,9 +54,8 @@ OTHER_AGREEMENTS = "{orders}:group:*"
 """Agreements of all groups of the stream, also of those that nobody has named."""
 _EVERYTHING = frozenset({*_OF_GROUP, *_OF_NAMESPACE})
 """What people look at, and leaders."""
-_CHANNELS = frozenset({"{orders}:scheduled", "{orders}:scheduled:billing", "{orders}:notes:billing"})
-"""Notices of what is scheduled sooner are published under the schedule's own name, of what is ready where it is under
-that of the notes."""
+_CHANNELS = frozenset({"{orders}:scheduled", "{orders}:scheduled:billing"})
+"""A notice about a job that falls due sooner is published under the name of its schedule."""
 _NOTICES = frozenset({"publish", "subscribe"})
 
 _DESCRIBED_KEY = re.compile(r"^-- KEYS\[\d+…?\](.*)$", re.MULTILINE)
@@ -120,8 +120,7 @@ _READS = frozenset(
 _LISTENS = frozenset({"subscribe"})
 _DIRECT: dict[Role, frozenset[str]] = {
     Role.PRODUCER: frozenset({"xadd", "wait"}),
-    Role.WORKER: frozenset({"xreadgroup", "hmget", "client|id", "client|unblock", "xinfo|consumers", "script|load"})
-    | _LISTENS,
+    Role.WORKER: frozenset({"xreadgroup", "hmget", "xinfo|consumers", "script|load"}),
     Role.REAPER: _READS | _LISTENS | {"xread", "xreadgroup", "xadd", "hdel"},  # xreadgroup: to ask for CLAIM
     Role.READ_ONLY: _READS,
     Role.OPERATOR: _READS | {"xdel"},
@@ -135,7 +134,9 @@ _DIRECT_KEYS: dict[Role, frozenset[str]] = {
 }
 """Keys of commands that are no scripts, as the headers of scripts spell keys."""
 NEWER = frozenset({"xnack"})
-"""Commands that only some servers know (Redis 8.8): others refuse a rule that names one, and scripts do without."""
+"""Commands that only some servers know (Redis 8.8): others reject a rule that names one, and scripts do without."""
+_KNOWS_NEWER = (8, 8)
+_VERSION = re.compile(r"(?:(?P<product>redis|valkey)[ -]?)?(?P<numbers>\d+(\.\d+){0,2})", re.IGNORECASE)
 _ONLY_EMBEDDED = {"join_group": frozenset({"del"})}
 """What a script runs for embedded workers alone: they remove the fence of a leader that is gone."""
 
@@ -178,6 +179,18 @@ class Rules:
         return [f"+{command}" for command in self.newer]
 
 
+def knows_newer(version: str) -> bool:
+    """Tell whether a server of ``version``, such as ``7.0.15`` or ``valkey-9.1``, knows the commands in `NEWER`.
+
+    Raises ConfigurationError for a version that cannot be read.
+    """
+    found = _VERSION.fullmatch(version.strip())
+    if not found:
+        raise ConfigurationError("the server's version cannot be read: write one such as 7.0.15, 8.8 or valkey-9.1.")
+    is_valkey = (found["product"] or "").lower() == "valkey"
+    return not is_valkey and tuple(map(int, found["numbers"].split("."))) >= _KNOWS_NEWER
+
+
 def rules_of(
     role: Role,
     mode: RecoveryMode,
@@ -194,6 +207,8 @@ def rules_of(
     """
     commands, keys = _CONNECTION | _DIRECT[role], _DIRECT_KEYS[role]
     commands |= _to_connect(url)
+    if role is Role.WORKER and mode.is_of_workers:
+        commands |= _LISTENS
     scripts = scripts_of(role, mode)
     for package, name in scripts:
         found = commands_of(package, name)

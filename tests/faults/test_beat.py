@@ -27,7 +27,7 @@ async def group(client: Redis) -> None:
 
 async def beats(client: Redis) -> None:
     """Wait until the beat was noted several times."""
-    seen = set[bytes | None]()
+    seen = set[object]()
 
     async def often_enough() -> bool:
         seen.add(await client.hget(scene.KEYS.agreement, "beat"))

@@ -2,8 +2,7 @@
 
 import os
 import shutil
-import signal
-import subprocess
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
@@ -18,7 +17,7 @@ from redis.retry import Retry
 from tests.support.patience import PATIENCE_S, scaled
 from tests.support.ports import free_port
 from workers.testing import server as kit
-from workers.testing.server import Version, in_package, packaged_binaries, release_of, version_of
+from workers.testing.server import START_POLL_S, Version, in_package, packaged_binaries, release_of, version_of
 
 __all__ = [
     "FOLLOWS_AT_ONCE",
@@ -160,23 +159,15 @@ class RedisServer(kit.RedisServer):
             return
         self.resume()
         self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(self.timeout_s)
+        deadline = time.monotonic() + self.timeout_s
+        while self.running and time.monotonic() < deadline:
+            time.sleep(START_POLL_S)
         self.kill()
 
     def restart(self) -> None:
         """Stop and start on the same port and folder; what was not persisted is gone."""
         self.stop()
         self.start()
-
-    def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open, nothing answers."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let a paused process go on. Harmless otherwise."""
-        if self.running:
-            os.kill(self.pid, signal.SIGCONT)
 
 
 def node_at(nodes: Iterable[RedisServer], port: int) -> RedisServer | None:

@@ -10,8 +10,8 @@ import anyio
 from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_events
 from tests.support.beats import let_beat_at
-from tests.support.history import read_events
 from tests.support.knobs import refreshing
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from math import inf
 
-from anyio import CancelScope
+from anyio import CancelScope, move_on_after
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
@@ -25,8 +25,9 @@ from workers.loop.change import Change
 from workers.loop.held import QUEUED, Held
 from workers.loop.isolation import Isolation
 from workers.runtime.clock import monotonic
-from workers.runtime.user_code import exits_in
 
+CANCELLED_END_S = 2.0
+"""How long handlers may take to end when all of them are cancelled. One that waits for a thread may never end."""
 SLICE_S = 0.002
 """How long a runner may go on without letting the reader and the settler run."""
 
@@ -96,9 +97,15 @@ class Slots:
         """Start nothing from this moment on, until `close`. From anywhere: a signal handler, another thread."""
         self._halted = True
 
+    def stop(self) -> None:
+        """Start nothing from this moment on, also no delivery that waits until it may run alone. In the event loop."""
+        self.halt()
+        self._isolation.close()
+
     def close(self) -> None:
-        """Start nothing any more: what is queued is handed back, what runs goes on."""
-        self._halted = self._closed = True
+        """Hand back what is queued, after `stop`. What runs goes on."""
+        self.stop()
+        self._closed = True
         unstarted = list(self._queue)
         self._queue.clear()
         self.taken -= len(unstarted)
@@ -106,7 +113,6 @@ class Slots:
             self._hand_back(unstarted)
         self._called.notify()
         self._left.notify()
-        self._isolation.close()
 
     def is_ending(self) -> bool:
         """Tell whether all of the worker is cancelled: by itself, by whoever runs it, or with the event loop."""
@@ -161,11 +167,11 @@ class Slots:
             for scope in self._runners.values():
                 scope.cancel()
             with CancelScope(shield=True):
-                while self._runners:
-                    await self._left.wait()
+                with move_on_after(CANCELLED_END_S):
+                    while self._runners:
+                        await self._left.wait()
         if self._failures:
-            exits = any(map(exits_in, self._failures))  # out of a task, they would end what the event loop does next
-            raise BaseExceptionGroup("runners have failed", self._failures) if exits else self._failures[0]
+            raise self._failures[0]
 
     async def _run(self, scope: CancelScope) -> None:
         scope.__enter__()

@@ -63,6 +63,14 @@ local function is_after(a, b)
   return (tonumber(string.match(a, '%-(%d+)$')) or 0) > (tonumber(string.match(b, '%-(%d+)$')) or 0)
 end
 
+-- Nothing lies behind the last possible ID, and Redis rejects a range that begins there.
+local LAST_ID = '18446744073709551615-18446744073709551615'
+
+-- Returns the entries behind entry ID `id`, as XRANGE does.
+local function entries_behind(stream, id, count)
+  return id == LAST_ID and {} or redis.call('XRANGE', stream, '(' .. id, '+', 'COUNT', count)
+end
+
 -- Reads a whole number that came from outside; anything else is `default`. 15 digits are exact in Lua.
 local function whole_number(value, default)
   if type(value) ~= 'string' or #value > 15 or not string.find(value, '^%d+$') then
@@ -440,11 +448,6 @@ end
 local function give_back_taken(source, stream, group, schedule, entry_id, times)
   local waits = type(redis.pcall('ZSCORE', schedule, member_of(source, stream, entry_id))) == 'string'
   lay_aside(source, group, waits and WAITING_CONSUMER or RETURNED_CONSUMER, entry_id, times)
-end
-
--- Readers that block do not see what was given back where it is: who wants to be woken listens on the channel of the notes' name.
-local function wake_readers(notes)
-  redis.pcall('PUBLISH', notes, 'ready')
 end
 
 -- The user's fields, byte for byte, then what says which job it is. Hot: it extends `job.user` in place, so a job is made
