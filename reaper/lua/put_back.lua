@@ -66,7 +66,7 @@ if not is_certain and string.find(consumer, OUR_CONSUMER) then
   return { 'ok', 0, 0 }
 end
 -- While recovery waits, a word may have ended by a step of the clock alone, or because its worker could not join again.
-local waits_ms = recovery_waits_ms(read_beat(agreement), at, 0)
+local waits_ms = recovery_waits_ms(read_beat(agreement, at), at, 0)
 if word and (word.until_ms > at or waits_ms > 0) then
   return { 'waits', math.max(word.until_ms, at + waits_ms), word.visibility }
 end

@@ -52,7 +52,8 @@ else
   made = made_anew(agreement, position)
 end
 
-if recovery_waits_ms(read_beat(agreement), now_ms(), 0) > 0 or some_word_counts(agreement, now_ms()) then
+local at = now_ms()
+if recovery_waits_ms(read_beat(agreement, at), at, 0) > 0 or some_word_counts(agreement, at) then
   idle = 0
 end
 

@@ -8,8 +8,6 @@
 -- Fields of the group settings ({orders}:group:billing): `beat` (server time of the last beat, in ms), `unbroken` (server time since which
 -- there was no gap, in ms), `gap` (length of the last gap in ms, 0 = there was no beat before).
 
-local GAP_PART = 3 -- a gap counts from this part of the visibility timeout on
-
 -- Runs the commands of a heartbeat in a form that changes nothing. Raises what Redis answers to one that it does not allow. From 7.0 on,
 -- XCLAIM without a result would create the consumer, so there the permission is asked for, and the call is made only if it is missing.
 local function probe_heartbeat(stream, group)
@@ -21,17 +19,17 @@ local function probe_heartbeat(stream, group)
   end
 end
 
-local function read_beat(settings)
+-- Returns the beat as it is stored, and, as `has_gap`, whether there is a gap between it and `at`.
+local function read_beat(settings, at)
+  local GAP_PART = 3 -- a gap counts from this part of the visibility timeout on
   local values = redis.call('HMGET', settings, 'beat', 'unbroken', 'gap', 'visibility_ms', 'former_until', 'former_visibility_ms')
-  return {
+  local beat = {
     last = whole_number(values[1], nil), unbroken = whole_number(values[2], nil), gap = whole_number(values[3], 0),
     visibility = whole_number(values[4], nil),
     former_until = whole_number(values[5], nil), former_visibility = whole_number(values[6], 0),
   }
-end
-
-local function has_gap(beat, at)
-  return not beat.last or not beat.unbroken or math.abs(at - beat.last) * GAP_PART > beat.visibility
+  beat.has_gap = not beat.last or not beat.unbroken or math.abs(at - beat.last) * GAP_PART > (beat.visibility or 0)
+  return beat
 end
 
 -- Returns for how many ms recovery has to wait, 0 = it does not. `visibility`: the timeout of a group whose settings have none.
@@ -39,7 +37,7 @@ local function recovery_waits_ms(beat, at, visibility)
   if not beat.visibility then
     return visibility
   end
-  local unbroken, longest = has_gap(beat, at) and at or math.min(beat.unbroken, at), beat.visibility
+  local unbroken, longest = beat.has_gap and at or math.min(beat.unbroken, at), beat.visibility
   if (beat.former_until or 0) > at then
     longest = math.max(longest, beat.former_visibility)
   end
@@ -49,11 +47,12 @@ end
 -- Notes a beat. The caller has written (open_for_writing) and has run or probed the commands of a heartbeat (probe_heartbeat).
 -- Returns the server time in ms, and the beat as it is stored now. Without a visibility timeout in the group settings nothing is stored.
 local function note_beat(settings)
-  local at, beat = now_ms(), read_beat(settings)
+  local at = now_ms()
+  local beat = read_beat(settings, at)
   if not beat.visibility then
     return at, beat
   end
-  if has_gap(beat, at) then
+  if beat.has_gap then
     if beat.last and beat.former_until then -- what was left of it before the gap is left after it, whatever happened to the clock
       beat.former_until = at + math.max(0, beat.former_until - beat.last)
       redis.call('HSET', settings, 'former_until', string.format('%.0f', beat.former_until))
@@ -61,7 +60,7 @@ local function note_beat(settings)
     beat.gap, beat.unbroken = beat.last and math.abs(at - beat.last) or 0, at
     redis.call('HSET', settings, 'gap', string.format('%.0f', beat.gap))
   end
-  beat.last, beat.unbroken = at, math.min(beat.unbroken, at) -- the clock may have been set back by less than counts as a gap
+  beat.last, beat.has_gap, beat.unbroken = at, false, math.min(beat.unbroken, at) -- the clock may have been set back by less than counts as a gap
   redis.call('HSET', settings, 'beat', string.format('%.0f', at), 'unbroken', string.format('%.0f', beat.unbroken))
   return at, beat
 end

@@ -57,7 +57,7 @@ end
 
 local at = now_ms()
 -- While recovery waits, a step of the clock may be all that made consumers look silent, and ended words.
-local waits = recovery_waits_ms(read_beat(agreement), at, 0) > 0
+local waits = recovery_waits_ms(read_beat(agreement, at), at, 0) > 0
 if waits then
   silence = nil
 end

@@ -63,5 +63,5 @@ local scheduled = readable(redis.pcall('ZCARD', schedule), 0) - parked + readabl
 local out = readable(redis.pcall('HLEN', suspects), 0)
 local dead_letters = readable(redis.pcall('XLEN', dead), 0)
 local paused = readable(redis.pcall('HGET', agreement, 'paused'), false) == '1' and 1 or 0
-local is_known, waits_ms = pcall(function() return recovery_waits_ms(read_beat(agreement), at, 0) end)
+local is_known, waits_ms = pcall(function() return recovery_waits_ms(read_beat(agreement, at), at, 0) end)
 return { in_flight, ready_ms, pending_ms, scheduled, parked + out, dead_letters, paused, is_known and waits_ms or 0 }
