@@ -192,6 +192,8 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: 
         term = leader.term
         pair = group_keys(away.stream, GROUP).pair
         await wait_until(lambda: leader._work.reports()[pair].last_full_scan_ms, "all is scanned")
+        settings = group_keys(away.stream, GROUP).agreement
+        await wait_until(lambda: client.hexists(settings, "beat"), "heartbeats are served")
         paused_at = monotonic()
         node.pause()
         try:

@@ -4,7 +4,8 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.faults.reapers import Case, leading, nothing_left, quick_settings
-from tests.faults.scene import Handler, running_worker
+from tests.faults.scene import KEYS, Handler, running_worker
+from tests.support.beats import let_beat
 from tests.support.dump import dump
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -38,6 +39,7 @@ async def test_a_leader_refuses_before_anything_is_agreed_on_and_what_was_agreed
 async def test_a_worker_of_recovery_claim_refuses_before_anything_is_agreed_on(
     server: RedisServer, client: Redis
 ) -> None:
+    await let_beat(client, KEYS)
     before = await dump(client)
     with pytest.RaisesGroup(UnsupportedServerError, flatten_subgroups=True) as refusal:
         async with running_worker(server.url, Handler(), recovery="claim"):
