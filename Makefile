@@ -70,7 +70,7 @@ soak: $(DEV)  ## play 20,000 simulated stories; kill the ingester 20 times; then
 	@mkdir -p soak; end=$$(( $$(date +%s) + $(SOAK_MINUTES) * 60 )); seed=$(SOAK_SEED); \
 	while [ "$$(date +%s)" -lt "$$end" ]; do \
 	  for mode in reaper embedded; do \
-	    play="$(BIN)/reaper drill --recovery $$mode --chaos $(SOAK_CHAOS) --seed $$seed"; \
+	    play="$(BIN)/python -m tests.soak --recovery $$mode --chaos $(SOAK_CHAOS) --seed $$seed"; \
 	    $$play --json "soak/$$mode-$$seed.json" >"soak/$$mode-$$seed.log" 2>&1 \
 	      || { tail -n 40 "soak/$$mode-$$seed.log"; \
 	           echo "soak: seed $$seed failed; replay it with: $$play" >&2; exit 1; }; \

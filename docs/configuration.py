@@ -22,8 +22,13 @@ _HEAD = """\
 <!-- Written by `docs/configuration.py` from the descriptions in the settings classes. Do not edit by hand. -->
 
 Settings come from flags, from environment variables and from a TOML file, in that order of strength.
-Name the file with `--config FILE`, or in `REAPER_CONFIG` and `WORKER_CONFIG`.
+Name the file with `--config FILE` or in `REAPER_CONFIG`.
 In the file a setting has the name of the first column.
+
+`reaper` and `worker` share the prefix `REAPER_` and can share a file.
+A setting that both programs have means the same for both, and each ignores the settings that only the other one has.
+`REDIS_URL`, which many programs share, is the address if nothing else names one: no flag, no `REAPER_REDIS_URL`, no
+file and no argument of the program.
 
 A variable with `_FILE` at its end names a file that holds the value: `REAPER_REDIS_URL_FILE=/run/secrets/redis-url`.
 So a password is in no list of processes and in no settings file ([secrets](deployment.md#secrets)).
@@ -45,8 +50,8 @@ The settings `redis_ca_file`, `sentinel_password` and their like are put into th
 (a `Producer`, the Spark data source), it says all by itself.
 Whoever connects asks first who answers: a replica, a Sentinel or a node of a cluster is refused with one sentence
 where the address does not say so.
-A setting that is unknown or cannot work stops the process with a sentence that names it, says why, and what to write
-instead; nothing is ignored silently.
+A setting that neither program has, or that cannot work, stops the process with a sentence that names it, says why, and
+what to write instead.
 """
 
 _REAPER = """\
@@ -115,7 +120,7 @@ trigger = 30
 Each command takes those of these settings that it needs (`reaper pipeline COMMAND --help`).
 The file is named with `--config` or in `REAPER_PIPELINE_CONFIG`.
 Where nothing says where Redis is (none of `redis_url` … `sentinel_password`), what the environment tells the reaper
-counts (`REAPER_REDIS_URL` …).
+counts (`REAPER_REDIS_URL` …), and after that `REDIS_URL`.
 [The pipeline](pipeline.md) tells how they work together.
 """
 

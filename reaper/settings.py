@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Required, Self, TypedDict, Unpack
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
-from pydantic_settings import NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode
 
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_REDELIVERY, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.errors import ConfigurationError
@@ -14,7 +14,7 @@ from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_k
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
 from workers.runtime.event_loop import EventLoop, Loop
 from workers.runtime.grace import OUTAGE_PART
-from workers.runtime.redis_settings import RedisArguments, RedisSettings
+from workers.runtime.redis_settings import ProgramSettings, RedisArguments
 from workers.runtime.settings import (
     SHORTEST_INTERVAL,
     SHORTEST_VISIBILITY,
@@ -151,16 +151,14 @@ class ReaperArguments(RedisArguments, total=False):
     consumer_retention: Duration | None
 
 
-class ReaperSettings(RedisSettings):
+class ReaperSettings(ProgramSettings):
     """Everything one replica needs to know. Durations are seconds."""
 
     if TYPE_CHECKING:
 
         def __init__(self, **values: Unpack[ReaperArguments]) -> None: ...
 
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="REAPER_")
-    other_env: ClassVar[frozenset[str]] = frozenset({"REAPER_FAILPOINTS", "REAPER_CONFIG"})
-    other_prefixes: ClassVar[tuple[str, ...]] = ("REAPER_PIPELINE_",)
+    siblings: ClassVar[tuple[str, ...]] = ("workers.settings:WorkerSettings",)
 
     namespace: str = Field(
         default="reaper",

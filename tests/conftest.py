@@ -200,6 +200,12 @@ def nursery() -> Iterator[Nursery]:
     running.close()
 
 
+@pytest.fixture(autouse=True)
+def _reads_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the reads of workers in the test's own process block for less: stopping a worker takes up to so long."""
+    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 100)
+
+
 @pytest.fixture
 def processes(tmp_path: Path, nursery: Nursery) -> Iterator[Processes]:
     """Start worker, reaper and other processes; all are ended with the test."""

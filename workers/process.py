@@ -24,7 +24,6 @@ from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
 from workers.loop.slots import Slots
 from workers.loop.stalled import StalledDeliveries
-from workers.loop.waking import Waking
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import check_server
@@ -83,7 +82,6 @@ class WorkerProcess:
         )
         stalled = self._recovery.stalled if self._recovery else StalledDeliveries()
         self._reader = Reader(context, self._slots, self._adoption, self._journal, stalled)
-        self._waking = Waking(context, self._reader.look_again)
 
     # ---- life
 
@@ -135,7 +133,6 @@ class WorkerProcess:
             await services.start(self._callbacks.run)
             services.start_soon(self._settlements.run)
             services.start_soon(membership.keep_fresh)
-            services.start_soon(self._waking.run)
             if self._recovery:
                 services.start_soon(self._recovery.run)
             journal, telemetry = self._journal, self._context.telemetry
@@ -162,9 +159,9 @@ class WorkerProcess:
     async def _work(self) -> None:
         """Read and run jobs until told to stop, then let those that run go on until the drain deadline."""
         async with self._runners as runners:
-            runners.start_soon(self._end_blocking_read)
-            runners.start_soon(self._reader.end_late_reads)
             await self._reader.run()
+            if not self.forced:
+                self._slots.close()  # not earlier: the read that was under way would bring what is handed back
             with self._drain_scope:
                 await self._slots.wait_until_idle()
             if not self.forced:
@@ -173,14 +170,6 @@ class WorkerProcess:
 
     def _is_ending(self) -> bool:
         return self._slots.is_ending()
-
-    async def _end_blocking_read(self) -> None:
-        """See to it that the end, whoever brings it, need not wait for a read that blocks."""
-        try:
-            await self._stop_asked.wait()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._reader.unblock()
 
     async def _flush(self) -> None:
         """Wait until all verdicts are settled; the settler is at it."""
@@ -244,14 +233,13 @@ class WorkerProcess:
             logger.info("%s stops: what runs may go on for %g s", self.consumer, drain_s)
             self._drain_scope.deadline = anyio.current_time() + drain_s
         self._stop_asked.set()
+        self._slots.stop()
         self._reader.stop()
         if now:
             self.forced = True
             self._drain_scope.cancel()
             self._flush_scope.cancel()
             self._reader.abort()
-        else:
-            self._slots.close()
 
     async def _obey(self, signals: AsyncIterable[signal.Signals]) -> None:
         async for _ in signals:

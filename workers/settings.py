@@ -5,14 +5,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import SettingsConfigDict
 
 from workers.backoff import Backoff
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery, is_entry_id
 from workers.runtime.event_loop import EventLoop, Loop
-from workers.runtime.redis_settings import RedisArguments, RedisSettings
+from workers.runtime.redis_settings import ProgramSettings, RedisArguments
 from workers.runtime.settings import (
     SHORTEST_INTERVAL,
     SHORTEST_VISIBILITY,
@@ -47,7 +46,7 @@ class WorkerOptions(RedisArguments, total=False):
     read_count: int | None
     visibility_timeout: Duration | None
     max_deliveries: int | None
-    redelivery: Redelivery | Literal["stream", "retry-stream"] | None
+    redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"] | None
     recovery: RecoveryMode | Literal["reaper", "embedded", "claim"]
     backoff_base: Duration
     backoff_cap: Duration
@@ -77,15 +76,14 @@ class WorkerArguments(WorkerOptions, total=False):
     group: str
 
 
-class WorkerSettings(RedisSettings):
+class WorkerSettings(ProgramSettings):
     """Everything one worker process needs to know. Durations are seconds."""
 
     if TYPE_CHECKING:
 
         def __init__(self, **values: Unpack[WorkerArguments]) -> None: ...
 
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="WORKER_")
-    other_env: ClassVar[frozenset[str]] = frozenset({"WORKER_CONFIG"})
+    siblings: ClassVar[tuple[str, ...]] = ("reaper.settings:ReaperSettings",)
 
     stream: str = Field(description="Name of the stream the jobs live in.")
     group: str = Field(description="Name of the consumer group to work in; it is created where it is missing.")
@@ -119,8 +117,8 @@ class WorkerSettings(RedisSettings):
     redelivery: Redelivery | None = Field(
         default=None,
         description="How a failed job becomes ready again: `stream` (copy to the stream's tail; the group must be "
-        "its only one) or `retry-stream` (copy to the group's own retry stream). `in-place` is the reaper's to say, or "
-        "recovery `claim`'s. "
+        "its only one), `retry-stream` (copy to the group's own retry stream) or `in-place` (nothing is copied: the "
+        "reaper has to say the same, or recovery is `claim`). "
         "Default: what the group has agreed on, else `stream`.",
     )
     recovery: RecoveryMode = Field(
@@ -221,20 +219,13 @@ class WorkerSettings(RedisSettings):
             raise ValueError("write '0', '$' or an entry ID such as '1700000000000-0'")
         return start
 
-    @field_validator("redelivery")
-    @classmethod
-    def _not_in_place(cls, redelivery: Redelivery | None) -> Redelivery | None:
-        if redelivery is Redelivery.IN_PLACE:
-            raise ValueError(
-                "'in-place' is said by a reaper's settings, which the worker follows, or by recovery = 'claim': "
-                "leave it out"
-            )
-        return redelivery
-
     @model_validator(mode="after")
     def _claims_in_place(self) -> Self:
-        if self.recovery is RecoveryMode.CLAIM and self.redelivery is not None:
-            raise ValueError("recovery 'claim' gives back in place, without copies: leave redelivery out")
+        in_place = self.redelivery is Redelivery.IN_PLACE
+        if self.recovery is RecoveryMode.CLAIM and self.redelivery is not None and not in_place:
+            raise ValueError("recovery 'claim' gives back in place, without copies: leave redelivery out.")
+        if self.recovery is RecoveryMode.EMBEDDED and in_place:
+            raise ValueError("recovery 'embedded' gives back by copies: for 'in-place', set recovery 'claim'.")
         return self
 
     @model_validator(mode="after")
@@ -249,8 +240,10 @@ class WorkerSettings(RedisSettings):
 
     @property
     def wished_redelivery(self) -> Redelivery | None:
-        """The policy that these settings ask for; None = whatever the group has agreed on."""
-        return Redelivery.IN_PLACE if self.recovery is RecoveryMode.CLAIM else self.redelivery
+        """The policy to ask for; None = the group's. Under a reaper, only the reaper asks for in-place."""
+        if self.recovery is RecoveryMode.CLAIM:
+            return Redelivery.IN_PLACE
+        return None if self.redelivery is Redelivery.IN_PLACE else self.redelivery
 
     @property
     def backoff(self) -> Backoff:

@@ -30,7 +30,7 @@ class Worker:
     """Reads jobs of one stream and group, runs the handler on them and settles them.
 
     ``Worker("orders", "billing", concurrency=8)``: every field of `WorkerSettings` is an argument. What the
-    environment (``WORKER_…``), a settings file or a flag of ``worker run`` says is stronger than an argument, so that
+    environment (``REAPER_…``), a settings file or a flag of ``worker run`` says is stronger than an argument, so that
     a program can be deployed unchanged. With ``settings=`` the worker takes exactly those when run inside a program.
 
     Raises ConfigurationError for an argument that is no setting.

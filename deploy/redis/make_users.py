@@ -1,7 +1,7 @@
 """Make Redis users with the least rights, and a file with the address for each of them.
 
 The folder then holds users.acl, for `aclfile` of Redis, and reaper-url, worker-url and so on, for the variables
-REAPER_REDIS_URL_FILE and WORKER_REDIS_URL_FILE. Passwords that are there already stay: run it again after an upgrade,
+REAPER_REDIS_URL_FILE. Passwords that are there already stay: run it again after an upgrade,
 or with other groups, and let Redis read the rights by ACL LOAD.
 """
 

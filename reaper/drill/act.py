@@ -3,21 +3,20 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import anyio
-from anyio import to_thread
 
-from reaper.drill import cast, chaos, queries
+from reaper.drill import cast, queries
 from reaper.drill.evidence import Evidence
 from reaper.drill.faults import FaultKind
 from reaper.drill.injection import Injector
-from reaper.drill.ledger import Ledger, build_ledger, objections
+from reaper.drill.kit import Kit
+from reaper.drill.ledger import Ledger, build_ledger
 from reaper.drill.live import Scene, Screen
 from reaper.drill.meters import Meters
-from reaper.drill.nodes import Node, Setup, until
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import WORKERS, Role
@@ -75,7 +74,6 @@ class Ending:
                 for one in stage.settings.adapted(stage.recovery)
                 if one.played != one.asked
             ],
-            **_chaos_as_json(stage),
             **usage_as_json(self.usage, self.idle, jobs=self.ledger.enqueued),
             "processes": dict(self.processes),
             "processes_started": self.started,
@@ -87,33 +85,19 @@ class Ending:
                 "dead_letters": stage.keys.dead,
             },
             "server": stage.server.release,
-            "topology": stage.settings.topology,
             "settings": stage.settings.as_json(stage.recovery),
         }
 
 
-def _chaos_as_json(stage: Stage) -> dict[str, Any]:
-    """Return what was drawn, and how to play it again."""
-    settings = stage.settings
-    if settings.chaos is None:
-        return {}
-    return {
-        "chaos": {
-            "faults": [chaos.in_words(fault) for fault in settings.faults],
-            "replay": settings.command(stage.recovery),
-        }
-    }
-
-
-async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Ending:
-    """Play one act. Raises ProcessFailedError, NotReadyError, and what redis-py raises; leaves no process behind."""
-    meters, setup = Meters(stage.client, counts=stage.server.setup is None), stage.server.setup
+async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen, kit: Kit) -> Ending:
+    """Play one act. Raises ProcessFailedError, NotReadyError and errors of redis-py; leaves no process behind."""
+    meters = Meters(stage.client, counts=stage.server.single)
     await stage.client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
-    if setup:
-        await to_thread.run_sync(setup.remember, await _master(stage, setup))
+    await kit.begin(stage)
     scene = Scene(stage, Producer(stage, jobs), Witness(stage))
     supervisor, witness = scene.supervisor, scene.witness
-    injector = Injector(Toolbox(stage, supervisor, scene.producer, witness, scene.announce))
+    tools = Toolbox(stage, supervisor, scene.producer, witness, scene.announce)
+    injector = Injector(tools, kit.plays(tools))
     slots, clock_ahead_s = cast.slots(stage), await _clock_ahead_s(stage)
     async with anyio.create_task_group() as everybody:
         strangers = await queries.waiting_readers(stage)
@@ -136,14 +120,15 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Endi
         await supervisor.stop(*WORKERS)
         await supervisor.stop(Role.REAPER)
     await witness.look()
-    if setup:
+    if not stage.server.single:
         await witness.read_again()
-    ledger = build_ledger(await _evidence(scene, injector, clock_ahead_s))
+    evidence = await kit.complete(await _evidence(scene, injector, clock_ahead_s), stage)
+    ledger = build_ledger(evidence)
     return Ending(
         stage=stage,
         started_at=scene.started_at,
         ledger=ledger,
-        objections=tuple(objections_to(ledger, stage)),
+        objections=tuple(kit.objections(evidence, ledger, stage)),
         usage=usage,
         processes=Counter(str(slot.role) for slot in slots),
         started=len(supervisor.history),
@@ -151,20 +136,9 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Endi
     )
 
 
-def objections_to(ledger: Ledger, stage: Stage) -> list[str]:
-    """Say what is wrong. In a chaos a fault may find that others have hit all that it could: most must not."""
-    asked = stage.settings.faults_for(stage.recovery)
-    if stage.settings.chaos is None:
-        return objections(ledger, [fault.kind for fault in asked])
-    found = objections(replace(ledger, missed=()), [FaultKind(fault.kind) for fault in ledger.faults])
-    if 2 * len(ledger.missed) > len(asked):
-        found.append(f"of {len(asked)} faults that were drawn, {len(ledger.missed)} found nothing to hit")
-    return found
-
-
 async def _evidence(scene: Scene, injector: Injector, clock_ahead_s: float) -> Evidence:
-    """Collect what is known after the end."""
-    stage, settings, setup = scene.stage, scene.stage.settings, scene.stage.server.setup
+    """Collect the rows after the end."""
+    stage, settings = scene.stage, scene.stage.settings
     return Evidence(
         enqueued=scene.producer.enqueued,
         lines=scene.witness.lines,
@@ -175,14 +149,8 @@ async def _evidence(scene: Scene, injector: Injector, clock_ahead_s: float) -> E
         missed=injector.missed,
         visibility_s=settings.visibility_timeout.total_seconds(),
         max_deliveries=settings.max_deliveries,
-        failed_over_unasked=setup is not None and not setup.is_known(await _master(stage, setup)),
         clock_ahead_s=clock_ahead_s,
     )
-
-
-async def _master(stage: Stage, setup: Setup) -> Node:
-    """Return who has the stream. Raises NoServerError."""
-    return await until(lambda: setup.master_of(stage.keys.stream), "a node is the master of the drill's stream")
 
 
 async def _idle(stage: Stage, supervisor: Supervisor, meters: Meters) -> Usage:
@@ -248,7 +216,7 @@ async def _until_over(stage: Stage, injector: Injector) -> None:
 
 def patience_s(settings: DrillSettings, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
     """Return after how many seconds an act is over, whatever is left: long after all work could have been done."""
-    long_jobs = [fault for fault in settings.faults if fault.kind is FaultKind.LONG_JOBS and fault.lasts]
+    long_jobs = [fault for fault in settings.faults if fault.kind == FaultKind.LONG_JOBS and fault.lasts]
     last = max([job.at for job in jobs] + [fault.over_at for fault in settings.faults], default=timedelta(0))
     work = sum((job.duration for job in jobs), timedelta(0))
     work += sum((int(fault.amount) * (fault.lasts or timedelta(0)) for fault in long_jobs), timedelta(0))
@@ -256,8 +224,8 @@ def patience_s(settings: DrillSettings, recovery: Recovery, jobs: Sequence[Plann
     in_a_row = PUBLISHED_BATCH if recovery.cast is Cast.PUBLISHED else 1
     executions = settings.max_deliveries * (work / (settings.workers * settings.loops) + in_a_row * longest)
     timeouts = (settings.max_deliveries * 3 + 1) * settings.visibility_timeout
-    drawn_s = chaos.patience_s(settings.faults, settings.conditions(recovery, jobs)) if settings.chaos else 0.0
-    return (last + executions + timeouts).total_seconds() + 4 * PATIENCE_S + drawn_s
+    more_s = settings.more_patience_s(recovery, jobs)
+    return (last + executions + timeouts).total_seconds() + 4 * PATIENCE_S + more_s
 
 
 async def _at_rest(tools: Toolbox, view: View) -> bool:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from reaper import failpoints
 from reaper.drill import bare_worker_path, published_worker_path
-from reaper.drill.faults import REFRESH_S, FaultKind
 from reaper.drill.records import Role
 from reaper.drill.recoveries import Cast
 from reaper.drill.stage import Stage
@@ -62,10 +61,9 @@ def _worker(stage: Stage) -> Callable[[str], Command]:
         }
         if stage.recovery.mode.is_of_workers:
             flags["recovery"] = stage.recovery.mode
-        if any(fault.kind is FaultKind.DELETE_CONSUMER for fault in settings.faults):
-            flags["refresh-interval"] = REFRESH_S
+        flags |= settings.worker_flags
         argv = [sys.executable, "-m", "workers", "run", "reaper.drill.program:worker", *_as_words(flags)]
-        own = {"WORKER_REDIS_URL": stage.server.url, "DRILL_LEDGER": str(stage.ledger_of(name))}
+        own = {"REAPER_REDIS_URL": stage.server.url, "DRILL_LEDGER": str(stage.ledger_of(name))}
         return Command(argv, {**_environment(stage), **own})
 
     return command
@@ -123,7 +121,7 @@ def _environment(stage: Stage | None = None) -> dict[str, str]:
     The processes run in a folder of the drill, where no package of the same name shadows ours, and find ours where it
     is: installed, or in a checkout.
     """
-    others = ("REAPER_", "WORKER_", "OTEL_")
+    others = ("REAPER_", "REDIS_URL", "OTEL_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     if stage and stage.tracing:
         environment.update(stage.tracing.env)

@@ -3,8 +3,8 @@
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,18 +14,16 @@ from redis.exceptions import RedisError
 from reaper.drill import queries
 from reaper.drill.act import Ending, play
 from reaper.drill.disks import check_space, told_of_disks
-from reaper.drill.faults import OWN_SERVER, FaultKind
+from reaper.drill.kit import Kit
 from reaper.drill.live import Screen
 from reaper.drill.recoveries import Cast, Recovery
-from reaper.drill.redis_server import Server, redis_at_hand, several_at_hand
+from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
-from reaper.drill.stage import Stage, names_of, new_run_id, set_stage
+from reaper.drill.stage import Stage, new_run_id, set_stage
 from reaper.drill.trace import PlannedJob
-from workers.protocol.address import Topology
 from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
-from workers.protocol.keys import namespace_keys
 from workers.runtime.signals import received
 
 if TYPE_CHECKING:
@@ -47,6 +45,7 @@ class Programme:
     recoveries: Sequence[Recovery]
     tracing: "Tracing | None" = None
     """Where traces go, if they are to be shown."""
+    kit: Kit = field(default_factory=Kit)
 
 
 def perform(
@@ -89,33 +88,19 @@ async def _perform(
         run_id = new_run_id()
         settings = programme.settings
         with _folder(settings.files, run_id) as folder:
-            kinds = {fault.kind for fault in settings.faults}
-            async with _server(settings, kinds, folder) as server:
-                _check_server(kinds, server)
+            async with programme.kit.server(settings, folder) as server:
+                programme.kit.check(settings, server)
                 await _check_claim(programme, server)
                 opens(f"{server.description}.")
                 for recovery in programme.recoveries:
                     opens(_heading(len(endings) + 1, len(programme.recoveries), recovery))
                     async with _stage(programme, server, recovery, folder, run_id) as stage:
-                        endings.append(await play(stage, programme.jobs, screen))
+                        endings.append(await play(stage, programme.jobs, screen, programme.kit))
                     if endings[-1].objections:
                         check_space(folder)  # who cannot write what it does, is taken for one that does not do it
                     closes(endings[-1])
         group.cancel_scope.cancel()
     return endings
-
-
-def _server(settings: DrillSettings, kinds: set[FaultKind], folder: Path) -> AbstractAsyncContextManager[Server]:
-    topology = Topology(settings.topology)
-    if topology is not Topology.SINGLE:
-        return several_at_hand(topology, folder)
-    return redis_at_hand(
-        settings.redis_url,
-        folder,
-        pid=settings.redis_pid,
-        sets_clock=FaultKind.CLOCK_STEP in kinds,
-        forgets_nothing=FaultKind.RESTART_REDIS in kinds,
-    )
 
 
 def _heading(number: int, acts: int, recovery: Recovery) -> str:
@@ -160,30 +145,13 @@ async def _check_claim(programme: Programme, server: Server) -> None:
         await client.aclose()
 
 
-def _check_server(kinds: set[FaultKind], server: Server) -> None:
-    """Refuse to do to a Redis that is not the drill's what would hit others. Raises ConfigurationError."""
-    if not server.ours and (alien := sorted(OWN_SERVER & kinds)):
-        raise ConfigurationError(
-            f"--fault {alien[0]} hits everybody who uses the server: leave --redis-url away, so that the drill starts "
-            "one of its own."
-        )
-    if FaultKind.PAUSE_REDIS in kinds and server.pid is None:
-        raise ConfigurationError(
-            "--fault pause-redis stops the server's process: leave --redis-url away, so that the drill starts one of "
-            "its own, or say with --redis-pid which process of this machine it is."
-        )
-
-
 @asynccontextmanager
 async def _stage(
     programme: Programme, server: Server, recovery: Recovery, folder: Path, run_id: str
 ) -> AsyncIterator[Stage]:
     """Set the stage of one act, and leave nothing of it in a Redis that is not ours, unless it is to be kept."""
-    stream, namespace = names_of(run_id, recovery)
-    patience_s = programme.settings.away.total_seconds()
-    client = server.client(patience_s=patience_s, key=stream)
-    leaders = server.client(patience_s=patience_s, key=namespace_keys(namespace).lease) if server.setup else None
-    stage = set_stage(client, server, programme.settings, recovery, folder, run_id, programme.tracing, leaders)
+    names = programme.kit.names(run_id, recovery)
+    stage = set_stage(server, programme.settings, recovery, folder, names, programme.tracing)
     try:
         yield stage
     finally:

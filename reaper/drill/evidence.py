@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from reaper.drill.faults import AGAINST_REDIS, FAILOVERS, FaultKind
-from reaper.drill.records import Enqueued, InjectedFault, Line, MissedFault, ProcessRun, Remains, Role, Step
+from reaper.drill.records import Effect, Enqueued, InjectedFault, Line, MissedFault, ProcessRun, Remains, Step
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.messages import entry_ms
 
@@ -27,84 +26,23 @@ class Evidence:
     missed: Sequence[MissedFault] = ()
     visibility_s: float
     max_deliveries: int = 3
-    failed_over_unasked: bool = False
-    """A replica was promoted that no fault had promoted: what it had received, nobody has looked at."""
     clock_ahead_s: float = 0.0
     """How far the server's clock is ahead of ours."""
 
-    def redis_was_away(self, since: float, until: float) -> bool:
-        """Tell whether Redis stood still, was away or full at any time from ``since`` to ``until``."""
-        return self._hit(AGAINST_REDIS - {FaultKind.CUT_CONNECTIONS}, since, until)
+    lives: int = 1
+    """How often the group was created. A job that was settled in one life may be settled again in the next."""
+    ids_are_times: bool = True
+    """Entry IDs can be compared with times. Not after the server's clock was set."""
 
-    def failed_over(self, since: float, until: float) -> bool:
-        """Tell whether a replica was promoted from ``since`` to ``until``, or was about to be."""
-        return self._hit(FAILOVERS, since, until)
-
-    def is_recovered(self, line: Line) -> bool:
-        """Tell whether somebody has recovered the job for this start: else, it was delivered as if it were new."""
-        return line.entry_id in self._recovered_into
-
-    @cached_property
-    def _recovered_into(self) -> frozenset[str]:
-        recovered = self.named(EventName.RECOVERED, EventName.SUSPECTED)
-        return frozenset(str(event.data["new_entry"]) for event in recovered if event.data.get("new_entry"))
-
-    @cached_property
-    def not_received(self) -> frozenset[int]:
-        """Jobs that a master had answered for, and the replica that was promoted had not received."""
-        return frozenset(n for fault in self.faults if fault.kind in FAILOVERS for n in fault.jobs)
-
-    @property
-    def unproven(self) -> tuple[str, ...]:
-        """Faults of which that is not known."""
-        return tuple(fault.kind for fault in self.faults if fault.kind in FAILOVERS and not fault.proven)
-
-    def redis_failed(self, since: float, until: float) -> bool:
-        """Tell the same, or whether connections were cut: from that our processes lose nothing."""
-        return self._hit(AGAINST_REDIS, since, until)
-
-    def _hit(self, kinds: frozenset[FaultKind], since: float, until: float) -> bool:
-        lasted = ((fault.at, fault.until or math.inf) for fault in self.faults if fault.kind in kinds)
+    def redis_was(self, effect: Effect, since: float, until: float) -> bool:
+        """Return whether a fault with one of these effects lasted at any time from ``since`` to ``until``."""
+        lasted = ((fault.at, fault.until or math.inf) for fault in self.faults if fault.effect & effect)
         return any(start <= until and since <= end for start, end in lasted)
 
     @cached_property
-    def destructions(self) -> list[tuple[float, float]]:
-        """When the group was destroyed, and until when it was not what it had been, by the drill's clock."""
-        return [(fault.at, fault.until or fault.at) for fault in self.faults if fault.kind == FaultKind.DESTROY_GROUP]
-
-    def group_forgot(self, before: Line, line: Line) -> bool:
-        """Tell whether the group was destroyed, and not yet restored, between two starts of a job."""
-        return any(before.at <= until and at <= line.at for at, until in self.destructions)
-
-    @cached_property
-    def told_lost(self) -> frozenset[int]:
-        """Jobs that were held by a consumer when it was deleted, and of which somebody told that it is gone."""
-        told = {event.data.get("consumer") for event in self.named(EventName.LOST_CONSUMER)}
-        runs = {run.name for consumer in told if (run := self.process_named(str(consumer)))}
-        deleted = [fault for fault in self.faults if fault.kind == FaultKind.DELETE_CONSUMER]
-        return frozenset(n for fault in deleted if fault.target in runs for n in fault.jobs)
-
-    @property
-    def lives(self) -> int:
-        """How many lives the group had: what was settled in one may run, and be settled, in the next."""
-        return 1 + len(self.destructions)
-
-    def shortened_under(self, run: ProcessRun, before: Line, line: Line) -> bool:
-        """Tell whether the visibility timeout was shortened under a worker of ours that ran a job.
-
-        It was started again before it would have been due by the timeout that the worker knew, counted from then. What
-        ran in a worker that was stopped meanwhile was lost by that.
-        """
-        if self._was_stopped(run, before.at, line.at):
-            return False
-        moments = [fault.at for fault in self.faults if fault.kind == FaultKind.SHORTEN_VISIBILITY]
-        return run.role is Role.WORKER and any(
-            before.at <= at <= line.at and line.at < at + self.visibility_s for at in moments
-        )
-
-    def _was_stopped(self, run: ProcessRun, since: float, until: float) -> bool:
-        stops = [fault for fault in self.faults if fault.kind == FaultKind.PAUSE_WORKER and fault.target == run.name]
-        return any(stop.at <= until and since <= (stop.until or math.inf) for stop in stops)
+    def forgotten(self) -> frozenset[int]:
+        """Jobs that Redis has forgotten because of a fault."""
+        return frozenset(n for fault in self.faults for n in fault.jobs)
 
     @cached_property
     def deliveries(self) -> list[Line]:
@@ -162,15 +100,10 @@ class Evidence:
     def _by_name(self) -> dict[str, ProcessRun]:
         return {run.name: run for run in self.processes}
 
-    @property
-    def clock_was_set(self) -> bool:
-        """Tell whether the server's clock was set: then entry IDs of before and after cannot be compared."""
-        return any(fault.kind == FaultKind.CLOCK_STEP for fault in self.faults)
-
     def is_early(self, event: LifecycleEvent) -> bool:
         """Tell whether a recovery came before its time: by its idle time, or sooner than any delivery was due."""
         visibility_ms = event.data["visibility_ms"]
-        earliest_ms = 0 if self.clock_was_set else entry_ms(str(event.data["entry"])) + visibility_ms
+        earliest_ms = entry_ms(str(event.data["entry"])) + visibility_ms if self.ids_are_times else 0
         return bool(event.data["idle_ms"] < visibility_ms or event.at_ms < earliest_ms)
 
     @cached_property

@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from reaper.drill.evidence import Evidence
-from reaper.drill.records import Line, ProcessRun, Step
+from reaper.drill.records import Effect, Line, ProcessRun, Step
 from workers.protocol.events import EventName
 
 
@@ -22,8 +22,8 @@ class Cause(StrEnum):
     ADOPTED = "adopted"
     """A later process of the same worker took over what the earlier one held."""
     NACK = "nack"
-    FAILED_OVER = "failed_over"
-    """A replica was promoted while it ran, or before it had received that it was settled."""
+    FORGOTTEN = "forgotten"
+    """Redis forgot meanwhile that it ran, or that it was settled."""
     REDIS_PAUSED = "redis_paused"
     """Redis stood still, was away or full while it ran, or before it could be settled."""
     WAITED = "waited"
@@ -32,10 +32,6 @@ class Cause(StrEnum):
     """It ran longer than the visibility timeout."""
     UNSETTLED = "unsettled"
     """It was done in time, and its settlement did not come in time."""
-    GROUP_DESTROYED = "group_destroyed"
-    """The group was destroyed meanwhile, and forgot that it ran, or that it was settled."""
-    ROBBED = "robbed"
-    """The visibility timeout was shortened while it ran, and it was taken from its worker by that."""
     LATE = "late"
     """It began late: its process did not run, or extend it, for a whole visibility timeout by the server's clock."""
     UNEXPLAINED = "unexplained"
@@ -81,12 +77,6 @@ def _second_starts(evidence: Evidence) -> Iterator[SecondStart]:
             cause = handed_on.get(line.entry_id)
             if cause is None and previous and ended_at is not None:
                 cause = _cause_of_end(previous, evidence)
-            if cause is None and evidence.group_forgot(before, line):
-                cause = Cause.GROUP_DESTROYED
-            if cause is None and evidence.failed_over(before.at, line.at) and not evidence.is_recovered(line):
-                cause = Cause.FAILED_OVER
-            if cause is None and previous and evidence.shortened_under(previous, before, line):
-                cause = Cause.ROBBED
             if cause is None:
                 cause = _cause_beside_a_living(before, line, _done_after(before, done.get(n, ())), evidence)
             yield SecondStart(
@@ -130,9 +120,9 @@ def _cause_of_end(run: ProcessRun, evidence: Evidence) -> Cause:
 
 def _cause_beside_a_living(before: Line, line: Line, done: Line | None, evidence: Evidence) -> Cause:
     """Say why a job was started again while the process that ran it before lived on."""
-    if evidence.failed_over(before.at, line.at):
-        return Cause.FAILED_OVER
-    if evidence.redis_was_away(before.at, line.at):
+    if evidence.redis_was(Effect.FORGETS, before.at, line.at):
+        return Cause.FORGOTTEN
+    if evidence.redis_was(Effect.AWAY, before.at, line.at):
         return Cause.REDIS_PAUSED
     if (done or line).at - before.at >= evidence.visibility_s:
         return Cause.SLOW

@@ -27,12 +27,12 @@ class LeaderFaults:
     workers: WorkerFaults
     _one: anyio.Lock = field(default_factory=anyio.Lock)
 
-    async def kill_leader(self) -> str:
+    async def kill_leader(self, _fault: Fault) -> str:
         """Kill the reaper that leads, as soon as one does."""
         async with self._one:
             return await self._kill_leader()
 
-    async def pause_leader(self) -> str:
+    async def pause_leader(self, _fault: Fault) -> str:
         """Stop the leader between deciding and writing, let its lease pass to another, and let it go on."""
         async with self._one:
             return await self._pause_leader()
@@ -50,8 +50,7 @@ class LeaderFaults:
             await self.tools.note(injected, f"kill -9 of all reapers ({names}); none is there {away}")
             if fault.lasts:
                 await anyio.sleep(fault.lasts.total_seconds())
-                self.tools.over(injected, time.time())
-                self.tools.announce("reapers are started again")
+                self.tools.over(injected, "reapers are started again")
         finally:
             if fault.lasts:
                 supervisor.let_start(Role.REAPER)
@@ -148,8 +147,7 @@ class LeaderFaults:
         await tools.within(PATIENCE_S + stage.settings.lease_ttl.total_seconds(), another_acts)
         await tools.within(PATIENCE_S, nothing_overdue)
         tools.supervisor.resume(paused)
-        tools.over(fault, time.time())
-        tools.announce(f"{paused.name} goes on, as if it led still")
+        tools.over(fault, f"{paused.name} goes on, as if it led still")
 
         async def term_is_over() -> bool:
             return any(

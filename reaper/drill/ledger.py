@@ -14,7 +14,7 @@ from reaper.drill.evidence import Evidence, is_timed
 from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, second_starts
 from reaper.drill.faults import AFTER_PAUSE_S, FaultKind
 from reaper.drill.healthy import Healthy, healthy_jobs
-from reaper.drill.records import InjectedFault, MissedFault, ProcessRun, Role, Step
+from reaper.drill.records import Effect, InjectedFault, MissedFault, ProcessRun, Role, Step
 from reaper.drill.spread import Spread, spread
 from reaper.drill.terms import Holding, terms
 from workers.protocol.events import EventName, LifecycleEvent
@@ -23,6 +23,7 @@ from workers.runtime.options import USAGE_EXIT
 
 FENCED_VERBS = ("recover", "release_suspects", "move_due")
 """Verbs of ``refused`` events that mean: a write of an earlier term met the fence of a later one."""
+_FAILING = Effect.CUTS | Effect.AWAY
 
 
 class Fate(StrEnum):
@@ -42,10 +43,8 @@ class LossCause(StrEnum):
 
     DROPPED = "dropped"
     """Its worker gave it up: acknowledged, with a line in a log, and no dead letter."""
-    TOLD = "told"
-    """Somebody deleted the consumer that held it, nobody knew what that held, and it was told (`lost_consumer`)."""
-    NOT_RECEIVED = "not_received"
-    """A master had answered for it, and the replica that was promoted had not received it, by its own word."""
+    FORGOTTEN = "forgotten"
+    """A fault made Redis forget it, and nobody can promise more than to report that."""
     UNKNOWN = "unknown"
     """There is no trace of it."""
 
@@ -60,8 +59,6 @@ class Loss:
     starts: int
     """How many times it was started."""
     poison: bool
-    confirmed: bool = True
-    """Its producer was told that as many replicas had it as he waited for, or waited for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +90,6 @@ class Ledger:
     terms: tuple[Holding, ...] = ()
     faults: tuple[InjectedFault, ...] = ()
     missed: tuple[MissedFault, ...] = ()
-    unconfirmed: tuple[int, ...] = ()
-    """Jobs of which their producer was told that too few replicas had them."""
-    unproven: tuple[str, ...] = ()
-    """Failovers of which it is not known what the promoted replica had received."""
-    failed_over_unasked: bool = False
-    """A replica was promoted that no fault had promoted."""
     unexpected_ends: tuple[str, ...] = ()
     """Processes that ended without anybody's doing, or did not stop in order."""
 
@@ -123,19 +114,9 @@ class Ledger:
         return sum(loss.cause is LossCause.DROPPED for loss in self.losses)
 
     @property
-    def told(self) -> int:
-        """Those of them that others made Redis forget, of which it was told: I1 asks for that, and no more."""
-        return sum(loss.cause is LossCause.TOLD for loss in self.losses)
-
-    @property
-    def not_received(self) -> int:
-        """Those of them that Redis itself forgot at a failover, which nobody can promise to survive."""
-        return sum(loss.cause is LossCause.NOT_RECEIVED for loss in self.losses)
-
-    @property
-    def not_received_unawares(self) -> int:
-        """Those of these whose producer was not told: he waited for no replicas, or for too few."""
-        return sum(loss.cause is LossCause.NOT_RECEIVED and loss.confirmed for loss in self.losses)
+    def forgotten(self) -> int:
+        """Those of them that Redis forgot because of a fault."""
+        return sum(loss.cause is LossCause.FORGOTTEN for loss in self.losses)
 
     @property
     def stuck(self) -> int:
@@ -144,9 +125,8 @@ class Ledger:
 
     @property
     def balanced(self) -> bool:
-        """Every job is settled or dead-lettered, or its loss by others' hands is known; and nothing else is there."""
-        known = self.settled + self.dead_lettered + self.told + self.not_received
-        return self.enqueued == known and not self.strays
+        """Every job is settled, dead-lettered or forgotten by Redis because of a fault, and no other job is there."""
+        return self.enqueued == self.settled + self.dead_lettered + self.forgotten and not self.strays
 
 
 def build_ledger(evidence: Evidence) -> Ledger:
@@ -188,25 +168,19 @@ def build_ledger(evidence: Evidence) -> Ledger:
         terms=tuple(terms(evidence)),
         faults=tuple(evidence.faults),
         missed=tuple(evidence.missed),
-        unconfirmed=tuple(job.n for job in evidence.enqueued if not job.confirmed),
-        unproven=evidence.unproven,
-        failed_over_unasked=evidence.failed_over_unasked,
         unexpected_ends=_unexpected_ends(evidence),
     )
 
 
-def objections(ledger: Ledger, faults: Sequence[FaultKind]) -> list[str]:
+def objections(ledger: Ledger, faults: Sequence[str]) -> list[str]:
     """Say in sentences what is wrong with ``ledger``, given the ``faults`` that were asked for; nothing = all well."""
-    forgotten = {loss.n for loss in ledger.losses if loss.cause is LossCause.NOT_RECEIVED}
+    forgotten = {loss.n for loss in ledger.losses if loss.cause is LossCause.FORGOTTEN}
     poison, dead = set(ledger.poison) - forgotten, set(ledger.dead)
-    lost = ledger.lost - ledger.told - ledger.not_received
+    lost = ledger.lost - ledger.forgotten
     unexplained = [start.n for start in ledger.second_starts if start.cause is Cause.UNEXPLAINED]
-    robbed = [start.n for start in ledger.second_starts if start.cause is Cause.ROBBED]
     stale_missing = FaultKind.PAUSE_LEADER in faults and ledger.stale_writes_refused == 0
     found = {
         f"{counted(lost, 'job is', 'jobs are')} lost": lost,
-        f"what a promoted replica had received is not known: {_some(ledger.unproven)}": ledger.unproven,
-        "Redis failed over by itself, and nobody has looked at what was lost by that": ledger.failed_over_unasked,
         f"{counted(ledger.stuck, 'job is', 'jobs are')} stuck": ledger.stuck,
         f"jobs that nobody enqueued, or in two places: {_some(ledger.strays)}": ledger.strays,
         f"poison jobs that are no dead letters: {_some(poison - dead)}": poison - dead,
@@ -215,7 +189,6 @@ def objections(ledger: Ledger, faults: Sequence[FaultKind]) -> list[str]:
         f"payloads that did not arrive as they were sent: {_some(ledger.altered)}": ledger.altered,
         f"entries that were ended twice: {_some(ledger.ended_twice)}": ledger.ended_twice,
         f"jobs started again for no reason: {_some(unexplained)}": unexplained,
-        f"jobs taken from live workers by a shorter visibility timeout: {_some(robbed)}": robbed,
         f"recovered before its time: {counted(ledger.early_recoveries, 'delivery')}": ledger.early_recoveries,
         "a leader was to be paused past its lease, and no stale write of it was refused": stale_missing,
         f"processes that ended by themselves: {_some(ledger.unexpected_ends)}": ledger.unexpected_ends,
@@ -322,8 +295,7 @@ def _losses(evidence: Evidence, fates: Mapping[int, Fate]) -> tuple[Loss, ...]:
     starts = evidence.lines_of(Step.START)
     known = {
         LossCause.DROPPED: dropped,
-        LossCause.TOLD: evidence.told_lost,
-        LossCause.NOT_RECEIVED: evidence.not_received,
+        LossCause.FORGOTTEN: evidence.forgotten,
     }
     return tuple(
         Loss(
@@ -332,7 +304,6 @@ def _losses(evidence: Evidence, fates: Mapping[int, Fate]) -> tuple[Loss, ...]:
             cause=next((cause for cause, jobs in known.items() if n in jobs), LossCause.UNKNOWN),
             starts=len(starts.get(n, ())),
             poison=evidence.jobs[n].poison,
-            confirmed=evidence.jobs[n].confirmed,
         )
         for n, fate in fates.items()
         if fate is Fate.LOST
@@ -373,7 +344,7 @@ def _gave_up_on_redis(run: ProcessRun, evidence: Evidence) -> bool:
     """Tell whether a plain loop ended because Redis failed: it has nothing in it to survive that."""
     if run.role not in (Role.BARE_WORKER, Role.PUBLISHED_WORKER) or not run.ended_at or (run.exit_code or 0) <= 0:
         return False
-    return evidence.redis_failed(run.ended_at - AFTER_PAUSE_S, run.ended_at)
+    return evidence.redis_was(_FAILING, run.ended_at - AFTER_PAUSE_S, run.ended_at)
 
 
 def _could_not_start(run: ProcessRun, evidence: Evidence) -> bool:
@@ -381,4 +352,4 @@ def _could_not_start(run: ProcessRun, evidence: Evidence) -> bool:
     if run.role not in (Role.WORKER, Role.REAPER) or not run.ended_at or run.exit_code != USAGE_EXIT:
         return False
     did_anything = any(line.pid == run.pid and run.lived_at(line.at) for line in evidence.lines)
-    return not did_anything and evidence.redis_failed(run.started_at, run.ended_at)
+    return not did_anything and evidence.redis_was(_FAILING, run.started_at, run.ended_at)

@@ -6,7 +6,7 @@ server's clock are converted when they are read.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Flag, StrEnum, auto
 
 
 class Role(StrEnum):
@@ -61,8 +61,6 @@ class Enqueued:
     digest: str
     """SHA-256 of the payload."""
     poison: bool = False
-    confirmed: bool = True
-    """So many replicas as were waited for had it; so also where none were."""
 
 
 class Step(StrEnum):
@@ -103,6 +101,18 @@ def read_lines(text: str) -> Iterable[Line]:
         yield Line(Step(step), int(n), entry_id, int(pid), float(at), digest[0] if digest else "")
 
 
+class Effect(Flag):
+    """What a fault does to Redis from its beginning to its end."""
+
+    NONE = 0
+    CUTS = auto()
+    """Connections break."""
+    AWAY = auto()
+    """Redis does not answer, or takes no writes."""
+    FORGETS = auto()
+    """Redis may forget deliveries and settlements that it has acknowledged."""
+
+
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
     """A fault that was injected: what, on whom, when."""
@@ -117,9 +127,8 @@ class InjectedFault:
     in_flight: int = 0
     """Jobs the target held, or jobs that were put in."""
     jobs: tuple[int, ...] = ()
-    """Which jobs the target held, where somebody made Redis forget them; which a promoted replica had not received."""
-    proven: bool = True
-    """What is said of the jobs is known: the promoted replica itself has told how far it had followed its master."""
+    """Jobs that Redis has forgotten because of this fault."""
+    effect: Effect = Effect.NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,7 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
         "stuck": ledger.stuck,
         "lost": ledger.lost,
         "dropped": ledger.dropped,
-        "told": ledger.told,
-        "not_received": ledger.not_received,
-        "not_received_unawares": ledger.not_received_unawares,
-        "unconfirmed": len(ledger.unconfirmed),
+        "forgotten": ledger.forgotten,
         "losses": [asdict(loss) for loss in ledger.losses],
         "altered": list(ledger.altered),
         "ended_twice": list(ledger.ended_twice),
@@ -130,11 +127,8 @@ def as_text(ledger: Ledger, *, recovery: Recovery, started_at: float) -> str:
 
 
 def _losses(ledger: Ledger) -> str:
-    if ledger.told:
-        return f"{ledger.lost}   (held by a consumer that somebody deleted, and told: {ledger.told})"
-    if ledger.not_received:
-        unawares = f"of which their producer was not told: {ledger.not_received_unawares}"
-        return f"{ledger.lost}   (that no promoted replica had received: {ledger.not_received}, {unawares})"
+    if ledger.forgotten:
+        return f"{ledger.lost}   (forgotten by Redis because of a fault: {ledger.forgotten})"
     if not ledger.dropped:
         return str(ledger.lost)
     innocent = sum(not loss.poison for loss in ledger.losses)

@@ -1,6 +1,5 @@
-"""What an act is played on: its keys, its client, its folder."""
+"""What an act is played on: its keys, its clients, its folder."""
 
-import itertools
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
 
-from reaper.drill.cluster_setup import share_of
-from reaper.drill.faults import FaultKind
 from reaper.drill.recoveries import Recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
@@ -26,6 +23,9 @@ class Stage:
     """One act's own stream, group, namespace and folder. Nothing else in this Redis is touched."""
 
     client: Redis
+    """For the keys of the group."""
+    namespace_client: Redis
+    """For the keys of the namespace, which may lie at another node."""
     server: Server
     settings: DrillSettings
     recovery: Recovery
@@ -33,14 +33,7 @@ class Stage:
     keys: GroupKeys
     namespace: NamespaceKeys
     tracing: "Tracing | None" = None
-    """Where traces go, if they are to be shown."""
-    leaders: Redis | None = None
-    """The client for the namespace's keys, where they lie at another node than the stream's."""
-
-    @property
-    def namespace_client(self) -> Redis:
-        """The client for the namespace's keys."""
-        return self.leaders or self.client
+    """Where traces go, if they are shown."""
 
     @property
     def failpoints(self) -> Path:
@@ -49,19 +42,13 @@ class Stage:
 
     @property
     def reaper_settings(self) -> Path:
-        """The settings file of the reapers: what they read again when they are told to."""
+        """The settings file of the reapers."""
         return self.folder / "reaper.toml"
 
     def set_visibility(self, seconds: float) -> None:
-        """Write the visibility timeout that reapers read, at their start or when they are told to.
-
-        Where the group is to be destroyed, or a consumer deleted, they know well where it stood and who held what, and
-        put back what they watched.
-        """
-        lines, kinds = [f"visibility_timeout = {seconds!r}"], {fault.kind for fault in self.settings.faults}
-        if kinds & {FaultKind.DESTROY_GROUP, FaultKind.DELETE_CONSUMER}:
-            lines += ["recreate_groups = true", "full_scan_interval = 1"]
-        self.reaper_settings.write_text("\n".join([*lines, ""]), encoding="utf-8")
+        """Write the settings file that reapers read, at their start and on SIGHUP."""
+        lines = [f"visibility_timeout = {seconds!r}", *self.settings.reaper_lines, ""]
+        self.reaper_settings.write_text("\n".join(lines), encoding="utf-8")
 
     def ledger_of(self, name: str) -> Path:
         """The file in which process ``name`` writes its jobs' lines."""
@@ -69,38 +56,22 @@ class Stage:
 
 
 def set_stage(
-    client: Redis,
     server: Server,
     settings: DrillSettings,
     recovery: Recovery,
     folder: Path,
-    run_id: str,
+    names: tuple[str, str],
     tracing: "Tracing | None" = None,
-    leaders: Redis | None = None,
 ) -> Stage:
-    """Give the stage of one act, with its names, and make its folder."""
-    stream, namespace = names_of(run_id, recovery)
-    stage = Stage(
-        client,
-        server,
-        settings,
-        recovery,
-        folder / recovery.name,
-        group_keys(stream, GROUP),
-        namespace_keys(namespace),
-        tracing,
-        leaders,
-    )
+    """Give the stage of one act, and make its folder. ``names`` are those of the stream and of the namespace."""
+    stream, namespace = group_keys(names[0], GROUP), namespace_keys(names[1])
+    patience_s = settings.away.total_seconds()
+    client = server.client(patience_s=patience_s, key=stream.stream)
+    leaders = client if server.single else server.client(patience_s=patience_s, key=namespace.lease)
+    stage = Stage(client, leaders, server, settings, recovery, folder / recovery.name, stream, namespace, tracing)
     stage.failpoints.mkdir(parents=True)
     stage.set_visibility(settings.visibility_timeout.total_seconds())
     return stage
-
-
-def names_of(run_id: str, recovery: Recovery) -> tuple[str, str]:
-    """Choose the stream and the namespace of one act, which nobody else uses; in a cluster, two masters have them."""
-    stream = f"drill-{run_id}-{recovery.name}"
-    namespaces = (f"{stream}-reapers{number or ''}" for number in itertools.count())
-    return stream, next(name for name in namespaces if share_of(name) != share_of(stream))
 
 
 def new_run_id() -> str:

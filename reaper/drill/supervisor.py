@@ -2,7 +2,6 @@
 
 import signal
 import time
-from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +9,10 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskStatus
 
-from reaper.drill.launch import end, launch, send_signal
 from reaper.drill.records import ProcessRun, Role
 from reaper.drill.usage import cpu_s
 from workers.protocol.errors import StreamReaperError
+from workers.testing.processes import Child, launch
 
 RESTART_DELAY_S = 1.0
 """As in the units a service is deployed with."""
@@ -48,7 +47,7 @@ class Slot:
 @dataclass(slots=True)
 class _Running:
     run: ProcessRun
-    process: Process
+    process: Child
     ended: anyio.Event = field(default_factory=anyio.Event)
 
 
@@ -78,7 +77,7 @@ class Supervisor:
                     group.start_soon(self._keep_running, slot)
                 task_status.started()
         finally:
-            await self._end_all()
+            self._end_all()
 
     async def _keep_running(self, slot: Slot) -> None:
         false_starts = number = 0
@@ -101,17 +100,17 @@ class Supervisor:
 
     async def _run_once(self, slot: Slot, name: str) -> ProcessRun:
         command = slot.command(name)
-        process = await launch(
-            command.argv, folder=self.folder, env=command.env, stdout=f"{name}.out", stderr=f"{name}.log"
-        )
+        with (self.folder / f"{name}.out").open("ab") as out, (self.folder / f"{name}.log").open("ab") as log:
+            process = Child(launch(command.argv, output=out, errors=log, cwd=self.folder, env=command.env))
         run = ProcessRun(name, slot.role, process.pid, time.time())
         self.history.append(run)
         running = self._running[name] = _Running(run, process)
         if slot.role in self._stopping:  # told to stop while it was being started
             self._tell_to_stop(running)
-        run.exit_code = await process.wait()
+        run.exit_code = await process.ended()
         run.ended_at = time.time()
         del self._running[name]
+        process.kill()  # what it has started ends with it
         running.ended.set()
         self.on_end(run)
         return run
@@ -166,7 +165,7 @@ class Supervisor:
             return False
         run.cpu_s = max(run.cpu_s, cpu_s(run.pid))
         run.killed_at = time.time()
-        send_signal(running.process, signal.SIGKILL)
+        running.process.signal(signal.SIGKILL)
         return True
 
     def is_paused(self, run: ProcessRun) -> bool:
@@ -189,9 +188,9 @@ class Supervisor:
         """Have a process read its settings again (SIGHUP)."""
         self._signal(run, signal.SIGHUP)
 
-    def _signal(self, run: ProcessRun, number: int) -> None:
+    def _signal(self, run: ProcessRun, number: signal.Signals) -> None:
         if run.name in self._running:
-            send_signal(self._running[run.name].process, number)
+            self._running[run.name].process.signal(number)
 
     async def stop(self, *roles: Role, within_s: float = STOP_TIMEOUT_S) -> None:
         """Tell all of ``roles`` to stop in order (SIGTERM), restart none of them, and wait; then kill what is left."""
@@ -205,14 +204,15 @@ class Supervisor:
             for running in told:
                 await running.ended.wait()
         for running in told:
-            await end(running.process)
+            running.process.kill()
+            await running.ended.wait()
 
     def _tell_to_stop(self, running: _Running) -> None:
         running.run.stopped = True
-        send_signal(running.process, signal.SIGTERM)
+        running.process.terminate()
 
-    async def _end_all(self) -> None:
+    def _end_all(self) -> None:
         for running in list(self._running.values()):
-            await end(running.process)
-            running.run.exit_code, running.run.ended_at = running.process.returncode, time.time()
+            running.process.kill()
+            running.run.exit_code, running.run.ended_at = running.process.exit_code, time.time()
         self._running.clear()

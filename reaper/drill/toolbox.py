@@ -1,9 +1,10 @@
 """What every fault is injected with: whom it can hit, how to wait for its effect, and where it is noted."""
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -93,10 +94,8 @@ class Toolbox:
                 "event", EventName.FAULT_INJECTED, "job", "", "data", encode_data(data),
             )  # fmt: skip
 
-    def over(self, fault: InjectedFault, until: float) -> None:
-        """Note when a fault on record ended."""
-        self.amend(fault, replace(fault, until=until))
-
-    def amend(self, fault: InjectedFault, known: InjectedFault) -> None:
-        """Put on record what is ``known`` now of a fault on record."""
-        self.injected[self.injected.index(fault)] = known
+    def over(self, fault: InjectedFault, sentence: str = "", **facts: Any) -> None:
+        """Record that a fault has ended now, and its ``facts``, which are known only then."""
+        self.injected[self.injected.index(fault)] = replace(fault, until=time.time(), **facts)
+        if sentence:
+            self.announce(sentence)

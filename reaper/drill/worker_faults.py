@@ -25,7 +25,7 @@ class WorkerFaults:
 
     tools: Toolbox
 
-    async def kill_worker(self) -> str:
+    async def kill_worker(self, _fault: Fault) -> str:
         """Kill a worker that holds jobs."""
         return "" if await self.kill_busy_worker() else NOBODY_BUSY
 
@@ -101,10 +101,10 @@ class WorkerFaults:
         return None
 
     async def kill_workers(self, fault: Fault) -> str:
-        """Kill the workers of these slots now, whatever they hold; in a chaos, those are spared as for one."""
+        """Kill the workers of these slots now, whatever they hold."""
         stage, slots = self.tools.stage, fault.slots(self.tools.stage.settings.workers)
         victims = [run for run in self.tools.supervisor.alive(*WORKERS) if run.slot in slots]
-        if stage.settings.chaos and stage.recovery.promises:
+        if stage.settings.spares_last_deliveries and stage.recovery.promises:
             victims = await self._caught(victims)
         killed = [run for run in victims if self.tools.supervisor.kill(run)]
         if not killed:
@@ -133,8 +133,7 @@ class WorkerFaults:
             await anyio.sleep(seconds)
         finally:
             tools.supervisor.resume(run)
-        tools.over(injected, time.time())
-        tools.announce(f"worker {run.name} goes on")
+        tools.over(injected, f"worker {run.name} goes on")
         return ""
 
     async def _freeze(self) -> tuple[ProcessRun, int] | None:

@@ -53,9 +53,8 @@ OTHER_AGREEMENTS = "{orders}:group:*"
 """Agreements of all groups of the stream, also of those that nobody has named."""
 _EVERYTHING = frozenset({*_OF_GROUP, *_OF_NAMESPACE})
 """What people look at, and leaders."""
-_CHANNELS = frozenset({"{orders}:scheduled", "{orders}:scheduled:billing", "{orders}:notes:billing"})
-"""Notices of what is scheduled sooner are published under the schedule's own name, of what is ready where it is under
-that of the notes."""
+_CHANNELS = frozenset({"{orders}:scheduled", "{orders}:scheduled:billing"})
+"""A notice about a job that falls due sooner is published under the name of its schedule."""
 _NOTICES = frozenset({"publish", "subscribe"})
 
 _DESCRIBED_KEY = re.compile(r"^-- KEYS\[\d+…?\](.*)$", re.MULTILINE)
@@ -120,8 +119,7 @@ _READS = frozenset(
 _LISTENS = frozenset({"subscribe"})
 _DIRECT: dict[Role, frozenset[str]] = {
     Role.PRODUCER: frozenset({"xadd", "wait"}),
-    Role.WORKER: frozenset({"xreadgroup", "hmget", "client|id", "client|unblock", "xinfo|consumers", "script|load"})
-    | _LISTENS,
+    Role.WORKER: frozenset({"xreadgroup", "hmget", "xinfo|consumers", "script|load"}),
     Role.REAPER: _READS | _LISTENS | {"xread", "xreadgroup", "xadd", "hdel"},  # xreadgroup: to ask for CLAIM
     Role.READ_ONLY: _READS,
     Role.OPERATOR: _READS | {"xdel"},
@@ -194,6 +192,8 @@ def rules_of(
     """
     commands, keys = _CONNECTION | _DIRECT[role], _DIRECT_KEYS[role]
     commands |= _to_connect(url)
+    if role is Role.WORKER and mode.is_of_workers:
+        commands |= _LISTENS
     scripts = scripts_of(role, mode)
     for package, name in scripts:
         found = commands_of(package, name)

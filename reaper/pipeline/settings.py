@@ -7,16 +7,16 @@ from typing import ClassVar
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from workers.runtime.redis_settings import RedisSettings
+from workers.runtime.redis_settings import PREFIX, RedisSettings
 from workers.runtime.settings import Seconds
 
 
 class PipelineSettings(RedisSettings):
     """Everything that the commands of `reaper pipeline` need to know. Durations are seconds."""
 
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="REAPER_PIPELINE_")
-    other_env: ClassVar[frozenset[str]] = frozenset({"REAPER_PIPELINE_CONFIG"})
-    borrowed: ClassVar[Mapping[str, str]] = {name: f"REAPER_{name.upper()}" for name in RedisSettings.model_fields}
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix=f"{PREFIX}PIPELINE_")
+    other_env: ClassVar[frozenset[str]] = frozenset({f"{PREFIX}PIPELINE_CONFIG"})
+    borrowed: ClassVar[Mapping[str, str]] = {name: f"{PREFIX}{name.upper()}" for name in RedisSettings.model_fields}
 
     lake: str = Field(
         "lake",

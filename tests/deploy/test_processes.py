@@ -61,12 +61,12 @@ def test_the_words_are_those_of_the_command(process: Started) -> None:
 def _environment(process: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the process's variables, and nothing else of ours; files that they name are there."""
     for name in list(os.environ):
-        if name.startswith(("REAPER_", "WORKER_")):
+        if name.startswith(("REAPER_", "REDIS_URL")):
             monkeypatch.delenv(name)
     secret = tmp_path / "redis-url"
     secret.write_text("redis://user:password@redis:6379/0\n")
     for name, value in process.environment.items():
-        if name.startswith(("REAPER_", "WORKER_")):
+        if name.startswith(("REAPER_", "REDIS_URL")):
             monkeypatch.setenv(name, str(secret) if name.endswith("_FILE") else value)
 
 

@@ -60,14 +60,12 @@ def test_it_is_watched_and_started_again_for_ever(name: str) -> None:
     assert int(settings["WatchdogSec"][0]) > 0
 
 
-@each_service
-def test_the_drop_in_for_tls_names_settings_and_what_is_loaded(name: str) -> None:
+def test_the_drop_in_for_tls_names_settings_and_what_is_loaded() -> None:
     lines = unit("tls.conf")
     loaded = {one.partition(":")[0] for one in lines["LoadCredential"]}
     variables = dict(word.split("=", 1) for line in lines["Environment"] for word in line.split())
-    prefix = name.partition("@")[0].upper()
-    settings = {f"{prefix}_{field.upper()}" for field in ("redis_ca_file", "redis_cert_file", "redis_key_file")}
-    assert {key for key in variables if key.startswith(f"{prefix}_")} == settings
+    settings = {f"REAPER_{field.upper()}" for field in ("redis_ca_file", "redis_cert_file", "redis_key_file")}
+    assert variables.keys() == settings
     assert {variables[key] for key in settings} == {f"%d/{label}" for label in loaded}
 
 

@@ -115,7 +115,7 @@ async def test_reaper_and_workers_run_as_they_are_deployed_and_show_what_is_aske
         )  # fmt: skip
         worker = processes.python(
             "-c", _IN_COMPOSE, str(DEPLOY / "compose"), "run", "shop:worker", "--health-port", "0",
-            env={"WORKER_REDIS_URL_FILE": str(guarded.folder / "worker-url")}, name="worker",
+            env={"REAPER_REDIS_URL_FILE": str(guarded.folder / "worker-url")}, name="worker",
         )  # fmt: skip
         await worker.prints("billed .*, delivery 2")
         await producer.enqueue({"currency": "EUR"})  # without an amount: it fails

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reaper.drill.evidence import Evidence
-from reaper.drill.records import Enqueued, InjectedFault, Line, ProcessRun, Role, Step
+from reaper.drill.records import Effect, Enqueued, InjectedFault, Line, ProcessRun, Role, Step
 from workers.protocol.events import LifecycleEvent
 
 VISIBILITY_S = 2.0
@@ -35,15 +35,7 @@ def line(step: Step, n: int, pid: int, at: float, *, copy: int = 0) -> Line:
 
 
 def redis_pause(at: float, until: float | None) -> InjectedFault:
-    return InjectedFault("pause-redis", "process 1", at, until=until)
-
-
-def shortened(at: float) -> InjectedFault:
-    return InjectedFault("shorten-visibility", "0.5 s", at)
-
-
-def destroyed(at: float) -> InjectedFault:
-    return InjectedFault("destroy-group", "group workers", at)
+    return InjectedFault("pause-redis", "process 1", at, until=until, effect=Effect.AWAY)
 
 
 def event(name: str, n: int = 0, at: float = 0.0, **data: Any) -> LifecycleEvent:

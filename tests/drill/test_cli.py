@@ -1,7 +1,6 @@
 """What the commands make of how acts ended."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,6 @@ from click.testing import CliRunner
 
 from reaper.drill import cli
 from reaper.drill.act import Ending
-from reaper.drill.chaos import in_words
 from reaper.drill.drill import Programme
 from reaper.drill.ledger import Fate, Ledger
 from reaper.drill.recoveries import RECOVERIES, Recovery
@@ -20,9 +18,8 @@ from reaper.drill.redis_server import Server
 from reaper.drill.stage import set_stage
 from reaper.drill.usage import Usage
 from tests.docs.json_page import check
-from workers.protocol.connection import commands_client
 
-SERVER = Server("redis://127.0.0.1:1/0", "7", "no server", ours=False)
+SERVER = Server("redis://127.0.0.1:1/0", "7", "no server")
 LEDGER = Ledger(enqueued=1, fates=dict.fromkeys(Fate, 0) | {Fate.SETTLED: 1})
 
 
@@ -45,7 +42,7 @@ class Theatre:
 
     def _ending(self, programme: Programme, recovery: Recovery) -> Ending:
         folder = self.folder / str(len(self.played))
-        stage = set_stage(commands_client(SERVER.url), SERVER, programme.settings, recovery, folder, "0a")
+        stage = set_stage(SERVER, programme.settings, recovery, folder, ("drill", "reapers"))
         objections = ("1 job is lost",) if recovery.name in self.bad else ()
         return Ending(stage, 0.0, LEDGER, objections, Usage(), {}, 0)
 
@@ -113,8 +110,6 @@ def test_options_reach_the_programme(theatre: Theatre) -> None:
         ("--lease-ttl x", "cannot be 'x': write a number of seconds from 0.5 up, such as 1.5."),
         ("--fault kill-worker", "--fault 'kill-worker' has no time: write 'kill-worker@4' for 4 seconds"),
         ("--trace nowhere.csv", "trace nowhere.csv cannot be read"),
-        ("--chaos 10 --fault kill-worker@1", "--chaos draws all faults by itself: leave --fault away."),
-        ("--chaos 0", "setting 'chaos' (as flag --chaos) cannot be '0'"),
     ],
 )
 def test_what_cannot_be_played_is_said_in_a_sentence(theatre: Theatre, words: str, sentence: str) -> None:
@@ -130,50 +125,6 @@ def test_a_trace_is_only_shown_where_a_job_was_recovered(theatre: Theatre) -> No
     assert theatre.played[0].tracing is not None
 
 
-@pytest.mark.parametrize("recovery", RECOVERIES)
-def test_a_chaos_is_told_beforehand_and_can_be_played_again_by_one_command(theatre: Theatre, recovery: str) -> None:
-    words = ["--chaos", "30", "--seed", "7", "--recovery", recovery, "--workers", "5", "--no-bare-worker"]
-    told = CliRunner().invoke(cli.drill, words)
-    (programme,) = theatre.played
-    faults = programme.settings.faults
-    assert len(faults) > 3
-    shown = " ".join(told.output.split())  # long sentences are wrapped
-    assert all(in_words(fault) in shown for fault in faults)
-    assert programme.jobs[-1].at.total_seconds() > 30, "what comes last finds something to hit"
-    (again,) = re.findall(r"^Again: reaper drill (.*)$", told.output, re.MULTILINE)
-    assert again.split() == [
-        "--recovery", recovery, "--workers", "5", "--no-bare-worker", "--chaos", "30", "--seed", "7",
-    ]  # fmt: skip
-    assert theatre.exit_code(cli.drill, *again.split()) == 0
-    assert theatre.played[1] == programme
-
-
-def test_another_seed_is_another_chaos(theatre: Theatre) -> None:
-    for seed in ("1", "2"):
-        theatre.exit_code(cli.drill, "--chaos", "30", "--seed", seed)
-    one, other = (programme.settings.faults for programme in theatre.played)
-    assert one != other
-
-
-def test_a_chaos_that_failed_says_how_to_play_it_again(theatre: Theatre) -> None:
-    theatre.bad = {"embedded"}
-    told = CliRunner().invoke(cli.drill, ["--chaos", "5", "--recovery", "embedded"])
-    assert told.exit_code == 1
-    assert "  Play it again: reaper drill --recovery embedded --chaos 5 --seed 1" in told.output
-
-
-def test_the_report_of_a_chaos_says_what_was_drawn(theatre: Theatre, tmp_path: Path) -> None:
-    file = tmp_path / "chaos.json"
-    assert theatre.exit_code(cli.drill, "--chaos", "20", "--json", str(file)) == 0
-    told = json.loads(file.read_text(encoding="utf-8"))
-    faults = theatre.played[0].settings.faults
-    assert told["chaos"]["faults"] == [in_words(fault) for fault in faults]
-    assert told["chaos"]["replay"] == "reaper drill --recovery reaper --chaos 20 --seed 1"
-    assert told["settings"]["faults"] == [str(fault) for fault in faults]
-    assert told["settings"]["chaos"] == 20.0
-    check("reaper drill", told)
-
-
 @pytest.mark.processes
 def test_the_trace_of_a_recovered_job_is_shown() -> None:
     words = "--show-trace --quiet --limit 120 --workers 2 --reapers 1 --no-bare-worker --fault kill-worker@0.5"
@@ -182,6 +133,12 @@ def test_the_trace_of_a_recovered_job_is_shown() -> None:
     tree = ended.output.partition("Trace of a job whose worker was killed:")[2]
     for part in ("send", "├─ process (attempt 1, lost)", "├─ recover", "└─ process (attempt 2)", "└─ ack"):
         assert part in tree
+
+
+def test_a_report_has_what_its_page_says(theatre: Theatre, tmp_path: Path) -> None:
+    file = tmp_path / "drill.json"
+    assert theatre.exit_code(cli.drill, "--json", str(file)) == 0
+    check("reaper drill", json.loads(file.read_text(encoding="utf-8")))
 
 
 def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> None:
@@ -196,19 +153,15 @@ def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> Non
     ("words", "sentence"),
     [
         (("--policy", "x"), "Invalid value for '--policy': 'x' is not one of 'stream', 'in-place'."),
-        (("--topology", "x"), "'x' is not one of 'single', 'sentinel', 'cluster'."),
         (("--workers", "0"), "(as flag --workers) cannot be '0': write a whole number from 1 to 1000, such as 4."),
         (("--reapers", "-1"), "(as flag --reapers) cannot be '-1': write a whole number from 0 to 100, such as 3."),
         (("--reapers", "0"), "--recovery reaper needs reapers: --reapers 1 or more."),
         (("--limit", "100000000000"), "--limit asks for 100000000000 jobs: at most 1000000 are generated."),
-        (("--chaos", "99999999"), "--chaos asks for 2500000175 jobs: at most 1000000 are generated."),
         (("--redis-url", "x"), "redis_url 'x' cannot be used"),
         (("--speedup", "1e-300"), "job 2 of the trace comes more than a day after the first one"),
         (("--prefill-ms", "1e300"), "(as flag --prefill-ms) cannot be '1e300': write a number from 0 to 86400000"),
         (("--decode-ms", "8e7"), "takes more than a day: --prefill-ms and --decode-ms say"),
         (("--concurrency", "99999"), "(as flag --concurrency) cannot be '99999': write a whole number from 1 to 10000"),
-        (("--min-replicas-acked", "1"), "--min-replicas-acked 1 needs so many replicas: --topology sentinel has 2"),
-        (("--min-replicas-acked", "2", "--topology", "cluster"), "--topology cluster has 1 a master."),
         (("--fault", "none", "--fault", "kill-worker@1"), "--fault none plays no fault: leave it away, or the others."),
         (("--keep-keys",), "--keep-keys is about a Redis that is named: it needs --redis-url."),
         (("--fault", "poison:1000000@1"), "--fault 'poison:1000000@1': '1000000' is no amount; write 'poison@4'."),

@@ -1,15 +1,12 @@
 """Why jobs were started again, on handmade rows."""
 
-from dataclasses import replace
-
 import pytest
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, second_starts
-from reaper.drill.records import InjectedFault, Line, Step
+from reaper.drill.records import Effect, InjectedFault, Line, Step
 from tests.drill.rows import (
     VISIBILITY_MS,
-    destroyed,
     done,
     event,
     evidence,
@@ -18,7 +15,6 @@ from tests.drill.rows import (
     process,
     recovered,
     redis_pause,
-    shortened,
     start,
 )
 
@@ -144,25 +140,13 @@ def test_while_redis_stands_still_nobody_is_to_blame() -> None:
 def test_what_ran_across_a_failover_runs_again() -> None:
     lines = [start(1, 7, 1.0), done(1, 7, 1.4), start(1, 8, 1.9)]
     for at, until, cause in (
-        (1.5, 1.8, Cause.FAILED_OVER),
+        (1.5, 1.8, Cause.FORGOTTEN),
         (0.2, 0.9, Cause.UNEXPLAINED),
         (2.0, 2.5, Cause.UNEXPLAINED),
     ):
-        fault = InjectedFault("kill-master", "port 7", at, until=until)
+        fault = InjectedFault("kill-master", "port 7", at, until=until, effect=Effect.AWAY | Effect.FORGETS)
         rows = evidence([job(1)], lines=lines, processes=[process(7), process(8)], faults=[fault])
         assert _causes(rows) == [cause]
-
-
-def test_what_was_recovered_after_a_failover_for_a_shorter_timeout_was_robbed() -> None:
-    lines = [start(1, 7, 1.0), start(1, 8, 2.2, copy=1)]
-    rows = evidence(
-        [job(1)],
-        lines=lines,
-        processes=[process(7), process(8)],
-        faults=[InjectedFault("kill-master", "port 7", 1.1, until=1.9), shortened(2.0)],
-    )
-    assert _causes(rows) == [Cause.FAILED_OVER]
-    assert _causes(replace(rows, events=[recovered(1, 2.1)])) == [Cause.ROBBED]
 
 
 def test_a_job_that_was_claimed_out_of_a_batch_had_waited_and_one_that_ran_too_long_was_slow() -> None:
@@ -181,50 +165,3 @@ def test_two_executions_in_one_process_are_told_apart() -> None:
     ]  # fmt: skip
     rows = evidence([job(1)], lines=lines, processes=[process(7), process(8)])
     assert _causes(rows) == [Cause.WAITED, Cause.WAITED], "neither ran longer than the visibility timeout"
-
-
-def test_what_a_shorter_timeout_took_from_a_live_worker_was_robbed() -> None:
-    def causes(*, second_at: float, fault_at: float = 1.5) -> list[Cause]:
-        lines = [start(1, 7, 1.0), start(1, 8, second_at, copy=1)]
-        return _causes(
-            evidence([job(1)], lines=lines, processes=[process(7), process(8)], faults=[shortened(fault_at)])
-        )
-
-    assert causes(second_at=1.6) == [Cause.ROBBED]
-    assert causes(second_at=1.5 + VISIBILITY_MS / 1000) == [Cause.SLOW], "it would have been due in any case"
-    assert causes(second_at=1.6, fault_at=0.5) == [Cause.UNEXPLAINED], "it was delivered after the change"
-
-
-def test_a_worker_that_was_killed_is_robbed_of_nothing() -> None:
-    rows = evidence(
-        [job(1)],
-        lines=[start(1, 7, 1.0), start(1, 8, 1.9, copy=1)],
-        processes=[process(7, ended_at=1.2, killed=True), process(8)],
-        faults=[shortened(1.5)],
-    )
-    assert _causes(rows) == [Cause.WORKER_KILLED]
-
-
-def test_what_a_stopped_worker_lost_was_not_taken_by_the_shorter_timeout_that_came_as_it_went_on() -> None:
-    lines = [start(1, 7, 1.0), done(1, 7, 3.4), start(1, 8, 3.6, copy=1)]
-    stopped = InjectedFault("pause-worker", "w7-1", 1.1, until=3.4)
-    rows = evidence([job(1)], lines=lines, processes=[process(7), process(8)], faults=[stopped, shortened(3.5)])
-    assert _causes(rows) == [Cause.SLOW]
-    other = evidence(
-        [job(1)], lines=lines, processes=[process(7), process(8)],
-        faults=[replace(stopped, target="w9-1"), shortened(3.5)],
-    )  # fmt: skip
-    assert _causes(other) == [Cause.ROBBED]
-
-
-def test_what_a_destroyed_group_forgot_runs_again() -> None:
-    lines = [start(1, 7, 1.0), done(1, 7, 1.1), start(1, 8, 1.6)]
-    for at, until, cause in (
-        (1.5, None, Cause.GROUP_DESTROYED),
-        (0.5, 1.2, Cause.GROUP_DESTROYED),  # put back after it was settled in the new group
-        (0.5, 0.9, Cause.UNEXPLAINED),
-        (1.7, None, Cause.UNEXPLAINED),
-    ):
-        fault = replace(destroyed(at), until=until)
-        rows = evidence([job(1)], lines=lines, processes=[process(7), process(8)], faults=[fault])
-        assert _causes(rows) == [cause]

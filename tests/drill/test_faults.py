@@ -8,7 +8,6 @@ from reaper.drill.cli import HELP
 from reaper.drill.faults import (
     DEFAULT_FAULTS,
     DEMO_FAULTS,
-    FAILOVER_FAULTS,
     FORMS,
     Fault,
     FaultKind,
@@ -17,7 +16,6 @@ from reaper.drill.faults import (
     parse_fault,
 )
 from tests.support.processes import ROOT
-from workers.protocol.address import Topology
 from workers.protocol.errors import ConfigurationError
 
 
@@ -35,30 +33,6 @@ def test_the_example_of_every_kind_can_be_read(kind: FaultKind) -> None:
     assert (fault.kind, str(fault)) == (kind, FORMS[kind].example)
 
 
-def test_without_a_word_a_clock_is_set_back() -> None:
-    assert str(parse_fault("clock-step@4")) == "clock-step:back@4"
-    assert str(parse_fault("kill-master@4")) == "kill-master:synced@4"
-    assert str(parse_fault("delete-consumer@4")) == "delete-consumer:live@4"
-
-
-TOPOLOGIES = {
-    Topology.SINGLE: ({"pause-redis", "restart-redis", "clock-step"}, {"kill-master", "pause-master", "move-slot"}),
-    Topology.SENTINEL: ({"kill-master", "pause-master"}, {"pause-redis", "restart-redis", "clock-step", "move-slot"}),
-    Topology.CLUSTER: ({"kill-master", "pause-master", "move-slot"}, {"pause-redis", "restart-redis", "clock-step"}),
-}
-EVERYWHERE = set(FaultKind) - TOPOLOGIES[Topology.CLUSTER][0] - TOPOLOGIES[Topology.CLUSTER][1]
-
-
-@pytest.mark.parametrize("topology", Topology)
-def test_what_is_for_another_topology_is_refused_by_name(topology: Topology) -> None:
-    fit, refused = TOPOLOGIES[topology]
-    for kind in {*EVERYWHERE, *map(FaultKind, fit)}:
-        check_faults([parse_fault(FORMS[kind].example)], reapers=2, topology=topology)
-    for kind in map(FaultKind, refused):
-        with pytest.raises(ConfigurationError, match=rf"--fault '{kind}.*@4.*' (needs|is for|sets) "):
-            check_faults([parse_fault(FORMS[kind].example)], reapers=2, topology=topology)
-
-
 def test_help_and_documentation_show_every_kind() -> None:
     page = (ROOT / "docs" / "drill.md").read_text(encoding="utf-8")
     for form in FORMS.values():
@@ -66,7 +40,7 @@ def test_help_and_documentation_show_every_kind() -> None:
         assert f"| `{form.example}` |" in page
 
 
-@pytest.mark.parametrize("fault", [*DEFAULT_FAULTS, *DEMO_FAULTS, *FAILOVER_FAULTS])
+@pytest.mark.parametrize("fault", [*DEFAULT_FAULTS, *DEMO_FAULTS])
 def test_a_fault_is_printed_as_it_is_written(fault: Fault) -> None:
     assert parse_fault(str(fault)) == fault
 
@@ -86,8 +60,6 @@ def test_a_fault_is_printed_as_it_is_written(fault: Fault) -> None:
         ("poison@4+2", "takes no '+seconds': write 'poison@4'"),
         ("pause-redis@4", "does not say for how long: write 'pause-redis@4+10'"),
         ("pause-redis@4+0", "lasts no time at all: write 'pause-redis@4+10'"),
-        ("clock-step:2@4", "'2' is none of back, ahead"),
-        ("clock-step@4+2", "takes no '+seconds': write 'clock-step:ahead@4'"),
         ("pause-redis@4+soon", "'soon' is no number of seconds"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 
 from reaper import failpoints
 from reaper.drill import leader_faults
+from reaper.drill.faults import parse_fault
 from reaper.drill.leader_faults import FAILPOINT, LeaderFaults
 from reaper.drill.records import ProcessRun, Role
 from reaper.drill.toolbox import Toolbox
@@ -93,5 +94,5 @@ async def test_whoever_comes_by_when_it_is_given_up_goes_on(
         disarm(folder, name)
 
     monkeypatch.setattr(failpoints, "disarm", too_late)
-    assert await faults.pause_leader() == "no leader came to write a recovery"
+    assert await faults.pause_leader(parse_fault("pause-leader@1")) == "no leader came to write a recovery"
     assert reapers.resumed == [LEADER.name]

@@ -10,7 +10,6 @@ from reaper.drill.records import DeadJob, InjectedFault, MissedFault, Remains, R
 from reaper.drill.spread import Spread, spread
 from tests.drill.rows import (
     acked,
-    destroyed,
     done,
     entry,
     event,
@@ -23,7 +22,6 @@ from tests.drill.rows import (
     start,
     stopped,
 )
-from workers.protocol.events import LifecycleEvent
 
 
 def _fates(ledger: Ledger) -> dict[Fate, int]:
@@ -59,48 +57,17 @@ def test_a_job_that_its_worker_gave_up_is_lost_and_the_cause_is_told() -> None:
     assert (ledger.lost, ledger.dropped, ledger.settled, ledger.balanced) == (2, 1, 1, False)
 
 
-def test_a_job_that_went_with_a_deleted_consumer_is_accounted_for_once_that_is_told() -> None:
-    run = process(7, ended_at=2.0, killed=True)
-    held = [InjectedFault("delete-consumer", run.name, 2, in_flight=2, jobs=(1, 2))]
-
-    def account(*events: LifecycleEvent) -> Ledger:
-        rows = evidence([job(1), job(2)], processes=[run, process(8)], faults=held, events=[acked(2, 3.0), *events])
-        return build_ledger(rows)
-
-    untold, told = account(), account(event("lost_consumer", consumer=f"{run.name}.0123456789ab"))
-    other = account(event("lost_consumer", consumer=f"{process(8).name}.0123456789ab"))
-    assert [(one.balanced, one.lost, one.told) for one in (untold, told, other)] == [
-        (False, 1, 0),
-        (True, 1, 1),
-        (False, 1, 0),
-    ]
-    assert objections(told, []) == []
-    assert objections(untold, []) == ["1 job is lost"]
-
-
-def test_what_a_promoted_replica_had_not_received_is_told_from_what_we_lost() -> None:
+def test_what_redis_forgot_because_of_a_fault_is_told_from_what_we_lost() -> None:
     jobs = [job(1), job(2), job(3, poison=True), job(4)]
     fault = InjectedFault("kill-master", "port 7", 4.0, until=5.0, jobs=(2, 3, 4))
     rows = evidence(jobs, lines=[start(4, 7, 4.1), done(4, 7, 4.2)], events=[acked(1, 1.5)], faults=[fault])
     ledger = build_ledger(rows)
-    assert [(loss.n, loss.cause) for loss in ledger.losses] == [
-        (2, LossCause.NOT_RECEIVED),
-        (3, LossCause.NOT_RECEIVED),
-    ]
-    assert (ledger.lost, ledger.not_received, ledger.settled, ledger.balanced) == (2, 2, 2, True)
+    assert [(loss.n, loss.cause) for loss in ledger.losses] == [(2, LossCause.FORGOTTEN), (3, LossCause.FORGOTTEN)]
+    assert (ledger.lost, ledger.forgotten, ledger.settled, ledger.balanced) == (2, 2, 2, True)
     assert objections(ledger, []) == []
-    for known in (replace(fault, jobs=(3, 4)), replace(fault, kind="kill-worker")):
-        lost = build_ledger(replace(rows, faults=[known]))
-        assert not lost.balanced
-        assert any(objection.endswith("lost") for objection in objections(lost, []))
-
-
-def test_a_failover_of_which_nothing_is_known_is_no_excuse() -> None:
-    faults = [InjectedFault("pause-master", "port 7", 4.0, until=5.0, proven=False)]
-    (objection,) = objections(build_ledger(evidence([job(1)], events=[acked(1, 1.5)], faults=faults)), [])
-    assert objection == "what a promoted replica had received is not known: pause-master"
-    (objection,) = objections(build_ledger(evidence([job(1)], events=[acked(1, 1.5)], failed_over_unasked=True)), [])
-    assert "Redis failed over by itself" in objection
+    lost = build_ledger(replace(rows, faults=[replace(fault, jobs=(3, 4))]))
+    assert (lost.lost, lost.forgotten, lost.balanced) == (2, 1, False)
+    assert objections(lost, []) == ["1 job is lost"]
 
 
 def test_claims_of_published_workers_are_recoveries_timed_by_the_delivery_before() -> None:
@@ -282,14 +249,12 @@ def test_a_process_of_ours_that_is_started_while_redis_stands_still_may_end_as_d
 def test_each_life_of_a_group_may_leave_a_dead_letter_of_a_job() -> None:
     letter = DeadJob(1, "1000-0", "max_deliveries")
 
-    def ledger(letters: int, *faults: InjectedFault) -> Ledger:
-        remains = Remains(dead=(letter,) * letters)
-        return build_ledger(evidence([job(1, poison=True)], remains=remains, faults=faults))
+    def ledger(letters: int, lives: int) -> Ledger:
+        return build_ledger(evidence([job(1, poison=True)], remains=Remains(dead=(letter,) * letters), lives=lives))
 
-    assert (ledger(2, destroyed(2.0)).dead, ledger(2, destroyed(2.0)).balanced) == ((1,), True)
-    assert objections(ledger(2, destroyed(2.0)), []) == []
-    assert (ledger(3, destroyed(2.0)).dead, ledger(3, destroyed(2.0)).balanced) == ((1, 1), False)
-    assert (ledger(2).dead, ledger(2).balanced) == ((1, 1), False)
+    assert (ledger(2, 2).dead, ledger(2, 2).balanced, objections(ledger(2, 2), [])) == ((1,), True, [])
+    assert (ledger(3, 2).dead, ledger(3, 2).balanced) == ((1, 1), False)
+    assert (ledger(2, 1).dead, ledger(2, 1).balanced) == ((1, 1), False)
 
 
 def test_spreads_are_figures_that_occurred() -> None:
@@ -343,8 +308,8 @@ def test_faults_are_kept_as_they_were_injected() -> None:
 
 def test_a_job_may_be_settled_in_each_life_of_its_group_and_no_more() -> None:
     twice = [acked(1, 1.5), acked(1, 2.5)]
-    for faults, balanced in (((), False), ((destroyed(2.0),), True)):
-        ledger = build_ledger(evidence([job(1)], events=twice, faults=faults))
+    for lives, balanced in ((1, False), (2, True)):
+        ledger = build_ledger(evidence([job(1)], events=twice, lives=lives))
         assert (ledger.balanced, ledger.ended_twice == ()) == (balanced, balanced)
-    ledger = build_ledger(evidence([job(1)], events=[*twice, acked(1, 3.5)], faults=(destroyed(2.0),)))
+    ledger = build_ledger(evidence([job(1)], events=[*twice, acked(1, 3.5)], lives=2))
     assert (ledger.balanced, len(ledger.ended_twice)) == (False, 1)

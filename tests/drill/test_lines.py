@@ -29,5 +29,5 @@ def test_it_ends_with_what_to_do_next_in_lines_that_fit_and_can_be_typed(
     (tmp_path / "bin/reaper").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path / path) if path else "")
     steps = _next_steps(".venv/bin/reaper")
-    assert steps[0].startswith(f"next: {'reaper' if path else '.venv/bin/reaper'} drill --chaos 60   ")
+    assert steps[0].startswith(f"next: {'reaper' if path else '.venv/bin/reaper'} drill --help   ")
     assert fitted(steps) == steps

@@ -21,17 +21,16 @@ from reaper.drill.stage import set_stage
 from reaper.drill.trace import PlannedJob
 from reaper.drill.witness import Witness
 from tests.support.waiting import wait_until
-from workers.protocol.connection import commands_client
 
 pytestmark = pytest.mark.anyio
 
-SERVER = Server("redis://127.0.0.1:1/0", "7", "no server", ours=False)
+SERVER = Server("redis://127.0.0.1:1/0", "7", "no server")
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     """Five of eight jobs are in: one is settled, one dead, one ready, two in flight."""
-    stage = set_stage(commands_client(SERVER.url), SERVER, DrillSettings(), find_recovery("reaper"), tmp_path, "0a")
+    stage = set_stage(SERVER, DrillSettings(), find_recovery("reaper"), tmp_path, ("drill", "reapers"))
     jobs = [PlannedJob(n, timedelta(0), timedelta(0)) for n in range(1, 9)]
     producer, witness = Producer(stage, jobs), Witness(stage)
     producer.enqueued += [Enqueued(n, f"{n}-0", 0.0, "") for n in range(1, 6)]
@@ -82,7 +81,7 @@ async def test_faults_that_cannot_be_played_are_told_at_the_beginning_and_jobs_g
     scene.begin()
     assert [sentence for _, sentence in scene.news] == [
         "kill-leader@8 is left out: no reaper runs",
-        "pause-leader@12 becomes kill-worker@12: nobody leads, so only a worker is hit",
+        "pause-leader@12 becomes kill-worker@12: no reaper leads, so only a worker is killed",
     ]
     now = scene.figures()
     assert (now.settled, now.recovered, now.dropped) == (0, 10, 1)

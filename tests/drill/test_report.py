@@ -87,7 +87,7 @@ def test_losses_are_told_one_by_one_to_machines() -> None:
     report = as_json(LOST, started_at=0.0, objections=[])
     assert (report["lost"], report["dropped"], report["balanced"]) == (2, 2, False)
     assert json.loads(json.dumps(report["losses"]))[0] == {
-        "n": 1, "job": "1-0", "cause": "dropped", "starts": 3, "poison": False, "confirmed": True,
+        "n": 1, "job": "1-0", "cause": "dropped", "starts": 3, "poison": False,
     }  # fmt: skip
 
 

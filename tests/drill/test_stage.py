@@ -9,18 +9,16 @@ from redis.asyncio import Redis
 
 from reaper.drill import cast, queries
 from reaper.drill.act import patience_s
-from reaper.drill.cluster_setup import share_of
-from reaper.drill.faults import FaultKind, parse_fault
+from reaper.drill.faults import parse_fault
 from reaper.drill.queries import View
 from reaper.drill.records import DeadJob, Remains, Role
 from reaper.drill.recoveries import find_recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
-from reaper.drill.stage import Stage, names_of, set_stage
+from reaper.drill.stage import Stage, set_stage
 from reaper.drill.trace import PlannedJob
 from tests.support.servers import RedisServer
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.keys import group_keys, namespace_keys
 
 pytestmark = pytest.mark.anyio
 
@@ -34,8 +32,9 @@ def _jobs(seconds: float) -> list[PlannedJob]:
 
 @pytest.fixture
 async def stage(server: RedisServer, client: Redis, tmp_path: Path) -> Stage:
-    at = Server(server.url, "7", "a server of the tests", ours=False)
-    stage = set_stage(client, at, DrillSettings(), REAPER, tmp_path, "0a")
+    at = Server(server.url, "7", "a server of the tests")
+    own = set_stage(at, DrillSettings(), REAPER, tmp_path, ("drill", "reapers"))
+    stage = replace(own, client=client, namespace_client=client)
     await client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
     return stage
 
@@ -57,27 +56,6 @@ def test_a_cast_that_cannot_play_is_refused() -> None:
     DrillSettings(reapers=0).check(NONE)
     with pytest.raises(ConfigurationError, match="there is no --recovery 'repaer': did you mean 'reaper'"):
         find_recovery("repaer")
-
-
-def test_a_topology_has_a_cast_and_faults_of_its_own() -> None:
-    jobs = [PlannedJob(n, timedelta(seconds=n), timedelta(seconds=0.1)) for n in range(20)]
-    for topology in ("sentinel", "cluster"):
-        settings = DrillSettings(topology=topology).with_own_faults().fitting(jobs)
-        settings.check(REAPER)
-        assert {FaultKind.KILL_MASTER, FaultKind.PAUSE_MASTER} <= {fault.kind for fault in settings.faults}
-        assert not settings.has_bare_worker
-        with pytest.raises(ConfigurationError, match=f"--topology {topology} starts servers of its own"):
-            DrillSettings(topology=topology, redis_url="redis://h", faults=()).check(REAPER)
-        with pytest.raises(ConfigurationError, match=f"--topology {topology} is not for --recovery published"):
-            DrillSettings(topology=topology, faults=()).check(find_recovery("published"))
-        assert f"--topology {topology}" in settings.command(REAPER)
-    assert DrillSettings().with_own_faults() == DrillSettings()
-
-
-@pytest.mark.parametrize("number", range(20))
-def test_the_stream_and_the_namespace_lie_at_two_masters(number: int) -> None:
-    stream, namespace = names_of(f"{number}", REAPER)
-    assert share_of(group_keys(stream, "g").agreement) == share_of(stream) != share_of(namespace_keys(namespace).lease)
 
 
 async def test_the_last_of_several_workers_is_bare_and_reapers_come_with_the_recovery(stage: Stage) -> None:
@@ -122,12 +100,11 @@ def test_the_report_tells_the_settings_that_were_in_force() -> None:
 
 
 async def test_processes_get_no_settings_but_those_of_the_drill(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REAPER_NAMESPACE", "somebody-elses")
-    monkeypatch.setenv("WORKER_STREAM", "somebody-elses")
-    given = {
-        name for slot in cast.slots(stage) for name in slot.command("x-1").env if name.startswith(("REAPER", "WORKER"))
-    }
-    assert given == {"REAPER_REDIS_URL", "REAPER_FAILPOINTS", "WORKER_REDIS_URL"}
+    for name in ("REAPER_NAMESPACE", "REAPER_STREAM", "REDIS_URL"):
+        monkeypatch.setenv(name, "somebody-elses")
+    given = [slot.command("x-1").env for slot in cast.slots(stage)]
+    assert given
+    assert "somebody-elses" not in {value for environment in given for value in environment.values()}
 
 
 async def _enqueue(stage: Stage, *numbers: int, **more: str) -> list[bytes]:

@@ -1,5 +1,6 @@
 """What is known of executions while they run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def witness(server: RedisServer, client: Redis, tmp_path: Path) -> Witness:
-    at = Server(server.url, "7", "a server of the tests", ours=False)
-    stage = set_stage(client, at, DrillSettings(), find_recovery("published"), tmp_path, "0a")
+    at = Server(server.url, "7", "a server of the tests")
+    own = set_stage(at, DrillSettings(), find_recovery("published"), tmp_path, ("drill", "reapers"))
+    stage = replace(own, client=client, namespace_client=client)
     await client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
     return Witness(stage)
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.clock import ServerClock
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
 from tests.faults import scene
+from tests.support.clock import ServerClock
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from tests.support.tiers import WITH_CLAIM, by_claim

@@ -34,7 +34,7 @@ class Rotated:
         """Make the user, and read the address from the file as a process does."""
         await self._admin.execute_command("ACL", "SETUSER", USER, "reset", "on", ">first", "~*", "&*", "+@all")
         self.write("first")
-        monkeypatch.setenv("WORKER_REDIS_URL_FILE", str(self._file))
+        monkeypatch.setenv("REAPER_REDIS_URL_FILE", str(self._file))
         self.url = load_settings(WorkerSettings, arguments={"stream": "orders", "group": "billing"}).redis_url
 
     def write(self, password: str) -> None:

@@ -128,14 +128,14 @@ def test_callbacks_and_counts_are_the_workers_own(server: RedisServer) -> None:
 def test_the_environment_has_no_say_and_the_program_keeps_its_settings(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WORKER_STREAM", "elsewhere")
-    monkeypatch.setenv("WORKER_MAX_DELIVERIES", "1")
-    monkeypatch.setenv("WORKER_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("REAPER_STREAM", "elsewhere")
+    monkeypatch.setenv("REAPER_MAX_DELIVERIES", "1")
+    monkeypatch.setenv("REAPER_REDIS_URL", "redis://127.0.0.1:1/0")
     worker = make_worker(handle, max_deliveries=2, name="w1", backoff_base=60)
 
-    monkeypatch.setenv("WORKER_TYPO", "1")
+    monkeypatch.setenv("REAPER_TYPO", "1")
     drained = run_until_drained(worker, [{"do": "fail"}], redis_url=server.url)
-    monkeypatch.delenv("WORKER_TYPO")
+    monkeypatch.delenv("REAPER_TYPO")
 
     assert drained.counts == Counts(read=2, nacked=1, dead_lettered=1)
     assert worker.consumer.startswith("w1.")

@@ -161,9 +161,9 @@ def test_extend_raises_what_it_is_told_to() -> None:
 
 
 def test_a_workers_handler_runs_with_the_workers_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKER_TIMEOUT", "3600")
-    monkeypatch.setenv("WORKER_MAX_DELIVERIES", "9")
-    monkeypatch.setenv("WORKER_TYPO", "1")
+    monkeypatch.setenv("REAPER_TIMEOUT", "3600")
+    monkeypatch.setenv("REAPER_MAX_DELIVERIES", "9")
+    monkeypatch.setenv("REAPER_TYPO", "1")
     worker = Worker("orders", "billing", timeout=0.05, max_deliveries=2)
     streams: list[str] = []
 

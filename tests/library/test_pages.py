@@ -134,7 +134,7 @@ def test_the_trio_program_of_the_page_ends_whenever_it_is_cancelled(server: Redi
 async def test_the_testing_page_is_a_project_whose_tests_pass(processes: Processes, tmp_path: Path) -> None:
     names = write_files("testing.md", tmp_path)
     assert names == ["shop.py", "test_bill.py", "conftest.py", "test_worker.py"]
-    shell = {"WORKER_MAX_DELIVERIES": "1", "WORKER_REDIS_URL": "redis://127.0.0.1:1/0", "WORKER_TYPO": "1"}
+    shell = {"REAPER_MAX_DELIVERIES": "1", "REAPER_REDIS_URL": "redis://127.0.0.1:1/0", "REAPER_TYPO": "1"}
     tests = start_in(tmp_path, processes, "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", **shell)
     assert await tests.wait() == 0
     assert re.search(r"^9 passed", tests.output, re.MULTILINE)

@@ -54,8 +54,7 @@ def test_each_field_is_an_argument_in_the_same_order_and_nothing_else_is(kind: t
 def test_an_argument_may_be_what_its_field_holds_and_what_pydantic_makes_that_of(
     kind: type[Settings], name: str, hint: Any
 ) -> None:
-    refused = {"in-place"} if (kind, name) == (WorkerSettings, "redelivery") else set()  # a reaper's to say
-    assert given_by(hint) == expected_of(kind.model_fields[name].annotation) - refused
+    assert given_by(hint) == expected_of(kind.model_fields[name].annotation)
 
 
 def test_what_may_come_from_the_environment_is_not_required() -> None:

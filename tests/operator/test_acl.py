@@ -233,9 +233,8 @@ class Busy(Handler):
 
 @pytest.mark.parametrize("policy", ["stream", "retry-stream"])
 async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
-    server: RedisServer, client: Redis, ran: Ran, policy: str, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, client: Redis, ran: Ran, policy: str
 ) -> None:
-    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 50)
     await client.execute_command("ACL", "LOG", "RESET")
     await create_group(client)
     await _leave_work_of_a_dead_process(client)
@@ -278,7 +277,6 @@ async def test_a_worker_that_recovers_by_itself_lives_for_long_with_its_own_righ
     server: RedisServer, client: Redis, ran: Ran, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurry(monkeypatch.setattr)
-    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 50)
     await client.execute_command("ACL", "LOG", "RESET")
     await create_group(client)
     await _leave_work_of_a_dead_process(client)

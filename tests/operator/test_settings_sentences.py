@@ -32,7 +32,7 @@ def _complaint(tmp_path: Path, toml: str = "", flags: Mapping[str, str] | None =
     ("toml", "sentence"),
     [
         ('redis-url = "x"', "unknown setting 'redis-url' in FILE: did you mean 'redis_url'?"),
-        ("[[group]]", "unknown setting 'group' in FILE: did you mean 'groups'?"),
+        ("[[groupss]]", "unknown setting 'groupss' in FILE: did you mean 'groups'?"),
         (
             PAIR + "visiblity_timeout = 3",
             "unknown setting 'groups.0.visiblity_timeout' (in FILE): did you mean 'visibility_timeout'?",

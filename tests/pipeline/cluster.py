@@ -43,9 +43,9 @@ def environment(folder: Path) -> dict[str, str]:
 class Cluster:
     """The processes of a cluster; `Processes` ends them."""
 
-    def __init__(self, processes: Processes, folder: Path) -> None:
+    def __init__(self, processes: Processes, folder: Path, env: Mapping[str, str]) -> None:
         self._processes = processes
-        self.env: Mapping[str, str] = environment(folder)
+        self.env: Mapping[str, str] = {**environment(folder), **env}
         self.master = f"spark://127.0.0.1:{free_port()}"
         self.remote = f"sc://127.0.0.1:{free_port()}"
 

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import StartServer
 from tests.pipeline.cluster import SPARK_HOME, Cluster
 from tests.pipeline.journals import JOURNAL, connect, entries, rows, write_dead_letter, write_events
+from tests.pipeline.stores import start_store
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from workers.protocol.events import encode_data
@@ -29,13 +30,13 @@ def write_trouble(server: RedisServer, job: str) -> None:
 async def test_ingestion_and_analysis_run_unchanged_on_a_cluster_and_through_spark_connect(
     processes: Processes, start_server: StartServer, tmp_path: Path
 ) -> None:
-    server, lake = start_server(), tmp_path / "lake"
-    cluster = Cluster(processes, tmp_path)
+    server, lake, stored = start_server(), tmp_path / "lake", "s3://bucket/lake"
+    cluster = Cluster(processes, tmp_path, await start_store(processes))
     await cluster.start()
     submitted = cluster.settings(tmp_path)
 
-    def ingest(*where: str, name: str) -> Running:
-        words = ("reaper", "pipeline", "ingest", "--lake", str(lake), "--redis-url", server.url, "--available-now")
+    def ingest(*where: str, name: str, lake: str = str(lake)) -> Running:
+        words = ("reaper", "pipeline", "ingest", "--lake", lake, "--redis-url", server.url, "--available-now")
         return processes.python("-m", *words, "--json", *where, env=submitted, name=name)
 
     def submit(name: str) -> Running:
@@ -44,9 +45,9 @@ async def test_ingestion_and_analysis_run_unchanged_on_a_cluster_and_through_spa
         flags = ("--lake", str(lake), "--redis-url", server.url, "--available-now", "--json")
         return processes.start(str(SPARK_HOME / "bin" / "spark-submit"), *words, *flags, env=submitted, name=name)
 
-    def analyse(**where: str) -> Running:
+    def analyse(lake: str, **where: str) -> Running:
         program = str(Path(__file__).with_name("cluster_program.py"))
-        return processes.python(program, str(lake), json.dumps(where), env=submitted, name="analysis")
+        return processes.python(program, lake, json.dumps(where), env=submitted, name="analysis")
 
     write_events(server, 500)
     write_trouble(server, "job-1")
@@ -59,14 +60,22 @@ async def test_ingestion_and_analysis_run_unchanged_on_a_cluster_and_through_spa
     write_events(server, 50, start=500)
     told = await result(submit("submitted"))
     assert (told["events"], told["batches"]) == (50, 1)
-    on_cluster = analyse(master=cluster.master)
+    on_cluster = analyse(str(lake), master=cluster.master)
 
     write_events(server, 200, start=550)
     told = await result(ingest("--remote", cluster.remote, "--max-entries-per-trigger", "150", name="remote"))
     assert (told["events"], told["dead_letters"], told["malformed"], told["batches"]) == (200, 0, 0, 2)
     assert rows(lake) == entries(server)
     assert (await result(on_cluster))["troubled"] == 1
-    assert await result(analyse(remote=cluster.remote)) == {"events": 752, "jobs": 750, "troubled": 1}
+    everything = {"events": 752, "jobs": 750, "troubled": 1}
+    assert await result(analyse(str(lake), remote=cluster.remote)) == everything
+
+    told = await result(
+        ingest("--master", cluster.master, "--state", str(tmp_path / "state"), "--heap", "512m", name="s3", lake=stored)
+    )
+    assert (told["events"], told["dead_letters"]) == (752, 1)
+    assert await result(analyse(stored, master=cluster.master)) == everything
+    assert await result(analyse(stored, remote=cluster.remote)) == everything
 
 
 async def result(running: Running) -> dict[str, Any]:

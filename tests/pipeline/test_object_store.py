@@ -1,13 +1,12 @@
 """A lake in an object store holds what a lake in a folder holds, and has one ingester, too."""
 
-from contextlib import closing
+import os
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
-from http.client import HTTPConnection
 from pathlib import Path
 
 import anyio.to_thread
-import pyarrow.parquet as pq
+import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
@@ -15,10 +14,17 @@ from reaper.pipeline.lake.delta import ReplacedError
 from reaper.pipeline.lake.ingest import install_fence
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.maintenance import compact, retain
-from reaper.pipeline.lake.mirror import mirrored
-from reaper.pipeline.lake.tables import NoLakeError, create_tables, existing_lake, lake_at, read_dead_letters
+from reaper.pipeline.lake.schema import EVENTS
+from reaper.pipeline.lake.tables import (
+    NoLakeError,
+    create_tables,
+    existing_lake,
+    lake_at,
+    read_dead_letters,
+    read_events,
+)
 from tests.pipeline.lakes import DAY, add, open_table, staged_files
-from tests.support.ports import free_port
+from tests.pipeline.stores import start_store
 from tests.support.processes import Processes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
@@ -29,35 +35,31 @@ NEXT_DAY = DAY + timedelta(days=1)
 @pytest.fixture
 async def lake(processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     """Where a lake would be, in a bucket of a server of the test's own."""
-    port = free_port()
-    store = processes.python("-m", "moto.server", "-H", "127.0.0.1", "-p", str(port), name="store")
-    await store.prints("Running on")
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "anybody",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }.items():
+    for name, value in (await start_store(processes)).items():
         monkeypatch.setenv(name, value)
-    await anyio.to_thread.run_sync(_make_bucket, port)
     return lake_at("s3://bucket/some/lake", tmp_path / "state")
 
 
-def _make_bucket(port: int) -> None:
-    with closing(HTTPConnection("127.0.0.1", port)) as connection:
-        connection.request("PUT", "/bucket")
-        assert connection.getresponse().status == HTTPStatus.OK
-
-
 def read(layout: Layout, table: str = "events") -> list[str]:
-    """Return the jobs of all rows, by copies of the files."""
-    files = [file.path for file in open_table(layout, table).files()]
-    folder = mirrored(layout.table(table), files)
-    return sorted(job for file in files for job in pq.read_table(folder / file)["job"].to_pylist())
+    """Return the jobs of all rows, as another program than Spark reads the table."""
+    options = {"aws_endpoint_url": os.environ["AWS_ENDPOINT_URL"], "aws_allow_http": "true"}
+    found = pl.scan_delta(layout.table(table), storage_options=options).select("job").collect()
+    return sorted(found.to_series().to_list())
 
 
+@pytest.fixture
+def tasks_know_the_store(lake: Layout, spark: SparkSession) -> Iterator[None]:
+    """Give Spark's tasks, whose Java has started before, the variables that `lake` has set."""
+    assert lake.root.startswith("s3://")
+    given = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    environment = spark.sparkContext.environment
+    environment.update(given)
+    yield
+    for name in given:
+        del environment[name]
+
+
+@pytest.mark.usefixtures("tasks_know_the_store")
 async def test_a_lake_in_an_object_store_is_written_tidied_and_read(lake: Layout, spark: SparkSession) -> None:
     await anyio.to_thread.run_sync(_write_and_read, lake, spark)
 
@@ -80,6 +82,11 @@ def _write_and_read(lake: Layout, spark: SparkSession) -> None:
     retain(lake, timedelta(days=1), datetime(NEXT_DAY.year, NEXT_DAY.month, NEXT_DAY.day + 1, 12, tzinfo=UTC))
     assert read(lake) == everything[:3]
     assert [row.job for row in read_dead_letters(spark, lake.root).collect()] == ["dead"]
+    read_again = read_events(spark, lake.root)
+    assert read_again.schema == EVENTS
+    assert sorted((row.job, row.date, row.run_ms) for row in read_again.collect()) == [
+        (job, NEXT_DAY, None) for job in everything[:3]
+    ]
 
     held = open_table(lake)
     install_fence(lake)

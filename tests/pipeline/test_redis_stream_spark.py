@@ -17,7 +17,8 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from reaper.pipeline.lake.ingest import PYTHON_IS_LATE
 from reaper.pipeline.redis_stream import register
 from reaper.pipeline.redis_stream.shipping import seal
-from reaper.pipeline.redis_stream.source import RedisStreamSource, travel_along
+from reaper.pipeline.redis_stream.source import RedisStreamSource
+from reaper.pipeline.spark.shipping import ship_by_value
 from tests.conftest import StartServer
 from tests.pipeline.streams import JOURNAL, add, connected, counts, set_options, trim
 from tests.support.servers import RedisServer
@@ -260,7 +261,7 @@ def run_elsewhere(program: str, sources: list[type], options: dict[str, str], fo
 @pytest.mark.parametrize("boxes", [0, 1, 6], ids=["by itself", "in a box", "in more boxes than a process keeps"])
 def test_it_runs_by_value_where_nobody_has_installed_it(redis_server: RedisServer, tmp_path: Path, boxes: int) -> None:
     add(redis_server, 1, 2, 3)
-    travel_along()
+    ship_by_value()
     options = set_options(redis_server, partitions=2, pageSize=2, batchSize=2)
     sources = [seal(RedisStreamSource) for _ in range(boxes)] or [RedisStreamSource]
     read = run_elsewhere(_READ, sources, options, tmp_path)
@@ -268,7 +269,7 @@ def test_it_runs_by_value_where_nobody_has_installed_it(redis_server: RedisServe
 
 
 def test_what_travels_in_a_box_is_put_together_once(redis_server: RedisServer, tmp_path: Path) -> None:
-    travel_along()
+    ship_by_value()
     seen = run_elsewhere(_PICKLE_ALL, [seal(RedisStreamSource)], set_options(redis_server), tmp_path)
     named = ["RedisStreamSource", "BatchReader", "StreamReader", "BatchWriter"]
     assert seen == [f"{name} True" for name in named for _ in range(2)]
@@ -277,7 +278,7 @@ def test_what_travels_in_a_box_is_put_together_once(redis_server: RedisServer, t
 def test_what_is_handed_on_is_what_was_sealed_last(
     redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    travel_along()
+    ship_by_value()
     sources = []
     for said in ("old", "new"):
         monkeypatch.setattr(RedisStreamSource, "reader", lambda _self, _schema, said=said: said)

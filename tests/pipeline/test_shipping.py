@@ -10,9 +10,10 @@ from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
 from reaper.pipeline.lake.batches import BatchWriter, Staged
-from reaper.pipeline.lake.ingest import install_fence, travel_along
+from reaper.pipeline.lake.ingest import install_fence
 from reaper.pipeline.lake.source import FILES, FOLDER, JournalSource
 from reaper.pipeline.lake.tables import create_tables, lake_at
+from reaper.pipeline.spark.shipping import ship_by_value
 from tests.conftest import StartServer
 from tests.pipeline.journals import JOURNAL, write_events, write_raw
 from tests.pipeline.journals import rows as rows_in
@@ -32,7 +33,7 @@ shipped = pickle.load(sys.stdin.buffer)
 @pytest.fixture(autouse=True)
 def by_value() -> None:
     """Pickle as the commands do."""
-    travel_along()
+    ship_by_value()
 
 
 def run_elsewhere(shipped: Any, program: str) -> str:

@@ -302,27 +302,6 @@ async def test_a_connection_that_was_reset_while_idle_is_replaced_and_fails_nobo
     assert await client.get("counter") == b"2"
 
 
-async def test_what_the_server_calls_a_kept_connection_is_known_however_often_it_is_replaced(
-    server: RedisServer, client: Redis
-) -> None:
-    async with commands_client(server.url) as owner:
-        kept = KeptConnection(owner, asks_id=True)
-        assert kept.client_id == 0
-        for _ in range(3):
-            assert await kept.execute_command("CLIENT", "ID") == kept.client_id
-            await client.execute_command("CLIENT", "KILL", "ID", kept.client_id)
-        await owner.connection_pool.disconnect()
-        assert kept.client_id == 0, "the next one to be called so may be a stranger"
-
-
-async def test_who_may_not_ask_for_an_id_is_served_without_one(server: RedisServer) -> None:
-    server.command("ACL", "SETUSER", "mute", "reset", "on", ">p", "~*", "+@all", "-client")
-    async with commands_client(server.url.replace("//", "//mute:p@")) as owner:
-        kept = KeptConnection(owner, asks_id=True)
-        assert (await kept.execute_command("ECHO", "served"), kept.client_id) == (b"served", 0)
-    server.command("ACL", "DELUSER", "mute")
-
-
 async def test_a_kept_connection_gives_up_a_server_that_does_not_answer(start_server: StartServer) -> None:
     server = start_server()
     async with commands_client(server.url, timeout_s=0.1) as owner:

@@ -93,7 +93,7 @@ async def test_what_fails_in_a_handshake_is_told_with_what_to_do(
     others = replace(certificates, ca=make_certificates(tmp_path / "others").ca)
     ours = f"rediss://127.0.0.1:{port}/0"
     for url, advice in (
-        (address(ours, others), r"redis_ca_file \(REAPER_REDIS_CA_FILE; for a worker WORKER_REDIS_CA_FILE\)\.$"),
+        (address(ours, others), r"redis_ca_file \(REAPER_REDIS_CA_FILE\)\.$"),
         (address(ours, certificates, redis_ca_file="/nowhere/ca.pem"), "Correct redis_ca_file, redis_cert_file or"),
     ):
         async with commands_client(url) as client:

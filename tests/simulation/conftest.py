@@ -16,6 +16,11 @@ from workers.runtime.clock import going_by
 Make = Callable[[Story], World]
 
 
+@pytest.fixture(autouse=True)
+def _reads_are_short() -> None:
+    """Let reads block for as long as they do outside of tests: virtual time costs nothing."""
+
+
 @pytest.fixture
 def make() -> Iterator[Make]:
     with ExitStack() as stack:

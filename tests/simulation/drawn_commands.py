@@ -201,7 +201,6 @@ KEY_COMMANDS = st.one_of(
 LOOKS = st.one_of(
     _words("PING"),
     _words("PUBLISH", st.sampled_from(("ch", "other")), _values),
-    _words("CLIENT", "UNBLOCK", st.sampled_from(("@0", "@1", "@2")), st.sampled_from(((), ("ERROR",), ("TIMEOUT",)))),
     st.just(("MULTI",)), st.just(("EXEC",)), st.just(("EXEC",)), st.just(("DISCARD",)),
     st.sampled_from((("FOO", "a"), ("XGROUP", "FOO", "a"), ("XADD", "s1"),
                      ("XACK", "s1", "g1"), ("XINFO", "FOO"), ("GET",))),

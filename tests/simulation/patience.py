@@ -1,6 +1,6 @@
 """Has the product look less often at what nobody waits for: virtual time is free, but commands are not.
 
-A worker asks every 4 seconds whether there is a job, and a replica looks ten times a second for answers that do not
+A worker asks every 2 seconds whether there is a job, and a replica looks ten times a second for answers that do not
 come. Timeouts of the simulation are minutes long, so both may take longer, in proportion to them: an hour of a story
 with long timeouts holds no more looks than some minutes of one with short ones. Nothing else is changed by it.
 """

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 
-from reaper.drill.clock import ServerClock
 from tests.simulation import drawn_calls
 from tests.simulation.drawn_calls import call_stories
 from tests.simulation.drawn_commands import Step, claim_stories, command_stories, undo
 from tests.simulation.twins import START_US, Twins
+from tests.support.clock import ServerClock
 from tests.support.fixtures import standing_clock
 from tests.support.servers import RedisServer
 from tests.support.tiers import OPTION, WITH_CLAIM

@@ -1,6 +1,6 @@
 """The same commands for a real server and for the model, at the same moment of a clock that stands, and what differs.
 
-Both have the same connections. A blocked client has no reply; whom a command serves or unblocks has one more.
+Both have the same connections. A blocked client has no reply; a client that a command serves has one more.
 """
 
 import re
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from reaper.drill.clock import ServerClock as RealClock
 from tests.simulation.server import ModelServer
 from tests.simulation.server.streams import Stream
 from tests.simulation.server.versions import KNOWN
 from tests.simulation.server.words import id_text
+from tests.support.clock import ServerClock as RealClock
 from tests.support.patience import PATIENCE_S, scaled
 from tests.support.servers import RedisServer
 from workers.protocol.scripts import Script
@@ -204,7 +204,6 @@ class ModelSide:
         self._wires = [Wire() for _ in range(CONTROL + 1)]
         self._replies: list[list[Reply]] = [[] for _ in self._wires]
         self.sessions = [model.connect(self._hears(number)) for number in range(CONTROL + 1)]
-        self.ids = [session.id for session in self.sessions]
 
     def _hears(self, number: int) -> Callable[[bytes], None]:
         return lambda data: self._replies[number].extend(self._wires[number].feed(data))
@@ -222,7 +221,6 @@ class ModelSide:
         """Connect anew."""
         self.sessions[number].close()
         self.sessions[number] = self.model.connect(self._hears(number))
-        self.ids[number] = self.sessions[number].id
 
     def ask(self, *words: bytes) -> Reply:
         """Ask on the connection that looks."""
@@ -269,7 +267,7 @@ class Twins:
     def run(self, number: int, *words: Word) -> None:
         """Run a command on a connection of both.
 
-        ``@n`` is the ID of connection ``n``, and ``?n`` that of an entry that is there, or pending, mostly.
+        ``?n`` is the ID of an entry that is there, or pending, mostly.
         """
         plain = [self._with_entry(as_bytes(word)) for word in words]
         self._run(number, plain, plain[0].upper(), f"{number}: {b' '.join(plain)!r}")
@@ -279,8 +277,8 @@ class Twins:
             return  # who waits sends nothing
         self.told.append(told[:500])
         with self._story():
-            self.real.send(number, [_with_ids(word, self.real.ids) for word in plain])
-            self.fake.send(number, [_with_ids(word, self.fake.ids) for word in plain])
+            self.real.send(number, plain)
+            self.fake.send(number, plain)
             self._compare(number, name)
 
     def _with_entry(self, word: bytes) -> bytes:
@@ -385,10 +383,6 @@ def _look_at(kind: bytes, key: bytes) -> tuple[Word, ...]:
             return "ZRANGE", key, 0, -1, "WITHSCORES"
         case _:
             return "GET", key
-
-
-def _with_ids(word: bytes, ids: Sequence[int]) -> bytes:
-    return b"%d" % ids[int(word[1:])] if re.fullmatch(rb"@\d", word) else word
 
 
 def _same(where: str, command: bytes, found: list[Reply], expected: list[Reply]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from tests.support.servers import RedisServer, started_server
+from tests.support.servers import FOLLOWS_AT_ONCE, RedisServer, node_at, started_server, takes_writes
 from tests.support.waiting import wait_until, wait_until_here
 from workers.protocol.slots import SLOTS, SlotTable, parse_slots, slot_of
 
@@ -49,20 +49,31 @@ class Cluster:
         host = self.table().owner(slot_of(key.encode()))
         return next(node for node in self.nodes if host and node.port == host[1])
 
+    @property
+    def description(self) -> str:
+        """What it consists of."""
+        return f"a cluster of {len(self.nodes)} nodes, {len(self.table().masters)} of them masters"
+
+    def masters(self) -> list[RedisServer]:
+        """The nodes that have slots."""
+        hosts = self.table().masters
+        return [node for node in self.nodes if ("127.0.0.1", node.port) in hosts]
+
+    def master_of(self, key: str, *, but: RedisServer | None = None) -> RedisServer | None:
+        """Return the node that all others name for ``key`` and that takes writes. ``but`` is not asked, and is none."""
+        asked = [node for node in self.nodes if node is not but and node.running]
+        if not asked or not all(_is_ok(node) for node in asked):
+            return None
+        ports = {_port_of(_table(node), key) for node in asked}
+        node = node_at(asked, ports.pop()) if len(ports) == 1 else None
+        return node if node and takes_writes(node) else None
+
+    def rejoin(self, node: RedisServer, master: RedisServer) -> None:
+        """Do nothing: a node that was started again hears from the others that its slots have another master."""
+
     async def has_failed_over(self, key: str, from_: RedisServer) -> RedisServer:
-        """Wait until all that live have another node for ``key`` than ``from_``, and it takes writes; return it."""
-
-        others = [node for node in self.nodes if node is not from_]
-
-        def promoted() -> RedisServer | None:
-            if not all(_is_ok(node) for node in others):
-                return None
-            ports = {_port_of(_table(node), key) for node in others}
-            return next(
-                (node for node in others if {node.port} == ports and node.command("ROLE")[0] == b"master"), None
-            )
-
-        found = await wait_until(promoted, "a replica was promoted")
+        """Wait until all others have another node for ``key`` than ``from_``, and it takes writes; return it."""
+        found = await wait_until(lambda: self.master_of(key, but=from_), "a replica was promoted")
         assert found
         return found
 
@@ -107,16 +118,16 @@ def _info(node: RedisServer) -> bytes:
 
 
 @contextmanager
-def started_cluster(binary: Path, *, masters: int = 3, replicas: int = 0) -> Iterator[Cluster]:
+def started_cluster(
+    binary: Path, *, masters: int = 3, replicas: int = 0, node_timeout_ms: int = NODE_TIMEOUT_MS
+) -> Iterator[Cluster]:
     """Run one until the block ends; ``replicas`` of each master. What is left of one serves its own slots."""
     with ExitStack() as servers:
         settings = {
             "cluster_enabled": "yes",
-            "cluster_node_timeout": str(NODE_TIMEOUT_MS),
+            "cluster_node_timeout": str(node_timeout_ms),
             "cluster_require_full_coverage": "no",
-            "repl_diskless_sync": "yes",
-            "repl_diskless_sync_delay": "0",
-            "repl_ping_replica_period": "1",
+            **FOLLOWS_AT_ONCE,
         }
         nodes = [servers.enter_context(started_server(binary, **settings)) for _ in range(masters * (1 + replicas))]
         for number, node in enumerate(nodes[:masters]):
@@ -141,10 +152,8 @@ def _knows(node: RedisServer, number: int) -> bool:
 def _complete(cluster: Cluster, masters: int) -> bool:
     if not all(_is_ok(node) for node in cluster.nodes):
         return False
-    for node in cluster.nodes[masters:]:
-        role = node.command("ROLE")
-        if role[0] != b"slave" or role[3] != b"connected":
-            return False
+    if not all(node.follows() for node in cluster.nodes[masters:]):
+        return False
     return all(len(_table(node).masters) == masters for node in cluster.nodes)
 
 

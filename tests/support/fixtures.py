@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reaper.drill.clock import NoClockError, ServerClock
+from tests.support.clock import NoClockError, ServerClock
 from tests.support.gate import Gate
 from tests.support.knobs import hurry
 

@@ -31,7 +31,7 @@ READ_BEFORE_MAIN = ("PYTHON", "LD_", "MALLOC_", "OTEL_PROPAGATORS", "OTEL_PYTHON
 LONGEST_REQUEST = 1_000_000
 
 
-class Child:
+class Forked:
     """A process of a nursery, with the part of `subprocess.Popen` that tests use."""
 
     def __init__(self, pid: int) -> None:
@@ -77,7 +77,7 @@ class Nursery:
             and not any(name.startswith(READ_BEFORE_MAIN) for name in additions)
         )
 
-    def start(self, words: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Child:
+    def start(self, words: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Forked:
         """Start ``python WORDS…`` in a session of its own; it dies with this process."""
         line = self._line or self._open(environment)
         request = json.dumps({"words": words, "environment": dict(environment)}).encode()
@@ -89,7 +89,7 @@ class Nursery:
             _prctl(PR_SET_CHILD_SUBREAPER, 0)  # other people's orphans are not ours: nobody here would bury them
         if not answer:
             raise RuntimeError("the nursery has ended")
-        return Child(int(answer))
+        return Forked(int(answer))
 
     def close(self) -> None:
         """End the nursery; what it started goes on."""

@@ -3,85 +3,39 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
-import anyio
-
-from tests.support.nursery import Child, Nursery
+from tests.support.nursery import Nursery
 from tests.support.patience import PATIENCE_S
 from tests.support.waiting import happens, wait_until
-from workers.testing.processes import launch
+from workers.testing.processes import Child, Ending, launch
 
 ROOT = Path(__file__).resolve().parents[2]
-_SETTINGS = ("REAPER_", "WORKER_")
+_SETTINGS = ("REAPER_", "REDIS_URL")
 
 
-class Running:
-    """One child process. Its stdout and stderr go to one file, in the order written.
+class Running(Child):
+    """One child process of a test. Its stdout and stderr go to one file, in the order written."""
 
-    It is buried by `kill` alone: until then its ID, and that of its group, is nobody else's, however many processes
-    begin and end meanwhile.
-    """
-
-    def __init__(self, name: str, process: "subprocess.Popen[bytes] | Child", printed_to: Path) -> None:
+    def __init__(self, name: str, process: Ending, printed_to: Path) -> None:
+        super().__init__(process)
         self.name = name
-        self._process = process
         self._printed_to = printed_to
-        self._buried = False
-
-    @property
-    def pid(self) -> int:
-        """Process ID; also the ID of its process group."""
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Tell whether it is alive (a paused one is)."""
-        return self.exit_code is None
-
-    @property
-    def exit_code(self) -> int | None:
-        """Exit code, -n where signal n ended it, None while it runs."""
-        if self._buried or not hasattr(os, "waitid"):  # a system that cannot look without burying
-            return self._process.poll()
-        return ended_with(self.pid)
 
     @property
     def output(self) -> str:
         """What it has printed so far."""
         return self._printed_to.read_text(errors="replace")
 
-    def kill(self) -> None:
-        """Kill -9, with everything it started. Returns when it is gone; harmless afterwards."""
-        if not self._buried:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
-            self._buried = True
-
-    def pause(self) -> None:
-        """Freeze it (SIGSTOP)."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let it go on after `pause`."""
-        self._signal(signal.SIGCONT)
-
-    def terminate(self) -> None:
-        """Ask it to end (SIGTERM)."""
-        self._signal(signal.SIGTERM)
-
     def interrupt(self) -> None:
         """Send what Ctrl-C sends (SIGINT)."""
-        self._signal(signal.SIGINT)
+        self.signal(signal.SIGINT)
 
     def hang_up(self) -> None:
         """Ask it to read its settings file again (SIGHUP)."""
-        self._signal(signal.SIGHUP)
+        self.signal(signal.SIGHUP)
 
     async def wait(self, patience: float = PATIENCE_S) -> int:
         """Wait for its end and return the exit code.
@@ -90,7 +44,7 @@ class Running:
         """
         if self.running:
             try:
-                await happens(lambda: _exited(self), f"{self.name} ends", patience, progress=self._printed)
+                await happens(self.ended, f"{self.name} ends", patience, progress=self._printed)
             except AssertionError as error:
                 raise AssertionError(f"{self.name} still runs; it printed:\n{self.output}") from error
         code = self.exit_code
@@ -112,31 +66,6 @@ class Running:
     def _printed(self) -> int:
         """Return how much it has printed."""
         return self._printed_to.stat().st_size
-
-    def _signal(self, number: signal.Signals) -> None:
-        """Send ``number`` to the process alone. Harmless once it is gone."""
-        if self.running:
-            os.kill(self.pid, number)
-
-
-def ended_with(pid: int) -> int | None:
-    """Return the exit code of a child of ours, -n where signal n ended it, None while it runs; it stays unburied."""
-    end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if end is None:
-        return None
-    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-
-
-async def _exited(process: Running) -> None:
-    """Wait for the end of a process: the kernel says so, where it can."""
-    if not hasattr(os, "pidfd_open"):
-        await wait_until(lambda: not process.running, "it has ended")
-        return
-    descriptor = os.pidfd_open(process.pid)
-    try:
-        await anyio.wait_readable(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class Processes:
@@ -169,7 +98,7 @@ class Processes:
         environment = _clean_environment() | dict(env or {})
         python, *words = argv
         with printed_to.open("wb") as output:
-            process: subprocess.Popen[bytes] | Child
+            process: Ending
             if self._nursery and python == sys.executable and self._nursery.takes(words, env or {}):
                 process = self._nursery.start(words, environment, output)
             else:

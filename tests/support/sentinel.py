@@ -1,7 +1,7 @@
 """A master, its replicas and the Sentinels that watch them: real servers on free ports, quick to fail over."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from tests.support.servers import RedisServer, started_server
+from tests.support.servers import FOLLOWS_AT_ONCE, RedisServer, node_at, started_server, takes_writes
 from tests.support.waiting import wait_until, wait_until_here
 
 NAME = "mymaster"
@@ -52,36 +52,43 @@ class Setup:
         return f"redis+sentinel://{self.login}{hosts}/{NAME}/0{self.options}"
 
     @property
+    def description(self) -> str:
+        """What it consists of."""
+        return f"a master, {len(self.nodes) - 1} replicas and {len(self.sentinels)} Sentinels"
+
+    @property
     def master(self) -> RedisServer:
         """The node that the first Sentinel names that answers."""
         for sentinel in self.sentinels:
-            try:
-                port = _named_by(sentinel)
-            except (RedisError, OSError):
-                continue
-            return next(node for node in self.nodes if node.port == port)
+            with suppress(RedisError, OSError):
+                found = node_at(self.nodes, _named_by(sentinel))
+                assert found
+                return found
         raise AssertionError("no Sentinel answers")
+
+    def master_of(self, key: str = "", *, but: RedisServer | None = None) -> RedisServer | None:
+        """Return the node that a Sentinel names and that takes writes. ``but`` is not asked, and is no answer."""
+        del key  # one master has all of them
+        for sentinel in self.sentinels:
+            with suppress(RedisError, OSError):
+                node = node_at(self.nodes, _named_by(sentinel))
+                if node and node is not but and takes_writes(node):
+                    return node
+        return None
+
+    def rejoin(self, node: RedisServer, master: RedisServer) -> None:
+        """Have a node follow that was started again: it began as a master without data."""
+        node.command("REPLICAOF", "127.0.0.1", master.port)
 
     async def has_failed_over(self, from_: RedisServer) -> RedisServer:
         """Wait until a Sentinel names another master than ``from_``, and that one takes writes; return it."""
-
-        def promoted() -> RedisServer | None:
-            named = {_named_by(sentinel) for sentinel in self.sentinels} - {from_.port}
-            node = next((node for node in self.nodes if node.port in named), None)
-            return node if node and node.command("ROLE")[0] == b"master" else None
-
-        found = await wait_until(promoted, "the Sentinels have promoted a replica")
+        found = await wait_until(lambda: self.master_of(but=from_), "the Sentinels have promoted a replica")
         assert found
         return found
 
     async def is_replica(self, node: RedisServer) -> None:
         """Wait until ``node`` follows another one, and has all that one has."""
-        await wait_until(partial(_follows, node), "it is a replica")
-
-
-def _follows(node: RedisServer) -> bool:
-    role = node.command("ROLE")
-    return bool(role[0] == b"slave" and role[3] == b"connected")
+        await wait_until(node.follows, "it is a replica")
 
 
 def _named_by(sentinel: SentinelServer) -> int:
@@ -89,20 +96,21 @@ def _named_by(sentinel: SentinelServer) -> int:
 
 
 @contextmanager
-def started_setup(binary: Path, *, replicas: int = 2, sentinels: int = 3, **config: str) -> Iterator[Setup]:
+def started_setup(
+    binary: Path, *, replicas: int = 2, sentinels: int = 3, down_after_ms: int = DOWN_AFTER_MS, **config: str
+) -> Iterator[Setup]:
     """Run one until the block ends. ``config`` are settings of the nodes, as for `started_server`."""
     with ExitStack() as servers:
-        quick = {"repl_ping_replica_period": "1", "repl_diskless_sync": "yes", "repl_diskless_sync_delay": "0"}
-        nodes = [servers.enter_context(started_server(binary, **quick, **config))]
+        nodes = [servers.enter_context(started_server(binary, **FOLLOWS_AT_ONCE, **config))]
         master = nodes[0]
         for _ in range(replicas):
-            replica = servers.enter_context(started_server(binary, **quick, **config))
+            replica = servers.enter_context(started_server(binary, **FOLLOWS_AT_ONCE, **config))
             replica.command("REPLICAOF", "127.0.0.1", master.port)
             nodes.append(replica)
             # Sentinels ask seldom how a replica is: what they see first, they believe for ten seconds.
-            wait_until_here(partial(_follows, replica), "the replica has what the master has")
+            wait_until_here(partial(replica.follows, master), "the replica has what the master has")
         watching = [
-            servers.enter_context(SentinelServer.started(binary, **_watching(master, sentinels, config)))
+            servers.enter_context(SentinelServer.started(binary, **_watching(master, sentinels, down_after_ms, config)))
             for _ in range(sentinels)
         ]
         setup = Setup(nodes, watching)
@@ -110,11 +118,11 @@ def started_setup(binary: Path, *, replicas: int = 2, sentinels: int = 3, **conf
         yield setup
 
 
-def _watching(master: RedisServer, sentinels: int, config: Mapping[str, str]) -> dict[str, str]:
+def _watching(master: RedisServer, sentinels: int, down_after_ms: int, config: Mapping[str, str]) -> dict[str, str]:
     """Return a Sentinel's settings. Lines that begin alike are one here, with the rest behind line breaks."""
     monitor = [
         f"monitor {NAME} 127.0.0.1 {master.port} {sentinels // 2 + 1}",
-        f"down-after-milliseconds {NAME} {DOWN_AFTER_MS}",
+        f"down-after-milliseconds {NAME} {down_after_ms}",
         f"failover-timeout {NAME} {FAILOVER_TIMEOUT_MS}",
         f"parallel-syncs {NAME} 2",
     ]
@@ -133,4 +141,4 @@ def _complete(setup: Setup, master: RedisServer) -> bool:
         rows: list[Any] = sentinel.command("SENTINEL", "REPLICAS", NAME)
         if any(dict(zip(row[::2], row[1::2], strict=True))[b"master-link-status"] != b"ok" for row in rows):
             return False
-    return all(node.command("ROLE")[0] == (b"master" if node is master else b"slave") for node in setup.nodes)
+    return takes_writes(master) and all(node.follows(master) for node in setup.nodes if node is not master)

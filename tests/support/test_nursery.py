@@ -33,7 +33,7 @@ async def tell(processes: Processes, what: str, *words: str, **env: str) -> list
 async def test_it_has_its_own_words_environment_directory_session_and_parent(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WORKER_GROUP", "leaked")
+    monkeypatch.setenv("REAPER_GROUP", "leaked")
     expected = [f"words {['--flag', 'value']}", "settings ['REAPER_X=1']", f"folder {ROOT}", "leads its session"]
     assert (await tell(processes, "itself", "--flag", "value", REAPER_X="1")) == [
         *expected,

@@ -62,9 +62,9 @@ async def test_settings_of_ours_in_the_environment_do_not_leak(
 ) -> None:
     monkeypatch.setenv("REAPER_NAMESPACE", "leaked")
     program = "import os; print(sorted(name for name in os.environ if name.startswith(('REAPER', 'WORKER'))))"
-    child = processes.python("-c", program, env={"WORKER_GROUP": "billing"})
+    child = processes.python("-c", program, env={"REAPER_GROUP": "billing"})
     assert await child.wait() == 0
-    assert child.output == "['WORKER_GROUP']\n"
+    assert child.output == "['REAPER_GROUP']\n"
 
 
 def test_everything_is_ended_with_the_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

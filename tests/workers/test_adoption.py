@@ -293,9 +293,8 @@ async def test_a_crash_loop_dead_letters_the_poison_job_alone_and_without_a_reap
 
 
 async def test_deliveries_of_ours_that_we_know_nothing_of_are_found_and_not_counted(
-    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, client: Redis
 ) -> None:
-    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
     seen: list[tuple[int, int]] = []
 
     async def handle(job: Job) -> None:
@@ -309,10 +308,7 @@ async def test_deliveries_of_ours_that_we_know_nothing_of_are_found_and_not_coun
     assert await pending_of(client) == []
 
 
-async def test_taking_stock_does_not_run_again_what_runs(
-    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
+async def test_taking_stock_does_not_run_again_what_runs(server: RedisServer, client: Redis) -> None:
     started: list[int] = []
     go = anyio.Event()
 

@@ -9,7 +9,8 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import looks_at_pending
 from workers.embedded.walk import Walk
-from workers.protocol.connection import BLOCK_MS
+from workers.loop import reading
+from workers.protocol import connection
 
 pytestmark = pytest.mark.anyio
 
@@ -27,11 +28,12 @@ async def test_a_worker_with_nothing_to_recover_looks_about_once_in_a_visibility
         assert anyio.current_time() - began > 3 * VISIBILITY_S * 0.9
 
 
-@pytest.mark.parametrize(("recovery", "longest_ms"), [("embedded", 400), ("reaper", BLOCK_MS)])
+@pytest.mark.parametrize(("recovery", "longest_ms"), [("embedded", 400), ("reaper", 2_000)])
 async def test_no_read_of_one_who_recovers_blocks_for_as_long_as_an_outage_lasts_that_counts(
-    server: RedisServer, client: Redis, recovery: str, longest_ms: int
+    server: RedisServer, client: Redis, recovery: str, longest_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What ends within it would be noticed by nobody, and what lives would look idle."""
+    monkeypatch.setattr(reading, "BLOCK_MS", connection.BLOCK_MS)
     await create_group(client)
     async with client.monitor() as monitor:
 

@@ -78,7 +78,7 @@ async def test_a_worker_is_configured_by_flags_and_environment_and_drains_on_the
     server: RedisServer, client: Redis, processes: Processes, gate: Gate
 ) -> None:
     worker = processes.worker(
-        PROGRAM, "--redis-url", server.url, "--group", "audit", env={"WORKER_NAME": "w", "WORKER_GROUP": "ignored"}
+        PROGRAM, "--redis-url", server.url, "--group", "audit", env={"REAPER_NAME": "w", "REAPER_GROUP": "ignored"}
     )
     await worker.prints("works on orders/audit")
     job = await add(client, {"wait": str(gate.path)})

@@ -36,11 +36,6 @@ class Handler:
         await self.go.wait()
 
 
-@pytest.fixture(autouse=True)
-def reads_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
-
-
 async def before_it_is_read(client: Redis) -> tuple[str, bytes]:
     """Add a job for a group that there is already; return its entry ID, and the stream as it was then."""
     await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)

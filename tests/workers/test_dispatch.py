@@ -137,7 +137,7 @@ async def test_a_field_that_was_taken_away_when_the_worker_was_deployed_is_misse
 
 
 async def test_the_field_that_the_deployment_names_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKER_JOB_TYPE_FIELD", "type")
+    monkeypatch.setenv("REAPER_JOB_TYPE_FIELD", "type")
     done: list[tuple[str, str]] = []
     worker = worker_of(done)
     job = make_job(b"type", b"sms", b"kind", b"x")

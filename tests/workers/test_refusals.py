@@ -184,7 +184,6 @@ async def test_a_worker_that_may_not_adopt_reads_on(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with the rules of an older version: a script has gained a key."""
-    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
     monkeypatch.setattr("workers.loop.reading.REFUSED_S", 0.02)
     ran: list[str] = []
 

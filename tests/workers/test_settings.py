@@ -63,8 +63,8 @@ def test_flags_beat_the_environment_beats_the_file_beats_arguments_beats_default
 ) -> None:
     file = tmp_path / "worker.toml"
     file.write_text("concurrency = 3\nsettle_batch = 3\nread_count = 3\n")
-    monkeypatch.setenv("WORKER_CONCURRENCY", "2")
-    monkeypatch.setenv("WORKER_SETTLE_BATCH", "2")
+    monkeypatch.setenv("REAPER_CONCURRENCY", "2")
+    monkeypatch.setenv("REAPER_SETTLE_BATCH", "2")
     worker = Worker("orders", "billing", concurrency=4, settle_batch=4, read_count=4, max_deliveries=4)
 
     worker.configure(flags={"concurrency": "1"}, file=file)
@@ -98,7 +98,7 @@ def test_a_worker_without_a_stream_says_which_setting_is_missing() -> None:
 
 
 def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKER_CONCURENCY", "3")
+    monkeypatch.setenv("REAPER_CONCURENCY", "3")
 
-    with pytest.raises(ConfigurationError, match="did you mean 'WORKER_CONCURRENCY'"):
+    with pytest.raises(ConfigurationError, match="did you mean 'REAPER_CONCURRENCY'"):
         load()

@@ -174,9 +174,8 @@ async def test_a_settlement_of_a_delivery_that_was_taken_away_is_refused_and_tol
 
 
 async def test_a_delivery_that_was_delivered_to_us_again_is_settled_by_its_second_run_only(
-    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, client: Redis
 ) -> None:
-    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
     started, go = [], anyio.Event()
 
     async def handle(job: Job) -> None:

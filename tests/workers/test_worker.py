@@ -26,7 +26,6 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job, Reject, Retry, Worker
-from workers.loop.reading import Reader
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import text
@@ -335,9 +334,8 @@ async def test_two_groups_each_get_every_job_and_settle_on_their_own(server: Red
 
 
 async def test_policy_stream_holds_a_failed_job_where_a_second_group_would_see_its_copy(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
     await client.xgroup_create(KEYS.stream, "audit", "0", mkstream=True)
     [job_id] = await enqueue(client, 1)
 
@@ -360,10 +358,7 @@ async def test_retries_that_wait_are_read_whatever_the_policy(server: RedisServe
     assert await client.xlen(KEYS.retry) == 0
 
 
-async def test_a_retry_stream_that_appears_later_is_noticed(
-    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
+async def test_a_retry_stream_that_appears_later_is_noticed(server: RedisServer, client: Redis) -> None:
     async with running(make_worker(server.url, accept, refresh_interval=0.05)) as worker:
         await client.xadd(KEYS.retry, {"n": 1})
         await wait_for_settled(worker, 1)
@@ -512,59 +507,6 @@ async def test_an_idle_worker_can_be_cancelled(server: RedisServer, client: Redi
         tasks.start_soon(make_worker(server.url, accept).run)
         await wait_until(lambda: blocked(client), "the worker blocks in its read")
         tasks.cancel_scope.cancel()
-
-
-@pytest.mark.usefixtures("for_ever")
-async def test_an_idle_worker_stops_without_waiting_for_its_blocking_read(server: RedisServer, client: Redis) -> None:
-    async with running(make_worker(server.url, accept)) as worker:
-        await wait_until(lambda: blocked(client), "the worker blocks in its read")
-        worker.stop()
-
-
-@pytest.mark.usefixtures("for_ever")
-async def test_a_read_can_be_ended_whose_connection_was_closed_while_nobody_read(
-    server: RedisServer, client: Redis
-) -> None:
-    """As servers with a `timeout` do, when all slots have been taken for long."""
-    gate = anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        await gate.wait()
-
-    async with running(make_worker(server.url, handle, concurrency=1)) as worker:
-        await wait_until(lambda: blocked(client), "the worker blocks in its read")
-        (reader,) = [row["id"] for row in await client.client_list() if row["cmd"] == "xreadgroup"]
-        await enqueue(client, 1)
-        await wait_until(lambda: worker.counts.read, "its only slot is taken")
-        await client.execute_command("CLIENT", "KILL", "ID", reader)
-        gate.set()
-        await wait_until(lambda: blocked(client), "it reads again")
-        worker.stop()
-
-
-@pytest.mark.usefixtures("for_ever")
-async def test_what_comes_while_a_read_is_being_ended_ends_the_next_one(
-    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate, asked, unblock = anyio.Event(), 0, Reader._unblock
-
-    async def unblock_later(reader: Reader) -> None:
-        nonlocal asked
-        asked += 1
-        await gate.wait()
-        await unblock(reader)
-
-    monkeypatch.setattr(Reader, "_unblock", unblock_later)
-    async with running(make_worker(server.url, accept)) as worker:
-        await wait_until(lambda: blocked(client), "the worker blocks in its read")
-        assert worker.process is not None
-        reader = worker.process._reader
-        reader.look_again()
-        await wait_until(lambda: asked == 1, "the read is about to be ended")
-        reader.look_again()
-        gate.set()
-        await wait_until(lambda: asked == 2, "so is the next one")
-        worker.stop()
 
 
 async def none_blocked(client: Redis) -> bool:

@@ -6,8 +6,7 @@ A read ends only between reads. A cancelled one would leave entries with us that
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 from typing import Any
 
@@ -35,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 SUSPECT_WAIT_MS = 100
 """How long a read blocks while a suspect waits for the one before it."""
-UNBLOCK_AGAIN_S = 0.05
 REFUSED_S = 5.0
 """So long is put off what Redis refuses, next to reading."""
 READING, ADOPTING, RECOVERING = "reading", "taking over what nobody runs", "recovering what stalls"
@@ -54,7 +52,7 @@ class Reader(Part):
     ) -> None:
         super().__init__(context)
         self._client = context.reads
-        self._connection = KeptConnection(context.reads, asks_id=True)
+        self._connection = KeptConnection(context.reads)
         self._slots = slots
         self._adoption = adoption
         self._journal = journal
@@ -65,10 +63,7 @@ class Reader(Part):
         self._asked_for = 0
         self._most: float = inf
         """As many deliveries are asked for at most: replies were lost that may have been too large."""
-        self._is_blocking = False
-        self._late = anyio.Event()
         self._stopping = anyio.Event()
-        self._stopped = anyio.Event()
         self._under_way = anyio.CancelScope()
         self.has_read = False
         """A read has succeeded."""
@@ -99,7 +94,6 @@ class Reader(Part):
                     await self._recover_from(error, failures)
         finally:
             self._stalled.abandon()
-            self._stopped.set()
 
     async def _wait_for_slot(self) -> None:
         """Wait until a slot is free, or until stalled deliveries are to be looked for all the same."""
@@ -200,56 +194,22 @@ class Reader(Part):
                 *(">" for _ in plan.sources),
             )
 
-        with self._timed(block_ms):
-            if idle_ms is None:
-                deliveries = self._deliveries(await send(), asked_at)
-            else:
-                deliveries = await self._claiming.deliveries(send, idle_ms, asked_at)
+        if idle_ms is None:
+            deliveries = self._deliveries(await send(), asked_at)
+        else:
+            deliveries = await self._claiming.deliveries(send, idle_ms, asked_at)
         if len(sources) > 1:
             self._planner.learn(plan, sources, Counter(held.source.key for held in deliveries))
         return deliveries
 
     def _block_ms(self, free: int) -> int:
-        """Return how long a read may block: until there is something else to do. Never 0: that is for ever."""
-        longest = SUSPECT_WAIT_MS if self._adoption.is_waiting else self._longest_block_ms
-        return max(1, min(longest, round(min(self._stalled.due_in_s(free), BLOCK_MS) * 1000)))
+        """Return how long a read may block: until the reader has something else to do. Never 0, which is no limit.
 
-    @property
-    def _longest_block_ms(self) -> int:
-        return min(BLOCK_MS, round(min(self._stalled.longest_silence_s, BLOCK_MS) * 1000))
-
-    @contextmanager
-    def _timed(self, block_ms: int) -> Iterator[None]:
-        """See to it that a read which blocks for less than usual ends in time: the server itself may be 100 ms late."""
-        self._is_blocking = block_ms > 0
-        try:
-            if not 0 < block_ms < self._longest_block_ms:
-                yield
-                return
-            timer = asyncio.get_running_loop().call_later(block_ms / 1000, self.look_again)
-            try:
-                yield
-            finally:
-                timer.cancel()
-        finally:
-            self._is_blocking = False
-
-    def look_again(self) -> None:
-        """End a read that blocks: there is something that it does not see."""
-        if self._is_blocking:
-            self._late.set()
-
-    async def end_late_reads(self) -> None:
-        """End reads that block for too long, until cancelled. Loses nothing."""
-        while True:
-            await self._late.wait()
-            self._late = anyio.Event()  # what comes while we ask is about the next read, and is to be asked for, too
-            with suppress(RedisError, OSError):  # not allowed, or out of reach: the read ends all the same
-                await self._unblock()
-
-    async def _unblock(self) -> None:
-        if client_id := self._connection.client_id:
-            await self._commands.execute_command("CLIENT", "UNBLOCK", client_id)
+        The server ends a read up to 100 ms late.
+        """
+        longest = SUSPECT_WAIT_MS if self._adoption.is_waiting else BLOCK_MS
+        soonest_s = min(self._stalled.due_in_s(free), self._stalled.longest_silence_s, BLOCK_MS)
+        return max(1, min(longest, round(soonest_s * 1000)))
 
     def _deliveries(self, reply: Any, asked_at: float) -> list[Held]:
         """Make deliveries of a reply. Every one that is read is the first of its entry.
@@ -306,7 +266,7 @@ class Reader(Part):
     # ---- stopping
 
     def stop(self) -> None:
-        """Read no more; the read that is under way ends by itself, or by `unblock`."""
+        """Read no more. The read that is under way goes on until its ``BLOCK`` time is over."""
         self._stopping.set()
         self._slots.freed.notify()
 
@@ -315,13 +275,3 @@ class Reader(Part):
         self.stop()
         self._stalled.abandon()
         self._under_way.cancel()
-
-    async def unblock(self) -> None:
-        """End the read that blocks on the server, so that stopping need not wait for it. Loses nothing."""
-        while not self._stopped.is_set():
-            try:
-                await self._unblock()
-            except (RedisError, OSError):
-                return  # not allowed, or out of reach: the read ends after BLOCK all the same
-            with anyio.move_on_after(UNBLOCK_AGAIN_S):
-                await self._stopped.wait()

@@ -96,9 +96,15 @@ class Slots:
         """Start nothing from this moment on, until `close`. From anywhere: a signal handler, another thread."""
         self._halted = True
 
+    def stop(self) -> None:
+        """Start nothing from this moment on, also no delivery that waits until it may run alone. In the event loop."""
+        self.halt()
+        self._isolation.close()
+
     def close(self) -> None:
-        """Start nothing any more: what is queued is handed back, what runs goes on."""
-        self._halted = self._closed = True
+        """Hand back what is queued, after `stop`. What runs goes on."""
+        self.stop()
+        self._closed = True
         unstarted = list(self._queue)
         self._queue.clear()
         self.taken -= len(unstarted)
@@ -106,7 +112,6 @@ class Slots:
             self._hand_back(unstarted)
         self._called.notify()
         self._left.notify()
-        self._isolation.close()
 
     def is_ending(self) -> bool:
         """Tell whether all of the worker is cancelled: by itself, by whoever runs it, or with the event loop."""

@@ -61,9 +61,10 @@ logger = logging.getLogger(__name__)
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 NEWCOMER_TIMEOUT_S = 0.5
-BLOCK_MS = 4_000
-"""How long a read blocks that finds nothing: an idle worker asks this often, and one that may not end a read by
-CLIENT UNBLOCK needs up to so long to stop."""
+BLOCK_MS = 2_000
+"""How long a read blocks that finds nothing: an idle worker reads again this often, and needs up to so long to stop.
+
+Nothing ends a read earlier: CLIENT UNBLOCK crashes servers (Redis issue 14164)."""
 READ_PATIENCE_S = 3.0
 """How long a worker waits for the answer to a read beyond that (redis-py does not extend a socket's timeout for BLOCK).
 Together they say how soon it gives up a server that is silent."""
@@ -190,23 +191,11 @@ class KeptConnection:
     client closes it.
     """
 
-    def __init__(self, client: "Redis", *, asks_id: bool = False) -> None:
-        """``asks_id``: `client_id` is wanted."""
+    def __init__(self, client: "Redis") -> None:
         self._pool = client.connection_pool
-        self._asks_id = asks_id
-        self._client_id = 0
         self._timeout_s: float = self._pool.connection_kwargs["socket_timeout"]
         self._connection: AbstractConnection | None = None
         self._turn = asyncio.Lock()
-
-    @property
-    def client_id(self) -> int:
-        """What the server calls this connection now; 0 = there is none, or its user may not ask.
-
-        It is asked whenever the connection is made, and so before any call on it: a server may close one that is idle,
-        and the next call has another one, without an error that anybody would see.
-        """
-        return self._client_id if self._connection is not None and self._connection.is_connected else 0
 
     async def execute_command(self, *words: Any) -> Any:
         """Send one command and return its reply. Raises what redis-py raises, `NotSentError` where it was not sent."""
@@ -235,18 +224,9 @@ class KeptConnection:
         if self._connection is None:
             self._connection = await self._pool.get_connection()
             self._connection.socket_timeout = None  # ours holds; each of its own costs a task
-            if self._asks_id:
-                self._connection.register_connect_callback(self._ask_id)
-                await self._ask_id(self._connection)
         else:
             await self._pool.ensure_connection(self._connection)
         return self._connection
-
-    async def _ask_id(self, connection: AbstractConnection) -> None:
-        self._client_id = 0
-        await connection.send_command("CLIENT", "ID", check_health=False)
-        with suppress(ResponseError):
-            self._client_id = await connection.read_response()
 
     async def _drop(self) -> None:
         if self._connection is not None:
@@ -536,8 +516,8 @@ async def _said_to_newcomers(connection: AbstractConnection) -> str:
     return ""
 
 
-_ADDRESS = "Start one there, or set redis_url (REAPER_REDIS_URL; for a worker WORKER_REDIS_URL) to the right address."
-_AUTHORITY = "(REAPER_REDIS_CA_FILE; for a worker WORKER_REDIS_CA_FILE)"
+_ADDRESS = "Start one there, or set redis_url (REAPER_REDIS_URL) to the right address."
+_AUTHORITY = "(REAPER_REDIS_CA_FILE)"
 _OF_TLS = (
     ("certificate has expired", "Renew its certificate."),
     ("certificate is not valid for", "Write the name that its certificate is for in redis_url."),

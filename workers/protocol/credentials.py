@@ -1,6 +1,6 @@
 """Passwords that lie in files are read again at each connect: they may be changed without a restart.
 
-An address that a variable such as ``WORKER_REDIS_URL_FILE`` has brought is noted here with its file; every client that
+An address that a variable such as ``REAPER_REDIS_URL_FILE`` has brought is noted here with its file; every client that
 is made for this address asks the file who we are, whenever it connects. The rest of the address counts from the start.
 """
 

@@ -3,15 +3,21 @@
 They all become one address, ``redis_url``, which is what clients are made of.
 """
 
-from typing import Any, TypedDict
+import os
+from typing import Any, ClassVar, TypedDict
 from urllib.parse import parse_qsl
 
 from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from workers.protocol.address import with_options
 from workers.runtime.settings import ADDRESS, Settings
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
+SHARED_URL = "REDIS_URL"
+"""The variable that many programs share. Each of ours reads it when nothing else names an address."""
+PREFIX = "REAPER_"
+"""How all our variables begin, the worker's as well as the reaper's. No other program uses this prefix."""
 
 _TLS = {
     "redis_ca_file": "ssl_ca_certs",
@@ -58,6 +64,19 @@ class RedisSettings(Settings):
         default="", repr=False, description="Password at the Sentinels themselves; that of Redis is in `redis_url`."
     )
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        *_others: Any,
+        **_named: Any,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Add `REDIS_URL` as the weakest source of the address."""
+        shared = os.environ.get(SHARED_URL)
+        return init_settings, env_settings, InitSettingsSource(settings_cls, {ADDRESS: shared} if shared else {})
+
     @model_validator(mode="before")
     @classmethod
     def _one_address(cls, given: Any) -> Any:
@@ -77,3 +96,14 @@ class RedisSettings(Settings):
         known = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
         new = {option: value for option, value in options.items() if (option, value) not in known}
         return {**given, ADDRESS: with_options(url, new)} if new else given
+
+
+class ProgramSettings(RedisSettings):
+    """Base of the settings of `reaper` and `worker`, which share the prefix and the file.
+
+    A setting that both have means the same for both. Each program ignores the settings that only the other one has.
+    """
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix=PREFIX)
+    other_env: ClassVar[frozenset[str]] = frozenset({f"{PREFIX}FAILPOINTS", f"{PREFIX}CONFIG"})
+    other_prefixes: ClassVar[tuple[str, ...]] = (f"{PREFIX}PIPELINE_",)

@@ -8,6 +8,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
+from importlib import import_module
 from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -118,6 +119,8 @@ class Settings(BaseSettings):
     """Environment variables with the prefix that are no settings (the demo's, for example)."""
     other_prefixes: ClassVar[tuple[str, ...]] = ()
     """Longer prefixes, of somebody else's settings."""
+    siblings: ClassVar[tuple[str, ...]] = ()
+    """Classes of other programs with the same prefix and file, as ``module:name``. Their settings are not misspelt."""
     borrowed: ClassVar[Mapping[str, str]] = {}
     """Variables of another program by setting. They count together, where nothing else gives any of these settings."""
 
@@ -201,9 +204,9 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"settings file {file} is no valid TOML: {error}.") from error
     for name in values:
-        if name not in kind.model_fields:
-            raise ConfigurationError(f"unknown setting {name!r} in {file}{did_you_mean(name, kind.model_fields)}")
-    return values
+        if name not in kind.model_fields and name not in (known := _all_settings(kind)):
+            raise ConfigurationError(f"unknown setting {name!r} in {file}{did_you_mean(name, known)}")
+    return {name: value for name, value in values.items() if name in kind.model_fields}
 
 
 def _text_in(file: Path) -> str:
@@ -247,10 +250,25 @@ def _read_value(variable: str) -> str:
 
 
 def _check_environment(kind: type[Settings], prefix: str) -> None:
-    """Refuse misspelt variables: pydantic-settings ignores them silently."""
-    settings = {f"{prefix}{name.upper()}" for name in kind.model_fields}
-    known = settings | kind.other_env
-    for variable in os.environ:
-        ours = prefix and variable.startswith(prefix) and not variable.startswith(kind.other_prefixes)
-        if ours and variable not in known and variable.removesuffix(FILE_SUFFIX) not in settings:
+    """Reject misspelt variables: pydantic-settings ignores them silently."""
+    others = (*kind.other_prefixes, *_service_links())
+    for variable in os.environ if prefix else ():
+        if not variable.startswith(prefix) or variable.startswith(others) or variable in kind.other_env:
+            continue
+        names = {variable.removeprefix(prefix).lower(), variable.removeprefix(prefix).removesuffix(FILE_SUFFIX).lower()}
+        if names.isdisjoint(kind.model_fields) and names.isdisjoint(all_settings := _all_settings(kind)):
+            known = {f"{prefix}{name.upper()}" for name in all_settings} | kind.other_env
             raise ConfigurationError(f"unknown setting {variable!r} in the environment{did_you_mean(variable, known)}")
+
+
+def _all_settings(kind: type[Settings]) -> set[str]:
+    """Return the names of all settings that may stand beside those of ``kind``, its own included."""
+    modules = (sibling.partition(":") for sibling in kind.siblings)
+    siblings: list[type[Settings]] = [getattr(import_module(module), name) for module, _, name in modules]
+    return {name for one in (kind, *siblings) for name in one.model_fields}
+
+
+def _service_links() -> tuple[str, ...]:
+    """Return the beginnings of the variables that Kubernetes sets for each Service (`REAPER_PORT_8080_TCP`)."""
+    services = (name.removesuffix("_SERVICE_HOST") for name in os.environ if name.endswith("_SERVICE_HOST"))
+    return tuple(f"{service}_{part}" for service in services for part in ("SERVICE_", "PORT"))

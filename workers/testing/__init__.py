@@ -10,7 +10,7 @@
 `run_handler` runs one handler on one made-up job, without Redis. `run_until_drained` runs a whole worker on a Redis of
 the tests' own, a fixture of `workers.testing.plugin`. Both also for tests that are ``async def``: `run_handler_async`,
 `run_until_drained_async`. What they promise: a handler is executed and judged by the code that a worker runs, and the
-environment (``WORKER_…``) has no say. What they do not: settlements that are refused, crashes, outages.
+environment (``REAPER_…``) has no say. What they do not: settlements that are refused, crashes, outages.
 """
 
 from workers.testing.drain import (

@@ -1,4 +1,4 @@
-"""Starts child processes that cannot outlive us, not even where we are ended by kill -9.
+"""Starts child processes that cannot outlive us, not even if we are ended by kill -9; for tests and the drill.
 
 On Linux a child asks the kernel to kill it when its parent dies (``PR_SET_PDEATHSIG``). It asks through a trampoline
 that then becomes the program, with the same process ID: ``preexec_fn`` would run Python between fork and exec. To the
@@ -6,12 +6,17 @@ kernel the parent is the *thread* that started the child, so start it from one t
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
+import anyio
+
+_POLL_S = 0.01
 _TRAMPOLINE = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -30,15 +35,105 @@ def tied_to_us(argv: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _TRAMPOLINE, str(os.getpid()), *argv]
 
 
+class Ending(Protocol):
+    """The part of `subprocess.Popen` that `Child` needs."""
+
+    @property
+    def pid(self) -> int:
+        """Process ID."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs."""
+
+    def wait(self) -> int:
+        """Return the exit code at the end."""
+
+
+class Child:
+    """A process that we have started, the leader of a process group of its own.
+
+    Only `kill` buries it: until then no other process has its ID, however many begin and end meanwhile.
+    """
+
+    def __init__(self, process: Ending) -> None:
+        self._process = process
+        self._buried = False
+
+    @property
+    def pid(self) -> int:
+        """Process ID; also the ID of its process group."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it is alive (a paused one is)."""
+        return self.exit_code is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code, -n if signal n ended it, None while it runs."""
+        if self._buried or not hasattr(os, "waitid"):  # a system that cannot look without burying
+            return self._process.poll()
+        end = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if end is None:
+            return None
+        return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+
+    async def ended(self) -> int:
+        """Wait for its end, and return the exit code."""
+        if self.running and hasattr(os, "pidfd_open"):
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                await anyio.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
+        while (code := self.exit_code) is None:  # noqa: ASYNC110 - a system without pidfd can only be asked
+            await anyio.sleep(_POLL_S)
+        return code
+
+    def kill(self) -> None:
+        """Kill -9, with everything it started. Returns when it is gone; harmless afterwards."""
+        if not self._buried:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+            self._buried = True
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP): connections stay open, and it does nothing."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after `pause`; harmless otherwise."""
+        self.signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM)."""
+        self.signal(signal.SIGTERM)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process alone; harmless once it has ended."""
+        if self.running:
+            os.kill(self.pid, number)
+
+
 def launch(
-    argv: Sequence[str], *, output: IO[bytes], cwd: Path | None = None, env: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    *,
+    output: IO[bytes],
+    errors: IO[bytes] | None = None,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start ``argv`` in a session of its own, where no Ctrl-C reaches it; all it prints goes into ``output``."""
+    """Start ``argv`` in a session of its own, which a Ctrl-C does not reach.
+
+    What it prints goes into ``output``; its stderr too, or into ``errors``.
+    """
     return subprocess.Popen(
         tied_to_us(argv),
         stdin=subprocess.DEVNULL,
         stdout=output,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.STDOUT if errors is None else errors,
         cwd=cwd,
         env=dict(env) if env is not None else None,
         start_new_session=True,

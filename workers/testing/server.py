@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from workers.protocol.connection import blocking_client
 from workers.protocol.errors import StreamReaperError
-from workers.testing.processes import launch
+from workers.testing.processes import Child, launch
 
 OLDEST_ON_PATH = (7, 0)
 """An older server on the PATH is passed over for the packaged one: tests should run on what people deploy."""
@@ -108,7 +108,7 @@ class RedisServer:
     """How long it may take to start, and to answer."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of its process, besides ours."""
-    _process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
+    _process: Child | None = field(default=None, repr=False)
 
     @property
     def url(self) -> str:
@@ -129,7 +129,7 @@ class RedisServer:
     @property
     def running(self) -> bool:
         """Tell whether the process is alive (a paused one is)."""
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.running
 
     @classmethod
     @contextmanager
@@ -181,7 +181,7 @@ class RedisServer:
 
     def _start(self, argv: Sequence[str]) -> None:
         with (self.folder / _LOG).open("ab") as log:
-            self._process = launch(argv, output=log, cwd=self.folder, env={**os.environ, **self.environment})
+            self._process = Child(launch(argv, output=log, cwd=self.folder, env={**os.environ, **self.environment}))
 
     def _answers(self, port: int) -> bool:
         """Tell whether *our* server answers on ``port`` (not somebody else's), with its data loaded."""
@@ -209,8 +209,17 @@ class RedisServer:
         """End it at once. Harmless where it is not running."""
         if self._process:
             self._process.kill()
-            self._process.wait()
             self._process = None
+
+    def pause(self) -> None:
+        """Freeze the process (SIGSTOP): connections stay open, and it does not answer."""
+        if self._process:
+            self._process.pause()
+
+    def resume(self) -> None:
+        """Let a paused process go on; harmless otherwise."""
+        if self._process:
+            self._process.resume()
 
     def log(self) -> str:
         """Return what it has printed."""

@@ -20,13 +20,10 @@ from time import monotonic
 
 import anyio
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import cloudpickle
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-import reaper.pipeline
-from reaper.pipeline import redis_stream
 from reaper.pipeline.lake.batches import BatchWriter
 from reaper.pipeline.lake.delta import LakeTable, ReplacedError
 from reaper.pipeline.lake.history import LakeAwayError, check_history, check_presence
@@ -38,6 +35,7 @@ from reaper.pipeline.redis_stream.shipping import seal
 from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.failures import DISK_FULL, NO_SPACE, PYTHON_ENDED, all_words, python_has_ended
 from reaper.pipeline.spark.session import is_submitted
+from reaper.pipeline.spark.shipping import ship_by_value
 from reaper.pipeline.storage import is_of_store, reason_of_store
 from workers.protocol.address import hide_password
 from workers.protocol.connection import check_server, commands_client
@@ -104,7 +102,7 @@ def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[]
         fence = install_fence(layout)
         for left_by_a_kill in layout.staging.glob("batch-*"):
             remove(left_by_a_kill)
-        travel_along()
+        ship_by_value()
         session.dataSource.register(seal(JournalSource))
         upkeep = Upkeep(layout, settings.target_mb * 1_000_000, settings.keep)
         start = partial(_start_query, session, settings, layout, options, (layout.name(), fence), run)
@@ -151,12 +149,6 @@ def _note_source(layout: Layout, settings: PipelineSettings) -> None:
         "dead_letters": settings.dead_letters,
     }
     replace_text(layout.source, json.dumps(source))
-
-
-def travel_along() -> None:
-    """Have what Spark runs elsewhere travel with the query, which has to be told before the query is made."""
-    redis_stream.travel_along()
-    cloudpickle.register_pickle_by_value(reaper.pipeline)  # type: ignore[no-untyped-call]
 
 
 def source_options(settings: PipelineSettings) -> dict[str, str]:

@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from reaper.pipeline.lake.delta import ENDPOINTS, LakeTable, is_address
 from reaper.pipeline.lake.layout import Layout, spark_path
-from reaper.pipeline.lake.mirror import mirrored
+from reaper.pipeline.lake.reading import read_store
 from reaper.pipeline.lake.schema import TABLES
+from reaper.pipeline.spark.shipping import ship_by_value
 from workers.protocol.errors import ConfigurationError
 
 OBJECT_STORES = ("s3", "s3a")
@@ -154,9 +155,11 @@ def read_malformed(spark: SparkSession, path: str | Path) -> DataFrame:
 def _read(spark: SparkSession, path: str | Path, name: str) -> DataFrame:
     """Read the files that count now; Spark's own reader of Delta would need a jar that no package brings."""
     table, schema = LakeTable(existing_lake(path).table(name)), TABLES[name]
-    files = [file.path for file in table.files()]
+    files = table.files()
     if not files:
         return spark.createDataFrame([], schema)
-    folder = mirrored(table.address, files) if is_address(table.address) else Path(table.address)
-    reader = spark.read.schema(schema).option("basePath", spark_path(folder))
-    return reader.parquet(*(spark_path(folder / file) for file in files)).select(schema.names)
+    if is_address(table.address):
+        ship_by_value()
+        return read_store(spark, table.address, files, schema)
+    reader = spark.read.schema(schema).option("basePath", spark_path(table.address))
+    return reader.parquet(*(spark_path(f"{table.address}/{file.path}") for file in files)).select(schema.names)

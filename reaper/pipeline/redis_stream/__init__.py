@@ -12,6 +12,6 @@ calls).
 """
 
 from reaper.pipeline.redis_stream.errors import NAME, DataLossError, RedisStreamError, UnreachableError
-from reaper.pipeline.redis_stream.source import register, travel_along
+from reaper.pipeline.redis_stream.source import register
 
-__all__ = ["NAME", "DataLossError", "RedisStreamError", "UnreachableError", "register", "travel_along"]
+__all__ = ["NAME", "DataLossError", "RedisStreamError", "UnreachableError", "register"]

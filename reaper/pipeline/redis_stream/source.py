@@ -4,13 +4,11 @@ A batch is ``(start, end]`` of each stream. Stream IDs only grow, so ``last-gene
 appear below it later.
 """
 
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -40,19 +38,13 @@ from reaper.pipeline.redis_stream.ranges import StreamRange, plan_ranges, report
 from reaper.pipeline.redis_stream.shipping import Sealed, seal
 from reaper.pipeline.redis_stream.walking import Backlog, Walk, cut_walk, walk_to
 from reaper.pipeline.redis_stream.writing import BatchWriter, StreamWriter
-from workers.protocol import address, nodes, slots
+from reaper.pipeline.spark.shipping import ship_by_value
 
 
 def register(spark: SparkSession) -> None:
     """Make ``format("redis-stream")`` known to a session, a classic one or one of Spark Connect."""
-    travel_along()
+    ship_by_value()
     spark.dataSource.register(seal(RedisStreamSource))
-
-
-def travel_along() -> None:
-    """Have all of our modules travel with what Spark runs elsewhere: nobody there need have them."""
-    for module in (sys.modules[__name__.rpartition(".")[0]], address, nodes, slots):
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 class RedisStreamSource(Sealed, DataSource):

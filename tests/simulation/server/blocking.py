@@ -7,8 +7,6 @@ from tests.simulation.server.read_commands import GROUP_GONE, NEW, Read
 from tests.simulation.server.replies import NULL_ARRAY, Reply, ReplyError
 from tests.simulation.server.streams import Stream
 
-UNBLOCKED = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
-
 
 class Waiter:
     """One blocked client."""
@@ -89,8 +87,3 @@ class Queue:
         """Tell a client that nothing came."""
         self.drop(waiter)
         waiter.session.answer(NULL_ARRAY)
-
-    def unblock(self, waiter: Waiter, *, with_error: bool) -> None:
-        """CLIENT UNBLOCK: end a client's wait."""
-        self.drop(waiter)
-        waiter.session.answer(ReplyError(UNBLOCKED) if with_error else NULL_ARRAY)

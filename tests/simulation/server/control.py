@@ -109,13 +109,6 @@ def config_get(core: Core, words: list[bytes]) -> Reply:
     ]
 
 
-@command("CLIENT ID", 2, "control", in_scripts=False)
-def client_id(core: Core, words: list[bytes]) -> Reply:
-    """CLIENT ID"""
-    del words
-    return _session(core).id
-
-
 @command("CLIENT SETNAME", 3, "control", in_scripts=False)
 def client_setname(core: Core, words: list[bytes]) -> Reply:
     """CLIENT SETNAME name"""
@@ -137,15 +130,6 @@ def unknown_subcommand(core: Core, words: list[bytes]) -> ReplyError:
     if core.is_7:
         return ReplyError(b"ERR unknown subcommand '%b'. Try %b HELP." % (sub, name))
     return ReplyError(b"ERR Unknown subcommand or wrong number of arguments for '%b'. Try %b HELP." % (sub, name))
-
-
-@command("CLIENT UNBLOCK", -3, "control", in_scripts=False)
-def client_unblock(core: Core, words: list[bytes]) -> Reply:
-    """CLIENT UNBLOCK id [TIMEOUT|ERROR]"""
-    how = words[3].upper() if len(words) == 4 else b"TIMEOUT"
-    if len(words) > 4 or how not in (b"TIMEOUT", b"ERROR"):
-        raise ReplyError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
-    return int(_server(core).unblock(integer(words[2]), with_error=how == b"ERROR"))
 
 
 @command("CLIENT LIST", -2, "control", in_scripts=False)

@@ -273,14 +273,6 @@ class ModelServer(Core):
         self._queue.time_out(waiter)
         self.after_command()
 
-    def unblock(self, number: int, *, with_error: bool) -> bool:
-        """CLIENT UNBLOCK."""
-        session = self.sessions.get(number)
-        if session is None or session.waiter is None:
-            return False
-        self._queue.unblock(session.waiter, with_error=with_error)
-        return True
-
     # ---- scripts
     def load_script(self, source: bytes) -> bytes:
         """Keep a script; return its digest."""

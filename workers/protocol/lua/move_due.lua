@@ -50,7 +50,6 @@ end
 -- A retry becomes ready as any redelivery does; an enqueue is the first entry of its job, for every group of the stream.
 local policy = redis.call('HGET', agreement, 'policy') or ARGV[3]
 local target, refusal = copy_target(policy, stream, retry, at)
-local is_any_ready_there = false
 
 -- The same for what waits where it is; what waits no more has nothing to do here.
 local function end_wait_of(member)
@@ -63,7 +62,6 @@ local function end_wait_of(member)
   elseif refusal then
     return nil, refusal
   end
-  is_any_ready_there = is_any_ready_there or policy == 'in-place'
   return end_wait(job, group, notes, policy, target)
 end
 
@@ -120,10 +118,6 @@ end
 move(schedule)
 most, bytes = most + moved + held, 0
 move(stream_schedule)
-
-if is_any_ready_there then
-  wake_readers(notes)
-end
 
 local function next_due(zset)
   local head = redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')[2]

@@ -479,11 +479,6 @@ local function give_back_taken(source, stream, group, schedule, entry_id, times)
   lay_aside(source, group, waits and WAITING_CONSUMER or RETURNED_CONSUMER, entry_id, times)
 end
 
--- Readers that block do not see what was given back where it is: who wants to be woken listens on the channel of the notes' name.
-local function wake_readers(notes)
-  redis.pcall('PUBLISH', notes, 'ready')
-end
-
 -- The user's fields, byte for byte, then what says which job it is. Hot: it extends `job.user` in place, so a job is made
 -- ready, parked or dead-lettered once.
 local function identified_fields(job, deliveries, consumers)

@@ -27,7 +27,6 @@ end
 local in_place = policy == 'in-place'
 local way = in_place and where_it_is(source, stream, group, schedule, notes) or by_copy(policy == 'stream' and stream or retry, schedule)
 local has_notes = redis.pcall('EXISTS', notes) == 1
-local is_any_ready_there = false
 
 local function open_noted(entry_id, fields)
   local job = open_entry(entry_id, fields)
@@ -69,9 +68,6 @@ do
   finish_all = function()
     lay_gathered()
     tell_gathered()
-    if is_any_ready_there then
-      wake_readers(notes)
-    end
     for from = 1, has_notes and n_to_ack or 0, 1000 do
       redis.call('HDEL', notes, unpack(to_ack, from, math.min(from + 999, n_to_ack)))
     end
@@ -192,8 +188,6 @@ do
     end
     if way.is_copied then
       finish(entry_id, source == retry or policy == 'stream')
-    else
-      is_any_ready_there = true
     end
     event('recovered', job, row, count, ',"reason":"visibility_timeout","new_entry":"' .. id .. '"')
     return { REDELIVERED, id, idle, consumer, job.job_id, count }
@@ -346,7 +340,7 @@ do
     else
       redis.call('HSET', notes, entry_id, note)
       lay_ready(source, group, { entry_id }, { pile.count })
-      is_proven, is_any_ready_there = true, true
+      is_proven = true
     end
   end
 

@@ -193,9 +193,6 @@ while not alone and skipped + put_off < MAX_SKIPPED do
     skipped = skipped + 1
   end
 end
-if policy == 'in-place' and #reply > 4 then
-  wake_readers(notes)
-end
 reply[2] = redis.call('ZCOUNT', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf')
 reply[3] = out
 return reply

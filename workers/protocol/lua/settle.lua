@@ -216,7 +216,6 @@ local function agreed()
 end
 
 local left = {} -- by this call: an item may come twice, and the entry may still be there
-local is_any_ready_there = false
 local function remove(entry_id, delete)
   left[entry_id] = true
   redis.call('XACK', source, group, entry_id)
@@ -334,7 +333,7 @@ local function give_up_or_redeliver(item)
   if way.is_copied then
     remove(entry_id, target == source)
   else
-    left[entry_id], is_any_ready_there = true, true
+    left[entry_id] = true
   end
   event(verb == 'hand_back' and 'handed_back' or 'nacked', item.data, tail)
   return DONE
@@ -446,9 +445,6 @@ end
 
 for first = 1, n_acked, MOST_AT_ONCE do
   acknowledge(ids, first, math.min(first + MOST_AT_ONCE - 1, n_acked))
-end
-if is_any_ready_there then
-  wake_readers(notes)
 end
 if write_journal then
   for _, item in ipairs(told) do

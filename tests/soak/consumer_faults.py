@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 from reaper.drill import queries
-from reaper.drill.faults import Fault, FaultKind
+from reaper.drill.faults import Fault
 from reaper.drill.records import InjectedFault, ProcessRun, Role, number_of
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
 from reaper.drill.worker_faults import NOBODY_BUSY, WorkerFaults
@@ -51,7 +51,7 @@ class ConsumerFaults:
         run, consumer, dropped = victim
         held = await queries.fields_of(tools.stage, [row.entry_id for row in dropped])
         injected = InjectedFault(
-            FaultKind.DELETE_CONSUMER,
+            fault.kind,
             run.name,
             run.killed_at or time.time(),
             in_flight=len(dropped),
@@ -64,7 +64,7 @@ class ConsumerFaults:
             await anyio.sleep(PUT_BACK_S)
         else:
             await tools.within(PATIENCE_S, lambda: self._is_held_again(dropped))
-        tools.over(injected, time.time())
+        tools.over(injected)
         return ""
 
     async def _delete_consumer(self, run: ProcessRun) -> tuple[bytes, list[Pending]] | None:

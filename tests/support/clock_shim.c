@@ -2,7 +2,7 @@
  *
  * The environment names a file of eight bytes, a signed offset in microseconds of this machine's byte order. It is mapped,
  * so that a step takes effect with the next look at the clock. With STREAM_REAPER_CLOCK_STANDS in the environment the number
- * is the time itself, and the clock stands still there. Built by `reaper.drill.clock` where a C compiler is at hand.
+ * is the time itself, and the clock stands still there. Built by `tests.support.clock` where a C compiler is at hand.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -4,9 +4,10 @@ import time
 from dataclasses import dataclass
 
 from reaper.drill import queries
-from reaper.drill.faults import SHORTENED, FaultKind
-from reaper.drill.records import InjectedFault, Role
+from reaper.drill.faults import Fault
+from reaper.drill.records import Effect, InjectedFault, Role
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
+from tests.soak.kinds import SHORTENED
 from workers.protocol.messages import counted
 
 STARTED_S = 10.0
@@ -23,7 +24,7 @@ class GroupFaults:
 
     tools: Toolbox
 
-    async def shorten_visibility(self) -> str:
+    async def shorten_visibility(self, fault: Fault) -> str:
         """Shorten the visibility timeout, as an operator does: no worker is told."""
         tools, stage = self.tools, self.tools.stage
         seconds, at = tools.visibility_s / SHORTENED, time.time()
@@ -43,21 +44,21 @@ class GroupFaults:
         if not await tools.within(PATIENCE_S, is_agreed):
             return "no leader has taken the new settings over"
         await tools.note(
-            InjectedFault(FaultKind.SHORTEN_VISIBILITY, f"{seconds:g} s", at),
+            InjectedFault(fault.kind, f"{seconds:g} s", at),
             f"the visibility timeout is {seconds:g} s from now on, was {tools.visibility_s:g}",
         )
         return ""
 
-    async def destroy(self) -> str:
+    async def destroy(self, fault: Fault) -> str:
         """Destroy the group: Redis forgets what was pending, and where it stood."""
         tools, keys = self.tools, self.tools.stage.keys
         held = len(await queries.pending(tools.stage))
-        injected = InjectedFault(FaultKind.DESTROY_GROUP, f"group {keys.group}", time.time(), in_flight=held)
+        injected = InjectedFault(fault.kind, f"group {keys.group}", time.time(), in_flight=held, effect=Effect.FORGETS)
         await tools.stage.client.xgroup_destroy(keys.stream, keys.group)
         await tools.note(injected, f"the group is destroyed, with {counted(held, 'job')} in flight")
         if tools.stage.recovery.by_reapers:  # until then nothing may seem to be left to do
             await tools.within(PATIENCE_S, self._was_put_back)
-        tools.over(injected, time.time())
+        tools.over(injected)
         return ""
 
     async def _was_put_back(self) -> bool:

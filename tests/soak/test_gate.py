@@ -10,24 +10,25 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill.faults import Fault, FaultKind, parse_fault
-from reaper.drill.gate import NOTHING_LEFT, Gate
 from reaper.drill.producer import Producer
 from reaper.drill.records import ProcessRun, Role
 from reaper.drill.recoveries import find_recovery
 from reaper.drill.redis_server import Server
-from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage, set_stage
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.toolbox import Toolbox
 from reaper.drill.witness import Witness
 from reaper.drill.worker_faults import WorkerFaults
+from tests.soak.gate import NOTHING_LEFT, Gate
+from tests.soak.kinds import SOAK_FORMS
+from tests.soak.settings import SoakSettings
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 KILL, KILL_ALL = parse_fault("kill-worker@1"), parse_fault("kill-workers:all@1")
-POISON, DESTROY = parse_fault("poison@1"), parse_fault("destroy-group@1")
+POISON, DESTROY = parse_fault("poison@1"), parse_fault("destroy-group@1", SOAK_FORMS)
 PAUSE, PAUSE_LEADER = parse_fault("pause-redis@1+1"), parse_fault("pause-leader@1")
 
 
@@ -73,9 +74,9 @@ def _nobody(_sentence: str) -> None:
 
 
 def _stage(client: Redis, server: RedisServer, folder: Path, recovery: str) -> Stage:
-    at = Server(server.url, "7", "", ours=False)
-    settings = DrillSettings(chaos=10)
-    return set_stage(client, at, settings, find_recovery(recovery), folder, "0a")
+    at = Server(server.url, "7", "")
+    stage = set_stage(at, SoakSettings(chaos=10), find_recovery(recovery), folder, ("drill", "reapers"))
+    return replace(stage, client=client, namespace_client=client)
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ async def test_a_leader_that_is_to_be_paused_has_led_for_a_while(
     client: Redis, server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = _stage(client, server, tmp_path, "reaper")
-    monkeypatch.setattr("reaper.drill.gate.LED_FOR_S", 0.2)
+    monkeypatch.setattr("tests.soak.gate.LED_FOR_S", 0.2)
     await client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
     play = Play(stage)
     await client.set(stage.namespace.lease, "r1-1-7.ab")
@@ -211,7 +212,7 @@ async def test_a_fault_that_is_over_stands_in_nobodys_way(play: Play, kind: Faul
 
 @pytest.mark.parametrize("chaos", [True, False])
 async def test_in_a_chaos_a_worker_that_runs_a_job_on_its_last_delivery_is_spared(play: Play, chaos: bool) -> None:
-    play.tools.stage = replace(play.tools.stage, settings=DrillSettings(chaos=10 if chaos else None))
+    play.tools.stage = replace(play.tools.stage, settings=SoakSettings(chaos=10 if chaos else None))
     for name in ("w1-1", "w2-1"):
         play.has(name, Role.WORKER)
     await _deliver(play, "w1-1", "reaper.deliveries", "2")

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from reaper.drill.faults import AGAINST_LEADERS, AGAINST_REDIS, FAILOVERS, REFRESH_S, Fault, FaultKind, objection_to
+from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.recoveries import Recovery
+from tests.soak.kinds import AGAINST_LEADERS, AGAINST_REDIS, FAILOVERS, REFRESH_S, SoakKind, objection_to
 from workers.protocol.address import Topology
 
 GAP_S = 1.0
@@ -30,11 +31,11 @@ BLOWS = FAILOVERS | {
 }  # fmt: skip
 """Kinds that take deliveries from workers (`pause-leader` kills one, so that there is something to recover; a failover
 may forget that they have settled)."""
-ENDS_BARE_LOOPS = frozenset({FaultKind.RESTART_REDIS, FaultKind.FILL_REDIS, FaultKind.CUT_CONNECTIONS})
-NOT_WITHOUT_US = ENDS_BARE_LOOPS | {FaultKind.SHORTEN_VISIBILITY, FaultKind.DESTROY_GROUP, FaultKind.DELETE_CONSUMER}
+ENDS_BARE_LOOPS = frozenset({FaultKind.RESTART_REDIS, SoakKind.FILL_REDIS, SoakKind.CUT_CONNECTIONS})
+NOT_WITHOUT_US = ENDS_BARE_LOOPS | {SoakKind.SHORTEN_VISIBILITY, SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER}
 """What only our workers survive: a bare loop ends with its connection, makes no group again, extends nothing, and
 gives no word."""
-DELAYS = AGAINST_LEADERS | AGAINST_REDIS | {FaultKind.CLOCK_STEP, FaultKind.DESTROY_GROUP}
+DELAYS = AGAINST_LEADERS | AGAINST_REDIS | {SoakKind.CLOCK_STEP, SoakKind.DESTROY_GROUP}
 """Kinds that put off the recovery of what others have stalled."""
 
 
@@ -52,7 +53,7 @@ class Conditions:
     bare_worker: bool
     """One may take part: then every other chaos has one, and none of `NOT_WITHOUT_US`."""
     topology: Topology = Topology.SINGLE
-    out_of_reach: frozenset[FaultKind] = frozenset()
+    out_of_reach: frozenset[str] = frozenset()
     """Kinds that cannot be played on this machine or server. They are drawn, and left out: the others stay."""
 
 
@@ -60,12 +61,12 @@ class Conditions:
 class Apart:
     """Faults of ``these`` and of ``those`` never come before what the other has stalled is over."""
 
-    these: frozenset[FaultKind]
-    those: frozenset[FaultKind]
+    these: frozenset[str]
+    those: frozenset[str]
     why: str
 
 
-def _apart(these: Iterable[FaultKind], those: Iterable[FaultKind], why: str) -> Apart:
+def _apart(these: Iterable[str], those: Iterable[str], why: str) -> Apart:
     return Apart(frozenset(these), frozenset(those), why)
 
 
@@ -77,26 +78,26 @@ APART = (
         "dead letter as promised (decision 2).",
     ),
     _apart(
-        [FaultKind.DESTROY_GROUP],
+        [SoakKind.DESTROY_GROUP],
         [*BLOWS, FaultKind.POISON],
         "What a dead worker held when the group was destroyed is known to a leader only, and in embedded mode to "
         "nobody: it is lost as documented (decision 24).",
     ),
     _apart(
-        [FaultKind.DESTROY_GROUP],
+        [SoakKind.DESTROY_GROUP],
         [*DELAYS],
         "What a leader watched is known to its term only: where none leads, or a second destruction comes before it "
         "has put anything back, nothing is put back (decision 24).",
     ),
     _apart(
-        [FaultKind.DELETE_CONSUMER],
+        [SoakKind.DELETE_CONSUMER],
         [*BLOWS, FaultKind.POISON],
         "A live worker holds again what it runs with its next beat, or some beats later: one that dies before then, or "
         "is stopped for longer, has lost it (decision 27).",
     ),
     _apart(
-        [FaultKind.DELETE_CONSUMER],
-        [*DELAYS, FaultKind.SHORTEN_VISIBILITY],
+        [SoakKind.DELETE_CONSUMER],
+        [*DELAYS, SoakKind.SHORTEN_VISIBILITY],
         "What is not proven alive for two thirds of a visibility timeout is not held again (decision 24), and what "
         "waits for the end of a word is known to those who saw it.",
     ),
@@ -106,12 +107,12 @@ APART = (
         "No data is lost by it, but a leader that is to meet the fence of another must live, and another must lead.",
     ),
     _apart(
-        [FaultKind.SHORTEN_VISIBILITY],
-        [*AGAINST_LEADERS, *AGAINST_REDIS, FaultKind.DESTROY_GROUP],
+        [SoakKind.SHORTEN_VISIBILITY],
+        [*AGAINST_LEADERS, *AGAINST_REDIS, SoakKind.DESTROY_GROUP],
         "The new value is applied by a leader that is told of it: there must be one.",
     ),
     _apart(
-        [FaultKind.SHORTEN_VISIBILITY],
+        [SoakKind.SHORTEN_VISIBILITY],
         [FaultKind.PAUSE_WORKER],
         "What a worker loses because it is stopped could not be told from what the shorter timeout takes from it.",
     ),
@@ -144,7 +145,7 @@ def _some_workers(dice: random.Random, conditions: Conditions) -> str:
     return dice.choice(["half", "all", *[",".join(f"w{n}" for n in chosen)] * 2])
 
 
-CATALOGUE: Mapping[FaultKind, Draft] = {
+CATALOGUE: Mapping[str, Draft] = {
     FaultKind.KILL_WORKER: Draft(),
     FaultKind.KILL_WORKERS: Draft(_some_workers),
     FaultKind.PAUSE_WORKER: Draft(lasts=(0.5, 2.5)),
@@ -153,22 +154,22 @@ CATALOGUE: Mapping[FaultKind, Draft] = {
     FaultKind.KILL_REAPERS: Draft(lasts=(0.2, 2.0)),
     FaultKind.PAUSE_REDIS: Draft(lasts=(0.2, 2.0)),
     FaultKind.RESTART_REDIS: Draft(lasts=(0.1, 1.0)),
-    FaultKind.FILL_REDIS: Draft(lasts=(0.2, 2.0)),
-    FaultKind.CUT_CONNECTIONS: Draft(),
-    FaultKind.SHORTEN_VISIBILITY: Draft(),
-    FaultKind.DESTROY_GROUP: Draft(),
-    FaultKind.DELETE_CONSUMER: Draft(lambda _dice, _conditions: "live"),  # a word outlasts most chaos
-    FaultKind.CLOCK_STEP: Draft(lambda dice, _conditions: dice.choice(["back", "ahead"])),
-    FaultKind.KILL_MASTER: Draft(lambda dice, _conditions: dice.choice(["synced", "behind"])),
-    FaultKind.PAUSE_MASTER: Draft(lasts=(0.2, 1.0)),
-    FaultKind.MOVE_SLOT: Draft(lasts=(0.1, 1.0)),
+    SoakKind.FILL_REDIS: Draft(lasts=(0.2, 2.0)),
+    SoakKind.CUT_CONNECTIONS: Draft(),
+    SoakKind.SHORTEN_VISIBILITY: Draft(),
+    SoakKind.DESTROY_GROUP: Draft(),
+    SoakKind.DELETE_CONSUMER: Draft(lambda _dice, _conditions: "live"),  # a word outlasts most chaos
+    SoakKind.CLOCK_STEP: Draft(lambda dice, _conditions: dice.choice(["back", "ahead"])),
+    SoakKind.KILL_MASTER: Draft(lambda dice, _conditions: dice.choice(["synced", "behind"])),
+    SoakKind.PAUSE_MASTER: Draft(lasts=(0.2, 1.0)),
+    SoakKind.MOVE_SLOT: Draft(lasts=(0.1, 1.0)),
     FaultKind.POISON: Draft(),
     FaultKind.LONG_JOBS: Draft(lambda dice, _conditions: str(dice.randint(5, 30)), lasts=(0.4, 2.0)),
 }
 """Every kind, and how it is drawn."""
 
 
-def kinds_for(recovery: Recovery, *, reapers: int, topology: Topology = Topology.SINGLE) -> list[FaultKind]:
+def kinds_for(recovery: Recovery, *, reapers: int, topology: Topology = Topology.SINGLE) -> list[str]:
     """Return the kinds that can be played there, in the order of the catalogue."""
     missing = {kind for kind in CATALOGUE if objection_to(kind, topology)}
     if not recovery.by_reapers:
@@ -191,10 +192,10 @@ def draw(seed: int, duration_s: float, conditions: Conditions) -> tuple[Fault, .
     schedule = Schedule(conditions)
     if bare:
         kinds -= NOT_WITHOUT_US
-    if FaultKind.SHORTEN_VISIBILITY in kinds:  # once is all it can be
-        kinds.remove(FaultKind.SHORTEN_VISIBILITY)
+    if SoakKind.SHORTEN_VISIBILITY in kinds:  # once is all it can be
+        kinds.remove(SoakKind.SHORTEN_VISIBILITY)
         if dice.random() < 0.5:
-            schedule.add(_fault(FaultKind.SHORTEN_VISIBILITY, dice.uniform(0.6, 0.9) * duration_s, dice, conditions))
+            schedule.add(_fault(SoakKind.SHORTEN_VISIBILITY, dice.uniform(0.6, 0.9) * duration_s, dice, conditions))
     at, deck, fillers = dice.uniform(0.5, 2.0), _shuffled(kinds, dice), set(kinds)
     while at <= duration_s:
         # What is on top of the deck may need a quiet moment: until then only what does not disturb it, or put it off.
@@ -220,20 +221,18 @@ def draw(seed: int, duration_s: float, conditions: Conditions) -> tuple[Fault, .
     return tuple(sorted(played, key=lambda fault: fault.at))
 
 
-def _shuffled(kinds: Iterable[FaultKind], dice: random.Random) -> list[FaultKind]:
+def _shuffled(kinds: Iterable[str], dice: random.Random) -> list[str]:
     deck = sorted(kinds)
     dice.shuffle(deck)
     return deck
 
 
-def _fault(
-    kind: FaultKind, at: float, dice: random.Random, conditions: Conditions, *, below_timeout: bool = False
-) -> Fault:
+def _fault(kind: str, at: float, dice: random.Random, conditions: Conditions, *, below_timeout: bool = False) -> Fault:
     draft = CATALOGUE[kind]
     amount, lasts = draft.amount(dice, conditions), None
     if draft.lasts:
         shortest, longest = draft.lasts
-        if below_timeout and kind is FaultKind.LONG_JOBS:
+        if below_timeout and kind == FaultKind.LONG_JOBS:
             longest = 0.7
         lasts = timedelta(seconds=round(dice.uniform(shortest, longest) * conditions.visibility_s, 1))
     return Fault(kind, timedelta(seconds=round(at, 1)), amount, lasts)
@@ -280,8 +279,8 @@ class Schedule:
         for other in beside:
             if rule := rule_between(fault.kind, other.kind):
                 return rule.why
-        if fault.kind is FaultKind.PAUSE_LEADER and any(
-            span.fault.kind is FaultKind.SHORTEN_VISIBILITY and span.fault.at < fault.at for span in self._spans
+        if fault.kind == FaultKind.PAUSE_LEADER and any(
+            span.fault.kind == SoakKind.SHORTEN_VISIBILITY and span.fault.at < fault.at for span in self._spans
         ):
             return (
                 "The drill knows no more when what a killed worker held is due: some workers go by the older timeout."
@@ -293,36 +292,36 @@ class Schedule:
         return ""
 
 
-def rule_between(one: FaultKind, other: FaultKind) -> Apart | None:
+def rule_between(one: str, other: str) -> Apart | None:
     """Return what keeps the two kinds apart, if anything does."""
     both = ((one, other), (other, one))
     return next((rule for rule in APART if any(a in rule.these and b in rule.those for a, b in both)), None)
 
 
-def calm_s(kind: FaultKind, conditions: Conditions) -> float:
+def calm_s(kind: str, conditions: Conditions) -> float:
     """Return how long after its end a fault of this kind is felt, in seconds, where nothing else comes."""
     rerun_s = conditions.visibility_s + RESTART_S + conditions.longest_job_s
     failover_s = conditions.lease_ttl_s + RESTART_S
     match kind:
-        case FaultKind.KILL_WORKER | FaultKind.KILL_WORKERS | FaultKind.PAUSE_WORKER | FaultKind.DELETE_CONSUMER:
+        case FaultKind.KILL_WORKER | FaultKind.KILL_WORKERS | FaultKind.PAUSE_WORKER | SoakKind.DELETE_CONSUMER:
             return rerun_s
         case FaultKind.POISON:
             return conditions.max_deliveries * (conditions.visibility_s + RESTART_S)
         case FaultKind.PAUSE_LEADER:
             return rerun_s + failover_s
-        case FaultKind.KILL_LEADER | FaultKind.KILL_REAPERS | FaultKind.CUT_CONNECTIONS:
+        case FaultKind.KILL_LEADER | FaultKind.KILL_REAPERS | SoakKind.CUT_CONNECTIONS:
             return failover_s
-        case FaultKind.KILL_MASTER | FaultKind.PAUSE_MASTER:
+        case SoakKind.KILL_MASTER | SoakKind.PAUSE_MASTER:
             return FAILOVER_S + failover_s + rerun_s
-        case FaultKind.RESTART_REDIS | FaultKind.MOVE_SLOT:
+        case FaultKind.RESTART_REDIS | SoakKind.MOVE_SLOT:
             return failover_s + conditions.visibility_s
-        case FaultKind.PAUSE_REDIS | FaultKind.FILL_REDIS | FaultKind.CLOCK_STEP:
+        case FaultKind.PAUSE_REDIS | SoakKind.FILL_REDIS | SoakKind.CLOCK_STEP:
             return conditions.visibility_s  # no grace is longer
-        case FaultKind.SHORTEN_VISIBILITY:
+        case SoakKind.SHORTEN_VISIBILITY:
             return REFRESH_S + conditions.visibility_s  # all workers have heard of it, and go by it
-        case FaultKind.DESTROY_GROUP:
+        case SoakKind.DESTROY_GROUP:
             return PUT_BACK_S + conditions.visibility_s
-        case FaultKind.LONG_JOBS:
+        case _:
             return 0.0
 
 
@@ -332,56 +331,3 @@ def patience_s(faults: Iterable[Fault], conditions: Conditions) -> float:
     As if each began only when the one before is over, and then some: jobs that lost their workers twice run alone.
     """
     return sum((fault.lasts or timedelta(0)).total_seconds() + 2 * calm_s(fault.kind, conditions) for fault in faults)
-
-
-# ---- in words
-
-
-def in_words(fault: Fault) -> str:
-    """Say in a plain sentence what ``fault`` will do."""
-    return f"At {fault.at.total_seconds():g} s: {_deed(fault)}."
-
-
-_DEEDS: Mapping[FaultKind, str] = {
-    FaultKind.KILL_WORKER: "the worker with the most jobs in flight is killed",
-    FaultKind.KILL_WORKERS: "{workers} killed",
-    FaultKind.PAUSE_WORKER: "the worker with the most jobs in flight is stopped for {seconds}",
-    FaultKind.KILL_LEADER: "the leader is killed",
-    FaultKind.PAUSE_LEADER: "a worker is killed, and the leader stopped between deciding and writing, past its lease",
-    FaultKind.KILL_REAPERS: "all reapers are killed, and started again {after}",
-    FaultKind.PAUSE_REDIS: "Redis is stopped for {seconds}",
-    FaultKind.RESTART_REDIS: "Redis is killed, and started again {after}",
-    FaultKind.FILL_REDIS: "Redis is full for {seconds}",
-    FaultKind.CUT_CONNECTIONS: "every connection to Redis is cut",
-    FaultKind.SHORTEN_VISIBILITY: "the visibility timeout becomes a quarter",
-    FaultKind.DESTROY_GROUP: "the group is destroyed",
-    FaultKind.DELETE_CONSUMER: "the consumer of {worker} with the most jobs in flight is deleted",
-    FaultKind.CLOCK_STEP: "the clock of Redis is set an hour {amount} of the true time",
-    FaultKind.KILL_MASTER: "the master of Redis is killed{behind}",
-    FaultKind.PAUSE_MASTER: "the master of Redis is stopped until another is promoted, and {seconds} longer",
-    FaultKind.MOVE_SLOT: "the stream's slot moves to another master, and is half moved for {seconds}",
-    FaultKind.POISON: "{jobs} every worker that takes it",
-    FaultKind.LONG_JOBS: "{amount} more jobs of {seconds} each",
-}
-
-
-def _deed(fault: Fault) -> str:
-    seconds = f"{fault.lasts.total_seconds():g} s" if fault.lasts else ""
-    return _DEEDS[fault.kind].format(
-        amount=fault.amount,
-        seconds=seconds,
-        behind=", its replicas having heard nothing of it for a second" if fault.amount == "behind" else "",
-        after=f"{seconds} later" if seconds else "never",
-        jobs="a job that kills" if fault.amount == "1" else f"{fault.amount} jobs, each of which kills",
-        workers=_which_workers(fault.amount),
-        worker="the worker, killed before," if fault.amount == "killed" else "the worker",
-    )
-
-
-def _which_workers(amount: str) -> str:
-    if amount in ("half", "all"):
-        return f"{amount} {'of the' if amount == 'half' else ''} workers are".replace("  ", " ")
-    names = amount.split(",")
-    if amount.isdigit():
-        return "the first worker is" if amount == "1" else f"the first {amount} workers are"
-    return f"worker {names[0]} is" if len(names) == 1 else f"workers {', '.join(names)} are"

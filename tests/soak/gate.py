@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 import anyio
 
 from reaper.drill import queries
-from reaper.drill.chaos import BLOWS, rule_between
-from reaper.drill.faults import FAILOVERS, Fault, FaultKind
+from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.records import Role
 from reaper.drill.toolbox import Toolbox
+from tests.soak.chaos import BLOWS, rule_between
+from tests.soak.kinds import FAILOVERS, SoakKind
 
 NOTHING_LEFT = "all was over before it could come without costing an innocent job its last delivery or its payload"
-NEEDS_LEADER = frozenset({FaultKind.PAUSE_LEADER, FaultKind.DESTROY_GROUP, FaultKind.SHORTEN_VISIBILITY})
-NEEDS_NOTHING_STRANDED = FAILOVERS | {FaultKind.POISON, FaultKind.DESTROY_GROUP}
+NEEDS_LEADER = frozenset({FaultKind.PAUSE_LEADER, SoakKind.DESTROY_GROUP, SoakKind.SHORTEN_VISIBILITY})
+NEEDS_NOTHING_STRANDED = FAILOVERS | {FaultKind.POISON, SoakKind.DESTROY_GROUP}
 """(A failover may forget that a job was settled at its last delivery.)"""
 NEEDS_NO_POISON = BLOWS | NEEDS_NOTHING_STRANDED
 LED_FOR_S = 3.0
@@ -30,7 +31,7 @@ class Gate:
     """Lets faults through one by one, as soon as nothing is under way that they must not meet."""
 
     tools: Toolbox
-    _playing: list[FaultKind] = field(default_factory=list)
+    _playing: list[str] = field(default_factory=list)
     _led: tuple[str, float] = ("", 0.0)
     """Who led when it was looked last, and since when, as far as it was looked."""
 
@@ -43,7 +44,7 @@ class Gate:
         finally:
             self._playing.remove(fault.kind)
 
-    async def _let_through(self, kind: FaultKind) -> bool:
+    async def _let_through(self, kind: str) -> bool:
         async def attempt() -> bool | None:
             # What is being played is asked last, so that no two pass at once.
             if not await self._may_come(kind) or any(rule_between(kind, other) for other in self._playing):
@@ -53,14 +54,14 @@ class Gate:
 
         return bool(await self.tools.once(attempt, poll_s=_POLL_S))
 
-    async def _may_come(self, kind: FaultKind) -> bool:
+    async def _may_come(self, kind: str) -> bool:
         """Tell whether what faults of other kinds have stalled, and must not meet it, has come to its end."""
         stage = self.tools.stage
         if kind in NEEDS_NO_POISON and await queries.dead_letters(stage) < self.tools.producer.poisonous:
             return False
         if kind in NEEDS_NOTHING_STRANDED and await self._anything_stranded():
             return False
-        if kind is FaultKind.POISON and await queries.anything_lost_before(stage, self.tools.witness.view):
+        if kind == FaultKind.POISON and await queries.anything_lost_before(stage, self.tools.witness.view):
             return False  # fresh poison takes all deliveries but one from whoever is beside it: that must be the first
         return kind not in NEEDS_LEADER or not stage.recovery.by_reapers or await self._is_led()
 

@@ -1,0 +1,81 @@
+"""What a drill is played with: a server, and the faults that it can inject.
+
+The project's own tests play more faults, on more servers, with a kit of their own (`tests/soak`).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from reaper.drill.evidence import Evidence
+from reaper.drill.faults import Fault, FaultKind
+from reaper.drill.leader_faults import LeaderFaults
+from reaper.drill.ledger import Ledger, objections
+from reaper.drill.recoveries import Recovery
+from reaper.drill.redis_server import FORGETS_NOTHING, Server, redis_at_hand
+from reaper.drill.server_faults import ServerFaults
+from reaper.drill.settings import DrillSettings
+from reaper.drill.stage import Stage
+from reaper.drill.toolbox import Toolbox
+from reaper.drill.worker_faults import WorkerFaults
+from workers.protocol.errors import ConfigurationError
+
+Play = Callable[[Fault], Awaitable[str]]
+"""Injects a fault, and returns why it could not, or nothing."""
+
+
+class Kit:
+    """The faults of `FaultKind`, on one server."""
+
+    def server(self, settings: DrillSettings, folder: Path) -> AbstractAsyncContextManager[Server]:
+        """Give the server of a drill. Raises what `redis_at_hand` raises."""
+        config = FORGETS_NOTHING if FaultKind.RESTART_REDIS in settings.kinds else {}
+        return redis_at_hand(settings.redis_url, folder, pid=settings.redis_pid, config=config)
+
+    def check(self, settings: DrillSettings, server: Server) -> None:
+        """Refuse to do to a Redis of other people what would hit them. Raises ConfigurationError."""
+        if FaultKind.RESTART_REDIS in settings.kinds and not server.ours:
+            raise ConfigurationError(
+                "--fault restart-redis hits all users of the server: leave --redis-url away, so that the drill starts "
+                "its own."
+            )
+        if FaultKind.PAUSE_REDIS in settings.kinds and server.pid is None:
+            raise ConfigurationError(
+                "--fault pause-redis stops the process of the server: leave --redis-url away, so that the drill starts "
+                "its own, or name the process on this machine with --redis-pid."
+            )
+
+    def names(self, run_id: str, recovery: Recovery) -> tuple[str, str]:
+        """Return names of the stream and of the namespace of one act that are not used elsewhere."""
+        stream = f"drill-{run_id}-{recovery.name}"
+        return stream, f"{stream}-reapers"
+
+    async def begin(self, stage: Stage) -> None:
+        """Look at the servers before the act begins."""
+
+    def plays(self, tools: Toolbox) -> Mapping[str, Play]:
+        """Return a function for each kind of fault."""
+        workers, servers = WorkerFaults(tools), ServerFaults(tools)
+        leaders = LeaderFaults(tools, workers)
+        return {
+            FaultKind.KILL_WORKER: workers.kill_worker,
+            FaultKind.KILL_WORKERS: workers.kill_workers,
+            FaultKind.PAUSE_WORKER: workers.pause_worker,
+            FaultKind.POISON: workers.poison,
+            FaultKind.LONG_JOBS: workers.long_jobs,
+            FaultKind.KILL_LEADER: leaders.kill_leader,
+            FaultKind.PAUSE_LEADER: leaders.pause_leader,
+            FaultKind.KILL_REAPERS: leaders.kill_reapers,
+            FaultKind.PAUSE_REDIS: servers.pause,
+            FaultKind.RESTART_REDIS: servers.restart,
+        }
+
+    async def complete(self, evidence: Evidence, stage: Stage) -> Evidence:
+        """Return the evidence with what only the kit knows."""
+        del stage
+        return evidence
+
+    def objections(self, evidence: Evidence, ledger: Ledger, stage: Stage) -> list[str]:
+        """Return a sentence for each thing that is not as promised."""
+        del evidence
+        return objections(ledger, [fault.kind for fault in stage.settings.faults_for(stage.recovery)])

@@ -1,0 +1,12 @@
+"""Has Spark pickle our modules by value, so that its other processes need not have stream-reaper installed."""
+
+from pyspark import cloudpickle
+
+import reaper.pipeline
+from workers.protocol import address, nodes, slots
+
+
+def ship_by_value() -> None:
+    """Call this before a query of ours is made. Calling it again changes nothing."""
+    for module in (reaper.pipeline, address, nodes, slots):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
