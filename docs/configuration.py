@@ -38,7 +38,7 @@ Durations are seconds: `30`, `0.5`.
 
 | address | of |
 |---|---|
-| `redis://[[user]:password@]host:port/db`, `unix://path` | one Redis or Valkey, which takes writes |
+| `redis://[[user]:password@]host:port/db`, `unix:///path` | one Redis or Valkey, which takes writes |
 | `redis+sentinel://[[user]:password@]h1:26379,h2,h3/mymaster/0` | the master called `mymaster` ([Sentinel](\
 deployment.md#sentinel)); user and password are those of Redis |
 | `redis+cluster://h1,h2` | nodes of a cluster, any of them; others are asked for ([cluster](deployment.md#cluster)) |

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Required, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, Self, TypedDict, Unpack
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
@@ -157,8 +157,6 @@ class ReaperSettings(ProgramSettings):
     if TYPE_CHECKING:
 
         def __init__(self, **values: Unpack[ReaperArguments]) -> None: ...
-
-    siblings: ClassVar[tuple[str, ...]] = ("workers.settings:WorkerSettings",)
 
     namespace: str = Field(
         default="reaper",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from workers.new_jobs import NewJob as NewJob
     from workers.producer import Producer as Producer
     from workers.protocol.errors import ConfigurationError as ConfigurationError
+    from workers.protocol.errors import HandlerExitError as HandlerExitError
     from workers.protocol.errors import InvalidFieldError as InvalidFieldError
     from workers.protocol.errors import InvalidJobError as InvalidJobError
     from workers.protocol.errors import NotReplicatedError as NotReplicatedError
@@ -49,6 +50,7 @@ else:
     _HOMES = {
         "ConfigurationError": "workers.protocol.errors",
         "Counts": "workers.loop.reporting",
+        "HandlerExitError": "workers.protocol.errors",
         "InvalidFieldError": "workers.protocol.errors",
         "InvalidJobError": "workers.protocol.errors",
         "Job": "workers.loop.job",

@@ -8,17 +8,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
+from redis.exceptions import DataError, ResponseError
+
 from workers.new_jobs import Fields, NewJob, encode_job
 from workers.protocol.calls import CALL_BYTES, in_calls
 from workers.protocol.calls.enqueueing import Enqueueing, PackedJob
 from workers.protocol.connection import COMMAND_TIMEOUT_S
-from workers.protocol.errors import ConfigurationError, InvalidJobError, UnreachableError
+from workers.protocol.errors import ConfigurationError, InvalidJobError, StreamReaperError, UnreachableError
 from workers.protocol.keys import stream_keys
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import counted, text
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
-from workers.runtime.settings import Duration, delay_in_ms, to_ms
+from workers.runtime.redis_settings import ProgramSettings
+from workers.runtime.settings import Duration, delay_in_ms, load_settings, to_ms
 from workers.runtime.settings_errors import shown
 
 DEFAULT_DEDUP_WINDOW = timedelta(minutes=10)
@@ -39,11 +42,13 @@ class HasRedis(Protocol):
         """Address of Redis."""
 
 
-def address_of(redis: str | HasRedis, otherwise: str) -> str:
-    """Return the address that a producer is given, itself or in settings.
+def address_of(redis: str | HasRedis | None, otherwise: str) -> str:
+    """Return the address that a producer is given, itself or in settings; for None, that of the environment.
 
     Raises ConfigurationError for anything else, such as a client of the other kind. ``otherwise``: what else it takes.
     """
+    if redis is None:
+        return load_settings(ProgramSettings).redis_url
     address = redis if isinstance(redis, str) else getattr(redis, "redis_url", None)
     if isinstance(address, str):
         return address
@@ -119,10 +124,14 @@ class Call:
     def pause_after(self, error: Exception) -> float | None:
         """Return after how many seconds to send again, or None where Redis has refused the call.
 
-        Raises UnreachableError where it was sent again for long enough.
+        Raises UnreachableError if it was sent again for long enough, or after an error that says nothing of the call.
         """
-        if not is_contact_error(error):
+        if isinstance(error, (StreamReaperError, DataError)):  # redis-py raises DataError before it sends
             return None
+        if not is_contact_error(error):
+            if isinstance(error, ResponseError):
+                return None
+            raise _unknown(self.request.keys.stream, self.request.jobs, error) from error
         self.give_up_in_time(error)
         self._failures += 1
         return pause_s(self._failures)
@@ -142,6 +151,7 @@ def _in_ms(name: str, duration: Duration) -> int:
 
 def _unknown(stream: str, jobs: Sequence[PackedJob], error: Exception) -> UnreachableError:
     return UnreachableError(
-        f"no contact with Redis: nobody knows whether {counted(len(jobs), 'job')} of {stream} got there (the first "
-        f"is {text(jobs[0].job_id)}). Enqueue them again with job_ids of your own, and none is there twice: {error}"
+        f"no answer from Redis: it is unknown whether {counted(len(jobs), 'job')} of {stream} got there (the first "
+        f"is {text(jobs[0].job_id)}). Enqueue them again with job_ids of your own, and none is there twice: "
+        f"{str(error) or type(error).__name__}"
     )

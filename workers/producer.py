@@ -2,7 +2,7 @@
 
 ::
 
-    async with Producer("redis://127.0.0.1:6379/0", "orders") as orders:
+    async with Producer("orders", "redis://127.0.0.1:6379/0") as orders:
         job_id = await orders.enqueue({"order": 17})
         await orders.enqueue({"order": 17}, job_id="reminder-17", delay=3600)
 
@@ -21,6 +21,7 @@ from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call,
 from workers.protocol.calls.enqueueing import enqueue
 from workers.protocol.connection import commands_client, drop_idle
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.given_clients import another_loop, check_loop, checked
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import text
 from workers.runtime.event_loop import require_asyncio
@@ -32,9 +33,11 @@ MAX_CALLS = 16
 
 
 class Producer:
-    """Enqueues jobs of one stream. Give it Redis's address, an async client (it stays yours), or settings.
+    """Enqueues jobs of one stream. Give it Redis's address, settings, or an async client, which stays yours.
 
-    Any number of tasks of one event loop may use it. It may go on in another event loop once that one is closed.
+    Without any of these, the environment names the address: ``REAPER_REDIS_URL``, or else ``REDIS_URL``. Any number of
+    tasks of one event loop may use it. It may go on in another event loop once that one is closed, unless it was given
+    a client: redis-py's connections belong to one event loop.
 
     ``dedup_window``: how long a ``job_id`` is remembered after its job became ready (at least a minute). ``max_bytes``:
     the largest job, all fields together. ``min_replicas_acked``: how many replicas of Redis must say that they have a
@@ -45,30 +48,20 @@ class Producer:
 
     def __init__(
         self,
-        redis: "str | Redis | HasRedis",
         stream: str,
+        redis: "str | Redis | HasRedis | None" = None,
         *,
         dedup_window: Duration = DEFAULT_DEDUP_WINDOW,
         max_bytes: int = DEFAULT_MAX_BYTES,
         min_replicas_acked: int = 0,
         replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
     ) -> None:
-        self._outbox = Outbox(stream, dedup_window, max_bytes, min_replicas_acked, replicas_timeout)
         self._owns_client = not isinstance(redis, Redis)
-        address = (
-            ""
-            if isinstance(redis, Redis)
-            else address_of(redis, "a client of redis.asyncio (a SyncProducer takes others)")
-        )
-
-        def connect() -> Redis:
-            if isinstance(redis, Redis):
-                return redis
-            timeout_s = self._outbox.timeout_s
-            return commands_client(address, key=stream, timeout_s=timeout_s, max_connections=MAX_CALLS)
-
-        self._connect = connect
-        self._client = connect()
+        self._address = ""
+        if not isinstance(redis, Redis):
+            self._address = address_of(redis, "a client of redis.asyncio (a SyncProducer takes others)")
+        self._outbox = Outbox(stream, dedup_window, max_bytes, min_replicas_acked, replicas_timeout)
+        self._client = checked(redis) if isinstance(redis, Redis) else self._connect()
         self._turns = asyncio.Semaphore(MAX_CALLS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lost: Exception | None = None
@@ -78,6 +71,10 @@ class Producer:
     def stream(self) -> str:
         """Name of the stream."""
         return self._outbox.stream
+
+    def _connect(self) -> Redis:
+        timeout_s = self._outbox.timeout_s
+        return commands_client(self._address, key=self.stream, timeout_s=timeout_s, max_connections=MAX_CALLS)
 
     async def aclose(self) -> None:
         """Close the connections, unless the client was given to us; also where we are being cancelled."""
@@ -106,9 +103,9 @@ class Producer:
         ``job_id``: 1 to 256 bytes; given twice within the dedup window it is one job, the first. ``delay``: the job is
         ready only then. ``visibility_timeout`` lengthens the group's for this job; ``timeout``: how long it may run.
 
-        Raises InvalidJobError before anything is sent, UnreachableError where nobody knows whether it was enqueued,
-        NotReplicatedError where it was, and fewer than `min_replicas_acked` replicas have said so in time, and what
-        redis-py raises where Redis refused it (no memory left, for example): then it was not.
+        Raises InvalidJobError or ConfigurationError before anything is sent, UnreachableError if it is unknown whether
+        the job was enqueued, NotReplicatedError if it was, and fewer than `min_replicas_acked` replicas confirmed it in
+        time, and redis-py's ResponseError if Redis rejected it (no memory left, for example): then it was not.
         """
         return (await self.enqueue_many([NewJob(fields, job_id, delay, visibility_timeout, timeout)]))[0]
 
@@ -136,7 +133,11 @@ class Producer:
                     f"the producer of {self.stream} is used in another event loop already: make one for each, or use a "
                     "SyncProducer."
                 )
+            if not self._owns_client:
+                raise another_loop()
             self._client, self._turns = self._connect(), asyncio.Semaphore(MAX_CALLS)  # what was there has gone with it
+        if not self._owns_client:
+            check_loop(self._client, loop)
         self._loop = loop
 
     async def _send(self, call: Call) -> None:

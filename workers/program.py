@@ -22,14 +22,15 @@ def load_worker(target: str, folder: Path) -> Worker:
     Without ``:attribute`` it is called ``worker``. Raises ConfigurationError.
     """
     name, _, attribute = target.partition(":")
-    if not name or not all(part.isidentifier() for part in name.split(".")):
-        raise ConfigurationError(f"{target!r} names no module: write package.module:worker, without '.py' or '/'.")
+    attribute = attribute or DEFAULT_ATTRIBUTE
+    if not all(part.isidentifier() for part in (*name.split("."), attribute)):
+        raise ConfigurationError("the program names no module: write package.module:worker, without '.py' or '/'.")
     clash = clashing_folder(folder)
     if clash and name.split(".")[0] == PACKAGE:
         raise ConfigurationError(_explain_clash(clash, name))
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    return _worker_in(_import(name, folder), attribute or DEFAULT_ATTRIBUTE)
+    return _worker_in(_import(name, folder), attribute)
 
 
 def clashing_folder(folder: Path) -> Path | None:
@@ -82,7 +83,7 @@ def _import(name: str, folder: Path) -> ModuleType:
         ) from error
     except ConfigurationError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigurationError(
             f"{name!r} failed while it was imported: {type(error).__name__}: {error} ({_place(error)})."
         ) from error

@@ -2,7 +2,7 @@
 
 import socket
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from pydantic import Field, field_validator, model_validator
 
@@ -82,8 +82,6 @@ class WorkerSettings(ProgramSettings):
     if TYPE_CHECKING:
 
         def __init__(self, **values: Unpack[WorkerArguments]) -> None: ...
-
-    siblings: ClassVar[tuple[str, ...]] = ("reaper.settings:ReaperSettings",)
 
     stream: str = Field(description="Name of the stream the jobs live in.")
     group: str = Field(description="Name of the consumer group to work in; it is created where it is missing.")

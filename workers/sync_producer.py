@@ -2,7 +2,7 @@
 
 ::
 
-    orders = SyncProducer("redis://127.0.0.1:6379/0", "orders")
+    orders = SyncProducer("orders", "redis://127.0.0.1:6379/0")
     job_id = orders.enqueue({"order": 17})
 """
 
@@ -16,6 +16,7 @@ from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
 from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue_blocking
 from workers.protocol.connection import blocking_client, drop_idle_blocking
+from workers.protocol.given_clients import checked
 from workers.protocol.messages import text
 from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
@@ -25,7 +26,9 @@ MAX_CONNECTIONS = 16
 
 
 class SyncProducer:
-    """Enqueues jobs of one stream. Give it Redis's address, a client of redis-py (it stays yours), or settings.
+    """Enqueues jobs of one stream. Give it Redis's address, settings, or a client of redis-py, which stays yours.
+
+    Without any of these, the environment names the address: ``REAPER_REDIS_URL``, or else ``REDIS_URL``.
 
     One for the whole program: any thread may use it, and after a fork each process has connections of its own. Nothing
     is connected before the first job. ``dedup_window``: how long a ``job_id`` is remembered after its job became ready
@@ -37,23 +40,24 @@ class SyncProducer:
 
     def __init__(
         self,
-        redis: "str | Redis | HasRedis",
         stream: str,
+        redis: "str | Redis | HasRedis | None" = None,
         *,
         dedup_window: Duration = DEFAULT_DEDUP_WINDOW,
         max_bytes: int = DEFAULT_MAX_BYTES,
         min_replicas_acked: int = 0,
         replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
     ) -> None:
-        self._outbox = Outbox(stream, dedup_window, max_bytes, min_replicas_acked, replicas_timeout)
         self._owns_client = not isinstance(redis, Redis)
-        if isinstance(redis, Redis):
-            self._client = redis
-        else:
+        address = ""
+        if not isinstance(redis, Redis):
             address = address_of(redis, "a client of redis-py that blocks (a Producer takes those of redis.asyncio)")
-            self._client = blocking_client(
-                address, key=stream, max_connections=MAX_CONNECTIONS, timeout_s=self._outbox.timeout_s
-            )
+        self._outbox = Outbox(stream, dedup_window, max_bytes, min_replicas_acked, replicas_timeout)
+        if isinstance(redis, Redis):
+            self._client = checked(redis)
+        else:
+            timeout_s = self._outbox.timeout_s
+            self._client = blocking_client(address, key=stream, max_connections=MAX_CONNECTIONS, timeout_s=timeout_s)
 
     @property
     def stream(self) -> str:

@@ -19,6 +19,7 @@ from reaper.operations.examination import examine
 from reaper.operations.groups import FROM_NOW, FROM_START, create_group
 from reaper.operations.settings_file import group_tables, write_settings
 from reaper.settings import GroupSettings, ReaperSettings
+from workers.protocol.address import holds_login
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import Redelivery
 from workers.runtime.options import errors_as_sentences, examples, settings_options
@@ -154,6 +155,6 @@ def _next_steps(file: Path, settings: ReaperSettings) -> list[str]:
 def _redis_cli(settings: ReaperSettings) -> str:
     """Return how to reach the same server, as far as a plain address without a password says it."""
     url = settings.redis_url
-    is_plain = url.startswith("redis://") and "@" not in url and "?" not in url
+    is_plain = url.startswith("redis://") and not holds_login(url) and "?" not in url
     elsewhere = url != ReaperSettings.model_fields["redis_url"].default
     return f"redis-cli -u {shlex.quote(url)}" if is_plain and elsewhere else "redis-cli"

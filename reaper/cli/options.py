@@ -16,7 +16,7 @@ from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.groups import check_exists, choose_pair, known_pairs, matching
 from reaper.replicas import read_replicas
 from reaper.settings import ReaperSettings
-from workers.protocol.address import hide_password
+from workers.protocol.address import shown_address
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import GroupKeys
@@ -91,7 +91,7 @@ async def connected(settings: ReaperSettings, named: Wanted | None = None) -> As
         found = await _foreign(client, settings, named) if is_wrong_type(error) else ""
         if found:
             raise ConfigurationError(f"{found}: somebody else uses this name. Rename the one or the other.") from error
-        raise UnreachableError(f"Redis at {hide_password(settings.redis_url)!r} failed: {in_words(error)}") from error
+        raise UnreachableError(f"Redis at {shown_address(settings.redis_url)!r} failed: {in_words(error)}") from error
     finally:
         await client.aclose()
 

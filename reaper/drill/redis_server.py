@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 
-from workers.protocol.address import hide_password
+from workers.protocol.address import shown_address
 from workers.protocol.connection import COMMAND_TIMEOUT_S, check_server, commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.testing.server import START_POLL_S, TIMEOUT_S, RedisServer, find_binary
@@ -91,13 +91,13 @@ async def redis_at_hand(
         return
     if "+" in url.partition("://")[0]:
         raise ConfigurationError(
-            f"a drill needs the address of one server, and --redis-url {hide_password(url)!r} is none: name a server, "
+            f"a drill needs the address of one server, and --redis-url {shown_address(url)!r} is none: name a server, "
             "or leave the option away."
         )
     release = await release_at(url)
     if pid is not None:
         await _check_pid(url, pid)
-    yield Server(url, release, f"{release} at {hide_password(url)}", named_pid=pid)
+    yield Server(url, release, f"{release} at {shown_address(url)}", named_pid=pid)
 
 
 @asynccontextmanager
@@ -133,5 +133,5 @@ async def _check_pid(url: str, pid: int) -> None:
         await client.aclose()
     if actual != pid:
         raise ConfigurationError(
-            f"--redis-pid {pid} is not the Redis at {hide_password(url)}: that is process {actual}."
+            f"--redis-pid {pid} is not the Redis at {shown_address(url)}: that is process {actual}."
         )

@@ -76,7 +76,7 @@ class DrillSettings(Section):
         description="Seconds between two scans of the leader. Default: an eighth of the visibility timeout, at most 1.",
     )
     redis_url: Annotated[str | None, AfterValidator(_no_cluster)] = Field(
-        None, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
+        None, repr=False, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
     )
     redis_pid: int | None = Field(None, ge=1, description="Its process on this machine, which pause-redis may stop.")
     keep_keys: bool = Field(

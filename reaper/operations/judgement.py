@@ -13,7 +13,7 @@ from reaper.replicas import LEADER, GroupReport
 from reaper.settings import is_observers
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
 from workers.protocol.calls.upkeep import DESTROYED_OR_EMPTIED
-from workers.protocol.messages import counted, on_one_line
+from workers.protocol.messages import LAST_ENTRY_ID, counted, on_one_line
 from workers.runtime.contact import LONGEST_GRACE_MS
 
 SCANS_MISSED = 3
@@ -52,6 +52,7 @@ class Trouble(StrEnum):
     FROM_LIVING = "from_living"
     RETRY_UNREAD = "retry_unread"
     UNREAD = "unread"
+    EXHAUSTED = "exhausted"
     PAUSED = "paused"
     HELD = "held"
     DROPPED = "dropped"
@@ -104,9 +105,7 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
     refusal = report.refusal if report else ""
     if not group.main.exists and not refusal:
         refusal = "no_group"
-    for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
-        if source.is_foreign:
-            yield Trouble.REFUSED, f"{key} holds no stream: somebody else uses this name"
+    yield from _judge_keys(group)
     if refusal and not group.main.is_foreign:
         yield Trouble.REFUSED, f"recovery refuses: {REFUSALS.get(refusal, refusal)}"
     for mismatch in group.mismatches:
@@ -130,6 +129,15 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
             Trouble.UNREAD,
             f"{_waiting(group.main.ready)}, for up to {waited_s} s, and nobody reads: do the group's workers run?",
         )
+
+
+def _judge_keys(group: GroupState) -> Iterator[tuple[Trouble, str]]:
+    for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
+        if source.is_foreign:
+            yield Trouble.REFUSED, f"{key} holds no stream: somebody else uses this name"
+        if source.is_exhausted:
+            why = f"{key} has delivered the last possible entry ID, {LAST_ENTRY_ID.decode()}"
+            yield Trouble.EXHAUSTED, f"{why}, and Redis adds no entry behind it: let producers write to another stream"
 
 
 def _waiting(ready: Count) -> str:

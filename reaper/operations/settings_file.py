@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from reaper.settings import ReaperSettings, WatchedGroup
-from workers.protocol.address import hide_password
+from workers.protocol.address import holds_login
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings_errors import plain
 
@@ -28,7 +28,7 @@ def settings_text(name: str, settings: ReaperSettings) -> str:
         f"# reaper run --config {name}",
         "# SIGHUP reads the groups again. Flags and the environment (REAPER_…) are stronger than what stands here.",
     ]
-    if hide_password(settings.redis_url) == settings.redis_url:
+    if not holds_login(settings.redis_url):
         lines.append(f"redis_url = {_quoted(settings.redis_url)}")
     else:
         lines.append("# redis_url holds a password: it comes from REAPER_REDIS_URL, or a file (REAPER_REDIS_URL_FILE).")

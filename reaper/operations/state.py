@@ -49,6 +49,8 @@ class SourceState:
     pending: int = 0
     oldest_pending_ms: int | None = None
     """Idle time of the oldest pending entry; -1 = nobody owns it."""
+    is_exhausted: bool = False
+    """The last possible entry ID was delivered: Redis adds no further entry."""
     consumers: int = 0
     last_read_ms: int | None = None
     """How long ago a consumer last took something here; None = never."""

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 from reaper.operations.judgement import as_json, judge
 from reaper.operations.snapshot import take_snapshot
 from reaper.service import Reaper
-from workers.protocol.address import hide_password
+from workers.protocol.address import shown_address
 from workers.runtime.health_server import Pulse
 
 RENEWAL_SLACK_S = 5.0
@@ -81,5 +81,5 @@ class ReaperVitals(ReaperCondition):
         try:
             snapshot = await take_snapshot(self._client, settings.namespace_keys, settings.watched, self._reaper.server)
         except (RedisError, OSError) as error:
-            return {"status": "unreachable", "error": f"Redis at {hide_password(settings.redis_url)!r} failed: {error}"}
+            return {"status": "unreachable", "error": f"Redis at {shown_address(settings.redis_url)!r} failed: {error}"}
         return as_json(snapshot, judge(snapshot))

@@ -25,8 +25,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.lake.ingest import Progress, Run, ingest
+from reaper.pipeline.lake.ingest import ingest
 from reaper.pipeline.lake.layout import Layout
+from reaper.pipeline.lake.supervisor import Progress, Run
 from reaper.pipeline.lake.tables import lake_at
 from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.session import build_session
@@ -109,7 +110,7 @@ def _events(jobs: range) -> dict[Any, Any]:
             "delivery": [1] * len(jobs),
             "generation": [0] * len(jobs),
             "delivered_ms": [1_700_000_000_005 + jobs[-1]] * len(jobs),
-            "wait_ms": [5 + jobs[-1] - job for job in jobs],
+            "ready_ms": [job - 5 for job in jobs],
             "run_ms": [job % 5_000 for job in jobs],
         },
     )
@@ -127,7 +128,7 @@ def _event(job: int) -> dict[Any, Any]:
         "generation": 0,
         "enqueued_ms": at,
         "delivered_ms": at + 5,
-        "wait_ms": 5,
+        "ready_ms": 0,
         "run_ms": job % 5_000,
     }
     return {"event": "acked", "job": f"{at}-0", "data": encode_data(data)}

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from reaper.drill import cli
 from reaper.drill.act import Ending
 from reaper.drill.drill import Programme
-from reaper.drill.ledger import Fate, Ledger
+from reaper.drill.ledger import Ledger
+from reaper.drill.promises import Fate
 from reaper.drill.recoveries import RECOVERIES, Recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.stage import set_stage
@@ -157,7 +158,7 @@ def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> Non
         (("--reapers", "-1"), "(as flag --reapers) cannot be '-1': write a whole number from 0 to 100, such as 3."),
         (("--reapers", "0"), "--recovery reaper needs reapers: --reapers 1 or more."),
         (("--limit", "100000000000"), "--limit asks for 100000000000 jobs: at most 1000000 are generated."),
-        (("--redis-url", "x"), "redis_url 'x' cannot be used"),
+        (("--redis-url", "x"), "redis_url '***' cannot be used"),
         (("--speedup", "1e-300"), "job 2 of the trace comes more than a day after the first one"),
         (("--prefill-ms", "1e300"), "(as flag --prefill-ms) cannot be '1e300': write a number from 0 to 86400000"),
         (("--decode-ms", "8e7"), "takes more than a day: --prefill-ms and --decode-ms say"),

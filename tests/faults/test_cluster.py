@@ -11,6 +11,8 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_events, read_state, user_fields
+from reaper.drill.promises import Execution, History, Pairs, check
 from reaper.drill.settings import DrillSettings
 from reaper.operations.acl import Role, rules_of
 from reaper.recovery.shards import Shards
@@ -21,8 +23,6 @@ from tests.faults.scene import GROUP, OVERDUE_MS
 from tests.operator.conftest import run_command
 from tests.support.cluster import Cluster, started_cluster
 from tests.support.graces import is_away
-from tests.support.history import read_events, read_state, user_fields
-from tests.support.invariants import Execution, History, Pairs, check
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -64,7 +64,7 @@ class Load:
     async def run(self, url: str) -> None:
         """Enqueue at a steady rate until cancelled."""
         numbers = itertools.count()
-        async with Producer(url, self.stream) as producer:
+        async with Producer(self.stream, url) as producer:
             while True:
                 await self.enqueue(producer, [[(b"n", b"%d" % n)] for n in itertools.islice(numbers, BATCH)])
                 began = self.calls[-1][0]
@@ -147,7 +147,7 @@ async def at_work(url: str, loads: list[Load], *, recovery: str = REAPER) -> Asy
 async def strand(client: Redis, load: Load, url: str) -> None:
     """Let a consumer that never comes back hold jobs that are long overdue."""
     await client.xgroup_create(load.stream, GROUP, "0", mkstream=True)
-    async with Producer(url, load.stream) as producer:
+    async with Producer(load.stream, url) as producer:
         await load.enqueue(producer, [[(b"n", b"%d" % n)] for n in range(5)])
     assert len(await read_long_ago(client, load.stream, GROUP, "gone", 5, OVERDUE_MS, 1)) == 5
 
@@ -232,7 +232,7 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: 
         node.pause()
         try:
             await wait_until(lambda: pair in leader._work.errors(), "the leader has missed the node")
-            async with Producer(masters.url, other.stream) as producer:
+            async with Producer(other.stream, masters.url) as producer:
                 await other.enqueue(producer, [[(b"n", b"1")]])
             await other.judge(client, other.enqueued)
             assert leader._shards is not None
@@ -272,7 +272,7 @@ async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster,
     status = await run("status", "--json")
     assert [(group["stream"], group["paused"]) for group in status.data["groups"]] == [(one, True) for one in streams]
     for pair, stream in zip(pairs, streams, strict=True):
-        with SyncProducer(masters.url, stream) as producer:
+        with SyncProducer(stream, masters.url) as producer:
             job = producer.enqueue({"n": "1"})
         explained = await run("explain", job, "--group", pair)
         assert explained.code == 0, explained.err
@@ -304,7 +304,7 @@ async def test_the_rights_that_are_printed_are_enough(masters: Cluster, client: 
         scene.running_worker(
             urls[Role.WORKER], load.handle, stream=load.stream, visibility_timeout=scaled(VISIBILITY_S)
         ),
-        Producer(urls[Role.PRODUCER], load.stream) as producer,
+        Producer(load.stream, urls[Role.PRODUCER]) as producer,
     ):
         await load.enqueue(producer, [[(b"n", b"1")]])
         await load.judge(client, load.enqueued)
@@ -314,7 +314,7 @@ async def test_the_rights_that_are_printed_are_enough(masters: Cluster, client: 
 
 async def test_producers_that_block_find_their_stream(masters: Cluster, client: Redis) -> None:
     for stream in masters.streams():
-        with SyncProducer(masters.url, stream) as producer:
+        with SyncProducer(stream, masters.url) as producer:
             job = producer.enqueue({"n": "1"}, job_id="once")
             assert producer.enqueue({"n": "1"}, job_id="once") == job
         assert await client.xlen(stream) == 1

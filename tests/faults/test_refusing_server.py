@@ -8,10 +8,10 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_state
 from reaper.service import Reaper
 from tests.conftest import StartServer
 from tests.faults import scene
-from tests.support.history import read_state
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
@@ -242,6 +242,6 @@ async def test_the_process_ends_with_one_sentence(processes: Processes, program:
         process = processes.reaper("--redis-url", url, "--groups", f"{scene.STREAM}/{scene.GROUP}")
     assert await process.wait() == USAGE_EXIT
     (line,) = [line for line in process.output.splitlines() if line.startswith("error: ")]
-    assert "redis_url 'redis://:***@127.0.0.1:" in line
+    assert "redis_url 'redis://***@127.0.0.1:" in line
     assert "Traceback" not in process.output
     assert "secret" not in process.output

@@ -103,7 +103,7 @@ def test_what_a_handler_enqueues_is_done_too(server: RedisServer) -> None:
             from_thread.run(enqueue, {"step": len(steps)})
 
     async def enqueue(fields: dict[str, int]) -> None:
-        async with Producer(server.url, "orders") as producer:
+        async with Producer("orders", server.url) as producer:
             await producer.enqueue(fields)
 
     run_until_drained(make_worker(follow), [{"step": 0}], redis_url=server.url)

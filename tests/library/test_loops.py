@@ -162,7 +162,7 @@ def test_under_uvloop_jobs_are_done_retried_timed_out_rejected_and_recovered(ser
         entry_id = await client.xadd(KEYS.stream, {"n": 0})
         await client.xreadgroup(KEYS.group, "killed", {KEYS.stream: ">"})
         await client.xclaim(KEYS.stream, KEYS.group, "killed", 0, [entry_id], idle=60_000, justid=True)
-        async with Reaper(settings_of(server)), Producer(client, KEYS.stream) as producer, running(worker):
+        async with Reaper(settings_of(server)), Producer(KEYS.stream, client) as producer, running(worker):
             for number in range(1, 5):
                 await producer.enqueue({"n": number}, timeout=0.2 if number == 3 else None, delay=0.01)
             await wait_until(lambda: len(done) == 4, "all jobs but one are done")
@@ -234,11 +234,11 @@ async def watch_in_a_task() -> None:
 
 
 async def produce() -> None:
-    await Producer(URL, "orders").enqueue({"order": 17})
+    await Producer("orders", URL).enqueue({"order": 17})
 
 
 async def produce_in_a_block() -> None:
-    async with Producer(URL, "orders"):
+    async with Producer("orders", URL):
         pass
 
 

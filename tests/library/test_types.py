@@ -47,7 +47,7 @@ def send(job: Job) -> None:
     assert_type(job.text("to"), str)
     assert_type(job.text("to", None), str | None)
     payload: dict[str, int] = job.json("payload", default={})
-    SyncProducer("redis://127.0.0.1:6379/0", "orders").enqueue(payload, delay=timedelta(days=1))
+    SyncProducer("orders", "redis://127.0.0.1:6379/0").enqueue(payload, delay=timedelta(days=1))
 
 
 @worker.around
@@ -75,7 +75,7 @@ async def serve() -> None:
     GroupSettings(stream="orders", group="billing", visibility_timeout=0.5, redelivery="stream")
     WorkerSettings(stream="orders", group="billing", visibility_timeout=30, recovery="embedded", backoff_base=0.5)
     WorkerSettings(timeout=None)  # the rest is in the environment
-    async with Reaper(settings) as leader, Producer("redis://127.0.0.1:6379/0", "orders") as orders:
+    async with Reaper(settings) as leader, Producer("orders", "redis://127.0.0.1:6379/0") as orders:
         leader.on(reaper_event)(note)
         assert_type(leader, Reaper)
         assert_type(leader.term, Term | None)

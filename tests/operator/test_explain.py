@@ -189,7 +189,7 @@ async def test_in_embedded_mode_a_worker_claims_it_and_no_leader_is_missed(scene
 
 async def test_a_job_that_was_put_off_tells_when_it_is_due(scene: Scene, reaper: Command) -> None:
     await _served(scene)
-    async with Producer(scene.client, "orders") as producer:
+    async with Producer("orders", scene.client) as producer:
         job = await producer.enqueue({"n": "1"}, job_id="order-1", delay=3_600)
     told = await _explained(reaper, "order-1")
     assert _shown(told, "job_id", "place", "source") == [job, "scheduled", "{orders}:scheduled"]

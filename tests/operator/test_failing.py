@@ -18,6 +18,7 @@ from tests.operator.every import ASKING, KEYS, LEAVES, OTHERS, PAIR, STARTING, t
 from tests.support.dump import dump
 from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer
+from workers.protocol.address import shown_address
 from workers.protocol.keys import TYPES, group_keys, namespace_keys
 from workers.runtime.options import Amount
 from workers.runtime.printing import show
@@ -71,7 +72,7 @@ async def test_an_address_that_none_can_be_is_one_sentence(
     machines = await run_command(url, *words, "--json")
     assert (machines.code, machines.err) == (2, "")
     assert machines.data["status"] == "impossible"
-    assert f"redis_url {url!r} cannot be used: " in machines.data["error"]
+    assert f"redis_url {shown_address(url)!r} cannot be used: " in machines.data["error"]
 
 
 @pytest.mark.matrix

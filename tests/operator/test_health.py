@@ -258,7 +258,9 @@ def test_every_problem_is_told() -> None:
         from_living=1,
         from_living_ms=NOW,
     )
-    snapshot = a_snapshot(report=report, paused=True, mismatches=("m",), retry=WAITING, main=WAITING)
+    snapshot = a_snapshot(
+        report=report, paused=True, mismatches=("m",), retry=WAITING, main=replace(WAITING, is_exhausted=True)
+    )
     assert set(_troubles(snapshot)) == set(Trouble) - {
         Trouble.NO_REPLICA,
         Trouble.NO_LEADER,

@@ -195,7 +195,7 @@ async def test_an_unreachable_server_is_one_sentence_and_exit_2(processes: Proce
     replica = processes.reaper("--groups", "orders/billing", "--redis-url", url)
     assert await replica.wait() == 2
     (line,) = replica.output.splitlines()
-    assert line.startswith("error: no usable Redis at redis_url 'redis://:***@127.0.0.1:")
+    assert line.startswith("error: no usable Redis at redis_url 'redis://***@127.0.0.1:")
 
 
 async def test_every_program_refuses_a_replica_and_none_waits_for_ever(

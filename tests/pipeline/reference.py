@@ -77,12 +77,8 @@ class Delivery:
         if self.begins:
             return min(self.begins)
         names = {told.event for told in self.told}
-        unstarted = any(told.event == "handed_back" and told.data["run_ms"] == 0 for told in self.told)
+        unstarted = any("run_ms" in told.data for told in self.told)
         return None if "delivered" in names or unstarted else min(self.delivered)
-
-    @property
-    def seen(self) -> int:
-        return min(self.delivered) if self.start is None else self.start
 
     def has(self, *names: str) -> bool:
         return any(told.event in names for told in self.told)
@@ -99,7 +95,7 @@ class Delivery:
 
 
 def lives(events: Iterable[Told]) -> dict[tuple[str, str, str], list[Delivery]]:
-    """Return the deliveries of each job, in the order in which they were seen."""
+    """Return the deliveries of each job, in their order."""
     found: dict[tuple[str, str, str], dict[tuple[int, str, int], Delivery]] = defaultdict(dict)
     for told in events:
         data = told.data
@@ -112,14 +108,14 @@ def lives(events: Iterable[Told]) -> dict[tuple[str, str, str], list[Delivery]]:
         delivery.told.append(told)
         if told.event == "started":
             delivery.begins.append(told.ms)
-        if "run_ms" in data and not (data["run_ms"] == 0 and "hand" in f"{told.event} {data.get('verb')}"):
-            delivery.begins.append(told.ms - data["run_ms"])
+        if "begun_ms" in data:
+            delivery.begins.append(data["begun_ms"])
         if "delivered_ms" in data:
             delivery.delivered.append(data["delivered_ms"])
         else:
             delivery.delivered.append(told.ms - max(0, data["idle_ms"]) if told.stalled else told.ms)
     return {
-        job: sorted(deliveries.values(), key=lambda each: (each.generation, each.seen, each.number))
+        job: sorted(deliveries.values(), key=lambda each: (each.generation, each.number, min(each.delivered)))
         for job, deliveries in found.items()
     }
 
@@ -133,8 +129,8 @@ def cause_after(before: Delivery, generation: int) -> str:
         visibility = stall.data.get("visibility_ms")
         if visibility is not None and 0 <= stall.data["idle_ms"] < visibility:
             return "early_recovery"
-        if before.has("refused"):
-            ran = max(told.data["run_ms"] for told in before.told if "run_ms" in told.data)
+        ran = max((told.data["run_ms"] for told in before.told if "run_ms" in told.data), default=None)
+        if ran is not None:
             return "slow" if visibility is not None and ran >= visibility else "late_settlement"
         return "restart" if stall.data["mode"] == "adopt" else "crash"
     nacks = [told for told in before.told if told.event == "nacked"]
@@ -209,9 +205,11 @@ def durations(events: Iterable[Told]) -> dict[tuple[str, str], Quantiles]:
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for told in events:
         if told.event == "acked":
-            for measure in ("wait", "run"):
-                if f"{measure}_ms" in told.data:
-                    found[told.data.get("type", ""), measure].append(told.data[f"{measure}_ms"])
+            data, kind = told.data, told.data.get("type", "")
+            if "run_ms" in data:
+                found[kind, "run"].append(data["run_ms"])
+            if "ready_ms" in data:
+                found[kind, "wait"].append(max(0, data["delivered_ms"] - data["ready_ms"]))
     return {key: ranked(values) for key, values in found.items()}
 
 

@@ -44,12 +44,19 @@ def about(job: str, delivery: int, entry: str | None = None, *, consumer: str = 
     }
 
 
-def acked(at: int, run: int, delivery: Row, wait: int = 0, **data: Any) -> Row:
-    return event("acked", at, run_ms=run, wait_ms=wait, delivered_ms=at - run, **delivery, **data)
+def settled(name: str, at: int, run: int, delivery: Row, wait: int = 0, late: int = 0, **data: Any) -> Row:
+    """The worker's word: it took the job and began it at once, and ``late`` ms after its end the word is there."""
+    begun = at - late - run
+    times = {"ready_ms": begun - wait, "delivered_ms": begun, "begun_ms": begun, "run_ms": run}
+    return event(name, at, **{**times, **delivery, **data})
 
 
-def refused(at: int, run: int, delivery: Row, verb: str = "ack") -> Row:
-    return event("refused", at, run_ms=run, verb=verb, delivered_ms=at - run, **delivery)
+def acked(at: int, run: int, delivery: Row, wait: int = 0, late: int = 0, **data: Any) -> Row:
+    return settled("acked", at, run, delivery, wait, late, **data)
+
+
+def refused(at: int, run: int, delivery: Row, verb: str = "ack", late: int = 0) -> Row:
+    return settled("refused", at, run, delivery, late=late, verb=verb)
 
 
 def recovered(
@@ -70,7 +77,7 @@ def released(at: int, delivery: Row, new_entry: str) -> Row:
 
 
 def nacked(at: int, run: int, delivery: Row, **data: Any) -> Row:
-    return event("nacked", at, run_ms=run, delivered_ms=at - run, **delivery, **data)
+    return settled("nacked", at, run, delivery, **data)
 
 
 # ---- stories
@@ -97,6 +104,27 @@ LATE = [
 ]
 """Done in time, and settled too late: done twice."""
 
+CUT_OFF = [
+    recovered(30_050, 3_050, about("27000", 1), "30050"),
+    acked(31_100, 1_000, about("27000", 2, "30050", consumer="w2")),
+    refused(35_000, 1_200, about("27000", 1), late=6_800),
+]
+"""Its worker was cut off from Redis: it began at 27,000, and its word came after those of its successor."""
+
+CUT_OFF_AND_SLOW = [
+    recovered(31_030, 3_030, about("28000", 1), "31030"),
+    acked(31_150, 100, about("28000", 2, "31030", consumer="w2")),
+    refused(41_000, 3_500, about("28000", 1), late=9_500),
+]
+"""The same, and it would have been too slow anyway."""
+
+LATE_BUT_FIRST = [
+    recovered(32_020, 3_020, about("29000", 1), "32020"),
+    acked(34_000, 1_500, about("29000", 1), late=3_500),
+    refused(34_100, 2_000, about("29000", 2, "32020", consumer="w2")),
+]
+"""The late word comes before its successor's, and is the one that counts: the first completion wins."""
+
 EARLY = [
     recovered(7_990, 2_990, about("5000", 1), "7990"),
     refused(8_200, 3_200, about("5000", 1)),
@@ -119,7 +147,7 @@ WAITS = [
 
 LEAVES = [
     event("handed_back", 8_400, run_ms=0, delivered_ms=8_100, new_entry="8400-0", **about("8000", 1)),
-    event("handed_back", 9_400, run_ms=700, delivered_ms=8_600, new_entry="9400-0", **about("8000", 1, "8400")),
+    settled("handed_back", 9_400, 700, about("8000", 1, "8400"), delivered_ms=8_600, new_entry="9400-0"),
     acked(9_900, 300, about("8000", 1, "9400", consumer="w2")),
 ]
 """Handed back before it began, and again in the midst of it: started twice."""
@@ -155,7 +183,7 @@ RESTART = [
 """The next process of the same worker took it over, in place."""
 
 REDRIVEN = [
-    event("dead_lettered", 22_000, run_ms=10, delivered_ms=21_990, reason="rejected", **about("12000", 1)),
+    settled("dead_lettered", 22_000, 10, about("12000", 1), reason="rejected"),
     event("redriven", 30_000, new_entry="30000-0", **about("12000", 0, "22000", generation=1) | {"consumer": None}),
     acked(30_100, 50, about("12000", 1, "30000", generation=1)),
 ]
@@ -172,7 +200,7 @@ FROM_THE_FUTURE = [event("quarantined", 26_000, **about("26000", 1))]
 
 RECOVERED_ONLY = [recovered(17_100, 3_100, about("14000", 1), "17100")]
 PARKED = [suspected(18_100, 3_100, about("15000", 2))]
-RUNNING = [event("started", 16_010, delivered_ms=16_005, wait_ms=5, **about("16000", 1))]
+RUNNING = [event("started", 16_010, ready_ms=16_000, delivered_ms=16_005, **about("16000", 1))]
 """Jobs that are not settled yet."""
 
 FULL = [
@@ -198,7 +226,8 @@ LOST = [event("lost_payload", 23_000, "20000-0", entry="20000-0", delivery=1, ge
 STALE = [event("refused", 24_000, verb="recover", token=3, fence="reaper:4:r2", entries=7)]
 
 STORIES = (
-    PLAIN, CRASH, SLOW, LATE, EARLY, FAILS, WAITS, LEAVES, POISON, COMPANY, RESTART, REDRIVEN, TWICE,
-    TWICE_AT_ONCE, FROM_THE_FUTURE, RECOVERED_ONLY, PARKED, RUNNING, FULL, FULL_PLAIN, UNOWNED, LOST, STALE,
+    PLAIN, CRASH, SLOW, LATE, CUT_OFF, CUT_OFF_AND_SLOW, LATE_BUT_FIRST, EARLY, FAILS, WAITS, LEAVES, POISON, COMPANY,
+    RESTART, REDRIVEN, TWICE, TWICE_AT_ONCE, FROM_THE_FUTURE, RECOVERED_ONLY, PARKED, RUNNING, FULL, FULL_PLAIN,
+    UNOWNED, LOST, STALE,
 )  # fmt: skip
 ALL = [row for story in STORIES for row in story]

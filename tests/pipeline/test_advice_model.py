@@ -395,6 +395,15 @@ def test_silences_that_were_seen_lengthen_the_timeout_of_extending_workers() -> 
     assert advise(group(jobs, workers=Workers.EXTENDING), PLAIN).best.timeout_ms == 9_100
 
 
+def test_an_advice_that_its_own_table_calls_dear_says_why() -> None:
+    jobs = kind(*[100] * 300, crashes=50)
+    advice = advise(group(jobs, workers=Workers.EXTENDING), PLAIN)
+    assert advice.rules["2 x p95"].total_s < advice.best.total_s
+    assert any(f"{PLAIN.floor_ms / 1000:g} s is the floor, 1.5 times --pause" in note for note in advice.notes)
+    bare = advise(group(jobs, workers=Workers.BARE), PLAIN)
+    assert not any("floor" in note for note in bare.notes)
+
+
 def test_extensions_are_weighed_against_waiting() -> None:
     def best(process_s: float) -> int:
         record = group(kind(*[100] * 300, crashes=1), workers=Workers.EXTENDING, process_s=process_s)

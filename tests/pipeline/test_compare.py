@@ -5,7 +5,6 @@ import logging
 import threading
 from functools import partial
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import anyio
 import pytest
@@ -24,7 +23,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
-QUICK = Scenario("quick", "A quick crash", ("kill-workers:1@0.6",), ("--visibility-timeout", "1", "--workers", "2"))
+QUICK = Scenario("quick", "A quick crash", ("kill-worker@0.6",), ("--visibility-timeout", "1", "--workers", "2"))
 SMALL = ("--limit", "60", "--reapers", "1")
 
 
@@ -69,9 +68,6 @@ def test_drills_are_played_ingested_judged_and_written_down(
     assert written["scenarios"][0]["figures"]["lost"]["reaper/stream"] == {"value": 0, "low": 0, "high": 0}
     assert "A quick crash" in (tmp_path / "quick.html").read_text()
     assert "![" in (tmp_path / "quick.md").read_text()
-    drawn = ET.fromstring((tmp_path / "quick.svg").read_text())  # noqa: S314 - we wrote it
-    assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
-    assert "var(--" not in (tmp_path / "quick.svg").read_text()
     assert str(tmp_path) not in (tmp_path / "quick.json").read_text()
 
 

@@ -39,15 +39,18 @@ def test_each_stalled_delivery_has_its_overshoot_and_the_wait_until_the_next_sta
         "15000": [("suspected", "last_delivery", 100, None)],
         "17000": [("recovered", by_timeout, 0, 14)],
         "19000": [("recovered", by_timeout, None, 100)],
+        "27000": [("recovered", by_timeout, 50, 50)],
+        "28000": [("recovered", by_timeout, 30, 20)],
+        "29000": [("recovered", by_timeout, 20, 80)],
     }
 
 
 def test_times_are_ranked_by_mode_outcome_and_reason(recoveries: DataFrame) -> None:
     times = recovery.recovery_times(recovery.recovery_tally(recoveries)).drop("stream", "group").collect()
     assert {tuple(row)[:4]: tuple(row)[4:] for row in times} == {
-        # overshoots -10 0 4 10 20 50 100, waits 0 14 50 100 100 100 480: nearest ranks
-        ("reaper", "recovered", "visibility_timeout", "overshoot"): (7, 10, 100, 100, 100, 100),
-        ("reaper", "recovered", "visibility_timeout", "wait"): (7, 100, 480, 480, 480, 480),
+        # overshoots -10 0 4 10 20 20 30 50 50 100, waits 0 14 20 50 50 80 100 100 100 480: nearest ranks
+        ("reaper", "recovered", "visibility_timeout", "overshoot"): (10, 20, 100, 100, 100, 100),
+        ("reaper", "recovered", "visibility_timeout", "wait"): (10, 50, 480, 480, 480, 480),
         ("reaper", "suspected", "last_delivery", "overshoot"): (2, 0, 100, 100, 100, 100),
         ("reaper", "suspected", "last_delivery", "wait"): (1, 400, 400, 400, 400, 400),
         ("reaper", "suspected", "crashed_in_company", "overshoot"): (1, 0, 0, 0, 0, 0),
@@ -60,7 +63,7 @@ def test_times_are_ranked_by_mode_outcome_and_reason(recoveries: DataFrame) -> N
 def test_recoveries_before_their_time_are_counted(recoveries: DataFrame) -> None:
     counts = recovery.recovery_counts(recoveries).collect()
     assert {(*row[:2], row.mode, row.reason): (row.recoveries, row.early) for row in counts} == {
-        (JOURNAL, "billing", "reaper", "visibility_timeout"): (7 + 1, 1),
+        (JOURNAL, "billing", "reaper", "visibility_timeout"): (10 + 1, 1),
         (JOURNAL, "billing", "reaper", "last_delivery"): (2, 0),
         (JOURNAL, "billing", "reaper", "crashed_in_company"): (1, 0),
         (JOURNAL, "billing", "reaper", "max_deliveries"): (1, 0),

@@ -98,13 +98,13 @@ def test_a_name_with_dollars_is_no_formula() -> None:
 
 
 def test_nothing_on_the_page_comes_from_elsewhere() -> None:
-    page = write_page(_many())
+    page = write_page(many_findings())
     assert re.findall(r'(?:src|href)="(?!#)[^"]*"|url\((?!#)[^)]*\)|@import|<link|<iframe', page) == []
     assert re.findall(r"https?://(?!www\.w3\.org/)", page) == []
 
 
 def test_a_page_about_much_stays_small_and_names_what_it_leaves_out() -> None:
-    findings = _many()
+    findings = many_findings()
     page = write_page(findings)
     assert len(page.encode()) < 1_000_000
     embedded = _embedded(page)
@@ -116,7 +116,7 @@ def test_a_page_about_much_stays_small_and_names_what_it_leaves_out() -> None:
 
 
 def test_a_page_stays_small_whatever_names_are_like_and_however_many_groups_have_advice() -> None:
-    findings = _many()
+    findings = many_findings()
     longest = "n" * 10_000
     group = {"stream": longest, "group": longest}
     others = ("worker", "job", "pattern", "frame", "verb", "of", "event", "mode", "reason", "type", "holder")
@@ -154,7 +154,7 @@ def test_long_names_that_begin_alike_are_told_apart() -> None:
     assert len(words.pair(one)) < 200
 
 
-def _many() -> Findings:
+def many_findings() -> Findings:
     """Sixty groups, a thousand workers, two hundred terms, and long errors."""
     groups = [_of("{s%d}:journal" % n, f"g{n}") for n in range(60)]  # noqa: UP031 - braces are part of the key
     times = {"n": 1_000, "p50": 12, "p95": 340, "p99": 5_600, "p999": 78_000, "max": 90_000}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.protocol.address import Address, AddressError, Topology, hide_password, parse_address, with_options
+from workers.protocol.address import Address, AddressError, Topology, parse_address, shown_address, with_options
 
 SENTINEL, CLUSTER = Topology.SENTINEL, Topology.CLUSTER
 
@@ -66,11 +66,11 @@ def test_what_cannot_work_is_said_without_a_word_of_a_password(url: str, why: st
     with pytest.raises(AddressError, match=why) as caught:
         parse_address(url)
     assert "secret" not in str(caught.value)
-    assert "sec/ret" not in hide_password(url)
+    assert "sec/ret" not in shown_address(url)
 
 
 def test_options_are_added_in_a_way_that_is_read_again() -> None:
     url = with_options("redis+sentinel://h/m?client_name=x", {"sentinel_password": "a b&c+/?@"})
     assert dict(parse_address(url).sentinel_login) == {"password": "a b&c+/?@"}
     assert with_options("redis://h", {}) == "redis://h"
-    assert hide_password(url) == "redis+sentinel://h/m?client_name=x&sentinel_password=***"
+    assert shown_address(url) == "redis+sentinel://h/m?client_name=x&sentinel_password=***"

@@ -20,7 +20,7 @@ from tests.support.patience import scaled
 from tests.support.proxy import command
 from tests.support.servers import RedisServer, shown
 from tests.support.waiting import answers, wait_until, wait_until_here
-from workers.protocol.address import OPTIONS, hide_password
+from workers.protocol.address import FORMS, OPTIONS
 from workers.protocol.connection import (
     KeptConnection,
     blocking_client,
@@ -377,46 +377,11 @@ async def test_a_kept_connection_is_closed_with_its_client(server: RedisServer, 
     await wait_until(closed, "the server sees it closed")
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("redis://user:secret@host:1/0", "redis://user:***@host:1/0"),
-        ("redis://:secret@host", "redis://:***@host"),
-        ("redis://:se@cret@host", "redis://:***@host"),
-        ("redis://:se/cret@host", "redis://:***@host"),
-        ("redis://host:6379/0", "redis://host:6379/0"),
-        ("redis://user@host", "redis://user@host"),
-        ("unix:///run/redis.sock?password=secret&db=1", "unix:///run/redis.sock?password=***&db=1"),
-        ("redis://host?db=1&password=secret", "redis://host?db=1&password=***"),
-        ("redis+sentinel://u:se,cr/et@h1:1,h2/m/0", "redis+sentinel://u:***@h1:1,h2/m/0"),
-        ("redis+sentinel://h/m?sentinel_password=secret", "redis+sentinel://h/m?sentinel_password=***"),
-    ],
-)
-def test_a_password_is_never_shown(url: str, shown: str) -> None:
-    assert hide_password(url) == shown
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://:secret@host",
-        "redis://:secret@host:port",
-        "redis://:secret@h?db=x",
-        "redis://:x/secret@h",
-        "redis://:x?secret=1@h",
-    ],
-)
-def test_an_address_that_cannot_be_used_is_refused_without_its_password(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be used") as caught:
-        commands_client(url)
-    assert "secret" not in str(caught.value)
-
-
 REFUSED = (
     "decode_responses=true", "protocol=3", "legacy_responses=true", "retry_on_timeout=1", "retry_on_error=x", "retry=3",
     "max_connections=0", "max_connections=-1", "timeout=0", "socket_timeout=0.001", "socket_connect_timeout=0",
     "health_check_interval=1", "encoding=utf-16", "encoding_errors=ignore", "connection_class=x", "parser_class=x",
-    "credential_provider=x", "single_connection_client=true", "host=elsewhere", "port=1", "path=/x", "nonsense=1",
+    "credential_provider=x", "single_connection_client=true", "host=elsewhere", "port=1", "path=/x",
     "ssl_cert_reqs=none", "decode_responses=", "db=1&db=2", "db=x",
 )  # fmt: skip
 
@@ -425,7 +390,7 @@ REFUSED = (
 @pytest.mark.parametrize("factory", [commands_client, reader_client, blocking_client])
 def test_an_option_that_cannot_work_is_refused_by_its_name(factory: Callable[[str], Any], option: str) -> None:
     name = option.partition("=")[0]
-    with pytest.raises(ConfigurationError, match=rf"redis_url 'redis://h/0\?.*' cannot be used: .*'{name}'"):
+    with pytest.raises(ConfigurationError, match=rf"redis_url 'redis://.*' cannot be used: .*'{name}'"):
         factory(f"redis://h/0?{option}")
 
 
@@ -433,10 +398,9 @@ def test_options_that_cannot_work_are_all_named_and_what_can_is_told() -> None:
     with pytest.raises(ConfigurationError) as caught:
         commands_client("redis://:secret@h?protocol=3&decode_responses=1&password=secret&ssl_password=secret")
     assert str(caught.value) == (
-        "redis_url 'redis://:***@h?protocol=3&decode_responses=1&password=***&ssl_password=***' cannot be used: "
+        "redis_url 'redis://***' cannot be used: "
         "options 'decode_responses', 'protocol', 'ssl_password' are not for an address of redis://, which takes "
-        "client_name, db, password, socket_keepalive, username. Write it as redis://[[user]:password@]host:port/db, "
-        "rediss://…, unix://path, redis+sentinel://host:port,host:port/master/db or redis+cluster://host:port,host:port."
+        f"client_name, db, password, socket_keepalive, username. {FORMS}"
     )
 
 
@@ -445,7 +409,7 @@ def test_options_that_cannot_work_are_all_named_and_what_can_is_told() -> None:
     [
         ("redis://h/orders", "what follows the host is no number of a database"),
         ("redis://h/1/2", "is no number"),
-        ("rediss://h?ssl_cert_reqs=nonsense", "nonsense"),
+        ("rediss://h?ssl_cert_reqs=nonsense", "the value of an option \\('ssl_cert_reqs'\\)"),
         ("unix:///tmp/x?socket_keepalive=1", "'socket_keepalive'"),
         ("rediss://h?ssl_validate_ocsp=1", "'ssl_validate_ocsp'"),
     ],
@@ -462,7 +426,7 @@ def test_every_option_that_is_let_through_is_taken(scheme: str) -> None:
     values = {"db": "1", "ssl_cert_reqs": "none", "ssl_check_hostname": "false", "ssl_min_version": "771"}
     query = "&".join(f"{name}={values.get(name, 'x')}" for name in sorted(OPTIONS[scheme]))
     for factory in (commands_client, reader_client, blocking_client):
-        factory(f"{scheme}://h/{'m' if 'sentinel' in scheme else ''}?{query}")
+        factory(f"{scheme}://{'' if scheme == 'unix' else 'h'}/{'m' if 'sentinel' in scheme else ''}?{query}")
 
 
 async def test_what_is_let_through_works(server: RedisServer) -> None:
@@ -498,7 +462,7 @@ async def test_what_the_server_is_is_returned(server: RedisServer, client: Redis
 async def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
     url = "redis://:secret@127.0.0.1:1/0"
     async with commands_client(url) as client:
-        with pytest.raises(UnreachableError, match=r"redis://:\*\*\*@127\.0\.0\.1:1/0") as caught:
+        with pytest.raises(UnreachableError, match=r"redis://\*\*\*@127\.0\.0\.1:1/0") as caught:
             await check_server(client, url)
     assert "secret" not in str(caught.value)
 
@@ -519,11 +483,13 @@ async def test_a_wrong_password_is_said_and_not_shown(start_server: StartServer)
         ({"redis_version": "6.0.16"}, r"Redis 6\.0\.16 at 'redis://host' is older than 6\.2, "),
         ({"redis_version": "6.1.240"}, r"Redis 6\.1\.240 .* older than 6\.2"),
         ({"redis_version": "7.2.4", "valkey_version": "7.1.9"}, r"Valkey 7\.1\.9 .* older than 7\.2"),
+        ({"redis_version": "7.0.0"}, r"Redis 7\.0\.0 at 'redis://host' crashes when .* \(CVE-2022-31144\): upgrade"),
+        ({"redis_version": "7.0.3"}, r"Redis 7\.0\.3 .* crashes when"),
         ({"tcp_port": "6379"}, "tells no version"),
     ],
-    ids=["Redis 6.0", "a release candidate of 6.2", "Valkey", "neither"],
+    ids=["Redis 6.0", "a release candidate of 6.2", "Valkey", "Redis 7.0.0", "Redis 7.0.3", "neither"],
 )
-async def test_a_server_that_is_too_old_is_refused(
+async def test_a_server_that_cannot_be_used_is_refused(
     says: dict[str, str], objection: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def info(*_: object) -> dict[str, str]:
@@ -538,6 +504,7 @@ async def test_a_server_that_is_too_old_is_refused(
     ("says", "release"),
     [
         ({"redis_version": "6.2.0"}, "Redis 6.2.0"),
+        ({"redis_version": "7.0.4"}, "Redis 7.0.4"),
         ({"redis_version": "10.0.1"}, "Redis 10.0.1"),
         ({"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "9.1.2"}, "Valkey 9.1.2"),
         ({"redis_version": "7.2.4", "valkey_version": "7.2.5"}, "Valkey 7.2.5"),

@@ -63,7 +63,7 @@ def test_an_entry_that_is_no_event_is_an_error_that_names_it(flat: list[bytes]) 
 ROWS = st.lists(
     st.fixed_dictionaries(
         {"entry": st.from_regex(r"[1-9][0-9]{3,14}-[0-9]", fullmatch=True), "enqueued_ms": st.integers(0, 2**52)},
-        optional={"type": st.text(max_size=3), "wait_ms": st.integers(0, 9), "run_ms": st.integers(0, 9)},
+        optional={"type": st.text(max_size=3), "begun_ms": st.integers(0, 9), "run_ms": st.integers(0, 9)},
     ),
     min_size=1,
     max_size=4,
@@ -79,7 +79,7 @@ def test_an_entry_that_tells_of_many_jobs_is_read_as_an_event_for_each(
     rows: list[dict[str, object]], jobs: st.DataObject
 ) -> None:
     names = [jobs.draw(st.none() | st.text(min_size=1, max_size=3)) for _ in rows]
-    columns = {name: [row.get(name) for row in rows] for name in ("enqueued_ms", "type", "wait_ms", "run_ms")}
+    columns = {name: [row.get(name) for row in rows] for name in ("enqueued_ms", "type", "begun_ms", "run_ms")}
     entries = [str(row["entry"]).encode() for row in rows]
     data = encode_many({"group": "g", "consumer": "é"}, entries, {"job": names, **columns})
     assert decode_entry(b"1700000000001-3", many(data)) == [

@@ -11,6 +11,7 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_state
 from tests.conftest import StartProxy, StartServer
 from tests.faults.scene import (
     GROUP,
@@ -32,7 +33,6 @@ from tests.faults.scene import (
 )
 from tests.faults.scene import running_worker as running_any_worker
 from tests.support.graces import is_away
-from tests.support.history import read_state
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
@@ -415,7 +415,7 @@ async def test_scheduled_retries_and_delayed_jobs_become_ready_without_a_reaper(
     server: RedisServer, client: Redis, mode: str
 ) -> None:
     handler = Handler()
-    async with running_worker(server.url, handler, recovery=mode), Producer(server.url, STREAM) as producer:
+    async with running_worker(server.url, handler, recovery=mode), Producer(STREAM, server.url) as producer:
         job = await producer.enqueue({"n": "1"}, delay=0.3)
         await wait_until(lambda: len(handler.completions) == 1, "the delayed job has run")
         await nothing_left(client)

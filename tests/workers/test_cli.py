@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_events
 from tests.support.gate import Gate
-from tests.support.history import read_events
 from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -26,7 +26,7 @@ PROGRAM = "tests.workers.program"
     [
         (["tests.workers.nothing"], "there is no module 'tests.workers.nothing'"),
         ([PROGRAM, "--concurrency", "0"], "'concurrency' (as flag --concurrency)"),
-        ([PROGRAM, "--redis-url", "redis://:secret@127.0.0.1:1"], "redis://:***@127.0.0.1:1"),
+        ([PROGRAM, "--redis-url", "redis://:secret@127.0.0.1:1"], "redis://***@127.0.0.1:1"),
         ([PROGRAM, "--redis-url", "http://127.0.0.1"], "redis_url"),
         ([PROGRAM, "--config", "/not/there.toml"], "/not/there.toml"),
         ([PROGRAM, "--stream", "{orders}"], "nothing but a hash tag"),

@@ -1,14 +1,15 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, NamedTuple
 
 import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_events
 from tests.conftest import StartProxy
-from tests.support.history import read_events
 from tests.support.servers import RedisServer
 from tests.support.waiting import happens, wait_until
 from tests.workers.scene import KEYS, add, enqueue, make_job, make_worker, running, wait_for_settled
@@ -20,6 +21,7 @@ from workers.protocol.calls.settlement import ACKS_IN_AN_ENTRY, ENTRY_BYTES, End
 from workers.protocol.connection import commands_client
 from workers.protocol.events import EventName, decode_entry
 from workers.protocol.messages import RecoveryMode
+from workers.runtime.clock import going_by
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +31,16 @@ async def accept(_job: Job) -> None:
 
 
 def facts_of(job: Job, verdict: Verdict = ACKED, type_field: str = "") -> dict[str, object]:
-    data = DeliveryFacts('bil"ling', "w.é", RecoveryMode.REAPER, type_field).of_settlement(job, verdict, 7)
+    return told_of(Settling(job, verdict, 7), RecoveryMode.REAPER, type_field)
+
+
+NOW_S, NOW_MS = 100.0, 1_700_000_000_300
+"""The same moment on the worker's monotonic clock and on the server's clock."""
+
+
+def told_of(item: "Settling", mode: RecoveryMode, type_field: str = "", now_ms: int = NOW_MS) -> dict[str, object]:
+    with going_by(lambda: NOW_S):
+        data = DeliveryFacts('bil"ling', "w.é", mode, type_field, lambda: now_ms).of_settlement(item)
     [event] = decode_entry(b"1-0", [b"event", b"acked", b"job", b"x", b"data", data])
     return dict(event.data)
 
@@ -46,8 +57,9 @@ def test_the_facts_of_a_settlement_are_json_with_all_names_escaped() -> None:
         "delivery": 1,
         "generation": 0,
         "enqueued_ms": 1_700_000_000_000,
+        "ready_ms": 1_700_000_000_000,
         "delivered_ms": 1_700_000_000_250,
-        "wait_ms": 250,
+        "begun_ms": 1_700_000_000_300,
         "run_ms": 7,
         "error": 'a "quote"\n',
     }
@@ -59,25 +71,30 @@ class Settling(NamedTuple):
     job: Any
     verdict: Verdict
     run_ms: int
+    started: float = NOW_S
 
 
 @pytest.mark.parametrize("type_field", ["", "type"])
-def test_many_acknowledged_jobs_are_told_as_each_would_be_by_itself(type_field: str) -> None:
+def test_many_acknowledged_jobs_are_told_as_each_would_be_by_itself(
+    type_field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = [
         make_job(entry_id=b"1700000000000-1"),
         make_job(b"type", b"mail", b"reaper.job", b"\xff", b"reaper.deliveries", b"1", entry_id=b"1700000000200-0"),
         make_job(b"type", b"m\xc3\xa9l", b"reaper.first_ms", b"1600000000000", entry_id=b"1700000000200-1"),
         make_job(b"type", b"", b"reaper.generation", b"2", entry_id=b"5-5"),
     ]
-    facts = DeliveryFacts('bil"ling', "w.é", RecoveryMode.REAPER, type_field)
+    facts = DeliveryFacts('bil"ling', "w.é", RecoveryMode.REAPER, type_field, lambda: NOW_MS)
+    monkeypatch.setattr("workers.loop.facts.monotonic", lambda: NOW_S)
 
     for told in (jobs, jobs[:1] * 3, jobs[:2], jobs[3:] * 2):
-        many = facts.of_acks([Settling(job, ACKED, number) for number, job in enumerate(told)])
+        items = [Settling(job, ACKED, number, NOW_S + number) for number, job in enumerate(told)]
+        many = facts.of_acks(items)
         singly = [
             event
-            for number, job in enumerate(told)
+            for item in items
             for event in decode_entry(
-                b"1-0", [b"event", b"acked", b"job", job.raw_id, b"data", facts.of_settlement(job, ACKED, number)]
+                b"1-0", [b"event", b"acked", b"job", item.job.raw_id, b"data", facts.of_settlement(item)]
             )
         ]
         found = decode_entry(b"1-0", [b"event", b"acked", b"data", many])
@@ -97,8 +114,8 @@ class _Told:
     def __init__(self, length: int = 0) -> None:
         self._more = "." * length
 
-    def of_settlement(self, job: _Settled, verdict: Verdict, run_ms: int) -> bytes:
-        return f"{verdict.outcome} {job.raw_id.decode()} {run_ms}".encode()
+    def of_settlement(self, item: Ended[_Settled]) -> bytes:
+        return f"{item.verdict.outcome} {item.job.raw_id.decode()} {item.run_ms}".encode()
 
     def of_acks(self, items: Sequence[Ended[_Settled]]) -> bytes:
         return ",".join(item.job.raw_id.decode() + self._more for item in items).encode()
@@ -161,7 +178,7 @@ def test_a_redelivered_job_waits_since_its_last_entry_but_is_as_old_as_its_first
 
     facts = facts_of(job)
 
-    assert (facts["enqueued_ms"], facts["wait_ms"]) == (1_600_000_000_000, 50)
+    assert (facts["enqueued_ms"], facts["ready_ms"]) == (1_600_000_000_000, 1_700_000_000_200)
 
 
 @pytest.mark.parametrize(
@@ -210,12 +227,27 @@ async def test_events_of_all_kinds_carry_the_type_of_their_job(server: RedisServ
     assert types == {(event, kind) for kind, events in kinds.items() for event in events}
 
 
-def test_an_explicit_entry_id_says_nothing_about_waiting() -> None:
-    assert "wait_ms" not in facts_of(make_job(entry_id=b"5-1"))
+def test_an_explicit_entry_id_does_not_tell_when_the_entry_could_be_read() -> None:
+    assert "ready_ms" not in facts_of(make_job(entry_id=b"5-1"))
 
 
-def test_clocks_that_differ_make_no_negative_times() -> None:
-    assert facts_of(make_job(entry_id=b"1700000009999-0"))["wait_ms"] == 0
+@pytest.mark.parametrize(
+    ("mode", "ready_ms"), [(RecoveryMode.EMBEDDED, 1_700_000_000_250), (RecoveryMode.REAPER, None)]
+)
+def test_a_claimed_delivery_could_be_read_when_it_was_claimed(mode: RecoveryMode, ready_ms: int | None) -> None:
+    """The entry keeps its ID, so its age contains the visibility timeout of the delivery before."""
+    job = make_job(times=2)
+    assert told_of(Settling(job, ACKED, 7), mode).get("ready_ms") == ready_ms
+    job.has_unknown_wait = True
+    assert "ready_ms" not in told_of(Settling(job, ACKED, 7), mode)
+
+
+def test_a_settlement_says_when_its_handler_began() -> None:
+    """Also if the settlement comes late, and never before the delivery."""
+    late = told_of(Settling(make_job(), ACKED, 7, NOW_S - 20), RecoveryMode.REAPER, now_ms=1_700_000_030_000)
+    assert late["begun_ms"] == 1_700_000_010_000
+    assert told_of(Settling(make_job(), ACKED, 7, NOW_S - 60), RecoveryMode.REAPER)["begun_ms"] == 1_700_000_000_250
+    assert "begun_ms" not in told_of(Settling(make_job(), ACKED, 0, -inf), RecoveryMode.REAPER)
 
 
 # ---- level full

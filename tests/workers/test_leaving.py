@@ -6,9 +6,10 @@ from functools import partial
 
 import anyio
 import pytest
+from anyio import to_thread
 from redis.asyncio import Redis
 
-from tests.support.history import read_events, read_state
+from reaper.drill.history import read_events, read_state
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
@@ -153,6 +154,34 @@ async def test_a_thread_that_still_runs_at_the_deadline_is_abandoned_and_its_job
     let_go.set()
     assert worker.counts.handed_back == 1
     assert (await read_state(client, KEYS)).ready == (job_id,)
+
+
+async def test_a_handler_that_cannot_be_cancelled_is_left_to_itself_and_its_job_handed_back(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.loop.slots.CANCELLED_END_S", 0.05)
+    started, let_go, ended = threading.Event(), threading.Event(), anyio.Event()
+
+    def block() -> None:
+        started.set()
+        let_go.wait(10)
+
+    async def handle(_job: Job) -> None:
+        try:
+            await to_thread.run_sync(block)
+        finally:
+            ended.set()
+
+    [job_id] = await enqueue(client, 1)
+    async with running(make_worker(server.url, handle, drain_timeout=0)) as worker:
+        await wait_until(started.is_set, "the thread runs")
+    assert not ended.is_set()
+    assert (worker.counts.handed_back, worker.counts.abandoned) == (1, 0)
+
+    let_go.set()
+    await ended.wait()
+    assert (await read_state(client, KEYS)).ready == (job_id,)
+    assert await event_names(client) == ["handed_back"]
 
 
 async def test_a_job_that_fails_while_the_worker_drains_has_failed(server: RedisServer, client: Redis) -> None:

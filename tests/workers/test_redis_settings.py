@@ -6,7 +6,7 @@ import pytest
 
 from reaper.settings import ReaperSettings
 from workers import WorkerSettings
-from workers.protocol.address import hide_password, parse_address
+from workers.protocol.address import parse_address, shown_address
 from workers.protocol.address_files import file_of
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.redis_settings import DEFAULT_URL
@@ -34,7 +34,7 @@ def test_certificates_become_options_of_the_address() -> None:
         "rediss://h/1?ssl_ca_certs=%2Fetc%2Fca.pem&ssl_certfile=%2Fetc%2Four%20cert.pem&ssl_keyfile=%2Fetc%2Fkey.pem"
         "&ssl_password=p%26%3D%3F"
     )
-    assert "p%26" not in hide_password(settings.redis_url)
+    assert "p%26" not in shown_address(settings.redis_url)
     assert WorkerSettings(**settings.model_dump()).redis_url == settings.redis_url, "made once, whoever copies it"
 
 

@@ -131,6 +131,7 @@ class Claiming(Part):
                 notes.get(entry.entry_id),
             )
             # What was laid aside was judged by whoever laid it there, and is to run, also where the limit is lower now.
+            held.job.has_unknown_wait = entry.deliveries_before > 0
             held.is_used_up = entry.idle_ms < CLAIM_READY_MS and held.job.deliveries > max_deliveries
             deliveries.append(held)
         self._answer = None

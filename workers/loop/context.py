@@ -1,6 +1,7 @@
 """What the parts of a worker share while it runs."""
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
@@ -62,7 +63,7 @@ class WorkerContext:
 
     def facts(self) -> DeliveryFacts:
         """Return a builder of journalled facts, for one thread."""
-        return _facts(self.settings, self.consumer)
+        return _facts(self.settings, self.consumer, self.membership.now_ms)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -82,5 +83,5 @@ class Part:
         self._telemetry = context.telemetry
 
 
-def _facts(settings: WorkerSettings, consumer: str) -> DeliveryFacts:
-    return DeliveryFacts(settings.group, consumer, settings.recovery, settings.job_type_field)
+def _facts(settings: WorkerSettings, consumer: str, now_ms: Callable[[], int] | None = None) -> DeliveryFacts:
+    return DeliveryFacts(settings.group, consumer, settings.recovery, settings.job_type_field, now_ms)

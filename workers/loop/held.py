@@ -155,7 +155,7 @@ class Held:
     runner: "asyncio.Task[None] | None"
     """The task that runs the handler, while it does: only then there is something to cancel."""
     started: float
-    """When the handler began, on the monotonic clock; not set before."""
+    """When the handler began, on the monotonic clock; minus infinity before that."""
     again_at: float
     """When the same delivery came once more, on the monotonic clock: what was refused before may be ours by now."""
     proven: float
@@ -187,7 +187,7 @@ class Held:
         self.job = Job(source, entry_id, flat, times_delivered, max_deliveries, delivered_ms, note)
         self.source = source
         self.proven = proven
-        self.again_at = -inf
+        self.started = self.again_at = -inf
         self.stage = QUEUED
         self.interruption = self.runner = self.trace = self.returning = None
         self.has_lost_payload = self.is_used_up = False

@@ -80,6 +80,8 @@ class Job:
     """How often the job was copied to a new entry: by recoveries, retries, redrives."""
     timeout_s: float
     """`timeout` in seconds; inf = for as long as it takes."""
+    has_unknown_wait: bool
+    """The entry was made ready again in place: Redis does not keep when."""
     is_as_produced: bool
     """No field of its entry is reserved: the entry ID tells which job it is, and since when."""
     raw_id: bytes
@@ -112,6 +114,7 @@ class Job:
         self._flat = flat
         self._first_ms = self._pairs = self._fields = None
         self.is_as_produced = True
+        self.has_unknown_wait = False
         self.timeout_s = origin.timeout_s
         names = flat[::2]
         for name in names:

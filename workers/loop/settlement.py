@@ -284,9 +284,10 @@ class _Nothing(NamedTuple):
     job: _NoDelivery
     verdict: Verdict
     run_ms: int
+    started: float
 
 
-_NOTHING = _Nothing(_NoDelivery(), ACKED, 0)
+_NOTHING = _Nothing(_NoDelivery(), ACKED, 0, -inf)
 
 
 def cut_by_proofs(batch: list[Held], shows_from: float) -> None:

@@ -2,7 +2,7 @@
 
 ::
 
-    redis://[[user]:password@]host[:port][/db]            rediss://…          unix://path
+    redis://[[user]:password@]host[:port][/db]            rediss://…          unix:///path
     redis+sentinel://[[user]:password@]h1[:26379],h2,h3/mymaster[/db]         rediss+sentinel://…
     redis+cluster://[[user]:password@]h1[:6379],h2                            rediss+cluster://…
 
@@ -20,9 +20,13 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 Host = tuple[str, int]
 
 FORMS = (
-    "Write it as redis://[[user]:password@]host:port/db, rediss://…, unix://path, "
-    "redis+sentinel://host:port,host:port/master/db or redis+cluster://host:port,host:port."
+    "Write it as redis://[[user]:password@]host:port/db, rediss://…, unix:///path, "
+    "redis+sentinel://host:port,host:port/master/db or redis+cluster://host:port,host:port, with %2F, %40, %23, %3F "
+    "and %25 for '/', '@', '#', '?' and '%' in a password."
 )
+HIDDEN = "***"
+SHARED_URL = "REDIS_URL"
+"""The variable that many programs share. Each of ours reads it when nothing else names an address."""
 
 _ALL = frozenset({"db", "username", "password", "client_name"})
 _TCP = _ALL | {"socket_keepalive"}
@@ -42,9 +46,23 @@ OPTIONS = {
 }
 """Options of an address, by its scheme."""
 
+_SECRET = frozenset({"username", "password", "ssl_password"}) | _SENTINELS
+_OF_REDIS_PY = {
+    "connection_class", "credential_provider", "decode_responses", "encoding", "encoding_errors", "parser_class",
+    "health_check_interval", "legacy_responses", "max_connections", "path", "port", "protocol", "retry",
+    "retry_on_error", "retry_on_timeout", "single_connection_client", "socket_connect_timeout", "socket_timeout",
+    "host", "ssl_validate_ocsp", "timeout",
+}  # fmt: skip
+"""More options of redis-py. Messages name these; another name is not quoted, since it may be a part of a password."""
+
 _PORT, _SENTINEL_PORT = 6379, 26379
-_DATABASE = re.compile(r"/?\d*")
-_SEVERAL_HOSTS = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]]+)(:(?P<port>\d{1,5}))?")
+_DATABASE = re.compile(r"/?\d*", re.ASCII)
+_HOST = re.compile(r"(?P<host>\[[0-9A-Za-z:.%]+\]|[\w.-]+)(:(?P<port>[0-9]{1,5}))?")
+_CONNECTION_STRING = re.compile(r"(^|,)\s*password\s*=", re.IGNORECASE)
+_OF_AZURE = re.compile(
+    r"(^|,|://)(?P<host>[a-z0-9.-]+\.(windows|azure)\.(net|com))(:(?P<port>[0-9]{1,5}))?(,|$)", re.IGNORECASE
+)
+_LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?!:KEY@|\[\[user\])[^\s'\"<>]*@", re.IGNORECASE)
 
 
 class Topology(Enum):
@@ -59,7 +77,10 @@ class Topology(Enum):
 
 
 class AddressError(ValueError):
-    """An address that cannot work. The message is a part of a sentence, and quotes nothing of a password."""
+    """An address that cannot work. The message ends a sentence, and quotes nothing of a password."""
+
+    def __init__(self, why: str, advice: str = FORMS) -> None:
+        super().__init__(f"{why}. {advice}")
 
 
 @dataclass(frozen=True)
@@ -84,23 +105,39 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Return what ``url`` means. Raises AddressError."""
+    """Return what ``url`` means; white space around it does not count. Raises AddressError."""
+    try:
+        return _parse(url.strip())
+    except AddressError:
+        if _CONNECTION_STRING.search(url):
+            raise _of_connection_string(url) from None
+        raise
+
+
+def _parse(url: str) -> Address:
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in OPTIONS:
+        raise AddressError(f"its scheme is none of {', '.join(f'{scheme}://' for scheme in OPTIONS)}")
+    if not url.isprintable():
+        raise AddressError("it holds a line break or another character that cannot be printed")
     try:
         parts = urlsplit(url)
-    except ValueError:  # it may quote a part of the password
-        raise AddressError("brackets are for IPv6 addresses; in a password they must be percent-encoded") from None
-    if parts.scheme not in OPTIONS:
-        raise AddressError(f"its scheme is none of {', '.join(f'{scheme}://' for scheme in OPTIONS)}")
-    objection = _objection_to_options(url, parts.scheme, parts.query)
-    if objection:
-        raise AddressError(objection)
-    scheme, _, kind = parts.scheme.partition("+")
+    except ValueError:  # its text may quote a part of the password
+        raise AddressError("brackets are for IPv6 addresses, and stand for nothing in a password") from None
+    protocol, _, kind = scheme.partition("+")
+    login, at, hosts = parts.netloc.rpartition("@")
+    found = _hosts_of(hosts, _SENTINEL_PORT if kind == "sentinel" else _PORT) if scheme != "unix" else ()
+    if parts.fragment or ("@" in parts.path and scheme != "unix"):
+        raise AddressError("its host is followed by an '@' or a '#'")
+    if scheme == "unix" and hosts:
+        raise AddressError("the path of a socket begins with '/'")
+    if len(found) > 1 and not kind:
+        raise AddressError("several hosts are for redis+sentinel:// and redis+cluster://")
+    query = _options_of(scheme, parts.query)
     if not kind:
         if scheme != "unix" and not _DATABASE.fullmatch(parts.path):
             raise AddressError("what follows the host is no number of a database")
         return Address(Topology.SINGLE, url, scheme == "rediss")
-    login, at, hosts = parts.netloc.rpartition("@")
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
     for_sentinels = {name.removeprefix("sentinel_"): query.pop(name) for name in sorted(_SENTINELS & query.keys())}
     master, database = _master_of(parts.path) if kind == "sentinel" else ("", parts.path.strip("/"))
     if not _DATABASE.fullmatch(database):
@@ -110,9 +147,9 @@ def parse_address(url: str) -> Address:
     options = f"?{urlencode(query)}" if query else ""
     return Address(
         Topology(kind),
-        f"{scheme}://{login}{at}placeholder/{database}{options}",
-        scheme == "rediss",
-        _hosts_of(hosts, _SENTINEL_PORT if kind == "sentinel" else _PORT),
+        f"{protocol}://{login}{at}placeholder/{database}{options}",
+        protocol == "rediss",
+        found,
         master,
         for_sentinels,
     )
@@ -125,37 +162,80 @@ def with_options(url: str, options: Mapping[str, str]) -> str:
     return f"{url}{'&' if '?' in url else '?'}{urlencode(options, quote_via=quote)}"
 
 
-def hide_password(url: str) -> str:
-    """Return ``url`` fit for logs. A password may hold ``@`` and ``/``, or stand in the query."""
-    return re.sub(r"([?&](?:ssl_|sentinel_)?password=)[^&#]*", r"\1***", re.sub(r"(://[^/@:]*:).*@", r"\1***@", url))
+def shown_address(url: str) -> str:
+    """Return ``url`` fit for messages: without its login, or nothing but its scheme if it cannot be parsed."""
+    url = url.strip()
+    scheme = url.partition("://")[0]
+    try:
+        parse_address(url)
+    except AddressError:
+        return f"{scheme}://{HIDDEN}" if scheme in OPTIONS else HIDDEN
+    parts = urlsplit(url)
+    _, at, hosts = parts.netloc.rpartition("@")
+    pairs = (pair.partition("=") for pair in parts.query.split("&"))
+    options = "&".join(
+        f"{name}={HIDDEN}" if unquote(name) in _SECRET else name + equals + value for name, equals, value in pairs
+    )
+    return f"{scheme}://{HIDDEN + at if at else ''}{hosts}{parts.path}{'?' + options if options else ''}"
 
 
-def _objection_to_options(url: str, scheme: str, query: str) -> str:
-    """Say which of an address's options cannot work, and why; nothing where they all can."""
+def _shown_option(name: str, equals: str, value: str) -> str:
+    return name + equals + (HIDDEN if unquote(name) in _SECRET else value)
+
+
+def holds_login(url: str) -> bool:
+    """Tell whether ``url`` says more than `shown_address` shows."""
+    return shown_address(url) != url
+
+
+def may_be_address(text: str) -> bool:
+    """Tell whether ``text``, which stands where something else belongs, may be an address with a password."""
+    return "@" in text or "://" in text or "password" in text.lower()
+
+
+def without_logins(text: str) -> str:
+    """Return ``text``, such as that of another library's exception, without the logins of addresses in it."""
+    return _LOGIN.sub(rf"\g<scheme>{HIDDEN}@", text)
+
+
+def _of_connection_string(text: str) -> AddressError:
+    """Say how a connection string of StackExchange.Redis, as Azure shows it, is written as an address."""
+    found = _OF_AZURE.search(text)
+    host, port = (found["host"], found["port"]) if found else ("HOST", None)
+    tls = found or re.search(r"ssl\s*=\s*true", text, re.IGNORECASE)
+    where = f"{'rediss' if tls else 'redis'}://:KEY@{host}:{port or (6380 if tls else _PORT)}/0"
+    return AddressError("it is a connection string as Azure shows it", f"Write {where}, with '/' in the key as %2F.")
+
+
+def _options_of(scheme: str, query: str) -> dict[str, str]:
+    """Return an address's options. Raises AddressError if one cannot work."""
     allowed = OPTIONS[scheme]
-    given = [name for name, _ in parse_qsl(query, keep_blank_values=True)]
-    wrong = sorted({name for name in given if name not in allowed})
-    if wrong and "@" in url.partition("?")[2]:  # nothing of a password is quoted
-        return "what follows the '?' are no options; special characters in a password must be percent-encoded"
+    given = parse_qsl(query, keep_blank_values=True)
+    names = [name for name, _ in given]
+    wrong = sorted(set(names) - allowed)
     if wrong:
-        names = ", ".join(map(repr, wrong))
-        word, verb = ("option", "is") if len(wrong) == 1 else ("options", "are")
-        return f"{word} {names} {verb} not for an address of {scheme}://, which takes {', '.join(sorted(allowed))}"
-    twice = sorted({name for name in given if given.count(name) > 1})
-    return f"option {twice[0]!r} stands there more than once" if twice else ""
+        named = _OF_REDIS_PY.union(*OPTIONS.values()).intersection(wrong)
+        which = f"{'option' if len(named) == 1 else 'options'} {', '.join(map(repr, sorted(named)))}"
+        verb = "is" if len(named) == 1 else "are"
+        what = f"{which} {verb} not" if len(named) == len(wrong) else "what follows the '?' is no option"
+        raise AddressError(f"{what} for an address of {scheme}://, which takes {', '.join(sorted(allowed))}")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise AddressError(f"option {twice[0]!r} stands there more than once")
+    return dict(given)
 
 
 def _master_of(path: str) -> tuple[str, str]:
     """Return the name of the master, and the database, from what follows the Sentinels."""
     name, _, database = path.removeprefix("/").partition("/")
-    if not name or "@" in name:  # with '@', it is the end of a password
+    if not name:
         raise AddressError("after the Sentinels' hosts comes /, and the name that they know the master by")
     return unquote(name), database
 
 
 def _hosts_of(listed: str, port: int) -> tuple[Host, ...]:
     """Read ``h1:port,h2,[::1]:port``."""
-    found = [_SEVERAL_HOSTS.fullmatch(host) for host in listed.split(",")]
+    found = [_HOST.fullmatch(host) for host in listed.split(",")]
     hosts = [(match["host"].strip("[]"), int(match["port"] or port)) for match in found if match]
     if len(hosts) < len(found) or any(not 0 < number < 65_536 for _, number in hosts):
         raise AddressError("its hosts are not host:port, separated by commas")

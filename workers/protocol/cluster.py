@@ -23,6 +23,7 @@ from workers.protocol.address import Address, Host
 from workers.protocol.meaning import NobodyYetError, NoMasterError
 from workers.protocol.sentinels import ANSWER_S, LOOK_S, BlockingFinder, Finder, LookingPool, WatchedPool
 from workers.protocol.slots import SlotTable, parse_slots
+from workers.protocol.unshared import unshared
 
 _QUESTION = ("CLUSTER", "SLOTS")
 _ABOUT_POOLS = frozenset({"connection_pool", "host", "port", "retry"})
@@ -65,7 +66,7 @@ class SlotAsker:
 
     def __init__(self, address: Address, nodes: Nodes, kwargs: Mapping[str, Any]) -> None:
         """``kwargs``: those of a connection to a node."""
-        self._kind = SSLConnection if address.tls else Connection
+        self._kind = unshared(SSLConnection if address.tls else Connection)
         self._nodes = nodes
         self._kwargs = kwargs
         self._connection: Connection | None = None

@@ -13,11 +13,13 @@ all that lie in its slot), or finds the node anew for each command.
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from queue import Empty, LifoQueue
 from typing import Any, cast
+from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 import hiredis
@@ -33,7 +35,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as BlockingRetry
 
-from workers.protocol.address import FORMS, Address, Host, Topology, hide_password, parse_address
+from workers.forks import keep_from_children
+from workers.protocol.address import SHARED_URL, Address, AddressError, Host, Topology, parse_address, shown_address
 from workers.protocol.cluster import LookingSlotPool, NodePool, SlotPool, SlotTables
 from workers.protocol.credentials import credentials_of
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
@@ -55,6 +58,7 @@ from workers.protocol.routing import RoutedClient
 from workers.protocol.sentinels import LookingPool, ManagedConnection, WatchedPool
 from workers.protocol.server import Release, release_of
 from workers.protocol.slots import slot_of
+from workers.protocol.unshared import unshared
 
 logger = logging.getLogger(__name__)
 
@@ -338,10 +342,19 @@ def _named(url: str) -> Iterator[None]:
     """Raise ConfigurationError where something in an address cannot work."""
     try:
         yield
-    except (ValueError, TypeError, RedisError) as error:
+    except AddressError as error:
+        raise ConfigurationError(f"{_source_of(url)} {shown_address(url)!r} cannot be used: {error}") from None
+    except (ValueError, TypeError, RedisError) as error:  # its text quotes values of options, and is not shown
+        options = ", ".join(repr(name) for name, _ in parse_qsl(urlsplit(url).query))
         raise ConfigurationError(
-            f"redis_url {hide_password(url)!r} cannot be used: {str(error).rstrip('.')}. {FORMS}"
-        ) from error
+            f"{_source_of(url)} {shown_address(url)!r} cannot be used: redis-py does not take the value of an option "
+            f"({options}): {type(error).__name__}. Correct it."
+        ) from None
+
+
+def _source_of(url: str) -> str:
+    """Return what to correct: the setting, or the variable that other programs may have set."""
+    return SHARED_URL if os.environ.get(SHARED_URL) == url else "redis_url"
 
 
 def read_address(url: str) -> Address:
@@ -375,6 +388,7 @@ def _improved(kind: type[AbstractConnection], topology: Topology) -> type[Abstra
     redis-py's asyncio connections pack in Python, which took a quarter of a worker's CPU time: a call that settles 64
     jobs has 460 arguments.
     """
+    kind = unshared(kind)
 
     async def connect(self: AbstractConnection) -> None:
         if isinstance(self, SSLConnection) and not self.is_connected:
@@ -454,6 +468,7 @@ def _asking(kind: type[redis.Connection], topology: Topology) -> type[redis.Conn
     """Return ``kind``, which blocks, with the same question to who answers."""
 
     def on_connect_check_health(self: redis.Connection, check_health: bool = True) -> None:
+        keep_from_children(self._sock)
         kind.on_connect_check_health(self, check_health)
         with _let_in():
             self.send_command(HELLO, check_health=False)
@@ -563,10 +578,10 @@ async def check_server(client: "Redis", url: str) -> Release:
         info: Mapping[str, Any] = await client.info("server")
     except RedisError as error:
         said = f"{in_words(error).rstrip('.?!')}. {_advice(error, url)}".rstrip()
-        raise UnreachableError(f"no usable Redis at redis_url {hide_password(url)!r}: {said}") from error
+        raise UnreachableError(f"no usable Redis at redis_url {shown_address(url)!r}: {said}") from error
     except OSError as error:
-        raise UnreachableError(f"no Redis at redis_url {hide_password(url)!r}: {error}") from error
+        raise UnreachableError(f"no Redis at redis_url {shown_address(url)!r}: {error}") from error
     release = release_of(info)
     if release.objection:
-        raise UnsupportedServerError(f"{release} at {hide_password(url)!r} {release.objection}: upgrade the server.")
+        raise UnsupportedServerError(f"{release} at {shown_address(url)!r} {release.objection}: upgrade the server.")
     return release

@@ -38,5 +38,9 @@ class InvalidFieldError(StreamReaperError):
     """A field of a job is not there, or is not what its handler reads it as. The message names field and job."""
 
 
+class HandlerExitError(StreamReaperError):
+    """A handler or a callback of the program raised SystemExit or KeyboardInterrupt, so the worker has ended."""
+
+
 class UnexpectedReplyError(StreamReaperError):
     """Redis answered something that no supported server answers."""

@@ -21,8 +21,8 @@ MANY_VERSION = 2
 MOST_ROWS = 1_000
 """Jobs that an entry may tell of; one with more is no event of ours."""
 COLUMNS = (
-    "entry", "job", "type", "delivery", "generation", "enqueued_ms", "delivered_ms", "wait_ms", "run_ms", "idle_ms",
-    "new_entry",
+    "entry", "job", "type", "delivery", "generation", "enqueued_ms", "ready_ms", "delivered_ms", "begun_ms", "run_ms",
+    "idle_ms", "new_entry",
 )  # fmt: skip
 """Facts that may differ from row to row; ``entry`` always has a column."""
 DEFAULT_JOURNAL_MAXLEN = 100_000

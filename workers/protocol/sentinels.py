@@ -26,6 +26,7 @@ from redis.retry import Retry as BlockingRetry
 
 from workers.protocol.address import Address, Host
 from workers.protocol.meaning import NobodyYetError, NoMasterError, is_failover_error
+from workers.protocol.unshared import unshared
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,9 @@ class Sentinels(asyncio_sentinel.Sentinel):
     def __init__(self, address: Address) -> None:
         options = _options(address, Retry(NoBackoff(), 0))
         super().__init__(address.hosts, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        for sentinel in self.sentinels:
+            pool = sentinel.connection_pool
+            pool.connection_class = unshared(pool.connection_class)
         self._address = address
 
     async def discover_master(self, service_name: str) -> Host:

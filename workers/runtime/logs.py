@@ -11,6 +11,7 @@ from typing import TextIO
 
 from opentelemetry import trace
 
+from workers.protocol.address import without_logins
 from workers.protocol.messages import on_one_line
 
 CONSOLE, JSON = "console", "json"
@@ -40,13 +41,13 @@ class ConsoleFormatter(logging.Formatter):
         record.message = record.getMessage()
         record.asctime = self.formatTime(record, self.datefmt)
         ids = (f"{name}={value}" for name, value in span_ids().items())
-        lines = [on_one_line(" ".join([self.formatMessage(record), *ids]))]
+        lines = [" ".join([self.formatMessage(record), *ids])]
         # Not kept in the record, as logging itself would: other handlers have formatters of their own.
         if record.exc_info:
             lines += self.formatException(record.exc_info).split("\n")
         if record.stack_info:
             lines += self.formatStack(record.stack_info).split("\n")
-        return f"\n{INDENT}".join([lines[0], *map(on_one_line, lines[1:])])
+        return f"\n{INDENT}".join(on_one_line(without_logins(line)) for line in lines)
 
 
 class JsonFormatter(logging.Formatter):
@@ -58,12 +59,12 @@ class JsonFormatter(logging.Formatter):
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": without_logins(record.getMessage()),
             "thread": record.threadName,
             **span_ids(),
         }
         if record.exc_info:
-            facts["error"] = self.formatException(record.exc_info)
+            facts["error"] = without_logins(self.formatException(record.exc_info))
         if record.stack_info:
             facts["stack"] = self.formatStack(record.stack_info)
         return json.dumps(facts)

@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 import click
 from pydantic.fields import FieldInfo
 
+from workers.protocol.address import HIDDEN, may_be_address, without_logins
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 from workers.runtime.entrance import INTERRUPTED_EXIT, has_entered
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
 from workers.runtime.printing import prepare_outputs, show, show_json
 from workers.runtime.settings import Settings
 from workers.runtime.settings_errors import bare_type, choices_of, plain
+from workers.runtime.user_code import plain_error
 
 USAGE_EXIT = 2
 """Exit code where a setting cannot work or Redis cannot be reached: somebody has to change something."""
@@ -48,14 +50,16 @@ class Program(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the words of the command line."""
         ctx.meta[_TYPED] = tuple(args)
-        return super().parse_args(ctx, args)
+        with _quoting_no_address(args):
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         machine = "--json" in ctx.meta[_TYPED]
         try:
             has_entered()
-            return super().invoke(ctx)
+            with _quoting_no_address(ctx.meta[_TYPED]):
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED_EXIT) from None
         except click.UsageError as error:
@@ -63,6 +67,19 @@ class Program(click.Group):
                 raise
             show_error(ConfigurationError(error.format_message()), machine=True)
             raise click.exceptions.Exit(USAGE_EXIT) from error
+
+
+@contextmanager
+def _quoting_no_address(typed: Sequence[str]) -> Iterator[None]:
+    """Hide what may be an address with a password: click quotes words in whose place it expects something else."""
+    try:
+        yield
+    except click.UsageError as error:
+        for word in typed:
+            if may_be_address(word):
+                message = error.message.replace(word, HIDDEN).replace(repr(word), repr(HIDDEN))
+                vars(error).update(message=message)  # Final to type checkers
+        raise
 
 
 def _speaks_json(command: click.Command) -> bool:
@@ -186,18 +203,10 @@ def errors_as_sentences() -> Iterator[None]:
     except StreamReaperError as error:
         _give_up(error)
     except BaseExceptionGroup as group:
-        ours = group.subgroup(StreamReaperError)
+        ours = plain_error(group, StreamReaperError)
         if ours is None:
             raise
-        _give_up(_first(ours))
-
-
-def _first(group: BaseExceptionGroup[StreamReaperError]) -> StreamReaperError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, StreamReaperError)
-    return error
+        _give_up(ours)
 
 
 def tell_with_error(done: Mapping[str, Any]) -> None:
@@ -215,9 +224,9 @@ def show_error(error: StreamReaperError, *, machine: bool) -> None:
         status = "unreachable" if isinstance(error, UnreachableError) else "impossible"
         command = click.get_current_context(silent=True)
         done = command.meta.get(_DONE, {}) if command else {}
-        show_json({"status": status, "error": str(error), **done})
+        show_json({"status": status, "error": without_logins(str(error)), **done})
         return
-    first, *others = map(str, error.args or [error])
+    first, *others = (without_logins(str(sentence)) for sentence in error.args or [error])
     show(f"error: {first}", *others, err=True)
 
 

@@ -10,12 +10,10 @@ from urllib.parse import parse_qsl
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from workers.protocol.address import with_options
+from workers.protocol.address import SHARED_URL, with_options
 from workers.runtime.settings import ADDRESS, Settings
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
-SHARED_URL = "REDIS_URL"
-"""The variable that many programs share. Each of ours reads it when nothing else names an address."""
 PREFIX = "REAPER_"
 """How all our variables begin, the worker's as well as the reaper's. No other program uses this prefix."""
 
@@ -46,6 +44,7 @@ class RedisSettings(Settings):
 
     redis_url: str = Field(
         default=DEFAULT_URL,
+        repr=False,
         description="Address of Redis, of its Sentinels, or of nodes of a cluster. Read from a file, its password is "
         "read again at each connect.",
     )
@@ -83,7 +82,7 @@ class RedisSettings(Settings):
         """Put into ``redis_url`` what says how to get there."""
         if not isinstance(given, dict) or not isinstance(given.get(ADDRESS, DEFAULT_URL), str):
             return given  # pydantic says so
-        url = given.get(ADDRESS, cls.model_fields[ADDRESS].default)
+        url = given.get(ADDRESS, cls.model_fields[ADDRESS].default).strip()
         scheme, _, rest = url.partition("://")
         for names, fits, which in (
             (_TLS, scheme.startswith("rediss"), "rediss://, rediss+sentinel:// or rediss+cluster://"),
@@ -95,7 +94,7 @@ class RedisSettings(Settings):
         options = {option: given[name] for name, option in (_TLS | _SENTINELS).items() if given.get(name)}
         known = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
         new = {option: value for option, value in options.items() if (option, value) not in known}
-        return {**given, ADDRESS: with_options(url, new)} if new else given
+        return {**given, ADDRESS: with_options(url, new)}
 
 
 class ProgramSettings(RedisSettings):
@@ -105,5 +104,6 @@ class ProgramSettings(RedisSettings):
     """
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix=PREFIX)
+    siblings: ClassVar[tuple[str, ...]] = ("reaper.settings:ReaperSettings", "workers.settings:WorkerSettings")
     other_env: ClassVar[frozenset[str]] = frozenset({f"{PREFIX}FAILPOINTS", f"{PREFIX}CONFIG"})
     other_prefixes: ClassVar[tuple[str, ...]] = (f"{PREFIX}PIPELINE_",)

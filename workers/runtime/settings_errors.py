@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from workers.protocol.address import may_be_address
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a sentence about an unknown name: a suggestion, or the list."""
@@ -40,7 +42,10 @@ def _sentence(kind: type[BaseModel], problem: ErrorDetails, sources: Mapping[str
         return f"setting {name!r}{where} is missing: add {path[-1]} {table}."
     advice = message if problem["type"] == "value_error" or field is None else f"write {_expected(path, field)}"
     suggestion = _suggestion(problem.get("input"), field)
-    return f"setting {name!r}{where} cannot be {shown(problem.get('input'))}: {advice}{suggestion or '.'}"
+    given = shown(problem.get("input"))
+    if field is None or not field.repr or may_be_address(given):
+        given = "used as it is"
+    return f"setting {name!r}{where} cannot be {given}: {advice}{suggestion or '.'}"
 
 
 def _find(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[type[BaseModel], FieldInfo | None]:

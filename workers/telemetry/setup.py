@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 
+from workers.protocol.address import without_logins
 from workers.protocol.errors import ConfigurationError
 from workers.telemetry.environment import is_wanted
 
@@ -49,8 +50,9 @@ def _of_environment(error: ValueError) -> ConfigurationError:
     """Return what to say of OpenTelemetry's own error, of a value in the environment which it may not name."""
     known = {name: value for name, value in sorted(os.environ.items()) if name.startswith("OTEL_") and value}
     words = set(re.findall(r"[^\s'\"]+", str(error)))
-    meant = [f"{name}={value}" for name, value in known.items() if words & {name, value}]
-    return ConfigurationError(f"telemetry cannot be set up: {str(error).rstrip('.')} ({', '.join(meant or known)}).")
+    meant = [name for name, value in known.items() if words & {name, value}]
+    told = without_logins(str(error)).rstrip(".")
+    return ConfigurationError(f"telemetry cannot be set up: {told} ({', '.join(meant or known)}).")
 
 
 def _in_bounded_time(closes: Sequence[Callable[[], object]]) -> None:

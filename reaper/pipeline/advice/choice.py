@@ -76,7 +76,7 @@ def advise(record: GroupRecord, weights: Weights, *, intervals: bool = True) -> 
         curve=tuple(fair.cost(ms, basis.crashes()) for ms in _curve(record, weights, held, best.timeout_ms)),
         rules={name: fair.cost(ms, basis.crashes()) for name, ms in rules.items() if ms},
         drift=change,
-        notes=tuple(_notes(record, basis, verdict, change)),
+        notes=(*_floor(record, weights, timeout_ms), *_notes(record, basis, verdict, change)),
     )
 
 
@@ -135,6 +135,16 @@ def _curve(record: GroupRecord, weights: Weights, held: Histogram, timeout_ms: i
     highest = 4 * max(timeout_ms, held.longest_ms if bare else 0)
     for number in range(math.ceil(math.log2(highest / low) * POINTS_PER_OCTAVE) + 1):
         yield round(low * 2 ** (number / POINTS_PER_OCTAVE))
+
+
+def _floor(record: GroupRecord, weights: Weights, timeout_ms: float) -> Iterator[str]:
+    """Say why a shorter timeout is not advised, although its cost in the table is lower."""
+    if record.workers is Workers.EXTENDING and timeout_ms <= weights.floor_ms:
+        yield (
+            f"{weights.floor_ms / 1000:g} s is the floor, 1.5 times --pause ({weights.pause_ms / 1000:g} s). With less "
+            "a worker that is silent for that long loses its jobs. Shorter timeouts look cheaper in the table because "
+            "the journal does not show silences that cost nothing so far"
+        )
 
 
 def _notes(record: GroupRecord, basis: _Basis, verdict: Verdict, change: float | None) -> Iterator[str]:

@@ -14,6 +14,8 @@ KIND = (*GROUP, "type")
 
 WAIT, RUN, HELD, SKEWED = "wait", "run", "held", "skewed"
 
+_CLOCKS_DIFFER_MS = 60_000
+"""A worker follows the server's clock with an error of one round trip; more than this is a clock that was set."""
 _AGES = "array<array<bigint>>"
 
 
@@ -27,7 +29,7 @@ def duration_tally(events: DataFrame, part_ms: int) -> DataFrame:
     """
     acked, held = named(EventName.ACKED), ~named(EventName.HANDED_BACK)
     held_ms = F.greatest(at_ms() - F.col("delivered_ms"), F.col("run_ms"))
-    told = (F.when(acked, F.col("wait_ms")), F.when(acked, F.col("run_ms")), F.when(held, held_ms))
+    told = (F.when(acked, _wait_ms()), F.when(acked, F.col("run_ms")), F.when(held, held_ms))
     is_skewed = reduce(Column.__or__, (holds(~is_duration(ms)) for ms in told))
     wait, run, held_for = (F.when(is_duration(ms), ms) for ms in told)
     measured = events.where(is_settlement() & F.col("group").isNotNull()).select(
@@ -44,6 +46,12 @@ def duration_tally(events: DataFrame, part_ms: int) -> DataFrame:
         ),
     )
     return tally(measured, [*KIND, "mode", "measure", "part"], "ms")
+
+
+def _wait_ms() -> Column:
+    """Return how long a delivery waited from when it could be read; two clocks that differ a little make no skew."""
+    wait_ms = F.col("delivered_ms") - F.col("ready_ms")
+    return F.when(wait_ms.between(-_CLOCKS_DIFFER_MS, 0), 0).otherwise(wait_ms)
 
 
 def _measure(name: str, ms: Column, part: Column | None = None) -> Column:

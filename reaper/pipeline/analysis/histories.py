@@ -19,6 +19,7 @@ from reaper.pipeline.analysis.columns import (
     at_ms,
     holds,
     is_completion,
+    is_settlement,
     is_stall,
     named,
     true_delivery,
@@ -26,13 +27,15 @@ from reaper.pipeline.analysis.columns import (
 from workers.protocol.events import EventName
 
 JOB_HASH = "job_hash"
+IN_ORDER = ("generation", "delivery", "delivered_ms", "started_ms", "entry")
+"""Order of a job's deliveries. A settlement may come after those of later deliveries, so its time says nothing."""
 _OF_NO_DELIVERY = (EventName.REDRIVEN, EventName.LOST_PAYLOAD, EventName.LOST_DELIVERY)
 """They name an entry, and are no part of what became of a delivery by those who had it."""
 _ODD = 2**32
 
 _TOLD = (
     *JOB, "at", "seq", "event", "entry", "new_entry", "delivery", "generation", "consumer", "mode", "reason", "verb",
-    "type", "counts", "delivered_ms", "run_ms", "idle_ms", "visibility_ms", "due_ms",
+    "type", "counts", "delivered_ms", "begun_ms", "run_ms", "idle_ms", "visibility_ms", "due_ms",
 )  # fmt: skip
 
 
@@ -58,9 +61,9 @@ def histories(events: DataFrame, troubled: DataFrame) -> DataFrame:
 def deliveries(histories: DataFrame) -> DataFrame:
     """Return one row for each delivery of which the journal tells.
 
-    Columns: `DELIVERY`; ``seen_ms``, when it was first heard of; ``started_ms``, null where it was never started, as
-    far as the journal tells; ``run_ms``; ``completed``, its work was done; ``acked``, and that counted; ``acks``, how
-    often; ``refused``, somebody else had the job when its worker settled; ``stalled_ms``, when it was taken for dead;
+    Columns: `DELIVERY`; ``delivered_ms``, when it was first heard of; ``started_ms``, null where it was never started,
+    as far as the journal tells; ``run_ms``; ``completed``, its work was done; ``acked``, and that counted; ``acks``,
+    how often; ``settled``, its worker settled it, in time or late; ``stalled_ms``, when it was taken for dead;
     ``idle_ms`` and ``visibility_ms`` of that moment; ``adopted``; ``failed``, ``retried``, ``handed_back``: its worker
     gave it back; ``dead_lettered``; and ``next_started_ms``, when the job was started after it.
     """
@@ -91,7 +94,7 @@ def _about_deliveries(histories: DataFrame) -> DataFrame:
 
 
 _MARKS = (
-    "completed", "acked", "refused", "adopted", "failed", "retried", "handed_back", "dead_lettered", "waited",
+    "completed", "acked", "settled", "adopted", "failed", "retried", "handed_back", "dead_lettered", "waited",
 )  # fmt: skip
 """What events say of a delivery, one bit each: aggregated at once, they cost a tenth of as many columns."""
 
@@ -101,13 +104,13 @@ def _marks() -> Column:
     conditions = (
         is_completion(),
         named(EventName.ACKED),
-        named(EventName.REFUSED),
+        is_settlement(),
         is_stall() & (F.col("mode") == MODE_ADOPT),
         named(EventName.NACKED) & ~is_uncounted,
         named(EventName.NACKED) & is_uncounted,
         named(EventName.HANDED_BACK),
         named(EventName.DEAD_LETTERED),
-        named(EventName.DELIVERED) | _never_ran(),
+        named(EventName.DELIVERED) | (is_settlement() & F.col("begun_ms").isNull()),
     )
     bits = (F.when(holds(condition), F.lit(1 << place)).otherwise(0) for place, condition in enumerate(conditions))
     return reduce(Column.bitwiseOR, bits)
@@ -123,34 +126,23 @@ def _by_delivery(about: DataFrame) -> DataFrame:
     found = about.groupBy(*DELIVERY).agg(
         F.bit_or("marks").alias("marks"),
         F.min(delivered_ms).alias("delivered_ms"),
-        F.min(F.when(named(EventName.STARTED), at).when(ran & ~_never_ran(), at - F.col("run_ms"))).alias("_begun_ms"),
+        F.min(F.coalesce("begun_ms", F.when(named(EventName.STARTED), at))).alias("_begun_ms"),
         F.max(F.when(ran, F.col("run_ms"))).alias("run_ms"),
         F.count_if(named(EventName.ACKED)).alias("acks"),
         F.min(F.when(stalled, at)).alias("stalled_ms"),
         F.max(F.when(stalled, F.col("idle_ms"))).alias("idle_ms"),
         F.max(F.when(stalled, F.col("visibility_ms"))).alias("visibility_ms"),
     )
-    # Where deliveries are journalled one by one, one without `started` waited in its worker until the end. Where they
-    # are not, a stalled one is taken for started: most were, and nobody can tell.
+    # If deliveries are journaled one by one, one without `started` waited in its worker until the end. If they are not,
+    # a stalled one counts as started, because most were and the journal does not tell.
     assumed = F.when(~_marked("waited"), F.col("delivered_ms"))
-    # What is told of its begin is never early: an event is written after it, and a settlement after the end of the run.
-    started_ms = F.coalesce("_begun_ms", assumed)
-    return found.withColumn("started_ms", started_ms).select(
+    return found.withColumn("started_ms", F.coalesce("_begun_ms", assumed)).select(
         *DELIVERY,
-        F.coalesce("started_ms", "delivered_ms").alias("seen_ms"),
-        *("started_ms", "run_ms", "acks", "stalled_ms", "idle_ms", "visibility_ms"),
+        *("delivered_ms", "started_ms", "run_ms", "acks", "stalled_ms", "idle_ms", "visibility_ms"),
         *(_marked(name).alias(name) for name in _MARKS if name != "waited"),
     )
 
 
-def _never_ran() -> Column:
-    """Tell of a settlement whether its job was handed back before it began: that takes no time at all."""
-    handed_back = named(EventName.HANDED_BACK) | (named(EventName.REFUSED) & holds(F.col("verb") == "hand_back"))
-    return handed_back & (F.col("run_ms") == 0)
-
-
 def _with_next_start(found: DataFrame) -> DataFrame:
-    later = (
-        Window.partitionBy(*JOB).orderBy("generation", "seen_ms", "delivery").rowsBetween(1, Window.unboundedFollowing)
-    )
+    later = Window.partitionBy(*JOB).orderBy(*IN_ORDER).rowsBetween(1, Window.unboundedFollowing)
     return found.withColumn("next_started_ms", F.min("started_ms").over(later))

@@ -7,6 +7,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from reaper.pipeline.analysis.columns import BY_HASH, GROUP, JOB, at_ms, named
+from reaper.pipeline.analysis.histories import IN_ORDER
 from workers.protocol.events import EventName
 
 RELEASES = (
@@ -19,7 +20,7 @@ RELEASES = (
 """Events after which a job has to be run again."""
 ENDS = (EventName.ACKED, EventName.DEAD_LETTERED, EventName.LOST_PAYLOAD)
 
-_BEFORE = ("generation", "acked", "refused", "run_ms", "stalled_ms", "idle_ms", "visibility_ms", "adopted", "failed",
+_BEFORE = ("generation", "settled", "run_ms", "stalled_ms", "idle_ms", "visibility_ms", "adopted", "failed",
            "retried", "handed_back")  # fmt: skip
 
 
@@ -33,7 +34,7 @@ def second_starts(deliveries: DataFrame) -> DataFrame:
     ``failed`` the handler failed; ``retried`` the same, uncounted; ``handed_back`` at a shutdown; ``redriven`` by an
     operator; ``unexplained`` none of these.
     """
-    of_job = Window.partitionBy(*JOB).orderBy("generation", "started_ms", "delivery")
+    of_job = Window.partitionBy(*JOB).orderBy(*IN_ORDER)
     started = deliveries.where(F.col("started_ms").isNotNull())
     before = {f"before_{name}": F.lag(name).over(of_job) for name in _BEFORE}
     numbered = started.withColumns({"start": F.row_number().over(of_job), **before})
@@ -51,8 +52,8 @@ def _cause() -> Column:
     return (
         F.when(before("generation") < F.col("generation"), "redriven")
         .when(is_early, "early_recovery")
-        .when(stalled & before("refused") & (before("run_ms") >= before("visibility_ms")), "slow")
-        .when(stalled & before("refused"), "late_settlement")
+        .when(stalled & before("settled") & (before("run_ms") >= before("visibility_ms")), "slow")
+        .when(stalled & before("settled"), "late_settlement")
         .when(stalled & before("adopted"), "restart")
         .when(stalled, "crash")
         .when(before("failed"), "failed")

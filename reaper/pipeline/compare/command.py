@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 DEFAULT_OUTPUT = "comparison.html"
 MOST_TURNS = 1_000
-_COMPANY = (".json", ".md", ".svg")
+_COMPANY = (".json", ".md")
 
 _HELP = f"""Play the same drill once for each way to recover, and say which is the better one for what.
 
 Every drill has the same trace, seed, and faults at the same moments, and runs on a Redis of its own kind. The journals
-are then read on Spark. The page (--output) gets company: the same name with .json (all figures), .md and .svg.
+are then read on Spark. The page (--output) gets company: the same name with .json (all figures) and .md.
 Exit code 0 it was played, whoever won; 2 not possible.
 
 \b
@@ -199,18 +199,14 @@ def _company(output: OutputFile) -> dict[str, OutputFile]:
     """Return the files beside the page, by suffix. Raises ConfigurationError."""
     if output.path.suffix in _COMPANY:
         raise ConfigurationError(
-            f"--output {output}: the page is HTML; its figures are written beside it, as .json, .md and .svg."
+            f"--output {output}: the page is HTML; its figures are written beside it, as .json and .md."
         )
     return {suffix: output.beside(suffix) for suffix in _COMPANY}
 
 
 def _write(comparison: "Comparison", output: OutputFile, company: dict[str, OutputFile]) -> None:
-    from reaper.pipeline.compare.chart import standalone, waits
     from reaper.pipeline.compare.page import write_markdown, write_page
 
-    svg = waits(comparison.found, comparison.modes)
     output.write(write_page(comparison))
     company[".json"].write(json.dumps(comparison.as_json(), indent=1) + "\n")
-    company[".md"].write(write_markdown(comparison, company[".svg"].path.name if svg else ""))
-    if svg:
-        company[".svg"].write(standalone(svg) + "\n")
+    company[".md"].write(write_markdown(comparison))

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reaper.drill.executions import Cause
-from reaper.drill.faults import FaultKind
 from reaper.pipeline.compare.figures import FIGURES, Table, measure
 from reaper.pipeline.compare.play import Drills, Plan, Played
 from reaper.pipeline.compare.scenarios import Scenario
@@ -80,7 +79,7 @@ def conclude(drills: Drills, told: Told, made_at: str) -> Comparison:
             Found(
                 scenario,
                 table,
-                judge(table, plan.modes),
+                judge(table, plan.modes, restarts=scenario.restarts),
                 tuple(dict.fromkeys((*_remarks(here), *_second_opinions(here, told)))),
                 {mode: turns for mode, turns in journals.items() if turns},
             )
@@ -137,7 +136,4 @@ def _remarks(played: Sequence[Played]) -> list[str]:
             instead = f", {left_out['played']} was played instead" if left_out["played"] else ""
             remarks.append(f"{one.mode}: {left_out['asked']} was left out ({left_out['why']}){instead}.")
         remarks += [f"{one.mode}: {objection}." for objection in one.report["objections"]]
-        killed = [fault for fault in one.report["faults"] if fault["kind"].startswith(FaultKind.KILL_WORKER)]
-        if killed and not sum(fault["in_flight"] for fault in killed):
-            remarks.append(f"{one.mode}: the killed workers held no job.")
     return remarks

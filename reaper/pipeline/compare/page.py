@@ -74,7 +74,7 @@ def write_page(comparison: Comparison) -> str:
 <main>
 <section><h2>What the numbers say</h2>
 <ul>{summary}</ul>
-{html.figure(waits(comparison.found, comparison.modes))}
+{waits(comparison.found, comparison.modes)}
 </section>
 {sections}
 </main>
@@ -131,11 +131,9 @@ def _journals(found: Found) -> list[Markup]:
 # ---- Markdown
 
 
-def write_markdown(comparison: Comparison, chart: str = "") -> str:
-    """Return the tables and what they say as Markdown. ``chart`` is the name of the chart's file."""
+def write_markdown(comparison: Comparison) -> str:
+    """Return the tables and the verdicts as Markdown."""
     lines = [_about(comparison), "", *(f"- {line}" for line in comparison.overall), ""]
-    if chart:
-        lines += [f"![How long jobs waited after each fault, by mode]({chart})", ""]
     for found in comparison.found:
         lines += _markdown_of(found, comparison.modes)
     return "\n".join(lines)

@@ -42,6 +42,8 @@ class Scenario:
     """As `reaper drill` reads them."""
     options: tuple[str, ...] = ()
     """More options of the drill."""
+    restarts: bool = True
+    """Its faults interrupt jobs, which have to start again. If none does, the scenario has tested nothing."""
 
     @property
     def words(self) -> list[str]:
@@ -69,28 +71,36 @@ IDLE = Scenario(
     "Nothing to do",
     (),
     ("--idle", str(IDLE_S), "--visibility-timeout", "30", "--lease-ttl", "10", "--scan-interval", "1"),
+    restarts=False,
 )
 """What it costs to wait, with the timeouts that people deploy; one job ends it."""
 
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("one-crash", "One worker crashes", ("kill-workers:1@4",)),
+        Scenario("one-crash", "One worker crashes", ("kill-worker@4",)),
         Scenario(
             "half-the-pool",
             "Half the pool crashes at once, with 10,000 jobs in flight",
             ("long-jobs:10000@1+4", "kill-workers:half@4"),
             ("--concurrency", "2500", "--visibility-timeout", "5"),
         ),
-        Scenario("slow-but-alive", "Jobs that take three visibility timeouts, and live", ("long-jobs:20@2+6",)),
+        Scenario(
+            "slow-but-alive",
+            "Jobs that take three visibility timeouts, and live",
+            ("long-jobs:20@2+6",),
+            restarts=False,
+        ),
         Scenario("poison", "A poison job among bystanders", ("poison@4",)),
         Scenario(
-            "leader-and-workers", "The leader dies with half the workers", ("kill-leader@4", "kill-workers:half@4")
+            "leader-and-workers",
+            "The leader dies with half the workers",
+            ("long-jobs:40@3+2", "kill-leader@4", "kill-workers:half@4"),
         ),
         Scenario(
-            "no-reaper", "No reaper is alive for 20 s, and a worker crashes", ("kill-reapers@3+20", "kill-workers:1@4")
+            "no-reaper", "No reaper is alive for 20 s, and a worker crashes", ("kill-reapers@3+20", "kill-worker@4")
         ),
-        Scenario("redis-pause", "Redis stands still for 10 s", ("pause-redis@4+10",)),
+        Scenario("redis-pause", "Redis stands still for 10 s", ("pause-redis@4+10",), restarts=False),
         IDLE,
     )
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from reaper.pipeline.compare.figures import COUNTS_OF_JOBS, FIGURES, Figure, Kind, Measured, Table
 
+_HARMS = frozenset(figure.name for figure in FIGURES if figure.kind is Kind.SAFETY)
 RELATIVE = 0.1
 """Differences up to a tenth are no difference."""
 
@@ -25,16 +26,35 @@ class Verdict:
     """The figures that told them apart, and what speaks for the others."""
     had_faults: bool = True
     """There was something to recover from; else only the cost can be compared."""
+    untested: tuple[str, ...] = ()
+    """The modes in which no job started again although the scenario is about that. Then there is no other verdict."""
 
 
-def judge(table: Table, modes: Sequence[str]) -> Verdict:
-    """Judge the modes of a scenario by its figures."""
+def judge(table: Table, modes: Sequence[str], *, restarts: bool = False) -> Verdict:
+    """Judge the modes of a scenario by its figures. ``restarts``: jobs have to start again in every turn."""
     modes = [mode for mode in modes if any(mode in row for row in table.values())]
+    untested = tuple(mode for mode in modes if restarts and not _was_hit(table, mode))
+    if untested:
+        return Verdict((), (), (_untested(untested),), untested=untested)
     best, reasons = _sieve(table, modes, (Kind.SAFETY, Kind.SPEED))
     cheapest, costs = _sieve(table, best, (Kind.COST,))
     others = [sentence for mode in modes for sentence in _in_favour(table, mode, best)]
     had_faults = any(figure.kind in (Kind.SAFETY, Kind.SPEED) and figure.name in table for figure in FIGURES)
     return Verdict(tuple(best), tuple(cheapest), (*reasons, *_forgiven(table, best), *costs, *others), had_faults)
+
+
+def _was_hit(table: Table, mode: str) -> bool:
+    """Return whether the faults interrupted a job in every turn: it started again, or came to harm."""
+    harmed = [row[mode].value for name, row in table.items() if name in _HARMS and mode in row]
+    restarted = table.get("second_starts", {}).get(mode)
+    return any(harmed) or (restarted is not None and restarted.low > 0)
+
+
+def _untested(modes: Sequence[str]) -> str:
+    return (
+        f"No job started again with {' and '.join(modes)} in at least one turn, so the scenario did not test recovery. "
+        "Play it with a longer trace, or with --fault-at at a moment when jobs are in flight."
+    )
 
 
 def _sieve(table: Table, modes: Sequence[str], kinds: Sequence[Kind]) -> tuple[list[str], list[str]]:
@@ -123,6 +143,8 @@ def write_all(figure: Figure, measured: Measured) -> str:
 
 def headline(verdict: Verdict, modes: Sequence[str]) -> str:
     """Say in a few words which is the better one."""
+    if verdict.untested:
+        return "Not tested"
     cheaper = f"{' and '.join(verdict.cheapest)} at less cost" if set(verdict.cheapest) != set(verdict.best) else ""
     if not verdict.had_faults:
         return cheaper or "All cost the same"
@@ -133,16 +155,18 @@ def headline(verdict: Verdict, modes: Sequence[str]) -> str:
 
 def overall(verdicts: Mapping[str, Verdict], titles: Mapping[str, str], modes: Sequence[str]) -> list[str]:
     """Say for which situations each mode is the better one."""
+    judged = {name: verdict for name, verdict in verdicts.items() if not verdict.untested}
     lines = []
-    for mode in modes:
+    for mode in modes if judged else ():
         situations: dict[str, list[str]] = {}
-        for name, verdict in verdicts.items():
+        for name, verdict in judged.items():
             if standing := _standing(verdict, mode):
                 situations.setdefault(standing, []).append(titles[name])
         lines += [f"{mode} {standing}: {'; '.join(situations[standing])}." for standing in sorted(situations)]
         if not situations:
             lines.append(f"{mode} is the better one nowhere here.")
-    return lines
+    untested = [titles[name] for name in verdicts if name not in judged]
+    return [*lines, f"Not tested: {'; '.join(untested)}."] if untested else lines
 
 
 def _standing(verdict: Verdict, mode: str) -> str:

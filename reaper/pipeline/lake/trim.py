@@ -15,7 +15,7 @@ from redis.exceptions import RedisError, ResponseError
 from reaper.pipeline.lake.history import check_history
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.settings import PipelineSettings
-from workers.protocol.address import hide_password
+from workers.protocol.address import shown_address
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.meaning import Meaning, meaning_of
@@ -61,7 +61,7 @@ async def trim(settings: PipelineSettings, layout: Layout, *, url: str, dead_let
     except RedisError as error:
         denied = meaning_of(error) is Meaning.DENIED
         advice = f" (trim needs {' '.join(RIGHTS)} beside what ingestion needs)" if denied else ""
-        raise UnreachableError(f"Redis at {hide_password(url)!r} failed: {error}{advice}") from error
+        raise UnreachableError(f"Redis at {shown_address(url)!r} failed: {error}{advice}") from error
     finally:
         await client.aclose()
 
@@ -88,9 +88,9 @@ def threshold(ingested: EntryId, now_ms: int, margin: timedelta) -> EntryId:
 def _check_source(layout: Layout, url: str) -> None:
     """Streams have the same names in many places: trim only where the lake was filled from."""
     source = json.loads(layout.source.read_text())["redis"]
-    if source and source != hide_password(url):
+    if source and source != shown_address(url):
         raise ConfigurationError(
-            f"the lake {layout.root} is filled from {source}, not from {hide_password(url)}: give the address that "
+            f"the lake {layout.root} is filled from {source}, not from {shown_address(url)}: give the address that "
             "`reaper pipeline ingest` uses."
         )
 

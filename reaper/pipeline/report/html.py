@@ -1,5 +1,6 @@
-"""The few pieces of HTML that the page is made of. Everything from outside is escaped here."""
+"""The few pieces of HTML that the pages are made of. Everything from outside is escaped here."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -8,7 +9,12 @@ from typing import Any
 Row = Mapping[str, Any]
 
 LONGEST = 400
-"""Signs of what a cell shows: names and words from outside may have any length. The JSON file has all of it."""
+"""Characters that a cell shows: names and texts from outside may have any length. The JSON file holds all of it."""
+WIDE = 4
+"""Columns from which on a phone shows each row of a table as a card."""
+_SHORT, _PIECE = 14, 24
+"""Characters of a word that stays in one line, and of a piece of a longer one."""
+_PIECES = re.compile(rf"[^/:._@-]{{1,{_PIECE}}}[/:._@-]?|[/:._@-]", re.DOTALL)
 
 
 class Markup(str):
@@ -27,12 +33,12 @@ class Column:
 
 
 def text(title: str, cell: Callable[[Row], str]) -> Column:
-    """A column of words."""
+    """Return a column of words."""
     return Column(title, cell)
 
 
 def number(title: str, cell: Callable[[Row], str]) -> Column:
-    """A column of numbers, set flush right."""
+    """Return a column of numbers, set flush right."""
     return Column(title, cell, is_number=True)
 
 
@@ -41,8 +47,17 @@ def shown(value: str) -> str:
     return value if isinstance(value, Markup) else escape(str(value))
 
 
+def breakable(words: str) -> Markup:
+    """Escape words, and let a long name break after its separators instead of anywhere."""
+    return Markup(" ".join(map(_breakable, words.split(" "))))
+
+
+def _breakable(word: str) -> str:
+    return escape(word) if len(word) <= _SHORT else "<wbr>".join(map(escape, _PIECES.findall(word)))
+
+
 def table(columns: Sequence[Column], rows: Sequence[Row], *, caption: str = "", most: int = 40) -> Markup:
-    """Return a table of the first ``most`` rows that says how many are left out; nothing where there is no row."""
+    """Return a table of the first ``most`` rows that says how many are left out; nothing if there is no row."""
     if not rows:
         return Markup("")
     left_out = len(rows) - most
@@ -51,18 +66,24 @@ def table(columns: Sequence[Column], rows: Sequence[Row], *, caption: str = "", 
     head = "".join(f"<th{_class(column)}>{escape(column.title)}</th>" for column in columns)
     body = "\n".join(_line(columns, row) for row in rows[:most])
     heading = f"<caption>{escape(title)}</caption>" if title else ""
+    wide = ' class="wide"' if len(columns) >= WIDE else ""
     return Markup(
-        f'<div class="table"><table>{heading}<thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+        f'<div class="table"><table{wide}>{heading}<thead><tr>{head}</tr></thead><tbody>\n{body}\n'
+        "</tbody></table></div>"
     )
 
 
 def _line(columns: Sequence[Column], row: Row) -> str:
-    cells = ((column, column.cell(row)) for column in columns)
-    return "<tr>" + "".join(f"<td{_class(column)}>{shown(_cut(words))}</td>" for column, words in cells) + "</tr>"
+    return f"<tr>{''.join(_cell(column, column.cell(row)) for column in columns)}</tr>"
+
+
+def _cell(column: Column, words: str) -> str:
+    content = words if isinstance(words, Markup) else escape(words) if column.is_number else breakable(_cut(words))
+    return f'<td{_class(column)} data-label="{escape(column.title)}">{content}</td>'
 
 
 def _cut(words: str) -> str:
-    return words if isinstance(words, Markup) or len(words) <= LONGEST else f"{words[:LONGEST]}…"
+    return words if len(words) <= LONGEST else f"{words[:LONGEST]}…"
 
 
 def _class(column: Column) -> str:
@@ -76,35 +97,33 @@ def paragraph(sentence: str) -> Markup:
 
 def heading(title: str) -> Markup:
     """Return a heading within a section."""
-    return Markup(f"<h3>{escape(title)}</h3>")
+    return Markup(f"<h3>{breakable(title)}</h3>")
 
 
 def code(words: str) -> Markup:
-    """Return something that is typed or read by a machine."""
-    return Markup(f"<code>{escape(words)}</code>")
-
-
-def key(words: str) -> Markup:
-    """Return a name that machines have given, cut to what a cell shows."""
-    return code(_cut(words))
+    """Return a name or a command, cut to what a cell shows."""
+    return Markup(f"<code>{breakable(_cut(words))}</code>")
 
 
 def block(words: str) -> Markup:
-    """Return lines that are typed or read by a machine."""
+    """Return lines that people copy."""
     return Markup(f"<pre><code>{escape(words)}</code></pre>")
 
 
-def figure(svg: str) -> Markup:
-    """Return a chart."""
-    return Markup(f"<figure>{svg}</figure>")
+def figure(panels: Iterable[str], legend: Sequence[str] = ()) -> Markup:
+    """Return a chart of one or more panels (SVG), and which color stands for what."""
+    names = "".join(f'<span class="s{n}">{breakable(name)}</span>' for n, name in enumerate(legend, start=1))
+    caption = f"<figcaption>{names}</figcaption>" if names else ""
+    return Markup(f'<figure><div class="panels">{"".join(panels)}</div>{caption}</figure>')
 
 
 def section(name: str, title: str, parts: Iterable[str]) -> Markup:
-    """Return a section of the page; ``name`` is what links point at."""
+    """Return a section of the page; ``name`` is the target of links."""
     content = "\n".join(part for part in map(shown, parts) if part)
     return Markup(f'<section id="{escape(name)}">\n<h2>{escape(title)}</h2>\n{content}\n</section>')
 
 
-def tile(value: str, label: str, tone: str = "") -> Markup:
-    """Return a figure that is seen at once. ``tone``: good, warn, bad or none."""
-    return Markup(f'<div class="tile {tone}"><b>{shown(value)}</b><span>{escape(label)}</span></div>')
+def tile(value: str, label: str, tone: str = "", hint: str = "") -> Markup:
+    """Return a figure that people see at once. ``tone``: good, warn, bad or none."""
+    more = f"<small>{escape(hint)}</small>" if hint else ""
+    return Markup(f'<div class="tile {tone}"><b>{shown(value)}</b><span>{escape(label)}</span>{more}</div>')

@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 
 from reaper.pipeline.report.findings import Findings
 from reaper.pipeline.report.live_check import Place, locate, open_jobs
-from workers.protocol.address import hide_password
+from workers.protocol.address import shown_address
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import UnreachableError
 
@@ -26,7 +26,7 @@ async def look_for_unsettled(findings: Findings, redis_url: str) -> dict[str, An
         await check_server(client, redis_url)
         places = await locate(client, jobs, ingested_ms)
     except RedisError as error:
-        raise UnreachableError(f"Redis at {hide_password(redis_url)!r} failed: {error}") from error
+        raise UnreachableError(f"Redis at {shown_address(redis_url)!r} failed: {error}") from error
     finally:
         await client.aclose()
     counted = Counter(places.values())

@@ -1,6 +1,5 @@
 """The sections of the page: what each answers, in a sentence, a chart and a table. Pure."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 from reaper.pipeline.analysis.dead_letters import redrive_command
@@ -9,9 +8,7 @@ from reaper.pipeline.report.findings import Findings, Row
 from reaper.pipeline.report.html import (
     Column,
     Markup,
-    figure,
     heading,
-    key,
     number,
     paragraph,
     section,
@@ -86,12 +83,15 @@ def glance(findings: Findings) -> Markup:
         tile(words.duration(worst), "worst p99 overshoot of a group"),
         tile(words.count(early), "recovered too early", "bad" if early else "good"),
         tile(words.count(starts - wanted), "second starts after stalls"),
-        tile(words.count(twice), "duplicates: work done twice", "warn" if twice else "good"),
+        tile(words.count(twice), "known duplicates", "warn" if twice else "", UNSEEN),
         _lost_tile(findings),
         tile(words.count(findings.total("event_counts", "n", event="dead_lettered")), "dead letters"),
     ]
     return Markup(f'<div class="tiles">{"".join(tiles)}</div>{_doubts(findings)}')
 
+
+UNSEEN = "Work that a worker did and could not report before it died is not in the journal."
+"""Why there may be more duplicates than the journal shows."""
 
 _PUT_ASIDE = {
     "instant": "events that claim to be from before 2018, or later than a day after this report was made",
@@ -170,11 +170,7 @@ def recovery(findings: Findings) -> Markup:
                 "Overshoot is how long a delivery lay there after its visibility timeout had passed. The wait is from "
                 "the recovery until the job was started again; suspects wait by intention: they run one at a time."
             ),
-            figure(
-                charts.distributions(
-                    "recovery", panels, lambda row: f"{words.pair(row)} ({words.brief(str(row['mode']))})"
-                )
-            ),
+            charts.distributions("recovery", panels, _recovered_by),
             table(columns, _overshoots(findings), caption="Overshoot"),
             table(columns, waits, caption="Wait until the second start"),
             _early(counts),
@@ -182,7 +178,7 @@ def recovery(findings: Findings) -> Markup:
     )
 
 
-def _recovered_by(row: Row) -> str:
+def _recovered_by(row: html.Row) -> str:
     return f"{words.pair(row)} ({words.brief(str(row['mode']))})"
 
 
@@ -203,9 +199,6 @@ def _early(counts: Sequence[Row]) -> Markup:
 def integrity(findings: Findings) -> Markup:
     """What ran twice, was refused, or is not settled."""
     starts = findings.tables["second_starts"]
-    bars: dict[str, Counter[str]] = {}
-    for row in starts:
-        bars.setdefault(words.pair(row), Counter())[row["cause"]] += row["starts"]
     causes = sorted({row["cause"] for row in starts}, key=list(CAUSES).index)
     meanings = [{"cause": cause, "meaning": CAUSES[cause]} for cause in causes]
     done = findings.tables["deliveries_until_done"]
@@ -217,7 +210,6 @@ def integrity(findings: Findings) -> Markup:
                 "A second start is a job that was started again. A duplicate is a job whose work was completed twice: "
                 "the first worker's settlement was refused, since somebody else had the job by then."
             ),
-            figure(charts.stacked_bars("second-starts", "Second starts by cause", bars)) if bars else Markup(""),
             table([GROUP, CAUSE, _n("second starts", "starts"), JOBS], starts, caption="Second starts"),
             table([CAUSE, text("meaning", lambda row: row["meaning"])], meanings),
             table([GROUP, CAUSE, JOBS], findings.tables["duplicates"], caption="Duplicates"),
@@ -252,7 +244,7 @@ def _unsettled(findings: Findings) -> list[Markup]:
         caption=f"Where they were in Redis at {findings.live['at']}",
     )  # fmt: skip
     lost = table(
-        [GROUP, text("job", lambda row: key(row["job"])), last_word,
+        [GROUP, text("job", lambda row: html.code(row["job"])), last_word,
          text("at (UTC)", lambda row: words.instant(row["at_ms"]))],
         findings.live["lost"], caption="Lost jobs, unless a worker that journals nothing has settled and deleted them",
     )  # fmt: skip
@@ -275,7 +267,7 @@ def durations(findings: Findings) -> Markup:
             paragraph(
                 "Of acknowledged deliveries: from when an entry could be read until it was, and the handler's time."
             ),
-            figure(charts.distributions("durations", panels, words.kind)) if curves else Markup(""),
+            charts.distributions("durations", panels, words.kind) if curves else Markup(""),
             *(
                 table(kind, [row for row in rows if row["measure"] == measure], caption=title)
                 for title, measure in measures.items()
@@ -338,16 +330,14 @@ def timeouts(findings: Findings) -> Markup:
             rule = row["rules"].get(name)
             return f"{words.duration(rule['timeout_ms'])} · {words.cost(rule['total_s'])}" if rule else words.NOTHING
 
-        return number(name, cell)
+        return text(name, cell)
 
-    largest = sorted(groups, key=lambda each: -int(each["deliveries"]))[: charts.MOST_LINES]
-    curves = {_advised(each): each for each in largest}
     columns = [
         text("group", _advised),
         text("workers", lambda row: row["workers"]),
         _n("deliveries", "deliveries"),
         number("crashed", lambda row: words.count(row["crashes"])),
-        number("recommended", _recommended),
+        text("recommended", _recommended),
         *map(cost, RULES),
         text("note", lambda row: "; ".join(row["notes"])),
     ]
@@ -360,7 +350,6 @@ def timeouts(findings: Findings) -> Markup:
                 "job waits for it, a slow one is run twice. Behind each timeout stands its cost; below what is "
                 "recommended, between which values the best timeout and its cost lie, with nine chances in ten."
             ),
-            figure(charts.costs("timeouts", curves)),
             table(columns, groups),
             heading("As settings, for reaper run --config"),
             *_settings(findings.settings),
@@ -447,7 +436,7 @@ def stalls(findings: Findings) -> Markup:
     period_ms = findings.about["period_ms"]
     columns = [
         GROUP,
-        text("worker", lambda row: key(row["worker"])),
+        text("worker", lambda row: html.code(row["worker"])),
         _n("processes", "processes"),
         _n("deliveries", "deliveries"),
         _n("stalled", "stalls"),
@@ -461,7 +450,7 @@ def stalls(findings: Findings) -> Markup:
                 "A worker is a consumer without its process's nonce, by default a host. One that journals nothing is "
                 f"only seen where it stalls. Each point of the chart is {words.duration(period_ms)}."
             ),
-            figure(charts.courses("stalls", course, period_ms)) if course else Markup(""),
+            charts.courses("stalls", course, period_ms) if course else Markup(""),
             table(columns, stalled, caption="Workers with stalled deliveries", most=40)
             or paragraph(f"None of {len(by_worker):,} workers had a stalled delivery."),
         ],
@@ -473,7 +462,6 @@ def leadership(findings: Findings) -> Markup:
     terms = findings.tables["terms"]
     if not terms:
         return section("leadership", "Leadership", [paragraph("No elections are on record.")])
-    last_ms = findings.about["last_ms"]
     gaps = [row["gap_ms"] for row in terms if row["gap_ms"] is not None]
     silent = [row for row in terms if row["gap_at_most_ms"] is not None]
     summary = f"{len(terms):,} terms. "
@@ -488,7 +476,7 @@ def leadership(findings: Findings) -> Markup:
     columns = [
         text("namespace", words.namespace),
         number("token", lambda row: str(row["token"])),
-        text("leader", lambda row: key(words.replica(row["holder"]))),
+        text("leader", lambda row: html.code(words.replica(row["holder"]))),
         text("from (UTC)", lambda row: words.instant(row["began_ms"])),
         number(
             "for", lambda row: words.duration(row["ended_ms"] - row["began_ms"]) if row["ended_ms"] else words.NOTHING
@@ -503,7 +491,6 @@ def leadership(findings: Findings) -> Markup:
         "Leadership",
         [
             paragraph(summary),
-            figure(charts.leaders("leadership", latest, last_ms)),
             table(columns, list(reversed(latest)), caption="Terms, the newest first", most=40),
         ],
     )
@@ -518,13 +505,13 @@ def _gap(row: html.Row) -> str:
 def about(findings: Findings) -> Markup:
     """What the report was made of."""
     journals = [
-        text("journal", lambda row: key(row["stream"])),
+        text("journal", lambda row: html.code(row["stream"])),
         _n("events", "events"),
         text("from (UTC)", lambda row: words.instant(row["first_ms"])),
         text("until (UTC)", lambda row: words.instant(row["last_ms"])),
     ]
     malformed = [
-        text("stream", lambda row: key(row["stream"])),
+        text("stream", lambda row: html.code(row["stream"])),
         text("reason", lambda row: row["reason"]),
         _n("entries", "entries"),
     ]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import redis
 from redis.asyncio import Redis
 
-from workers.protocol.errors import NotReplicatedError
+from workers.protocol.errors import NotReplicatedError, UnexpectedReplyError
 from workers.protocol.keys import StreamKeys
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import counted, text
@@ -48,23 +48,34 @@ class Enqueueing(NamedTuple):
 async def enqueue(client: Redis, request: Enqueueing) -> None:
     """Enqueue jobs. Raises NotReplicatedError where they are, and too few replicas have said that they have them."""
     if not request.replicas:
-        await ENQUEUE.run(client, *_spelt(request))
+        _check_jobs(request, await ENQUEUE.run(client, *_spelt(request)))
         return
-    _, reply = await ENQUEUE.run_and_then(client, *_spelt(request), _wait(request))
+    jobs, reply = await ENQUEUE.run_and_then(client, *_spelt(request), _wait(request))
+    _check_jobs(request, jobs)
     _check_replicas(request, reply)
 
 
 def enqueue_blocking(client: redis.Redis, request: Enqueueing) -> None:
     """Do the same in a thread that may block."""
     if not request.replicas:
-        ENQUEUE.run_blocking(client, *_spelt(request))
+        _check_jobs(request, ENQUEUE.run_blocking(client, *_spelt(request)))
         return
-    _, reply = ENQUEUE.run_and_then_blocking(client, *_spelt(request), _wait(request))
+    jobs, reply = ENQUEUE.run_and_then_blocking(client, *_spelt(request), _wait(request))
+    _check_jobs(request, jobs)
     _check_replicas(request, reply)
 
 
 def _wait(request: Enqueueing) -> Words:
     return "WAIT", request.replicas, request.replicas_ms
+
+
+def _check_jobs(request: Enqueueing, reply: Any) -> None:
+    """Require a number for each job. A client that a program gave us may be in the middle of a transaction."""
+    if not isinstance(reply, list) or len(reply) != len(request.jobs):
+        raise UnexpectedReplyError(
+            f"{counted(len(request.jobs), 'job')} of {request.keys.stream}: Redis answered {reply!r:.60}, as in the "
+            "middle of a transaction (MULTI). It is unknown whether they are enqueued: give the producer an address."
+        )
 
 
 def _check_replicas(request: Enqueueing, reply: Any) -> None:

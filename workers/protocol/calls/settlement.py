@@ -119,11 +119,15 @@ class Ended(Protocol[DeliveryT_co]):
     def run_ms(self) -> int:
         """For how many milliseconds it ran."""
 
+    @property
+    def started(self) -> float:
+        """When its handler began, in seconds of the monotonic clock; minus infinity if it never began."""
+
 
 class Facts(Protocol[DeliveryT_contra]):
     """Says what is journalled of deliveries that end, with their verdicts and run times in ms."""
 
-    def of_settlement(self, job: DeliveryT_contra, verdict: Verdict, run_ms: int, /) -> bytes:
+    def of_settlement(self, item: "Ended[DeliveryT_contra]", /) -> bytes:
         """Return the ``data`` of one event."""
 
     def of_acks(self, items: "Sequence[Ended[DeliveryT_contra]]", /) -> bytes:
@@ -196,7 +200,7 @@ def _add_each(words: list[Word], run: Sequence[Ended[DeliveryT]], facts: "Facts[
     """Write items of which each has an event of its own."""
     for item in run:
         delivery, verdict = item.job, item.verdict
-        told = facts.of_settlement(delivery, verdict, item.run_ms) if facts else b""
+        told = facts.of_settlement(item) if facts else b""
         words += (delivery.raw_entry_id, delivery.raw_id, told)
         if verdict.outcome is not Outcome.ACK:
             words += (verdict.reason, verdict.error, verdict.delay_ms or "", verdict.traceback)

@@ -157,7 +157,7 @@ for _, row in ipairs(rows) do
     adopt(row)
   end
 end
-if #rows < PAGE and (#rows == 0 or last == rows[#rows][1]) then
+if last == LAST_ID or (#rows < PAGE and (#rows == 0 or last == rows[#rows][1])) then
   last = ''
 end
 finish_all()

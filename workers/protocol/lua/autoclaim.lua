@@ -350,7 +350,7 @@ local function walk()
     cursor = last and '(' .. last or cursor
     claim_run()
     page = page - chunk
-    if #rows < chunk and ended == '' then
+    if (#rows < chunk or last == LAST_ID) and ended == '' then
       cursor = ''
       break
     end

@@ -37,7 +37,7 @@ local in_flight, ready_ms, pending_ms = 0, 0, 0
 local function look_at(source)
   for _, info in ipairs(readable(redis.pcall('XINFO', 'GROUPS', source), {})) do
     if info_field(info, 'name') == group then
-      local first = redis.call('XRANGE', source, '(' .. info_field(info, 'last-delivered-id'), '+', 'COUNT', 1)[1]
+      local first = entries_behind(source, info_field(info, 'last-delivered-id'), 1)[1]
       ready_ms = math.max(ready_ms, first and at - entry_ms(first[1]) or 0)
       for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', source, group)) do
         local name = info_field(consumer, 'name')

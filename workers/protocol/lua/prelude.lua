@@ -98,6 +98,14 @@ local function is_after(a, b)
   return (tonumber(string.match(a, '%-(%d+)$')) or 0) > (tonumber(string.match(b, '%-(%d+)$')) or 0)
 end
 
+-- Nothing lies behind the last possible ID, and Redis rejects a range that begins there.
+local LAST_ID = '18446744073709551615-18446744073709551615'
+
+-- Returns the entries behind entry ID `id`, as XRANGE does.
+local function entries_behind(stream, id, count)
+  return id == LAST_ID and {} or redis.call('XRANGE', stream, '(' .. id, '+', 'COUNT', count)
+end
+
 -- Reads a whole number that came from outside; anything else is `default`. 15 digits are exact in Lua.
 local function whole_number(value, default)
   if type(value) ~= 'string' or #value > 15 or not string.find(value, '^%d+$') then
