@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from tests.support.http import request
 from tests.support.processes import ROOT, Processes, Running
@@ -80,7 +81,7 @@ def test_the_quick_start_installs_what_it_uses() -> None:
     assert addresses == [("REDIS_URL", "redis://127.0.0.1:6379/0")] * 2
 
 
-async def test_the_quick_start_leads_to_a_recovered_job_on_the_status_page(shells: Shells) -> None:
+async def test_the_quick_start_leads_to_a_recovered_job_on_the_status_page(shells: Shells, client: Redis) -> None:
     start, crash, next_worker, look = BLOCKS
     export, init, run = start.splitlines()[INSTALL_LINES:]
     assert await shells.types(f"{export}\n{init}").wait() == 0
@@ -102,6 +103,8 @@ async def test_the_quick_start_leads_to_a_recovered_job_on_the_status_page(shell
     got = shells.types(next_worker)
     assert await got.wait() == 0
     assert entry_id in got.output
+    ready = re.findall(r"\d{13}-\d+", got.output)[0]  # the copy has an ID of its own
+    assert await client.xack("orders", "billing", ready) == 1  # else it is recovered again
 
     status = shells.types(f"{export}\n{look.splitlines()[-1]}")
     assert await status.wait() == 0
