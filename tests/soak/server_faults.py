@@ -67,9 +67,9 @@ class ServerFaults:
         injected = InjectedFault(fault.kind, f"process {master.pid}", time.time(), effect=Effect.AWAY)
         await tools.note(injected, f"SIGTERM of Redis, whose replica is {fault.lasts_s:g} s behind")
         tools.supervisor.forgive(ENDED_S + AFTER_PAUSE_S)
-        async with self._lagging(replica, fault.lasts_s):
-            master.terminate()
         async with tools.writing_nothing():
+            async with self._lagging(replica, fault.lasts_s):
+                master.terminate()
             ended = await tools.within(ENDED_S, _asked(lambda: not master.running))
             code = master.exit_code
             master.kill()

@@ -154,11 +154,11 @@ async def test_no_job_is_lost_when_redis_pauses_clients_fails_over_or_shuts_down
         "long-jobs:60@7.9+1", "pause-clients:all@8+1", "long-jobs:60@9.9+1", "shut-down@10+0.8",
     )  # fmt: skip
     drill = _drill(
-        processes, "--recovery", recovery, "--server", str(binary), "--limit", "100", "--no-bare-worker", *faults,
+        processes, "--recovery", recovery, "--server", str(binary), "--limit", "900", "--no-bare-worker", *faults,
         "--json", str(report),
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
     told = _read(report)
-    assert (told["settled"], told["lost"], told["missed_faults"], told["objections"]) == (340, 0, [], [])
+    assert (told["settled"], told["lost"], told["missed_faults"], told["objections"]) == (1140, 0, [], [])
     played = [fault["kind"] for fault in told["faults"] if fault["kind"] != "long-jobs"]
     assert sorted(played) == ["fail-over", "pause-clients", "pause-clients", "shut-down"]
