@@ -86,7 +86,7 @@ async def redis_at_hand(
     process or ``url`` is not the address of one server.
     """
     if not url:
-        async with started_redis(folder, config or {}) as server:
+        async with started_redis(RedisServer(find_binary(ADVICE), folder, dict(config or {}))) as server:
             yield server
         return
     if "+" in url.partition("://")[0]:
@@ -101,15 +101,12 @@ async def redis_at_hand(
 
 
 @asynccontextmanager
-async def started_redis(
-    folder: Path, config: Mapping[str, str], environment: Mapping[str, str] | None = None
-) -> AsyncIterator[Server]:
+async def started_redis(process: RedisServer) -> AsyncIterator[Server]:
     """Run a server of the drill's own until the block ends. Raises NoServerError."""
-    process = RedisServer(find_binary(ADVICE), folder, dict(config), environment=environment or {})
     try:
         await start(process)
-        release, binary = await release_at(process.url), process.binary.name
-        description = f"{release} on port {process.port} (127.0.0.1 only), started from {binary} in an empty folder"
+        release, name = await release_at(process.url), process.binary.name
+        description = f"{release} on port {process.port} (127.0.0.1 only), started from {name} in an empty folder"
         yield Server(process.url, release, description, process=process)
     finally:
         process.kill()

@@ -211,6 +211,16 @@ class RedisServer:
             self._process.kill()
             self._process = None
 
+    def terminate(self) -> None:
+        """Ask it to shut down in order (SIGTERM)."""
+        if self._process:
+            self._process.terminate()
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the last process ended, -n by signal n; None while it runs, or after `kill`."""
+        return self._process.exit_code if self._process else None
+
     def pause(self) -> None:
         """Freeze the process (SIGSTOP): connections stay open, and it does not answer."""
         if self._process:

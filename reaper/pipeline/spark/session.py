@@ -6,6 +6,7 @@ environment (``SPARK_REMOTE``, ``MASTER``) and ``spark-defaults.conf``; where no
 
 import logging
 import os
+import pwd
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -169,6 +170,7 @@ def _prepare_environment(master: str | None) -> None:
     """Set what Spark's launcher reads from the environment, where nobody has."""
     if is_submitted():
         return
+    _check_user()
     os.environ["JAVA_HOME"] = str(java_home())
     if is_embedded(master):
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
@@ -198,8 +200,20 @@ def _classic_conf(master: str | None, heap: str, java_options: str) -> dict[str,
 def check_session(heap: str, named: str = "heap") -> None:
     """Refuse, before anything else is done, what `build_session` would. Raises JavaMissingError, ConfigurationError."""
     if not (is_submitted() or "SPARK_REMOTE" in os.environ):
+        _check_user()
         check_heap(heap, named)
         find_java()
+
+
+def _check_user() -> None:
+    """Raise ConfigurationError under a user without a name: Java has no home there, and Hadoop no login."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise ConfigurationError(
+            f"Spark does not start under a user without a name (UID {os.geteuid()}): add it to /etc/passwd, for "
+            "example with useradd in the image, or run as another user."
+        ) from None
 
 
 def check_heap(heap: str, named: str = "heap") -> None:
