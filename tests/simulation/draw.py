@@ -37,7 +37,7 @@ def draw(seed: int) -> Story:
         return with_long_jobs(story, REAPER)
     if seed >= OUTAGES:
         return with_outages(story)
-    return with_conjunctions(story) if seed % 2 else story
+    return with_conjunctions(story) if seed % 4 else story
 
 
 def _draw_story(seed: int) -> Story:

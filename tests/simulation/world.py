@@ -30,6 +30,7 @@ from tests.simulation.server import ModelServer, Session
 from tests.simulation.server.streams import Pending, Stream
 from tests.simulation.server.words import entry_id as number_of
 from tests.simulation.server.words import id_text
+from tests.simulation.situations import SITUATIONS
 from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, ITSELF, LEADER, REAPER, WRITE, Step, Story
 from tests.simulation.undisturbed import take_down
 from tests.simulation.unserved import Unserved
@@ -127,7 +128,7 @@ class World:
         self.witness = Witness(self)
         self.server = self._watched(ModelServer(version=story.setting.version, clock=self.clock))
         self.unserved = Unserved(lambda: self.loop.now)
-        self.reached = Reached(self)
+        self.reached = Reached(self, SITUATIONS)
         self._waiting: dict[str, list[Step]] = {}
         self.befell: dict[str, float] = {}
         """When a fault of each kind began last, in seconds of the story."""
