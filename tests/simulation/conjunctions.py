@@ -1,7 +1,7 @@
 """Draws faults that come together: when a process does something, such as sending a recovery call, a fault befalls it.
 
-Faults at instants that are drawn by themselves hardly ever meet. For example: in 300 such stories no leader's call arrived
-after its term had ended. So stories have scenes from the lists below, or conjunctions that are drawn.
+Faults at instants that are drawn by themselves hardly ever meet. For example: in 300 such stories no leader's call
+arrived after its term had ended. So stories have scenes from the lists below, or conjunctions that are drawn.
 """
 
 from collections.abc import Iterator
@@ -16,19 +16,20 @@ from tests.simulation.story import ITSELF, LEADER, REAPER, SHORTEST_LEASE_S, WRI
 from tests.simulation.unserved import NEEDED
 
 BY_LEADERS = (
-    "sent recover_entries", "sent recover_entries", "ran recover_entries", "sent release_suspects", "ran release_suspects",
-    "event recovered", "event suspected", "fence",
+    "sent recover_entries", "sent recover_entries", "ran recover_entries", "sent release_suspects",
+    "ran release_suspects", "event recovered", "event suspected", "fence",
 )  # fmt: skip
 BY_WORKERS = (
-    "sent settle", "sent settle", "ran settle", "ran settle", "sent extend_visibility", "ran extend_visibility", "started",
-    "sent autoclaim", "ran autoclaim", "event suspected", "ran join_group",
+    "sent settle", "sent settle", "ran settle", "ran settle", "sent extend_visibility", "ran extend_visibility",
+    "started", "sent autoclaim", "ran autoclaim", "event suspected", "ran join_group",
 )  # fmt: skip
 """Moments that a fault may wait for."""
 OF_ITSELF = ("part", "part", "cut", "slow", "pause", "kill", "lose", "suspend", "power-off")
 _HOLDS = {"sent": "part", "ran ": "cut"}
 """The fault that keeps the call of such a moment, or its reply."""
 OF_SERVER = (
-    "failover", "failover", "loss", "freeze", "restart", "load", "clock", "deny", "deny", "memory", "clients", "scripts",
+    "failover", "failover", "loss", "freeze", "restart", "load", "clock", "deny", "deny", "memory", "clients",
+    "scripts",
 )  # fmt: skip
 OF_OPERATORS = (
     "step-down", "brake", "visibility", "limit", "policy", "forget", "flush", "destroy-group", "delete-consumer",
@@ -121,9 +122,7 @@ def with_conjunctions(story: Story) -> Story:
     random = Random(f"conjunctions {story.seed}")
     is_staged = story.seed % 4 > 1
     setting = story.setting
-    if (
-        is_staged or random.random() < 0.7
-    ):  # else a job hardly ever comes close to its limit, and a lease hardly ever ends
+    if is_staged or random.random() < 0.7:  # else a job seldom comes close to its limit, and a lease seldom ends
         setting = replace(
             setting,
             max_deliveries=random.choice((2, 2, 3)),

@@ -20,7 +20,7 @@ JOBS = (0.3, 1.0, 2.0, 3.0, 5.0)
 
 
 def with_long_jobs(story: Story, recovery: str) -> Story:
-    """Return the drawn ``story`` with long jobs, and with faults of the server alone; ``recovery`` says who recovers."""
+    """Return the drawn ``story`` with long jobs, and with faults of the server; ``recovery``: who recovers."""
     random = Random(f"long jobs {story.seed}")
     drawn = story.setting
     setting = replace(

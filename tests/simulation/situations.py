@@ -1,7 +1,7 @@
 """The situations that a run of 300 stories has to reach, each at least once.
 
-A run that never reached one of them shows less than it seems to: for example, no story had a leader that was replaced while
-its recovery call was on its way. `tests.simulation.reached` notes them; most come from `tests.simulation.conjunctions`.
+A run that never reached one of them shows less than it seems to: for example, in no story a leader was replaced while
+its recovery call was on its way. `tests.simulation.reached` notes them, `tests.simulation.conjunctions` causes most.
 """
 
 from collections.abc import Callable, Iterable
@@ -61,7 +61,10 @@ def by_a_dead_process(world: "World", moment: Moment) -> bool:
 def by_a_paused_process(world: "World", moment: Moment) -> bool:
     """The process that sent the command stands still."""
     name = moment.by.partition(" ")[0]
-    return any(_is_paused(actor.process) and actor.process.name == name for actor in world.actors.values())
+    return any(
+        actor.process is not None and actor.process.name == name and _is_paused(actor.process)
+        for actor in world.actors.values()
+    )
 
 
 def paused(role: str) -> While:
@@ -244,6 +247,6 @@ SITUATIONS = (
 
 
 def never_reached(runs: Iterable[Iterable[str]]) -> list[str]:
-    """Return the names of the situations that no story of a run has reached. ``runs``: the names that each one reached."""
+    """Return the names of the situations that no story has reached. ``runs``: the names that each story reached."""
     reached = {name for run in runs for name in run}
     return [situation.name for situation in SITUATIONS if situation.name not in reached]

@@ -129,7 +129,6 @@ class Witness:
                 its_data = {name: value for name, value in event.data.items() if name != "token"}
                 self.untold.append(replace(event, data=its_data))
                 self._lives[event.job].events.append(self.untold[-1])
-                self._world.note(f"unwritten {event.event}", Moment(self.caller, event=event))
 
     def begin_anew(self) -> None:
         """Look at everything: the server has lost what it had written last, or is another one."""

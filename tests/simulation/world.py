@@ -681,10 +681,13 @@ class World:
         for role in self.actors:
             self.launch(role)
         for step in self.story.steps:
-            self.loop.call_when(step.at, self._wait_for if step.on else self._befall, step, context=self.context)
+            self.loop.call_when(step.at, self._wait_for, step, context=self.context)
 
     def _wait_for(self, step: Step) -> None:
-        self._waiting.setdefault(step.on, []).append(step)
+        if step.on:
+            self._waiting.setdefault(step.on, []).append(step)
+        elif (who := self._role_meant_by(step.who, Moment())) is not None:
+            self._befall(replace(step, who=who))
 
     def note(self, kind: str, moment: Moment) -> None:
         """Note that something happens (`tests.simulation.reached`): a fault may wait for it."""
