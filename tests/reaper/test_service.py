@@ -33,7 +33,7 @@ def settings_for(server: Any, **given: Any) -> ReaperSettings:
     """Long times, so that nothing happens by itself; and heartbeats look as if they had been served for long."""
     fixed = {"redis_url": server.url, "groups": "orders/billing", "lease_ttl": 60, "heartbeat_interval": 60}
     settings = ReaperSettings(**(fixed | given))
-    let_beat_of(settings.redis_url, [group.keys for group in settings.watched])
+    let_beat_of(server.url, [group.keys for group in settings.watched])
     return settings
 
 
@@ -119,6 +119,7 @@ async def test_stop_ends_run(server: RedisServer) -> None:
 
 async def test_a_stop_before_run_keeps_it_from_beginning(server: RedisServer, client: Redis) -> None:
     reaper = Reaper(settings_for(server))
+    await client.flushdb()
     reaper.stop()
     await reaper.run()
     assert await client.keys("*") == []
@@ -176,7 +177,7 @@ async def test_a_hung_redis_does_not_keep_it_from_stopping_nor_its_connections_o
     monkeypatch.setattr("reaper.service.FAREWELL_S", 0.1)
     monkeypatch.setattr("reaper.election.elector.RELEASE_TIMEOUT_S", 0.1)
     through = await proxy(server)
-    async with Reaper(settings_for(through)) as reaper:
+    async with Reaper(settings_for(server, redis_url=through.url)) as reaper:
         await leading(reaper)
         through.blackhole()
     await through.mend()
@@ -288,7 +289,7 @@ async def test_an_agreement_that_was_lost_is_written_again_in_the_same_term(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:
     async with Reaper(settings_for(server, scan_interval=0.05, lease_ttl=1)) as reaper:  # a look every half a second
-        await wait_until(lambda: client.exists(scene.keys.agreement), "it has taken the group over")
+        await wait_until(lambda: client.hexists(scene.keys.agreement, "fence_token"), "it has taken the group over")
         token = reaper.term.token if reaper.term else 0
         await client.delete(scene.keys.agreement)
         await wait_until(lambda: client.hget(scene.keys.agreement, "visibility_ms"), "the agreement is there again")
