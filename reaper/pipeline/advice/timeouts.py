@@ -149,7 +149,7 @@ def _recommended(record: GroupRecord, ms: float, why: str, types: dict[str, int]
 
 
 def _too_short(record: GroupRecord, promise: Promise, why: str) -> Advice:
-    timeout_ms = _written(max(2 * (record.in_force_ms or 0), 2 * record.longest_ms, promise.floor_ms))
+    timeout_ms = _written(max(2 * (record.in_force_ms or 0), promise.floor_ms))
     why = f"{why}. Raise the timeout, and ask again when more jobs have run."
     return Advice(record=record, verdict=Verdict.TOO_SHORT, timeout_ms=timeout_ms, why=why)
 
