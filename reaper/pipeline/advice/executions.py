@@ -14,13 +14,13 @@ Row = Mapping[str, Any]
 
 
 def executions(events: DataFrame) -> DataFrame:
-    """Return the few rows that `records_of` reads: see ``executions.sql``. ``events``: the table of the lake."""
+    """Return the few rows that `records_of` reads (see ``executions.sql``). ``events`` is the table of the lake."""
     text = (files("reaper.pipeline.advice") / "executions.sql").read_text(encoding="utf-8")
     return events.sparkSession.sql(text, events=events)
 
 
 def records_of(rows: Iterable[Row], workers: Workers | None = None) -> list[GroupRecord]:
-    """Return what `executions` found about each group, in order of their names.
+    """Return the record of each group, from the rows of `executions`, ordered by name.
 
     ``workers`` says how the workers of all groups keep their executions. By default, they extend them if the group has
     consumers, and all are workers of stream-reaper.
