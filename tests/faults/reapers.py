@@ -10,13 +10,13 @@ from typing import Any, Protocol, Self
 
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_events, read_state, user_fields
+from reaper.drill.promises import Execution, FinalState, History, Pairs, check
 from reaper.failpoints import claimed_by
 from reaper.replicas import GroupReport, Replica, read_replicas
 from reaper.service import Reaper, ReaperEvent
 from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
-from tests.support.history import read_events, read_state, user_fields
-from tests.support.invariants import Execution, FinalState, History, Pairs, check
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

@@ -16,12 +16,12 @@ from typing import Any
 import anyio
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_events, read_state
+from reaper.drill.promises import Execution, History, Pairs, check
 from reaper.replicas import GroupReport, read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
-from tests.support.history import read_events, read_state
-from tests.support.invariants import Execution, History, Pairs, check
 from tests.support.waiting import wait_until
 from workers import Job, Reject, Worker, WorkerSettings
 from workers.protocol.events import LifecycleEvent

@@ -11,6 +11,8 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_events, read_state, user_fields
+from reaper.drill.promises import Execution, History, Pairs, check
 from reaper.drill.settings import DrillSettings
 from reaper.operations.acl import Role, rules_of
 from reaper.recovery.shards import Shards
@@ -21,8 +23,6 @@ from tests.faults.scene import GROUP, OVERDUE_MS
 from tests.operator.conftest import run_command
 from tests.support.cluster import Cluster, started_cluster
 from tests.support.graces import is_away
-from tests.support.history import read_events, read_state, user_fields
-from tests.support.invariants import Execution, History, Pairs, check
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.promises import Execution
 from tests.faults.reapers import VISIBILITY_MS, Case, leading, quick_settings, running, start_replica
 from tests.faults.scene import STREAM, create_group, leads, running_reaper, strand
-from tests.support.invariants import Execution
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

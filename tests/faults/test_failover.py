@@ -15,12 +15,12 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import user_fields
+from reaper.drill.promises import Execution, Pairs
 from reaper.failpoints import arm
 from tests.faults import scene
 from tests.faults.reapers import Case, claimed, leading, quick_settings, start_replica
 from tests.faults.test_paused_leader import Stalled
-from tests.support.history import user_fields
-from tests.support.invariants import Execution, Pairs
 from tests.support.patience import scaled
 from tests.support.processes import Processes
 from tests.support.sentinel import Setup, started_setup

@@ -9,10 +9,10 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.promises import Execution, FinalState
 from reaper.settings import ReaperSettings
 from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings, running, start_replica
 from tests.faults.scene import Handler, running_worker
-from tests.support.invariants import Execution, FinalState
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from tests.support.tiers import WITH_CLAIM

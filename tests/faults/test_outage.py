@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_state
 from tests.conftest import StartProxy, StartServer
 from tests.faults import scene
 from tests.support.graces import is_away, was_away
-from tests.support.history import read_state
 from tests.support.proxy import Proxy, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_state
+from reaper.drill.promises import History, Pairs, check
 from tests.faults import scene
 from tests.faults.program import LEDGER, gate_of
-from tests.support.history import read_notes, read_state
-from tests.support.invariants import History, Pairs, check
+from tests.support.notes import read_notes
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim

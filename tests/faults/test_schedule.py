@@ -7,10 +7,10 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_state
+from reaper.drill.promises import Execution, Pairs
 from tests.conftest import StartProxy
 from tests.faults import scene
-from tests.support.history import read_state
-from tests.support.invariants import Execution, Pairs
 from tests.support.proxy import command, runs
 from tests.support.resp import Request
 from tests.support.servers import RedisServer

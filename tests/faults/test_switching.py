@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_state
 from reaper.operations.snapshot import find_mismatches
 from tests.faults.scene import (
     GROUP,
@@ -31,7 +32,6 @@ from tests.faults.scene import (
     violations,
 )
 from tests.scripts.scene import Scene
-from tests.support.history import read_state
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until

@@ -13,9 +13,9 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from reaper.drill.history import read_state
 from reaper.operations.acl import Role, commands_of, rules_of, scripts_of
 from tests.scripts.scene import FENCE, Scene, entry_id, item
-from tests.support.history import read_state
 from tests.support.servers import RedisServer
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER, namespace_keys

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from reaper.drill.promises import Execution
 from reaper.operations.groups import forget, set_paused
 from reaper.operations.redrive import Redrive, redrive
 from reaper.operations.terms import ask_to_step_down
@@ -21,7 +22,6 @@ from tests.simulation.loop import Process
 from tests.simulation.patience import block_ms
 from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
 from tests.simulation.story import IN_PLACE, NewJob, Setting
-from tests.support.invariants import Execution
 from workers.loop.beating import Extending, Steps
 from workers.loop.dispatch import Handlers
 from workers.loop.held import Held, Stage

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from tests.soak.kinds import AGAINST_LEADERS, AGAINST_REDIS, FAILOVERS, REFRESH_S, SoakKind, objection_to
-
 from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.recoveries import Recovery
+from tests.soak.kinds import AGAINST_LEADERS, AGAINST_REDIS, FAILOVERS, REFRESH_S, SoakKind, objection_to
 from workers.protocol.address import Topology
 
 GAP_S = 1.0

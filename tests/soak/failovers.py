@@ -15,12 +15,12 @@ from typing import Any
 import anyio
 from anyio import to_thread
 from redis.exceptions import RedisError
-from tests.soak.servers import SoakServer
 
 from reaper.drill.faults import AFTER_PAUSE_S, Fault
 from reaper.drill.records import Effect, Enqueued, InjectedFault
 from reaper.drill.redis_server import start
 from reaper.drill.toolbox import Toolbox
+from tests.soak.servers import SoakServer
 from tests.support.cluster import Cluster
 from tests.support.sentinel import Setup
 from tests.support.servers import RedisServer

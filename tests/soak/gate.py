@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import anyio
-from tests.soak.kinds import FAILOVERS, SoakKind
 
 from reaper.drill import queries
 from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.records import Role
 from reaper.drill.toolbox import Toolbox
 from tests.soak.chaos import BLOWS, rule_between
+from tests.soak.kinds import FAILOVERS, SoakKind
 
 NOTHING_LEFT = "all was over before it could come without costing an innocent job its last delivery or its payload"
 NEEDS_LEADER = frozenset({FaultKind.PAUSE_LEADER, SoakKind.DESTROY_GROUP, SoakKind.SHORTEN_VISIBILITY})

@@ -3,12 +3,11 @@
 import time
 from dataclasses import dataclass
 
-from tests.soak.kinds import SHORTENED
-
 from reaper.drill import queries
 from reaper.drill.faults import Fault
 from reaper.drill.records import Effect, InjectedFault, Role
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
+from tests.soak.kinds import SHORTENED
 from workers.protocol.messages import counted
 
 STARTED_S = 10.0

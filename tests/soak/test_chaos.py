@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from tests.soak.kinds import AGAINST_LEADERS, FAILOVERS, SOAK_FORMS, SoakKind
 
 from reaper.drill.faults import Fault, FaultKind, parse_fault
 from reaper.drill.recoveries import RECOVERIES, find_recovery
@@ -22,6 +21,7 @@ from tests.soak.chaos import (
     patience_s,
     rule_between,
 )
+from tests.soak.kinds import AGAINST_LEADERS, FAILOVERS, SOAK_FORMS, SoakKind
 from workers.protocol.address import Topology
 
 SEEDS = range(20)

@@ -8,8 +8,6 @@ from pathlib import Path
 import anyio
 import pytest
 from redis.asyncio import Redis
-from tests.soak.kinds import SOAK_FORMS
-from tests.soak.settings import SoakSettings
 
 from reaper.drill.faults import Fault, FaultKind, parse_fault
 from reaper.drill.producer import Producer
@@ -22,6 +20,8 @@ from reaper.drill.toolbox import Toolbox
 from reaper.drill.witness import Witness
 from reaper.drill.worker_faults import WorkerFaults
 from tests.soak.gate import NOTHING_LEFT, Gate
+from tests.soak.kinds import SOAK_FORMS
+from tests.soak.settings import SoakSettings
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 

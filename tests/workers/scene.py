@@ -9,7 +9,7 @@ import anyio
 from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 
-from tests.support.history import read_events
+from reaper.drill.history import read_events
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job, Worker

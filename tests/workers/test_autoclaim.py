@@ -11,6 +11,7 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_state
 from tests.conftest import StartProxy, StartServer
 from tests.faults.scene import (
     GROUP,
@@ -32,7 +33,6 @@ from tests.faults.scene import (
 )
 from tests.faults.scene import running_worker as running_any_worker
 from tests.support.graces import is_away
-from tests.support.history import read_state
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until

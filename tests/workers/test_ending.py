@@ -6,8 +6,8 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_state
 from tests.support.gate import Gate
-from tests.support.history import read_state
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.workers.ending_program import EXITING, LEAVING, WAITING

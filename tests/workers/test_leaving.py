@@ -9,7 +9,7 @@ import pytest
 from anyio import to_thread
 from redis.asyncio import Redis
 
-from tests.support.history import read_events, read_state
+from reaper.drill.history import read_events, read_state
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from tests.support.history import read_events
+from reaper.drill.history import read_events
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

@@ -6,7 +6,7 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from tests.support.history import read_events, user_fields
+from reaper.drill.history import read_events, user_fields
 from tests.support.patience import PATIENCE_S, scaled
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

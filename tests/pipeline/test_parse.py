@@ -1,27 +1,23 @@
-"""Entries become rows: what is understood, and what is kept aside."""
+"""Entries become rows: events, dead letters, and malformed entries with the reason."""
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from reaper.pipeline.lake import events as lake_events
-from reaper.pipeline.lake.entries import read_entry
-from reaper.pipeline.lake.events import RAW, read_entries, read_ordinary
-from reaper.pipeline.lake.schema import EVENTS, MOST_ROWS, ROW_COLUMNS, TABLES
-from workers.protocol import events as protocol
-from workers.protocol.events import COLUMNS, decode_entry
+from reaper.pipeline.lake.parse import Entry, parse
+from reaper.pipeline.lake.schema import EVENTS, TABLES
+from workers.protocol.events import MOST_ROWS, decode_entry
 
 MS = 1_700_000_000_000
 AT = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
 DAY = date(2023, 11, 14)
+STREAM = "{s}:journal"
 
-Raw = tuple[str, str, str | None, str | None, str | None, dict[str, str] | None]
 Row = dict[str, Any]
 
 
@@ -32,20 +28,16 @@ def entry(
     event: str | None = "acked",
     job: str | None = "j",
     rest: dict[str, str] | None = None,
-) -> Raw:
-    return ("{s}:journal", f"{MS}-{seq}", event, job, data, rest)
+) -> Entry:
+    named = {"event": event, "job": job, "data": data, **(rest or {})}
+    fields = {name.encode(): value.encode() for name, value in named.items() if value is not None}
+    return f"{MS}-{seq}".encode(), fields
 
 
-def as_read(entries: Sequence[Raw]) -> pa.RecordBatch:
-    """Return entries as the data source gives them."""
-    rows = [dict(zip(RAW.names, raw, strict=True)) | {"fields": raw[5] or {}} for raw in entries]
-    return pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(RAW))
-
-
-def read(*entries: Raw) -> dict[str, list[Row]]:
+def read(*entries: Entry) -> dict[str, list[Row]]:
     """Return the rows of each table, without what is null, in the order of IDs."""
     found: dict[str, list[Row]] = {table: [] for table in TABLES}
-    for table, batch in read_entries([as_read(entries)]):
+    for table, batch in parse(STREAM, entries):
         assert batch.schema == to_arrow_schema(TABLES[table], timezone="UTC")
         batch.validate(full=True)
         found[table] += [_told(row) for row in batch.to_pylist()]
@@ -70,7 +62,7 @@ def test_an_event_has_each_key_of_its_data_in_a_column_of_its_own() -> None:
     data = {"v": 1, "group": "g", "delivery": 2, "counts": False, "run_ms": 5, "token": 2**40, "error": "é"}
     assert only(read(entry(json.dumps(data))), "events") == {
         "id": f"{MS}-0",
-        "stream": "{s}:journal",
+        "stream": STREAM,
         "at": AT,
         "seq": 0,
         "event": "acked",
@@ -106,7 +98,7 @@ def test_what_is_allowed_to_be_missing_or_huge_is_no_reason_to_keep_an_event_asi
     assert found == [(None, 2**31 - 1), ("j", None)]
 
 
-def many(data: str, seq: int = 0) -> Raw:
+def many(data: str, seq: int = 0) -> Entry:
     return entry(data, seq, job=None)
 
 
@@ -141,7 +133,7 @@ def test_an_entry_that_tells_of_many_jobs_is_a_row_for_each_as_the_reader_of_jou
         (2, 0),
         (3, 0),
         (4, 0),
-        (4, 2),
+        (4, 1),
     ]
 
 
@@ -162,7 +154,7 @@ def test_entries_of_one_job_and_of_many_are_told_apart_where_they_come_together(
     found = [tuple(row.get(name) for name in told) for row in read(*entries)["events"]]
     assert found == [
         (0, 0, "7-0", "7-0", 7, None, 1),
-        (0, 2, "9-0", "9-0", 9, None, 3),
+        (0, 1, "9-0", "9-0", 9, None, 3),
         (1, None, None, "3-0", None, None, 4),
         (2, None, "j", None, None, None, 5),
         (4, 0, "no time", "no time", None, None, None),
@@ -174,54 +166,43 @@ def test_entries_of_one_job_and_of_many_are_told_apart_where_they_come_together(
 _ORIGIN = {"stream", "at", "seq", "date", "row", "extra"}
 
 
-def test_what_the_lake_knows_of_entries_of_many_is_what_the_protocol_says() -> None:
-    assert (ROW_COLUMNS, MOST_ROWS) == (COLUMNS, protocol.MOST_ROWS)
-
-
 def test_an_event_by_itself_may_have_data_that_is_named_like_the_rows_of_many() -> None:
     row = only(read(entry('{"v":1,"rows":[1],"columns":{"entry":["7-0"]}}')), "events")
     assert json.loads(row["extra"]) == {"rows": [1], "columns": {"entry": ["7-0"]}}
 
 
-UNFIT = "its columns are not of one length, or its rows no numbers"
-MALFORMED_ENTRIES: list[tuple[Raw, str]] = [
-    (entry("nope", 1), "data is no JSON object"),
-    (entry("", 2), "data is no JSON object"),
-    (entry("[1]", 3), "data is no JSON object"),
-    (entry('[{"v":1}]', 4), "data is no JSON object"),
-    (entry("null", 5), "data is no JSON object"),
-    (entry('{"v":1', 6), "data is no JSON object"),
-    (entry('{"run_ms":"long"}', 7), "data holds a value of a wrong type"),
-    (entry('{"counts":1}', 8), "data holds a value of a wrong type"),
-    (entry(None, 9), "neither a lifecycle event nor a dead letter: it has no field 'data'"),
-    (entry("{}", 10, event=None), "neither a lifecycle event nor a dead letter: it has no field 'event'"),
-    (entry("{}", 11, job=None), "neither a lifecycle event nor a dead letter: it has no field 'job'"),
-    (entry("{}", 12, event=""), "event is empty"),
-    (entry('{"v":2,"run_ms":5}', 13), "its data is of version 2, which tells of many jobs, and it has field 'job'"),
-    (many('{"v":3,"columns":{"entry":["7-0"]}}', 15), "its data is of version 3, and only 1 and 2 are known"),
-    (
-        many('{"v":1,"columns":{"entry":["7-0"]}}', 24),
-        "neither a lifecycle event nor a dead letter: it has no field 'job'",
-    ),
-    (entry(None, 25, rest={"reaper.dead.stream": "s"}), "a dead letter that does not say of which group it is"),
-    (many('{"v":2}', 16), UNFIT),
-    (many('{"v":2,"columns":{"entry":[]}}', 17), UNFIT),
-    (many('{"v":2,"columns":{"entry":["7-0",null]}}', 18), UNFIT),
-    (many('{"v":2,"columns":{"entry":["7-0"],"run_ms":[1,2]}}', 19), UNFIT),
-    (many('{"v":2,"columns":{"run_ms":[1,2]}}', 20), UNFIT),
-    (many('{"v":2,"columns":{"entry":[' + ",".join(['"7-0"'] * (MOST_ROWS + 1)) + "]}}", 21), UNFIT),
-    (many('{"v":2,"columns":{"entry":["7-0"]},"rows":[0,null]}', 23), UNFIT),
-    (many('{"v":2,"columns":{"entry":["7-0"],"run_ms":["long"]}}', 22), "data holds a value of a wrong type"),
-    (entry('{"v":0}', 14), "its data is of version 0, and only 1 and 2 are known"),
-    (("{s}:journal", f"{2**64 - 1}-{2**64 - 1}", "acked", "j", "{}", None), "its ID is no time"),
-    (("{s}:journal", f"{2**62}-1", "acked", "j", "{}", None), "its ID is no time"),
+NO_JSON = "its data is no JSON object"
+WRONG_TYPE = "its data holds a value of a wrong type"
+MALFORMED_ENTRIES: list[tuple[Entry, str]] = [
+    (entry("nope", 1), NO_JSON),
+    (entry("[1]", 2), NO_JSON),
+    (entry('{"v":1', 3), NO_JSON),
+    (entry('{"v":' + "[" * 100_000, 4), NO_JSON),
+    (entry('{"run_ms":"long"}', 5), WRONG_TYPE),
+    (entry('{"run_ms":1.5}', 6), WRONG_TYPE),
+    (entry(f'{{"run_ms":{2**66}}}', 7), WRONG_TYPE),
+    (entry('{"group":5}', 8), WRONG_TYPE),
+    (entry('{"counts":1}', 9), WRONG_TYPE),
+    (entry(None, 10), "neither a lifecycle event nor a dead letter: it has no field 'data'"),
+    (entry("{}", 11, event=None), "neither a lifecycle event nor a dead letter: it has no field 'event'"),
+    (entry("{}", 12, event=""), "neither a lifecycle event nor a dead letter: it has no field 'event'"),
+    (entry("{}", 13, job=None), "it has no field 'job'"),
+    (entry('{"v":2,"run_ms":5}', 14), "its data is of version 2, which is not known"),
+    (entry('{"v":0}', 15), "its data is of version 0, which is not known"),
+    (many('{"v":3,"columns":{"entry":["7-0"]}}', 16), "it has no field 'job'"),
+    (many('{"v":2}', 17), "its data has no 'columns'"),
+    (many('{"v":2,"columns":{"entry":["7-0"],"run_ms":[1,2]}}', 18), "its columns are not of one length"),
+    (many('{"v":2,"columns":{"entry":["7-0"],"run_ms":["long"]}}', 19), WRONG_TYPE),
+    (entry(None, 20, rest={"reaper.dead.stream": "s"}), "a dead letter that does not name its group"),
+    ((f"{2**64 - 1}-{2**64 - 1}".encode(), entry("{}")[1]), "its ID is no time"),
+    ((f"{2**62}-1".encode(), entry("{}")[1]), "its ID is no time"),
 ]
 
 
-def test_malformed_entries_are_kept_aside_with_the_reason_and_all_they_held() -> None:
+def test_malformed_entries_are_kept_aside_with_the_reason() -> None:
     found = read(*(raw for raw, _ in MALFORMED_ENTRIES))
     reasons = {row["id"]: row["reason"] for row in found["malformed"]}
-    assert reasons == {raw[1]: reason for raw, reason in MALFORMED_ENTRIES}
+    assert reasons == {raw[0].decode(): reason for raw, reason in MALFORMED_ENTRIES}
     assert len(found["malformed"]) == len(MALFORMED_ENTRIES)
     assert found["events"] == found["dead_letters"] == []
 
@@ -232,7 +213,7 @@ def test_a_malformed_entry_is_kept_as_it_was() -> None:
     assert json.loads(kept.pop("raw")) == {"job": "j", "a": "1", "b": "é"}
     assert kept == {
         "id": f"{MS}-3",
-        "stream": "{s}:journal",
+        "stream": STREAM,
         "at": AT,
         "seq": 3,
         "date": DAY,
@@ -265,11 +246,11 @@ def test_a_dead_letter_has_its_payload_apart_from_what_is_known_of_its_end() -> 
         "reaper.dead.traceback": "File …",
     }
     # A payload may have the names of a journal entry's fields.
-    raw = ("{s}:dead:g", f"{MS}-4", "clicked", None, "{", {**known, "amount": "12"})
+    raw = entry("{", 4, event="clicked", job=None, rest={**known, "amount": "12"})
     letter = only(read(raw), "dead_letters")
     assert letter | {"payload": dict(letter["payload"])} == {
         "id": f"{MS}-4",
-        "stream": "{s}:dead:g",
+        "stream": STREAM,
         "at": AT,
         "seq": 4,
         "date": DAY,
@@ -290,7 +271,7 @@ def test_a_dead_letter_has_its_payload_apart_from_what_is_known_of_its_end() -> 
     }
 
 
-# ---- hostile entries: nothing is lost, nobody is disturbed, and both readers say the same
+# ---- hostile entries: none is lost, and none disturbs its neighbors
 
 HOSTILE_VALUES = (
     "1", "-0", "01", "1.0", "1e3", "1e999", "-1e999", "NaN", "Infinity", "9223372036854775807", "9223372036854775808",
@@ -310,7 +291,7 @@ HOSTILE_DATA = (
 )  # fmt: skip
 
 
-def hostile(seed: int, number: int) -> Iterator[Raw]:
+def hostile(seed: int, number: int) -> Iterator[Entry]:
     """Make entries of which each is odd in a way of its own, and some are ordinary."""
     draw = random.Random(seed)
     for seq in range(number):
@@ -326,7 +307,9 @@ def hostile(seed: int, number: int) -> Iterator[Raw]:
         ids = (f"{MS}-{seq}", f"{2**63}-{seq}", f"{MS}-{2**63 + seq}")
         event, job = draw.choice(("acked", "acked", "", None)), draw.choice(("j", "j", "", None, None))
         rest = draw.choice(({}, {}, {}, {}, {"more": "x"}, {"reaper.dead.stream": "s"}))
-        yield ("s", draw.choices(ids, weights=(20, 1, 1))[0], event, job, draw.choice((data,) * 9 + (None,)), rest)
+        said = draw.choice((data,) * 9 + (None,))
+        fields = entry(said, event=event, job=job, rest=rest)[1]
+        yield draw.choices(ids, weights=(20, 1, 1))[0].encode(), fields
 
 
 def _value(draw: random.Random, name: str) -> str:
@@ -336,57 +319,18 @@ def _value(draw: random.Random, name: str) -> str:
     return draw.choice(HOSTILE_VALUES) if draw.random() < 0.4 else good
 
 
-def by_itself(raw: Raw) -> tuple[str, str]:
-    """Return ID and table of an entry, as the reader says that reads one by one."""
-    stream, entry_id, event, job, data, rest = raw
-    table, row = read_entry(stream, entry_id, {"event": event, "job": job, "data": data}, rest or {})
-    return str(row["id"]), table
-
-
 @pytest.mark.parametrize("seed", range(3))
-def test_hostile_entries_belong_to_one_table_each_whoever_is_their_neighbour(seed: int) -> None:
+def test_hostile_entries_belong_to_one_table_each_with_any_neighbors(seed: int) -> None:
     entries = list(hostile(seed, 500))
     together, alone = read(*entries), [read(raw) for raw in entries]
     for table in TABLES:
         assert together[table] == sorted((row for found in alone for row in found[table]), key=_place)
-    rows = {(row["id"], table) for table, found in together.items() for row in found}
-    empty = {raw[1] for raw in entries if raw[1] not in {entry_id for entry_id, _ in rows}}
-    assert rows == {told for told in map(by_itself, entries) if told[0] not in empty}
-    assert all('"rows":' in (raw[4] or "") for raw in entries if raw[1] in empty)  # it is about none of its jobs
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_what_arrow_reads_is_what_the_reader_of_one_entry_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = list(hostile(seed, 5_000))
-    plain = [raw for raw in entries if raw[2] and raw[4] and not raw[5]]
-    ordinary = [raw for raw in plain if read_ordinary(as_read([raw])) is not None]
-    assert len(ordinary) > 100
-    assert read_ordinary(as_read(ordinary)) is not None
-    quick = read(*ordinary)
-    monkeypatch.setattr(lake_events, "read_ordinary", lambda _: None)
-    assert read(*ordinary) == quick
-
-
-def test_an_entry_that_is_odd_costs_its_neighbours_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def note(stream: str, entry_id: str, named: Any, others: Any) -> Any:
-        asked.append(entry_id)
-        return read_entry(stream, entry_id, named, others)
-
-    monkeypatch.setattr(lake_events, "read_entry", note)
-    entries = [entry('{"v":1,"run_ms":5}', seq) for seq in range(10_000)]
-    found = read(*entries[:6_000], entry('{"v":1,"new":1}', 10_000), *entries[6_000:])
-    assert len(found["events"]) == 10_001
-    assert f"{MS}-10000" in asked
-    assert len(asked) <= lake_events.FEW
+    for raw, found in zip(entries, alone, strict=True):
+        tables = [table for table, rows in found.items() if rows]
+        assert len(tables) == 1 or b'"rows":' in raw[1][b"data"]  # that may be about none of its jobs
+        assert {row["id"] for rows in found.values() for row in rows} <= {raw[0].decode()}
 
 
 def test_text_that_cannot_be_written_as_utf_8_is_shown_as_json_has_it() -> None:
     row = only(read(entry('{"error":"\\ud800","new":"\\udc00"}')), "events")
     assert (row["error"], json.loads(row["extra"])) == ("\\ud800", {"new": "\udc00"})
-
-
-def test_what_is_no_text_is_written_as_json_where_text_belongs() -> None:
-    row = only(read(entry('{"group":5,"reason":{"a":[true]},"error":false}')), "events")
-    assert (row["group"], row["reason"], row["error"]) == ("5", '{"a":[true]}', "false")

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from tests.support.history import note, read_events, read_notes, read_state
-from tests.support.invariants import DeadJob, Execution, FinalState, History, PendingJob, check, check_now
+from reaper.drill.history import read_events, read_state
+from reaper.drill.promises import DeadJob, Execution, FinalState, History, PendingJob, check, check_now
+from tests.support.notes import note, read_notes
 from workers.protocol.events import LifecycleEvent, encode_data
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import text

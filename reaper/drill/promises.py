@@ -1,20 +1,23 @@
-"""The one checker of invariants I1 to I7 (`docs/architecture.md`): a history in, sentences about what is wrong out.
+"""The one judge of the promises I1 to I7 (`docs/architecture.md`): a history in, sentences about violations out. Pure.
 
-Pure. `tests.support.history` gathers a history from Redis; simulations and unit tests make theirs by hand.
+The drill, the tests and the simulation judge by it. `reaper.drill.history` reads from Redis what a history is made of.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from workers.protocol.events import EventName, LifecycleEvent
+from workers.protocol.messages import entry_ms
 
 Pairs = Sequence[tuple[bytes, bytes]]
 Generation = tuple[str, int]
 """A job and how often it has been redriven: what is executed at most `max_deliveries` times and ends once."""
 
 _RECOVERIES = {EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED}
+_ENDS = _RECOVERIES | {EventName.ACKED, EventName.NACKED}
 _SETTLEMENTS = {EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK}
 _CRASHED_IN_COMPANY = "crashed_in_company"
 
@@ -97,6 +100,43 @@ class History:
     """All work should be over: nothing ready, pending or scheduled (I7)."""
     own_visibility_ms: Mapping[str, int] = field(default_factory=dict)
     """Jobs that asked for a longer visibility timeout by themselves."""
+    ids_are_times: bool = False
+    """Each entry was delivered after the time in its ID, by the same clock: no earlier recovery can be in time."""
+
+
+class Fate(StrEnum):
+    """Where a job is at the end."""
+
+    SETTLED = "settled"
+    DEAD_LETTERED = "dead_lettered"
+    READY = "ready"
+    PENDING = "pending"
+    SCHEDULED = "scheduled"
+    LOST = "lost"
+    """It was never done, and is nowhere in Redis."""
+
+
+def places(state: FinalState) -> dict[str, list[Fate]]:
+    """Return where each job is in Redis. A job that is in two places has two."""
+    found: defaultdict[str, list[Fate]] = defaultdict(list)
+    for fate, jobs in (
+        (Fate.READY, state.ready),
+        (Fate.PENDING, [job.job for job in state.pending]),
+        (Fate.SCHEDULED, state.scheduled),
+        (Fate.DEAD_LETTERED, [letter.job for letter in state.dead]),
+    ):
+        for job in jobs:
+            found[job].append(fate)
+    return found
+
+
+def fates(history: History) -> dict[str, Fate]:
+    """Return what became of each job that was enqueued."""
+    there = places(history.state)
+    done = {event.job for event in history.events if event.event in (EventName.ACKED, EventName.LOST_PAYLOAD)}
+    done |= {completion.job for completion in history.completions or ()}
+    gone = {True: Fate.SETTLED, False: Fate.LOST}
+    return {job: there[job][-1] if job in there else gone[job in done] for job in history.enqueued}
 
 
 def check(history: History) -> list[str]:
@@ -111,27 +151,37 @@ def check_now(history: History) -> list[str]:
 
 def no_loss(history: History) -> Iterator[str]:
     """I1: an accepted job is ready, pending, scheduled, settled or dead; what is settled was executed."""
-    state = history.state
-    held = {job.job for job in state.pending} | {letter.job for letter in state.dead}
-    somewhere = {*state.ready, *state.scheduled} | held
-    settled = {event.job for event in history.events if event.event in (EventName.ACKED, EventName.LOST_PAYLOAD)}
-    completed = {done.job for done in history.completions or ()}
-    for job in history.enqueued:
-        if job not in somewhere | settled | completed:
+    for job, fate in fates(history).items():
+        if fate is Fate.LOST:
             yield f"I1: job {job} was enqueued and is nowhere: not ready, pending, scheduled, settled or dead"
     if history.completions is not None:
         acked = {event.job for event in history.events if event.event == EventName.ACKED}
+        completed = {done.job for done in history.completions}
         for job in sorted(acked - completed):
             yield f"I1: job {job} was acknowledged and its work was never completed"
 
 
 def no_early_recovery(history: History) -> Iterator[str]:
     """I2: nothing is recovered before its visibility timeout has passed. Unowned entries (idle -1) are due at once."""
-    for event in _reaper_events(history):
-        idle = event.data.get("idle_ms")
-        needed = _visibility_of(history, event)
-        if isinstance(idle, int) and 0 <= idle < needed:
-            yield f"I2: job {event.job} was {event.event} after {idle} ms, {needed - idle} ms too early"
+    for event in filter(is_timed, history.events):
+        early = early_ms(history, event)
+        if early > 0:
+            yield f"I2: job {event.job} was {event.event} after {event.data['idle_ms']} ms, {early} ms too early"
+
+
+def is_timed(event: LifecycleEvent) -> bool:
+    """Tell whether it is a recovery that says for how long the delivery was idle."""
+    due = "visibility_ms" in event.data or (event.data.get("mode") == "reaper" and "token" in event.data)
+    return due and event.event in _RECOVERIES and event.data.get("idle_ms", -1) >= 0
+
+
+def early_ms(history: History, event: LifecycleEvent) -> int:
+    """Return how much too early a timed recovery came; 0 or less if it was in time."""
+    needed = _visibility_of(history, event)
+    early = needed - int(event.data["idle_ms"])
+    if history.ids_are_times and "entry" in event.data:
+        early = max(early, entry_ms(str(event.data["entry"])) + needed - event.at_ms)
+    return early
 
 
 def fenced(history: History) -> Iterator[str]:
@@ -171,6 +221,24 @@ def settled_once(history: History) -> Iterator[str]:
     for (job, entry, delivery), times in Counter(map(_delivery, settled)).items():
         if times > 1 + uncounted[job, entry, delivery] + anew[job, entry, delivery]:
             yield f"I4: delivery {delivery} of entry {entry} (job {job}) was settled {times} times"
+    if not history.lost_deliveries:
+        yield from _ended_twice(history)
+
+
+def _ended_twice(history: History) -> Iterator[str]:
+    """Two leaders that both act on an entry end it twice. Entries that are requeued in place or adopted go on."""
+    ends = Counter(
+        (event.job, str(event.data["entry"]))
+        for event in history.events
+        if event.event in _ENDS
+        and "entry" in event.data
+        and event.data.get("reason") != "suspect"  # the release of a parked copy
+        and event.data.get("new_entry") != event.data["entry"]
+        and not (event.event == EventName.RECOVERED and event.data.get("new_entry") is None)
+    )
+    for (job, entry), times in ends.items():
+        if times > 1:
+            yield f"I4: entry {entry} (job {job}) was ended {times} times"
 
 
 def _delivered_anew(history: History, settled: Iterable[LifecycleEvent]) -> Counter[tuple[str, str, int]]:
@@ -213,19 +281,7 @@ def recovered_in_time(history: History) -> Iterator[str]:
 
 def in_one_place(history: History) -> Iterator[str]:
     """I1: a job that goes from one place to another is never in both: its copy is written where its original ends."""
-    state = history.state
-    if not history.ends_kept:
-        return
-    places: defaultdict[str, list[str]] = defaultdict(list)
-    for name, jobs in (
-        ("ready", state.ready),
-        ("pending", [job.job for job in state.pending]),
-        ("scheduled", state.scheduled),
-        ("dead", [letter.job for letter in state.dead]),
-    ):
-        for job in jobs:
-            places[job].append(name)
-    for job, names in places.items():
+    for job, names in places(history.state).items() if history.ends_kept else ():
         if len(names) > 1:
             yield f"I1: job {job} is in more than one place: {' and '.join(names)}"
 

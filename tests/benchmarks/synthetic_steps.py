@@ -1,39 +1,24 @@
-"""Generates a lake: the journal that a few groups would have left, for benchmarks of what reads it.
+"""The jobs of a generated lake: their kinds, their own times, and the events that their stories make of them."""
 
-Jobs of all groups interleave in time, as in a real journal. Everything follows from the seed and a job's number by
-hashing, so the same seed gives the same rows however many cores work on it.
-"""
-
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from reaper.pipeline.lake.delta import LakeTable
-from reaper.pipeline.lake.layout import Layout, remove
-from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS
-from reaper.pipeline.lake.tables import create_tables, lake_at, only_ingester
-from reaper.pipeline.rehearsal.stories import STORIES, Moment, Step
-from workers.protocol.errors import ConfigurationError
+from reaper.pipeline.lake.schema import EVENTS
+from tests.benchmarks.stories import STORIES, Moment, Step
 from workers.protocol.events import FULL_ONLY, EventName
-from workers.protocol.keys import group_keys, namespace_keys
+from workers.protocol.keys import group_keys
 
 BEGIN_MS = round(datetime(2026, 1, 5, 6, tzinfo=UTC).timestamp() * 1000)
 JOBS_PER_S = 50
 TERM_MS = 2 * 3_600_000
 """How long one replica leads."""
-SCAN_MS = 30_000
-ROWS_PER_FILE = 500_000
 _STEPS_OF_A_JOB = 64
 """No job has more: an event's number within its millisecond is the job's number times this, plus the step's."""
-_METHOD_LIMIT = "spark.sql.codegen.hugeMethodLimit"
-_NAMESPACE = namespace_keys("reaper")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,109 +62,7 @@ _ERRORS = (
 _KILLED = "not settled within the visibility timeout"
 
 
-def generate_lake(spark: SparkSession, path: str | Path, *, events: int, seed: int = 1) -> int:
-    """Make a new lake at ``path`` with about ``events`` lifecycle events; return how many jobs they tell of.
-
-    Raises ConfigurationError where the lake holds something already.
-    """
-    layout = lake_at(path)
-    with only_ingester(layout):
-        create_tables(layout)
-        if LakeTable(layout.table("events")).files():
-            raise ConfigurationError(f"the lake {layout.root} is not empty: name a new folder.")
-        jobs = max(1, round(events / _events_per_job()))
-        files = max(2, -(-events // ROWS_PER_FILE))
-        with _small_methods(spark):
-            _write(journal(spark, jobs, seed, files), layout, "events")
-            _write(dead_letters(spark, jobs, seed, 2), layout, "dead_letters")
-    return jobs
-
-
-@contextmanager
-def _small_methods(spark: SparkSession) -> Iterator[None]:
-    """Let Spark generate no method that is too long for the JVM's compiler: it would be interpreted, 4 times slower."""
-    before = spark.conf.get(_METHOD_LIMIT)
-    spark.conf.set(_METHOD_LIMIT, "8000")
-    try:
-        yield
-    finally:
-        spark.conf.set(_METHOD_LIMIT, before or "65535")
-
-
-def _write(rows: DataFrame, layout: Layout, table: str) -> None:
-    staged = layout.staging / f"{table}.synthetic"
-    rows.write.mode("overwrite").partitionBy("date").parquet(staged.as_uri())
-    lake_table = LakeTable(layout.table(table))
-    files = sorted(staged.glob("date=*/*.parquet"))
-    lake_table.publish(files, checkpoint=layout.name(), batch=0, fence=lake_table.fence())
-    remove(staged)
-
-
-def _events_per_job() -> float:
-    told = [
-        kind.per_thousand * story.per_million * sum(_is_told(kind, step) for step in story.steps)
-        for kind in KINDS
-        for story in STORIES
-    ]
-    return sum(told) / 1e9
-
-
-def _is_told(kind: Kind, step: Step) -> bool:
-    if step.event in FULL_ONLY and not kind.full:
-        return False
-    return step.by != "worker" or not kind.foreign
-
-
-# ---- the tables
-
-
-def journal(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> DataFrame:
-    """Return the lifecycle events of ``jobs`` jobs (`EVENTS`), in order of time within each of ``files`` parts."""
-    events = _steps(spark, jobs, seed, files).select(*_columns())
-    # `date` first: files are written by date, and would be sorted once more.
-    events = events.sortWithinPartitions("date", "at", "seq")
-    return events.union(_scans(spark, jobs, seed)).union(_leadership(spark, jobs))
-
-
-def dead_letters(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> DataFrame:
-    """Return the dead letters of the same jobs (`DEAD_LETTERS`)."""
-    dead = _steps(spark, jobs, seed, files).where(F.col("event") == EventName.DEAD_LETTERED)
-    kind, what, function, file = (_of_error(part) for part in range(4))
-    trace = F.concat(
-        F.lit('Traceback (most recent call last):\n  File "/venv/lib/python3.12/site-packages/workers/execution.py"'),
-        F.lit(", line 107, in call\n"),
-        F.format_string('  File "/srv/%s", line 42, in %s\n', file, function),
-        F.concat(kind, F.lit(": "), what),
-        F.lit("\n"),
-    )
-    columns = {
-        "id": F.concat_ws("-", "at_ms", "job_no"),
-        "stream": F.col("dead"),
-        "at": F.timestamp_millis("at_ms"),
-        "seq": F.col("job_no"),
-        "job": F.col("job"),
-        "group": F.col("group"),
-        "source_stream": F.col("source"),
-        "entry": _entry("entry"),
-        "reason": F.col("reason"),
-        "error": _error(),
-        "traceback": F.when(F.col("failed"), trace),
-        "deliveries": F.col("delivery"),
-        "generation": F.col("generation"),
-        "consumers": _consumer(),
-        "first_ms": F.col("enqueued_ms"),
-        "last_ms": F.coalesce(F.col("enqueued_ms") + F.col("delivered"), F.col("at_ms") - F.col("idle")),
-        "dead_at_ms": F.col("at_ms"),
-        "payload": F.create_map(F.lit("n"), F.col("job_no").cast("string")),
-        "date": F.col("date"),
-    }
-    return dead.select(*(columns[name].cast(DEAD_LETTERS[name].dataType).alias(name) for name in DEAD_LETTERS.names))
-
-
-# ---- jobs and their steps
-
-
-def _uniform(seed: int, what: str, *more: str) -> Column:
+def uniform(seed: int, what: str, *more: str) -> Column:
     """Return a number in [0, 1) that belongs to the job."""
     bits = F.shiftrightunsigned(F.xxhash64(F.lit(seed), F.lit(what), "job_no", *more), 11)
     return bits / F.lit(float(2**53))
@@ -202,18 +85,18 @@ def _jobs(spark: SparkSession, jobs: int, seed: int, files: int) -> DataFrame:
     """Return one row a job: its kind, its story, and its own times."""
     gap_ms = 1000 / JOBS_PER_S
     numbered = spark.range(0, jobs, 1, files).withColumnRenamed("id", "job_no")
-    rare_first = _pick(_uniform(seed, "story"), [story.per_million for story in STORIES])
+    rare_first = _pick(uniform(seed, "story"), [story.per_million for story in STORIES])
     return numbered.select(
         "job_no",
-        _pick(_uniform(seed, "kind"), [kind.per_thousand for kind in KINDS]).alias("kind"),
+        _pick(uniform(seed, "kind"), [kind.per_thousand for kind in KINDS]).alias("kind"),
         rare_first.alias("story"),
-        (F.lit(BEGIN_MS) + F.floor((F.col("job_no") + _uniform(seed, "arrival")) * gap_ms)).alias("enqueued_ms"),
+        (F.lit(BEGIN_MS) + F.floor((F.col("job_no") + uniform(seed, "arrival")) * gap_ms)).alias("enqueued_ms"),
         # Two uniform numbers make a normal one.
-        (F.sqrt(-2 * F.ln(1 - _uniform(seed, "z1"))) * F.cos(2 * 3.141592653589793 * _uniform(seed, "z2"))).alias("z"),
-        F.floor(-8 * F.ln(1 - _uniform(seed, "wait"))).alias("waits"),
-        F.floor(1 - 6 * F.ln(1 - _uniform(seed, "delay"))).alias("delay_ms"),
-        F.floor(_uniform(seed, "error") * len(_ERRORS)).cast("int").alias("error_no"),
-        F.floor(_uniform(seed, "detail") * 90_000).cast("int").alias("detail"),
+        (F.sqrt(-2 * F.ln(1 - uniform(seed, "z1"))) * F.cos(2 * 3.141592653589793 * uniform(seed, "z2"))).alias("z"),
+        F.floor(-8 * F.ln(1 - uniform(seed, "wait"))).alias("waits"),
+        F.floor(1 - 6 * F.ln(1 - uniform(seed, "delay"))).alias("delay_ms"),
+        F.floor(uniform(seed, "error") * len(_ERRORS)).cast("int").alias("error_no"),
+        F.floor(uniform(seed, "detail") * 90_000).cast("int").alias("detail"),
         F.lit(seed).alias("seed"),
     )
 
@@ -260,7 +143,7 @@ def _flat(step: Step) -> Iterable[int | None]:
         yield from getattr(step, name) or [None] * len(Moment._fields)
 
 
-def _steps(spark: SparkSession, jobs: int, seed: int, files: int) -> DataFrame:
+def steps(spark: SparkSession, jobs: int, seed: int, files: int) -> DataFrame:
     """Return one row an event of each job, with everything its columns are made of."""
     kinds, script = _kinds(spark), _script(spark)
     happened = _moments(_jobs(spark, jobs, seed, files), kinds, script)
@@ -304,17 +187,17 @@ def _span(moment: str) -> Column:
     return (sum(parts[1:], parts[0]) + F.col(f"{moment}_ms")).cast("bigint")
 
 
-def _entry(moment: str) -> Column:
+def entry_of(moment: str) -> Column:
     """Return the ID of an entry that was made at a moment."""
     made_ms = (F.col("enqueued_ms") + F.col(moment)).cast("string")
     return F.concat(made_ms, F.lit("-"), F.col("job_no").cast("string"))  # null where there is no such moment
 
 
-def _term(at_ms: Column) -> Column:
+def term_of(at_ms: Column) -> Column:
     return (F.floor((at_ms - BEGIN_MS) / TERM_MS) + 1).cast("bigint")
 
 
-def _consumer() -> Column:
+def consumer() -> Column:
     """Return who held the delivery: a worker, as the process it was in these hours."""
     worker = F.pmod(F.xxhash64("seed", "job_no", "delivery"), "workers")
     life = F.floor((F.col("enqueued_ms") - BEGIN_MS) / (6 * 3_600_000))
@@ -323,7 +206,7 @@ def _consumer() -> Column:
     return F.when(F.col("foreign"), F.concat(F.lit("bare-"), worker)).otherwise(ours)
 
 
-def _of_error(part: int) -> Column:
+def part_of_error(part: int) -> Column:
     text = F.element_at(F.array(*(F.lit(error[part]) for error in _ERRORS)), F.col("error_no") + 1)
     if part != 1:
         return text
@@ -331,8 +214,8 @@ def _of_error(part: int) -> Column:
     return F.element_at(F.array(*filled), F.col("error_no") + 1)
 
 
-def _error() -> Column:
-    raised = F.concat(_of_error(0), F.lit(": "), _of_error(1))
+def error_of() -> Column:
+    raised = F.concat(part_of_error(0), F.lit(": "), part_of_error(1))
     killed = (F.col("event") == EventName.DEAD_LETTERED) & (F.col("by") == "leader")
     return F.when(F.col("failed"), raised).when(killed, F.lit(_KILLED))
 
@@ -346,7 +229,7 @@ def _mode() -> Column:
     )
 
 
-def _columns() -> list[Column]:
+def event_columns() -> list[Column]:
     """Return the columns of `EVENTS`, made of a step's. Each costs calls to Java: they are made once."""
     by_leader, by_worker = F.col("by") == "leader", F.col("by") == "worker"
     told_of_delivery = F.col("event") != EventName.LOST_PAYLOAD
@@ -358,15 +241,15 @@ def _columns() -> list[Column]:
         "event": F.col("event"),
         "job": F.col("job"),
         "group": F.col("group"),
-        "entry": _entry("entry"),
-        "consumer": F.when((F.col("by") != "operator") & (F.coalesce("reason", F.lit("")) != "suspect"), _consumer()),
+        "entry": entry_of("entry"),
+        "consumer": F.when((F.col("by") != "operator") & (F.coalesce("reason", F.lit("")) != "suspect"), consumer()),
         "delivery": F.when(told_of_delivery, F.col("delivery")),
         "generation": F.col("generation"),
         "mode": _mode(),
         "type": F.when(by_worker, F.col("type")),
-        "token": F.when(by_leader & (F.col("kind_mode") == "reaper"), _term(F.col("at_ms"))),
+        "token": F.when(by_leader & (F.col("kind_mode") == "reaper"), term_of(F.col("at_ms"))),
         "reason": F.col("reason"),
-        "error": _error(),
+        "error": error_of(),
         "enqueued_ms": F.col("enqueued_ms"),
         "delivered_ms": F.col("enqueued_ms") + F.col("delivered"),
         "ready_ms": F.when(F.col("delivered").isNotNull(), F.col("enqueued_ms") + F.col("entry")),
@@ -374,7 +257,7 @@ def _columns() -> list[Column]:
         "run_ms": F.col("run"),
         "visibility_ms": F.when(by_leader, F.col("timeouts")),
         "idle_ms": F.col("idle"),
-        "new_entry": _entry("new_entry"),
+        "new_entry": entry_of("new_entry"),
         "dead_letter": F.when(F.col("event") == EventName.DEAD_LETTERED, F.concat_ws("-", "at_ms", F.col("job_no"))),
         "counts": F.col("counts"),
         "verb": F.col("verb"),
@@ -382,75 +265,3 @@ def _columns() -> list[Column]:
         "date": F.col("date"),
     }
     return [made.get(name, F.lit(None)).cast(EVENTS[name].dataType).alias(name) for name in EVENTS.names]
-
-
-# ---- leaders
-
-
-def _span_ms(jobs: int) -> int:
-    return max(1, jobs * 1000 // JOBS_PER_S)
-
-
-def _scans(spark: SparkSession, jobs: int, seed: int) -> DataFrame:
-    """Return what the leader's full scans told of each group it serves."""
-    groups = {kind.group: kind for kind in KINDS if kind.mode == "reaper"}
-    scans = spark.range(0, -(-_span_ms(jobs) // SCAN_MS), 1, 1).withColumnRenamed("id", "job_no")
-    tables = [_scans_of(scans, place, kind, seed) for place, kind in enumerate(groups.values())]
-    union = tables[0]
-    for table in tables[1:]:
-        union = union.union(table)
-    return union.coalesce(1)
-
-
-def _scans_of(scans: DataFrame, place: int, kind: Kind, seed: int) -> DataFrame:
-    at_ms = F.lit(BEGIN_MS + place) + F.col("job_no") * SCAN_MS
-    pending, short, long = (
-        F.floor(_uniform(seed, f"{what}.{place}") * most).cast("int")
-        for what, most in (("pending", 40), ("short", 60), ("long", 12))
-    )
-    oldest = F.floor(_uniform(seed, f"oldest.{place}") * kind.visibility_ms).cast("int")
-    extra = F.format_string(
-        '{"pending":%d,"oldest_idle_ms":%d,"pending_ages":[[0,%d]],"gone":%d,"gone_ages":[[0,1024,%d],[1024,8192,%d]],'
-        f'"period_ms":{SCAN_MS},"scan_interval_ms":1000}}',
-        pending, oldest, pending, short + long, short, long,
-    )  # fmt: skip
-    facts = {"event": "scanned", "group": kind.group, "mode": "reaper", "visibility_ms": kind.visibility_ms, "v": 1}
-    made = {name: F.lit(value) for name, value in facts.items()} | {
-        "id": F.concat_ws("-", at_ms, F.lit(0)),
-        "stream": F.lit(group_keys(kind.stream, kind.group).journal),
-        "at": F.timestamp_millis(at_ms),
-        "seq": F.lit(0),
-        "token": _term(at_ms),
-        "extra": extra,
-        "date": F.to_date(F.timestamp_millis(at_ms)),
-    }
-    return scans.select(*(made.get(name, F.lit(None)).cast(EVENTS[name].dataType).alias(name) for name in EVENTS.names))
-
-
-def _leadership(spark: SparkSession, jobs: int) -> DataFrame:
-    """Return the terms: each ends by a release, every third one by silence until another replica leads."""
-    rows = []
-    for term in range(1, _span_ms(jobs) // TERM_MS + 2):
-        begin, end = BEGIN_MS + (term - 1) * TERM_MS, BEGIN_MS + term * TERM_MS - 900
-        holder = f"r{term % 3 + 1}"
-        rows.append(_lease_event(EventName.LEASE_ACQUIRED, begin, term, holder))
-        if end < BEGIN_MS + _span_ms(jobs) and term % 3:
-            rows.append(_lease_event(EventName.LEASE_RELEASED, end, term, holder))
-    return spark.createDataFrame(rows, EVENTS).coalesce(1)
-
-
-def _lease_event(event: EventName, at_ms: int, term: int, holder: str) -> tuple[Any, ...]:
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    facts = {
-        "id": f"{at_ms}-{term}",
-        "stream": _NAMESPACE.journal,
-        "at": at,
-        "seq": term,
-        "event": str(event),
-        "holder": f"{holder}.{term:012x}",
-        "token": term,
-        "v": 1,
-        "extra": json.dumps({"ttl_ms": 10_000}),
-        "date": at.date(),
-    }
-    return tuple(facts.get(name) for name in EVENTS.names)

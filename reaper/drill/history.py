@@ -1,11 +1,11 @@
-"""Gathers from Redis what `tests.support.invariants` judges: the journal, the final state, what handlers noted."""
+"""Reads from Redis what `reaper.drill.promises` judges: where each job of a group is, and what its journal says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from redis.asyncio import Redis
 
-from tests.support.invariants import DeadJob, Execution, FinalState, Pairs, PendingJob
+from reaper.drill.promises import DeadJob, FinalState, Pairs, PendingJob
 from workers.protocol.events import EventName, LifecycleEvent, decode_entry
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import DEAD_PREFIX, RESERVED_PREFIX, pair_up, read_metadata, text
@@ -100,29 +100,6 @@ async def _journal(client: Redis, keys: GroupKeys) -> list[LifecycleEvent]:
     rows: Any = await client.xrange(keys.journal)
     events = [event for entry_id, flat in rows for event in decode_entry(entry_id, flat)]
     return [event for event in events if event.data.get("group") == keys.group]
-
-
-async def note(client: Redis, ledger: str, what: str, job: str, generation: int = 0) -> None:
-    """Write down that a handler did ``what`` ("start" or "completion"): for handlers under test."""
-    await client.xadd(ledger, {"what": what, "job": job, "generation": generation})
-
-
-async def read_notes(client: Redis, ledger: str) -> tuple[list[Execution], list[Execution]]:
-    """Return the starts and completions that handlers wrote into stream ``ledger``, in order."""
-    rows: Any = await client.xrange(ledger)
-    notes: list[Mapping[bytes, bytes]] = [dict(pair_up(flat)) for _, flat in rows]
-    starts, completions = (
-        [Execution(text(line[b"job"]), int(line[b"generation"])) for line in notes if line[b"what"] == what]
-        for what in (b"start", b"completion")
-    )
-    return starts, completions
-
-
-async def read_endings(client: Redis, ledger: str) -> list[Execution]:
-    """Return the executions of which handlers noted, just before, that they fail, hang or end their process."""
-    rows: Any = await client.xrange(ledger)
-    notes: list[Mapping[bytes, bytes]] = [dict(pair_up(flat)) for _, flat in rows]
-    return [Execution(text(line[b"job"]), int(line[b"generation"])) for line in notes if line[b"what"] == b"ending"]
 
 
 def user_fields(flat: Sequence[bytes]) -> Pairs:
