@@ -272,10 +272,9 @@ local REWRITTEN = {
 -- A trace that the producer samples (W3C: the last bit of the flags): its deliveries are told of as spans, each of which
 -- has a name that everybody can work out: generation.copies.times delivered. So whoever recovers a delivery can tell of
 -- it in place of a worker that cannot any more. Fields of jobs that nobody traces are left as they are.
-local SAMPLED = '^%x%x%-%x+%-%x+%-%x[13579bdf]'
-local TRACEPARENT_BYTES, MAX_PREVIOUS_BYTES = 55, 64
+local MAX_PREVIOUS_BYTES = 64
 local function is_sampled(traceparent)
-  return #traceparent >= TRACEPARENT_BYTES and string.find(traceparent, SAMPLED) ~= nil
+  return #traceparent >= 55 and string.find(traceparent, '^%x%x%-%x+%-%x+%-%x[13579bdf]') ~= nil
 end
 
 local function with_trace(job, fields, traceparent, previous)

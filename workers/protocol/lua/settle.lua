@@ -387,11 +387,6 @@ local function taken_back(entry_id, verb, times, proven)
   return true
 end
 
--- After a lost reply the earlier call may have copied the job, and deleted the entry itself.
-local function was_deleted(entry_id, proven)
-  return not left[entry_id] and not reply_was_lost and is_deleted(source, group, agreement, consumer, entry_id, proven)
-end
-
 local results, n_items = {}, 0
 
 -- Which of `n` items behind the first `before` were acknowledged, counted from 0.
@@ -421,7 +416,9 @@ while words[run] do
     local is_ours, is_gone = pending(entry_id) == times, false
     if not is_ours then
       is_ours = taken_back(entry_id, verb, times, proven)
-      is_gone = not is_ours and was_deleted(entry_id, proven)
+    end
+    if not is_ours and not left[entry_id] and not reply_was_lost then -- else an earlier call may have deleted it, behind a copy
+      is_gone = is_deleted(source, group, agreement, consumer, entry_id, proven)
     end
     if not is_ours and not is_gone then
       if is_unknown(entry_id, times) then
