@@ -22,7 +22,7 @@ from typing import assert_type
 from reaper import EndOfTerm, GroupSettings, Reaper, ReaperEvent, ReaperSettings, Report, Term
 from reaper import UnreachableError as ReaperUnreachableError
 from collections.abc import AsyncIterator, Iterator
-from workers import Counts, Job, NewJob, Producer, RecoveryMode, Redelivery, Reject, Retry, UnreachableError
+from workers import Counts, Job, JobId, NewJob, Producer, RecoveryMode, Redelivery, Reject, Retry, UnreachableError
 from workers import SyncProducer, Worker, WorkerEvent, WorkerSettings
 
 worker = Worker(
@@ -79,8 +79,8 @@ async def serve() -> None:
         leader.on(reaper_event)(note)
         assert_type(leader, Reaper)
         assert_type(leader.term, Term | None)
-        assert_type(await orders.enqueue({"order": 17, "customer": "Ada"}, delay=1.5), str)
-        assert_type(await orders.enqueue_many([NewJob({"order": 18})]), list[str])
+        assert_type(await orders.enqueue({"order": 17, "customer": "Ada"}, delay=1.5), JobId)
+        assert_type(await orders.enqueue_many([NewJob({"order": 18})]), list[JobId])
         await worker.run()
         assert_type(worker.counts, Counts)
         assert_type(worker.settings, WorkerSettings)

@@ -354,7 +354,7 @@ def item(
     verb: str,
     *,
     times: Word = 1,
-    reason: str = "max_deliveries",
+    reason: str | None = None,
     error: str = "",
     data: str = "",
     delay_ms: int | str = "",
@@ -362,6 +362,7 @@ def item(
 ) -> Settling:
     """Return one item of ``settle``."""
     facts = data or f'{{"v":1,"group":"billing","entry":"{one}"}}'
+    reason = ("" if verb == "hand_back" else "max_deliveries") if reason is None else reason
     return Settling(one, verb, times, facts, () if verb == "ack" else (reason, error, delay_ms, traceback))
 
 
@@ -418,6 +419,7 @@ def ready(
     generation: int = 0,
     copies: int = 1,
     waits: int = 0,
+    hand_backs: int = 0,
     suspect: bool = False,
 ) -> tuple[str, ...]:
     """Return the flat fields of a job that has been made ready again, as `dump` shows them.
@@ -433,6 +435,7 @@ def ready(
         ("reaper.consumers", consumers),
         *((("reaper.copies", copies),) if copies else ()),
         *((("reaper.waits", waits),) if waits else ()),
+        *((("reaper.hand_backs", hand_backs),) if hand_backs else ()),
         *((("reaper.suspect", 1),) if suspect else ()),
     )
     return tuple(shown(word) for word in (*user, *(part for pair in ours for part in pair)))

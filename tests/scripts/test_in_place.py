@@ -346,6 +346,19 @@ async def test_uncounted_deliveries_do_not_count_and_no_two_deliveries_look_the_
     assert "{orders}:notes:billing" not in await shown(scene)
 
 
+async def test_a_note_counts_hand_backs_until_an_execution_ends(scene: Scene) -> None:
+    one = await scene.stalled("n", 1)
+    steps = [
+        ("hand_back", "interrupted", "-1,0/1"),
+        ("hand_back", "interrupted", "-2,0/2"),
+        ("hand_back", "", "-3,0/2"),
+    ]
+    for times, (verb, reason, note) in enumerate([*steps, ("nack", "max_deliveries", "-3,0")], start=1):
+        await scene.deliver(one, times=times)
+        assert await scene.settle(item(one, verb, times=times, reason=reason), policy=POLICY) == [1]
+        assert (await notes(scene))[one].startswith(f"{note},,,w1")
+
+
 async def test_a_late_verdict_of_the_delivery_before_is_refused(scene: Scene) -> None:
     one = await scene.stalled()
     await scene.settle(item(one, "hand_back"), policy=POLICY)

@@ -78,6 +78,8 @@ def test_a_reply_tells_how_often_each_entry_was_delivered() -> None:
     [
         (b"0,0,,,", Note(0, 0, b"")),
         (b"-3,2,1,0.0.4.s,w1,w2", Note(-3, 2, b"0.0.4.s", is_suspect=True)),
+        (b"-3,2/4,,,w1", Note(-3, 2, b"", hand_backs=4)),
+        (b"-3,2/x,,,w1", None),
         (b"", None),
         (None, None),
         (b"x,0,,,", None),

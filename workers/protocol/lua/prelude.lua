@@ -265,6 +265,7 @@ local REWRITTEN = {
   ['reaper.consumers'] = true,
   ['reaper.copies'] = true,
   ['reaper.waits'] = true,
+  ['reaper.hand_backs'] = true,
   ['reaper.previous'] = true,
   ['reaper.suspect'] = true,
 }
@@ -343,6 +344,7 @@ local function open_entry(entry_id, fields)
     consumers = string.sub(found['reaper.consumers'] or '', -MAX_CONSUMERS_BYTES),
     copies = whole_number(found['reaper.copies'], 0),
     waits = whole_number(found['reaper.waits'], 0),
+    hand_backs = whole_number(found['reaper.hand_backs'], 0),
     suspect = found['reaper.suspect'] and 0 or nil, -- on probation; how it crashed is no producer's to say
     user = user,
     bytes = bytes,
@@ -390,19 +392,22 @@ local function laid_aside_as(consumer)
 end
 
 -- The entry stays as its producer wrote it, so what a copy says of its job in reserved fields is noted in a hash, by entry ID:
--- what is to be added to the times delivered (below 0: some did not count), uncounted retries in a row, how often a suspect
+-- what is to be added to the times delivered (below 0: some did not count), uncounted retries in a row ('/' and hand-backs in a row), how often a suspect
 -- crashed in company ('' = on no probation), the delivery before (of a traced job), and consumers. It has the word from the fields.
 local function with_note(job, note)
-  local deliveries, waits, suspect, previous, consumers = string.match(note or '', '^(%-?%d+),(%d+),(%d*),([^,]*),(.*)$')
+  local deliveries, waits, hand_backs, suspect, previous, consumers =
+    string.match(note or '', '^(%-?%d+),(%d+)/?(%d*),(%d*),([^,]*),(.*)$')
   if deliveries then
     job.deliveries, job.waits, job.suspect = tonumber(deliveries), tonumber(waits), tonumber(suspect)
+    job.hand_backs = tonumber(hand_backs) or 0
     job.previous, job.consumers = previous ~= '' and previous or job.previous, consumers
   end
   return job
 end
 
 local function written_note(job, deliveries, times, consumers, waits)
-  return string.format('%.0f,%.0f,%s,%s,', deliveries - times, waits or 0,
+  local hand_backs = (job.hand_backs or 0) > 0 and '/' .. small_digits(job.hand_backs) or ''
+  return string.format('%.0f,%.0f%s,%s,%s,', deliveries - times, waits or 0, hand_backs,
     job.suspect and string.format('%.0f', job.suspect) or '', job.previous or '') .. consumers
 end
 
@@ -529,6 +534,10 @@ local function ready_fields(job, deliveries, consumers, waits)
     fields[n + 3], fields[n + 4] = 'reaper.waits', waits
     n = n + 2
   end
+  if (job.hand_backs or 0) > 0 then
+    fields[n + 3], fields[n + 4] = 'reaper.hand_backs', job.hand_backs
+    n = n + 2
+  end
   if job.suspect then
     fields[n + 3], fields[n + 4] = 'reaper.suspect', '1'
   end
@@ -541,7 +550,7 @@ end
 local function pack_job(kind, job, deliveries, consumers, waits)
   return cmsgpack.pack({
     v = 1, kind = kind, job_id = job.job_id, deliveries = deliveries, generation = job.generation,
-    first_ms = job.first_ms, consumers = consumers, copies = job.copies, waits = waits or 0, user = job.user,
+    first_ms = job.first_ms, consumers = consumers, copies = job.copies, waits = waits or 0, hand_backs = job.hand_backs, user = job.user,
     entry_id = job.entry_id, previous = job.previous, suspect = job.suspect,
   })
 end
@@ -596,6 +605,7 @@ local function unpack_job(member)
   end
   -- Older versions wrote none of these.
   job.copies, job.waits, job.suspect = packed_number(job.copies), packed_number(job.waits), packed_number(job.suspect)
+  job.hand_backs = packed_number(job.hand_backs)
   job.previous = type(job.previous) == 'string' and job.previous or nil
   return job
 end

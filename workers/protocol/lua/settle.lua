@@ -26,7 +26,7 @@
 -- Cheapest for the server where entry IDs ascend.
 --
 -- Verbs: ack | acks (many of them, which the journal has as one entry) | nack (FAIL: counts; with a delay it is scheduled) | retry (SILENT: as nack, does not count) | hand_back
--- (SILENT: ready at once, as if it had not been delivered) | reject (FATAL: dead letter now).
+-- (SILENT: ready at once, as if it had not been delivered; with a reason its handler had begun, which `reaper.hand_backs` counts) | reject (FATAL: dead letter now).
 -- A job on probation (`reaper.suspect`) that is given back is parked again, to be let out by release_suspects.lua: at the end
 -- of the row, or, handed back, in front. Where nobody lets suspects out it is ready as any job, and known to be out.
 --
@@ -250,14 +250,16 @@ end
 -- Has the job become ready in this `way`: now, once its delay has passed, or, a suspect, when it is let out. `target`: the stream
 -- of its next entry. Returns the event's tail, or nil and why.
 local function make_ready_again(item, job, count, way, target)
-  local verb, waits, tail = item.verb, 0, ''
+  local verb, waits, hand_backs, tail = item.verb, 0, 0, ''
   if verb == 'retry' then
     waits, tail = job.waits + 1, ',"counts":false'
   elseif verb == 'hand_back' then
     waits = job.waits
+    hand_backs = (job.hand_backs or 0) + (item.reason ~= '' and 1 or 0)
   elseif item.reason ~= 'max_deliveries' then
     tail = ',"reason":' .. json_string(item.reason)
   end
+  job.hand_backs = hand_backs
   local deliveries = is_counted(verb) and count or math.min(count, max_deliveries) - 1
   local consumers = with_consumer(job, consumer)
   local delay = verb ~= 'hand_back' and math.min(whole_number(item.delay, 0), LONGEST_DELAY_MS) or 0
