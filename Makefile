@@ -128,6 +128,8 @@ $(RECIPES): pyproject.toml | $(DEV)
 	@if command -v npm >/dev/null; then \
 	  npm install --silent --no-audit --no-fund --prefix $(VENV)/node ioredis redis redis-streams-broker; \
 	else echo "make: no npm, so the recipes for Node are not run"; fi
+	@php -r "require 'Symfony/Component/Messenger/Bridge/Redis/autoload.php';" >/dev/null 2>&1 || \
+	  echo "make: no PHP with Debian's php-symfony-redis-messenger, so the recipe for Symfony is not run"
 	@touch $@
 
 # A tool of its own, with many dependencies that nothing else here needs.

@@ -34,7 +34,6 @@ MOST_NAMED = 3
 
 REFUSALS = LAYOUT_REFUSALS | {
     "foreign_namespace": "the reapers of another namespace serve this group: stop one of the two",
-    "newer_data": "the group's data is of a later version than the leader knows: upgrade the replicas",
     "no_group": "the stream or its group does not exist: create it, or set recreate_groups",
 }
 

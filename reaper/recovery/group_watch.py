@@ -269,12 +269,6 @@ class GroupWatch:
                 f"{self.group.group}` with their settings; until then {self._settings.namespace!r} writes nothing here",
             )
             return False
-        if answer.code is TakeOverCode.NEWER_DATA:
-            self._notes.refused(
-                "newer_data",
-                f"the data of this group is of version {answer.detail}, which this replica does not know: upgrade it",
-            )
-            return False
         if not self._has_taken_over:  # else what was watched may have to be put back first
             self._has_taken_over, self._made = True, answer.made
         self._former = (await self._writer.former_visibility()).or_longer(answer.before)

@@ -46,7 +46,6 @@ class TakeOverCode(IntEnum):
     INSTALLED = 1
     TOKEN_BEHIND = 2
     FOREIGN_NAMESPACE = 3
-    NEWER_DATA = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def test_where_uvloop_is_not_installed_it_is_done_without_unless_somebody_has_ch
     monkeypatch.setitem(sys.modules, "uvloop", None)
 
     assert run_in(EventLoop.AUTO, kind_of_loop) == "asyncio"
-    with pytest.raises(ConfigurationError, match=r"^loop is 'uvloop', .*pip install 'stream-reaper\[uvloop\]'"):
+    with pytest.raises(ConfigurationError, match=r"^loop is 'uvloop', .*pip install '.\[uvloop\]'"):
         run_in(EventLoop.UVLOOP, kind_of_loop)
 
 

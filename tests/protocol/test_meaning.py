@@ -40,8 +40,7 @@ from workers.protocol.meaning import (
 )
 
 CODES = ("NOGROUP", "NOPERM", "WRONGTYPE", "NOAUTH", "WRONGPASS", "READONLY", "LOADING", "no permissions")
-HERE = {"workers/protocol/meaning.py", "reaper/pipeline/redis_stream/connecting.py"}
-"""The second one is the data source of Spark, which needs nothing of ours but itself."""
+HERE = {"workers/protocol/meaning.py"}
 NO_REPLICAS = "NOREPLICAS Not enough good replicas to write."
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 
 from tests.scripts.scene import FENCE, Scene, Word, entry_id
 from workers.protocol.calls.membership import delete_consumers as leave
@@ -411,19 +410,3 @@ async def test_an_embedded_worker_begins_when_memory_is_full(scene: Scene) -> No
     joined = await join(scene, recovery="embedded")
     await scene.free_memory()
     assert joined.begins == 1
-
-
-@pytest.mark.parametrize("version", ["2", "37"])
-async def test_data_of_a_later_version_is_refused_and_left_as_it_is(scene: Scene, version: str) -> None:
-    await scene.client.hset(scene.keys.agreement, "data_version", version)
-    before = await scene.state()
-    with pytest.raises(ResponseError, match=rf"^NEWERDATA {version} 1$"):
-        await join(scene, policy="stream", visibility_ms=1000)
-    assert await scene.state() == before
-
-
-@pytest.mark.parametrize("version", ["1", "0", "nonsense", ""])
-async def test_data_of_this_version_or_of_none_that_can_be_read_is_served(scene: Scene, version: str) -> None:
-    await scene.client.hset(scene.keys.agreement, "data_version", version)
-    await join(scene, policy="stream", visibility_ms=1000)
-    assert (await scene.state())[scene.keys.agreement]["policy"] == "stream"

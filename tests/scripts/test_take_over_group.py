@@ -232,10 +232,3 @@ async def test_what_is_raised_needs_no_patience(scene: Scene) -> None:
     await scene.agree(policy="stream", visibility_ms=6_000, max_deliveries=2, recovery="reaper")
     await take_over(scene)
     assert await agreed(scene, "former_until") is None
-
-
-async def test_a_group_whose_data_is_of_a_later_version_is_left_alone(scene: Scene) -> None:
-    await scene.client.hset(scene.keys.agreement, "data_version", "2")
-    before = await scene.state()
-    assert await take_over(scene) == [4, "2"]
-    assert await scene.state() == before

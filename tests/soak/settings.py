@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -21,7 +22,7 @@ from workers.runtime.settings import Seconds
 
 CHAOS_RATE, CHAOS_TAIL_S = 25.0, 8.0
 """Jobs a second in a chaos, which may last for hours; they go on so long after the last fault may come."""
-LEFT_OUT = frozenset({"faults", "redis_url", "redis_pid", "keep_keys", "files", "quiet", "max_deliveries"})
+LEFT_OUT = frozenset({"faults", "redis_url", "redis_pid", "keep_keys", "files", "quiet", "max_deliveries", "server"})
 """Settings that the command of a chaos does not name."""
 
 
@@ -33,6 +34,7 @@ class SoakSettings(DrillSettings):
     topology: Literal["single", "sentinel", "cluster"] = Field(
         "single", description="A single server, a master behind Sentinels, or a cluster of three masters."
     )
+    server: Path | None = Field(None, description="The program of the server. Default: as for `reaper drill`.")
     chaos: Seconds | None = Field(
         None,
         ge=timedelta(seconds=1),

@@ -398,7 +398,7 @@ async def test_a_port_in_use_is_a_sentence(served: Served, server: RedisServer) 
 async def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     replica = Reaper(reaper_settings("redis://127.0.0.1:1/0", health_port=0))
-    with pytest.raises(ConfigurationError, match=r"pip install 'stream-reaper\[web\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '.\[web\]'"):
         async with serving_replica(replica):
             pass
 

@@ -131,7 +131,7 @@ def _connect(remote: str, app: str) -> SparkSession:
         return SparkSession.builder.remote(remote).appName(app).getOrCreate()
     except PySparkImportError as error:
         raise SparkMissingError(
-            f"Spark Connect needs more packages ({_first_line(error)}): pip install 'stream-reaper[connect]'."
+            f"Spark Connect needs more packages ({_first_line(error)}): run pip install '.[connect]' in your clone."
         ) from error
     except Exception as error:
         if not _is_about_contact(error):

@@ -28,7 +28,7 @@
 -- start ID of the group if it was created now ('' if not), groups of the stream, server time in ms, mismatch (''),
 -- ms for which a leader is sure to serve the group (0 = none is), recovery by workers begins with us, in our way (1|0), version of the
 -- agreement (0 = nothing is agreed on), since when our word stands (the server's ms; 0 = we give none)}.
--- Raises WRONGTYPE where the stream's key holds something else, NEWERDATA with the version found and ours, and, of a worker that begins
+-- Raises WRONGTYPE where the stream's key holds something else, and, of a worker that begins
 -- (ARGV[11] is 0), what Redis says of a command that extensions need and may not have.
 -- Fence: none; it only creates what is missing, and removes the fence of a leader that has gone.
 
@@ -37,11 +37,6 @@
 local stream, retry, agreement, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, worker = ARGV[1], ARGV[7]
 local consumer, word_ms, joined_version = ARGV[8] or '', ARGV[9], whole_number(ARGV[10], 0)
-
-local found_version = data_version(agreement)
-if found_version > DATA_VERSION then
-  return redis.error_reply(string.format('NEWERDATA %.0f %.0f', found_version, DATA_VERSION))
-end
 
 -- Also the harmless first write: creating and agreeing then work under maxmemory too.
 open_for_writing(stream, group)
@@ -82,7 +77,6 @@ if consumer ~= '' and ARGV[11] == '0' then -- who begins is to know before it re
   end
 end
 
-raise_data_version(agreement)
 local at = now_ms()
 local served_until = whole_number(redis.call('HGET', agreement, 'served_until'), 0)
 local serves_for = whole_number(redis.call('HGET', agreement, 'serves_for'), nil)

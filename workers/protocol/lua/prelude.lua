@@ -114,21 +114,7 @@ local function whole_number(value, default)
   return tonumber(value)
 end
 
--- What the keys of a group hold is of a version, `data_version` of the agreement (left out: 1). Raised here together with a
--- change that would mislead those who do not know it: who comes with an earlier one is refused before he writes anything.
-local DATA_VERSION = 1
-
-local function data_version(agreement)
-  return whole_number(redis.call('HGET', agreement, 'data_version'), 1)
-end
-
-local function raise_data_version(agreement)
-  if data_version(agreement) < DATA_VERSION then
-    redis.call('HSET', agreement, 'data_version', DATA_VERSION)
-  end
-end
-
--- The same, for what is only passed on: number to text and back costs more than all the rest of an event.
+-- As `whole_number`, for what is only passed on: number to text and back costs more than all the rest of an event.
 local function whole_digits(value, default)
   if type(value) ~= 'string' or #value > 15 or not string.find(value, '^%d+$') then
     return default
