@@ -1,7 +1,7 @@
 """The recipes of `docs/recipes.md`, run with the frameworks: a worker is killed, and each job is done once.
 
-A recipe is collected if its library is installed. `make test-matrix` installs those of PyPI, and those of npm if ``npm``
-is there. Debian's package `php-symfony-redis-messenger` brings Symfony's.
+A recipe is collected if its library is installed. `make test-matrix` installs those of PyPI, and those of npm where
+``npm`` is. Debian's package `php-symfony-redis-messenger` brings Symfony's.
 """
 
 import os
