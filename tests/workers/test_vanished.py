@@ -188,13 +188,13 @@ class Asking:
     """Stands in the way of the call that takes deliveries back, until the test says what comes of it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked, self.answered, self.is_ours = anyio.Event(), anyio.Event(), False
+        self.asked, self.answered = anyio.Event(), anyio.Event()
         monkeypatch.setattr(ProofOfLife, "hold_again", self._hold_again)
 
     async def _hold_again(self, _source: Source, batch: Sequence[Held]) -> list[Hold]:
         self.asked.set()
         await self.answered.wait()
-        return [self.is_ours] * len(batch)
+        return [Hold.LOST] * len(batch)
 
 
 async def test_what_vanished_is_asked_for_again_where_no_answer_came(

@@ -143,9 +143,8 @@ class Heartbeat(Part):
         for held, result in zip(batch, results, strict=True):
             if result is Extension.PAYLOAD_GONE:
                 held.has_lost_payload = True
-            elif (
-                result is Extension.REFUSED and not held.has_lost_payload
-            ):  # without its payload, nobody else can run it
+            elif result is Extension.REFUSED and not held.has_lost_payload:
+                # Nobody else can run a job without its payload, so that one goes on.
                 self._lose(held, asked_at)
         vanished = [
             held

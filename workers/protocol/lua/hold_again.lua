@@ -16,8 +16,9 @@
 -- ARGV[5…] per item: entry ID, job ID, its delivery count, and behind commas when
 -- it was proven alive last and until when that counts (server's ms; may be left out: what is told apart by the first alone is refused then)
 --
--- Returns one number an item: 1 ours (again, or still), 0 not ours any more, 3 ours alone, for its entry and its reference are deleted, 2 the call came too late to tell, or a read
--- has just taken it, as the clock was set back, and will give it back (is_taken): to be asked again.
+-- Returns one number an item: 1 ours (again, or still), 0 not ours any more, 3 ours alone, for its entry and its reference are
+-- deleted, 2 the call came too late to tell, or a read has just taken it, as the clock was set back, and will give it back
+-- (is_taken): to be asked again.
 -- Raises NOGROUP where the group is gone.
 -- Fence: none; nothing is taken from anybody but the leader that has put it back for whoever comes.
 

@@ -33,8 +33,9 @@
 -- Returns the number of items where every one was acknowledged, else an array of one result an item: 1 done (acked, made ready
 -- again, or scheduled), {2, dead letter's ID} dead-lettered, 0 refused (the delivery is not ours any more), 3 unknown (not
 -- pending, an earlier reply was lost, and neither its entry nor the journal shows that nothing was done), {4, why} held (could not be copied: several_groups | explicit_ids | an error's text;
--- stays pending), 6 lost: given back, and its payload was deleted, so it cannot be run again; 5 to be asked again: not pending for us, and the call came too late to be believed; or a read has just taken it,
--- as the clock was set back, and will give it back (is_taken).
+-- stays pending), 6 lost: given back, and its payload was deleted, so it cannot be run again; 5 to be asked
+-- again: not pending for us, and the call came too late to be believed; or a read has just taken it, as the clock was set back,
+-- and will give it back (is_taken).
 -- Raises NOGROUP where the group is gone.
 -- Fence: the entry is pending for this consumer *and* with this delivery count. XACK alone is no owner check. Only an entry that
 -- somebody deleted together with its reference is settled without (is_deleted): nobody else can run it.
