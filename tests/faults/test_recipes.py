@@ -1,7 +1,8 @@
 """The recipes of `docs/recipes.md`, run with the frameworks: a worker is killed, and each job is done once.
 
 A recipe is collected if its library is installed. `make test-matrix` installs those of PyPI, and those of npm where
-``npm`` is. Debian's package `php-symfony-redis-messenger` brings Symfony's.
+``npm`` is, and builds the programs in Go where ``go`` and the modules are. Symfony's is Debian's package
+`php-symfony-redis-messenger`.
 """
 
 import os
@@ -42,13 +43,16 @@ def _commands() -> dict[str, list[str]]:
             commands[framework] = [NODE, str(EXAMPLES / f"{framework}_worker.js")]
     if _runs(PHP, "-r", "require 'Symfony/Component/Messenger/Bridge/Redis/autoload.php';"):
         commands[SYMFONY] = [PHP, str(EXAMPLES / f"{SYMFONY}_worker.php")]
-    return commands
+    built = {framework: Path(sys.prefix, "go", framework) for framework in ("go_redis", "watermill")}
+    return commands | {framework: [str(program)] for framework, program in built.items() if program.exists()}
 
 
 SYMFONY = "symfony_messenger"
 COMMANDS = _commands()
 READS_ITS_HISTORY = {"redis_streams"}
 """Whose deliveries Redis counts twice."""
+AHEAD = {"watermill": 3}
+"""How many entries a process holds, if it is more than the one that it runs."""
 
 
 def start(
@@ -57,6 +61,11 @@ def start(
     """Start a recipe's program: with the interpreter itself, as a user's program is."""
     settings = {"REDIS_URL": server.url, "HOLD": str(hold), **env}
     return processes.start(*COMMANDS[framework], *words, env=settings, name=" ".join((framework, *words)))
+
+
+async def holds(client: Redis, number: int) -> bool:
+    """Return whether so many entries are pending."""
+    return len(await client.xpending_range(scene.STREAM, scene.GROUP, "-", "+", 100)) == number
 
 
 def numbers(worker: Running, what: str) -> list[int]:
@@ -75,14 +84,16 @@ async def test_what_a_killed_worker_held_is_run_by_the_next_one_and_nothing_twic
         assert await start(processes, server, framework, "produce", str(JOBS)).wait() == 0
         first = start(processes, server, framework, "work", "first", hold=HELD)
         await first.prints(f"start {HELD}")
+        await wait_until(lambda: holds(client, AHEAD.get(framework, 1)), "the worker has read ahead")
         first.kill()
         await scene.make_overdue(client, "first")
         second = start(processes, server, framework, "work", "second")
         await scene.nothing_left(client)
         await wait_until(lambda: len(numbers(first, "done") + numbers(second, "done")) >= JOBS, "all are done")
     assert (numbers(first, "done"), sorted(numbers(second, "done"))) == ([0, 1], [2, 3, 4, 5])
-    (recovered,) = await scene.events(client, "recovered")
-    assert recovered.data["consumer"] == "first"
+    recovered = await scene.events(client, "recovered")
+    assert {event.data["consumer"] for event in recovered} == {"first"}
+    assert len(recovered) == AHEAD.get(framework, 1)
 
 
 async def test_a_stream_that_walrus_made_is_served_before_its_first_job(
