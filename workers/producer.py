@@ -111,8 +111,8 @@ class Producer:
     async def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[JobId]:
         """Enqueue jobs in their order; return their IDs. Each is checked before the first is sent.
 
-        Large numbers go out in several calls, each of which is all or nothing. Raises as `enqueue`; what earlier
-        calls have enqueued stays, and so does what a NotReplicatedError tells of. Later calls are not made then.
+        Large numbers of jobs are sent in several calls. Each call enqueues all of its jobs or none. Raises as
+        `enqueue`: then later calls are not made, and the jobs of earlier calls stay enqueued.
         """
         self._enter_loop()
         packed = self._outbox.pack(jobs)
@@ -120,7 +120,7 @@ class Producer:
             return [job_id for call in self._outbox.calls(packed) for job_id in await self._send(call)]
 
     def _enter_loop(self) -> None:
-        """Belong to the event loop that runs here. Raises ConfigurationError where we belong to another one."""
+        """Belong to the running event loop. Raises ConfigurationError if the producer or its client has another one."""
         loop = require_asyncio("a producer")
         if self._loop is loop:
             return

@@ -21,7 +21,7 @@
 
 local stream, fence, agreement, retry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local namespace, token, holder, group = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local FORMER_MS = 35000 -- workers look at the agreement every 30 s, where they are not told otherwise
+local FORMER_MS = 35000 -- workers read the group settings every 30 s (REFRESH_S in workers/loop/membership.py), and a call takes up to 5 s
 
 local own = namespace .. ':' .. ARGV[2] .. ':' .. holder
 local current = redis.call('GET', fence)
@@ -46,14 +46,13 @@ redis.call('HDEL', agreement, '')
 redis.call('SET', fence, own)
 local before = redis.call('HMGET', agreement, 'policy', 'visibility_ms', 'max_deliveries', 'recovery')
 
--- Keeps the higher value for those who go by it; nothing where nobody knows what they go by.
+-- Keeps the higher value for workers that go by it. Without earlier group settings, the value stays that workers have written which
+-- joined before there were any (join_group.lua).
 local function keep_former(name, was, is_open)
-  local kept = is_open and whole_number(redis.call('HGET', agreement, name), nil)
   local known = whole_number(was, nil)
-  if not known or (is_open and not kept) then
-    redis.call('HDEL', agreement, name)
-  else
-    redis.call('HSET', agreement, name, string.format('%.0f', math.max(known, kept or 0)))
+  if known then
+    local kept = is_open and whole_number(redis.call('HGET', agreement, name), 0) or 0
+    redis.call('HSET', agreement, name, string.format('%.0f', math.max(known, kept)))
   end
 end
 

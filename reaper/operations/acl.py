@@ -95,7 +95,7 @@ _EMBEDDED_SCRIPTS = [
     (_PROTOCOL, name) for name in ("autoclaim", "move_due", "release_suspects", "keep_house", "look_at_group")
 ]
 _REAPER_SCRIPTS = [
-    *((_PROTOCOL, name) for name in ("move_due", "release_suspects", "keep_house", "look_at_group")),
+    *((_PROTOCOL, name) for name in ("beat", "move_due", "release_suspects", "keep_house", "look_at_group")),
     *(
         (_REAPER, name)
         for name in (

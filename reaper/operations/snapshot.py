@@ -12,6 +12,7 @@ from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot,
 from reaper.replicas import GroupReport, Replica, parse_replicas
 from reaper.settings import WatchedGroup, observers_of
 from workers.protocol.calls import CALL_BYTES
+from workers.protocol.calls.beat import recovery_wait
 from workers.protocol.calls.membership import given_words
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.keys import (
@@ -134,6 +135,7 @@ async def _read_group(
         max_deliveries=max_deliveries,
         mismatches=find_mismatches(agreement, None if leader and leader.observe else report, now_ms),
         paused=agreement.get("paused") == "1",
+        recovery_wait=recovery_wait(agreement, now_ms),
         main=await _read_source(client, keys.stream, keys.group, now_ms, visibility_ms),
         retry=await _read_source(client, keys.retry, keys.group, now_ms, visibility_ms),
         scheduled=(scheduled or 0) - (parked or 0) + (delayed or 0),

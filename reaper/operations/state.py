@@ -7,6 +7,7 @@ milliseconds; instants are the server's clock.
 from dataclasses import dataclass, field
 
 from reaper.replicas import STANDALONE, GroupReport, Replica
+from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.capabilities import Capabilities
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode
@@ -70,6 +71,8 @@ class GroupState:
     max_deliveries: int = 0
     mismatches: tuple[str, ...] = ()
     paused: bool = False
+    recovery_wait: RecoveryWait | None = None
+    """Recovery waits after a gap in the heartbeats."""
     main: SourceState = SourceState()
     retry: SourceState = SourceState()
     scheduled: int = 0

@@ -40,7 +40,7 @@ from workers.protocol.messages import text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("hurried")]
 
-QUICK: dict[str, Any] = {"visibility_timeout": VISIBILITY_S, "refresh_interval": 0.2}
+QUICK: dict[str, Any] = {"visibility_timeout": VISIBILITY_S, "refresh_s": 0.2}
 
 
 @pytest.fixture(params=["embedded", by_claim("claim")])

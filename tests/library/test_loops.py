@@ -4,7 +4,6 @@ import asyncio
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 
 import anyio
 import pytest
@@ -29,7 +28,7 @@ URL = "redis://127.0.0.1:1/0"
 
 def settings_of(server: RedisServer) -> ReaperSettings:
     pair = GroupSettings(stream=KEYS.stream, group=KEYS.group)
-    return ReaperSettings(redis_url=server.url, groups=(pair,), grace=timedelta(0))
+    return ReaperSettings(redis_url=server.url, groups=(pair,))
 
 
 BOTH = pytest.mark.parametrize("loop", [EventLoop.ASYNCIO, EventLoop.UVLOOP])

@@ -242,7 +242,7 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
     stranded = await enqueue(client, 5)
     await strand(client, 5, overdue=True)
     urls = {role: await let_in(client, server, role) for role in Role}
-    settings = {"name": "w", "journal": "full", "refresh_interval": 0.05, "backoff_base": 0.02, "redelivery": policy}
+    settings = {"name": "w", "journal": "full", "refresh_s": 0.05, "backoff_base": 0.02, "redelivery": policy}
     handler = Busy()
     async with running_reaper(urls[Role.REAPER], consumer_retention=0.1, redelivery=policy) as reaper:
         await leads(reaper)
@@ -285,7 +285,7 @@ async def test_a_worker_that_recovers_by_itself_lives_for_long_with_its_own_righ
     await strand(client, 5, overdue=True)
     recovery = RecoveryMode.CLAIM if policy == "in-place" else EMBEDDED
     urls = {role: await let_in(client, server, role, recovery) for role in roles_in(recovery)}
-    settings = {"name": "w", "journal": "full", "refresh_interval": 0.05, "backoff_base": 0.02}
+    settings = {"name": "w", "journal": "full", "refresh_s": 0.05, "backoff_base": 0.02}
     settings |= {"redelivery": policy} if recovery is EMBEDDED else {}
     handler = Busy()
     async with running_worker(

@@ -260,6 +260,7 @@ async def test_a_stale_leader_gives_nothing_back(scene: Scene) -> None:
 
 async def test_with_memory_full_all_of_it_is_given_back(scene: Scene) -> None:
     ids = [await scene.stalled(times=times) for times in (1, 2)]
+    await scene.beats()
     await scene.fill_memory()
     assert [row[0] for row in rows(await scene.recover(*ids, policy=POLICY))] == [1, 2]
     await scene.free_memory()

@@ -440,9 +440,10 @@ async def test_a_worker_is_ready_only_while_it_is_refused_nothing(
     server: RedisServer, client: Redis, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.loop.reading.REFUSED_S", 0.05)
+    monkeypatch.setattr("workers.loop.membership.REFRESH_S", 0.05)
     await create_group(client)
     url = await _let_in(client, server, Role.WORKER, "-xreadgroup")
-    async with _served_worker(url, _idle, refresh_interval=0.05) as (worker, port):
+    async with _served_worker(url, _idle) as (worker, port):
         condition = WorkerCondition(worker, Pulse())
 
         async def readiness(code: int) -> bool:

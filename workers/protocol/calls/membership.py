@@ -46,14 +46,14 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """By what a worker goes, as it tells the group: nothing lower judges its deliveries before it joins again."""
+    """What a worker registers with its group: which group settings it has read."""
 
     consumer: str
     counts_for_ms: int
     version: int
     """Of the agreement that it has joined; 0 = none, or one without a visibility timeout."""
-    lives_by_ms: int
-    """The visibility timeout that it proves its life by as yet; 0 = it holds nothing."""
+    begins: bool
+    """It has just started, and holds nothing."""
     redelivery: Redelivery
     visibility_ms: int
     max_deliveries: int
@@ -128,7 +128,7 @@ async def join_group(
         (keys.stream, keys.retry, keys.agreement, keys.fence),
         (
             keys.group, start, redelivery or "", visibility_ms or "", max_deliveries or "", recovery, name,
-            word.consumer, word.counts_for_ms, word.version, word.lives_by_ms,
+            word.consumer, word.counts_for_ms, word.version, int(word.begins),
             word.redelivery, word.visibility_ms, word.max_deliveries,
         ),
     )  # fmt: skip

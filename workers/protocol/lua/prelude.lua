@@ -50,41 +50,6 @@ local function info_field(info, name)
   end
 end
 
--- Reads what a caller says of the server's clock: an instant (until when its call may run, mostly), in ms, and, where it has seen it set
--- ahead, behind a comma each what it would have shown then, and by how much it was set: `1700000000000,1699999000000+3600000`.
-local function read_clock(word)
-  local steps = {}
-  for before, by in string.gmatch(word, ',(%d+)%+(%d+)') do
-    steps[#steps + 1] = { tonumber(before), tonumber(by) }
-  end
-  return tonumber(string.match(word, '^%-?%d+')), steps
-end
-
--- Takes the steps of the clock out of the idle time of what was touched before them. What is left is never 0: that says that a
--- delivery has just been handed out, or is of the future.
-local function without_steps(idle, at, steps)
-  local touched = at - idle
-  for _, step in ipairs(steps) do
-    if idle > 0 and touched <= step[1] then
-      idle = math.max(1, idle - step[2])
-    end
-  end
-  return idle
-end
-
--- Puts the steps of the clock behind the end of what was to last for a while, and was begun before them: none ends it early. When it was
--- begun is not known, but that what was begun behind a step ends later than that was long: so what ends soon after a short one may last
--- for ten minutes more.
-local LASTS_MS = 600000
-local function end_behind_steps(until_ms, steps)
-  for _, step in ipairs(steps) do
-    if until_ms - step[1] <= math.max(step[2], LASTS_MS) then
-      until_ms = until_ms + step[2]
-    end
-  end
-  return until_ms
-end
-
 local function entry_ms(entry_id)
   return tonumber(string.match(entry_id, '^%d+')) or 0
 end
@@ -141,35 +106,19 @@ local function written_word(word)
     .. word.mismatch
 end
 
--- What the deliveries of a consumer are judged by. A worker proves its life by the agreement that it has joined, so where
--- the group's values are lower by now, its own hold for what it has in hand: until it has joined anew, or its word counts no
--- more. Who has given no word is judged by what was agreed on before for one refresh interval after a change; where
--- nothing is known of that (the first agreement, or it was lost), workers of ours, known by their names, are left alone
--- for so long. `steps` of the clock, as far as the caller has seen any, end none of this (left out: none).
--- Returns a function from consumer to {visibility_ms, max_deliveries, until when these hold at least}.
+-- A consumer of our workers: <name>.<12 hex digits>.
 local OUR_CONSUMER = '%.' .. string.rep('%x', 12) .. '$'
-local UNKNOWN_MS = 3600000 -- what shows no life for so long belongs to nobody, whatever its worker went by
-local function terms_by_consumer(agreement, visibility, max_deliveries, at, steps)
-  local known, former = {}, nil
-  steps = steps or {}
-  local function find(consumer)
-    local word = read_word(redis.call('HGET', agreement, 'member:' .. consumer))
-    local word_until = word and end_behind_steps(word.until_ms, steps)
-    if word and word_until > at then
-      return { math.max(visibility, word.visibility), math.max(max_deliveries, word.max_deliveries), word_until }
-    end
-    former = former or redis.call('HMGET', agreement, 'former_until', 'former_visibility_ms', 'former_max_deliveries')
-    local until_ms = end_behind_steps(whole_number(former[1], 0), steps)
-    if word or until_ms <= at then
-      return { visibility, max_deliveries, math.huge }
-    end
-    local unknown = string.find(consumer, OUR_CONSUMER) and UNKNOWN_MS or 0
-    return { math.max(visibility, whole_number(former[2], unknown)), math.max(max_deliveries, whole_number(former[3], 0)), until_ms }
+
+-- Returns the visibility timeout in ms and the max_deliveries by which deliveries of the group are judged now, and the server time in ms
+-- until when at least. Workers read the group settings every 30 s. So when a value was lowered, the higher one counts until each of them
+-- has had the time to read the new one (take_over_group.lua; join_group.lua for workers that came before there were group settings).
+local function group_terms(settings, visibility, max_deliveries, at)
+  local former = redis.call('HMGET', settings, 'former_until', 'former_visibility_ms', 'former_max_deliveries')
+  local until_ms = whole_number(former[1], 0)
+  if until_ms <= at then
+    return visibility, max_deliveries, math.huge
   end
-  return function(consumer)
-    known[consumer] = known[consumer] or find(consumer)
-    return known[consumer]
-  end
+  return math.max(visibility, whole_number(former[2], 0)), math.max(max_deliveries, whole_number(former[3], 0)), until_ms
 end
 
 -- Whoever makes the group says when, in `made`, and in `made_from` where it begins. A group that somebody destroyed has forgotten
@@ -191,10 +140,10 @@ local function each_word(agreement, visit)
 end
 
 -- Tells whether some worker's word counts now: it lives, and may run what is put back.
-local function some_word_counts(agreement, at, steps)
+local function some_word_counts(agreement, at)
   local counts = false
   each_word(agreement, function(_, word)
-    counts = counts or (word ~= nil and end_behind_steps(word.until_ms, steps) > at)
+    counts = counts or (word ~= nil and word.until_ms > at)
   end)
   return counts
 end
@@ -723,7 +672,7 @@ end
 -- delivery without deleting the entry, but for a dead letter: it has had all its deliveries. Elsewhere an entry that another one
 -- took over where it is (embedded, or a later process of the same name) and settled lies there as if it had vanished, and only time
 -- tells: nobody of ours takes a delivery that was proven alive (`proven`, the server's ms) less than a visibility timeout ago: the one
--- that its consumer is judged by (terms_by_consumer), for its worker may not have heard of a shorter one. Two thirds of it, since
+-- that deliveries are judged by (group_terms), for its worker may not have heard of a shorter one. Two thirds of it, since
 -- clocks differ; and not in the future, for they are set, too. A later process of the same name does not wait for that; so
 -- it must have been proven alive since the word stands (read_word).
 -- What embedded workers have not set stands in the word.
@@ -807,9 +756,9 @@ do
       return nil
     end
     local visibility, limit = whole_number(agreed[3], word.visibility), whole_number(agreed[2], word.max_deliveries)
-    local terms = terms_by_consumer(agreement, visibility, limit, now_ms())(consumer)
+    visibility, limit = group_terms(agreement, visibility, limit, now_ms())
     return {
-      silence = math.min(terms[1], word.visibility), max_deliveries = terms[2], since = word.since,
+      silence = math.min(visibility, word.visibility), max_deliveries = limit, since = word.since,
       policy = agreed[1], has_rules = agreed[1] or agreed[4] == 'embedded',
     }
   end

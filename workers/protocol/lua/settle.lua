@@ -12,8 +12,8 @@
 -- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude.lua). May be left out:
 --                                                        what is given back is then copied, by policy in-place as well
 -- ARGV[1] group  ARGV[2] consumer (of every item)
--- ARGV[3] max_deliveries and ARGV[4] policy, where the group has agreed on none; the limit is the one that the consumer has
---         joined with, where that is higher (prelude.lua)
+-- ARGV[3] max_deliveries and ARGV[4] policy, where the group has agreed on none; after a change to a lower limit
+--         the former one counts for a while (prelude.lua)
 -- ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
 -- ARGV[7] '1' = an earlier call with these items lost its reply: an item that is no longer pending may be our own work
 -- ARGV[8] '1' = delete acknowledged entries of the stream (single group only; the owner's opt-in)
@@ -212,7 +212,7 @@ local function agreed()
     policy = values[1] or ARGV[4]
     at = now_ms()
     max_deliveries = math.max(1, whole_number(values[2], tonumber(ARGV[3])))
-    max_deliveries = terms_by_consumer(agreement, 0, max_deliveries, at)(consumer)[2]
+    max_deliveries = select(2, group_terms(agreement, 0, max_deliveries, at))
     gate = suspects and has_gate(values[3], values[4], at)
     open_for_writing(source, group, true, has_notes and notes)
   end
