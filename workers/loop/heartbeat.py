@@ -151,7 +151,7 @@ class Heartbeat(Part):
         vanished = [
             held
             for held, result in zip(batch, results, strict=True)
-            if result is Extension.VANISHED and held.may_return()
+            if result is Extension.VANISHED and held.may_return() and not held.has_lost_payload
         ]
         if vanished:
             task = asyncio.get_running_loop().create_task(self._hold_again(vanished))
