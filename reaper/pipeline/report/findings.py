@@ -34,9 +34,7 @@ class Findings:
     live: dict[str, Any] | None = None
     """Where unsettled jobs were found in Redis; None where nobody has looked."""
     advice: dict[str, Any] = field(default_factory=dict)
-    """Which visibility timeouts to set, as `advice.fragment.as_json` writes it."""
-    settings: str = ""
-    """The same as settings that ``reaper run --config`` reads."""
+    """Which visibility timeouts to set, as `advice.words.as_json` writes it."""
 
     def total(self, table: str, column: str, **only: object) -> int:
         """Add up a column, of the rows that are as ``only`` says."""

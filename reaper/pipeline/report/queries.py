@@ -13,14 +13,13 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import starmap
 from typing import NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from reaper.pipeline.advice import records as advisor
+from reaper.pipeline.advice.executions import executions
 from reaper.pipeline.analysis import (
     activity,
     dead_letters,
@@ -122,7 +121,7 @@ def questions(
     troubled = keep(histories.troubled_jobs(events))
     how_many = begin(troubled.count)
     few_events = extent().events <= FEW_EVENTS
-    tallied = keep(_together(durations.duration_tally(events, advisor.part_of(extent().span_ms)), few_events))
+    tallied = keep(_together(durations.duration_tally(events, extent().span_ms + 1), few_events))
     yield from _of_durations(tallied)
     rare = activity.rare_events(events)
     rare = keep(rare.repartition(1) if few_events else rare)
@@ -136,7 +135,7 @@ def questions(
     yield from _of_histories(told, keep, few, few_events)
     aside = durations.skewed_durations(tallied), recovery.skewed_recoveries(told), activity.groupless(counted)
     yield Question("skewed", reduce(DataFrame.unionByName, aside, activity.misdated(tables.misdated)))
-    yield from starmap(Question, advisor.questions(counted, tallied, rare, told).items())
+    yield Question("executions", executions(events), [*GROUP, "type", "kind", "bin"])
 
 
 def _of_durations(tallied: DataFrame) -> Questions:

@@ -6,10 +6,9 @@ from datetime import datetime
 
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.advice.choice import advise_group
-from reaper.pipeline.advice.fragment import as_json, as_toml
-from reaper.pipeline.advice.model import Weights
-from reaper.pipeline.advice.records import records_of
+from reaper.pipeline.advice.executions import records_of
+from reaper.pipeline.advice.timeouts import Promise, advise
+from reaper.pipeline.advice.words import as_json
 from reaper.pipeline.analysis.columns import CLOCKS_DIFFER
 from reaper.pipeline.lake.tables import read_dead_letters, read_events, read_malformed
 from reaper.pipeline.report.findings import Findings, ask
@@ -53,12 +52,13 @@ def read_report(spark: SparkSession, lake: str, scope: Scope, now: datetime, tel
     about = {"lake": lake, "made_at": now.isoformat(timespec="seconds"), **scope.as_json()}
     with shelf() as kept:
         findings = ask(read_tables(spark, lake, scope), about, kept, tell)
-    add_advice(findings, Weights())
+    add_advice(findings)
     return findings
 
 
-def add_advice(findings: Findings, weights: Weights) -> None:
+def add_advice(findings: Findings) -> None:
     """Add which visibility timeouts to set."""
-    advice = [advise_group(record, weights) for record in records_of(findings.tables)]
-    findings.advice = as_json(advice, weights)
-    findings.settings = as_toml(advice, weights) if advice else ""
+    promise = Promise()
+    findings.advice = as_json(
+        [advise(record, promise) for record in records_of(findings.tables["executions"])], promise
+    )
