@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from workers.loop.reporting import Counts as Counts
     from workers.loop.reporting import WorkerEvent as WorkerEvent
     from workers.new_jobs import NewJob as NewJob
+    from workers.outbox import JobId as JobId
     from workers.producer import Producer as Producer
     from workers.protocol.errors import ConfigurationError as ConfigurationError
+    from workers.protocol.errors import HandlerExitError as HandlerExitError
     from workers.protocol.errors import InvalidFieldError as InvalidFieldError
     from workers.protocol.errors import InvalidJobError as InvalidJobError
     from workers.protocol.errors import NotReplicatedError as NotReplicatedError
@@ -49,9 +51,11 @@ else:
     _HOMES = {
         "ConfigurationError": "workers.protocol.errors",
         "Counts": "workers.loop.reporting",
+        "HandlerExitError": "workers.protocol.errors",
         "InvalidFieldError": "workers.protocol.errors",
         "InvalidJobError": "workers.protocol.errors",
         "Job": "workers.loop.job",
+        "JobId": "workers.outbox",
         "JournalLevel": "workers.protocol.events",
         "NewJob": "workers.new_jobs",
         "NotReplicatedError": "workers.protocol.errors",

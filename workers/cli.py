@@ -1,18 +1,18 @@
 """The command ``worker``."""
 
 import logging
-import os
 import sys
-import threading
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import click
 
 from workers.health import WorkerCondition, serving_health
 from workers.program import clashing_folder, load_worker, warning_about
+from workers.protocol.errors import HandlerExitError
+from workers.protocol.messages import first_of
+from workers.runtime.ending import end_within
 from workers.runtime.event_loop import run_in
 from workers.runtime.garbage import collect_seldom
 from workers.runtime.logs import log_to_stderr
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 FORCED_EXIT = 1
 """Exit code where a second signal ended the worker before everything was done."""
-THREADS_END_S = 0.5
-"""How long threads that have nothing to do may take to end."""
+FAILED_EXIT = 1
+"""Exit code where a handler, or another function of the program, raised SystemExit or KeyboardInterrupt."""
 
 
 @click.group(
@@ -52,7 +52,8 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
     """Run the worker that PACKAGE.MODULE defines, until SIGTERM or SIGINT; a second signal ends it at once.
 
     Settings: flags, then the environment, then the file, then the arguments of Worker(…) in the program. Exit code 0 it
-    was told to end, and has settled or handed back its jobs; 1 a second signal cut that short; 2 it could not begin.
+    was told to end, and has settled or handed back its jobs; 1 a second signal cut that short, or a handler exited; 2
+    it could not begin.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():
@@ -62,26 +63,31 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
             logger.warning("%s", warning_about(clash))
         worker = load_worker(program, folder)
         worker.configure(flags=flags, file=config)
-        with exported("worker", shows_metrics=worker.settings.health_port is not None):
-            run_in(worker.settings.loop, _run, worker)
-    _exit(FORCED_EXIT if worker.was_forced else 0)
+        code = _work(worker)
+    sys.exit(code)
+
+
+def _work(worker: Worker) -> int:
+    """Run the worker until its end, and return the exit code."""
+    try:
+        run_in(worker.settings.loop, _run, worker)
+    except HandlerExitError:  # its job is logged
+        return FAILED_EXIT
+    except (SystemExit, KeyboardInterrupt):
+        left = worker.process.in_hand() if worker.process else []
+        jobs = first_of([held.job.raw_id for held in left]) or "-"
+        logger.exception("a task of the program ends the worker: pending jobs=%s", jobs)
+        return FAILED_EXIT
+    return FORCED_EXIT if worker.was_forced else 0
 
 
 async def _run(worker: Worker) -> None:
     collect_seldom()
-    async with serving_health(worker), reporting_to_service_manager(partial(WorkerCondition, worker)):
-        await worker.run(handle_signals=True)
-
-
-def _exit(code: int) -> None:
-    """Exit, also where a plain handler still runs in a thread: nobody can stop it, and Python would wait for it."""
-    deadline = monotonic() + THREADS_END_S
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and not thread.daemon:
-            thread.join(max(0.0, deadline - monotonic()))
-            if thread.is_alive():
-                logging.shutdown()
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-    sys.exit(code)
+    code = FAILED_EXIT
+    try:
+        with exported("worker", shows_metrics=worker.settings.health_port is not None):
+            async with serving_health(worker), reporting_to_service_manager(partial(WorkerCondition, worker)):
+                await worker.run(handle_signals=True)
+        code = FORCED_EXIT if worker.was_forced else 0
+    finally:
+        end_within(worker.process.left_s() if worker.process else 0.0, code)

@@ -6,19 +6,22 @@ A lost reply makes no second job: what was sent is sent again as the same call, 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, Self
+
+from redis.exceptions import DataError, ResponseError
 
 from workers.new_jobs import Fields, NewJob, encode_job
 from workers.protocol.calls import CALL_BYTES, in_calls
 from workers.protocol.calls.enqueueing import Enqueueing, PackedJob
 from workers.protocol.connection import COMMAND_TIMEOUT_S
-from workers.protocol.errors import ConfigurationError, InvalidJobError, UnreachableError
+from workers.protocol.errors import ConfigurationError, InvalidJobError, StreamReaperError, UnreachableError
 from workers.protocol.keys import stream_keys
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import counted, text
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
-from workers.runtime.settings import Duration, delay_in_ms, to_ms
+from workers.runtime.redis_settings import ProgramSettings
+from workers.runtime.settings import Duration, delay_in_ms, load_settings, to_ms
 from workers.runtime.settings_errors import shown
 
 DEFAULT_DEDUP_WINDOW = timedelta(minutes=10)
@@ -31,6 +34,20 @@ CALL_JOBS = 200
 """Jobs in one call, however small they are."""
 
 
+class JobId(str):
+    """The ID of a job that was enqueued: text, which also says whether the job is new."""
+
+    __slots__ = ("is_new",)
+
+    is_new: bool
+    """False: a job with this ID was enqueued before, within the dedup window, and this one was not enqueued."""
+
+    def __new__(cls, text: str, *, is_new: bool = True) -> Self:  # noqa: D102
+        job_id = super().__new__(cls, text)
+        job_id.is_new = is_new
+        return job_id
+
+
 class HasRedis(Protocol):
     """Settings that say where Redis is: `WorkerSettings`, for example."""
 
@@ -39,11 +56,13 @@ class HasRedis(Protocol):
         """Address of Redis."""
 
 
-def address_of(redis: str | HasRedis, otherwise: str) -> str:
-    """Return the address that a producer is given, itself or in settings.
+def address_of(redis: str | HasRedis | None, otherwise: str) -> str:
+    """Return the address that a producer is given, itself or in settings; for None, that of the environment.
 
     Raises ConfigurationError for anything else, such as a client of the other kind. ``otherwise``: what else it takes.
     """
+    if redis is None:
+        return load_settings(ProgramSettings).redis_url
     address = redis if isinstance(redis, str) else getattr(redis, "redis_url", None)
     if isinstance(address, str):
         return address
@@ -100,9 +119,14 @@ class Outbox:
     def calls(self, jobs: Iterable[PackedJob]) -> "Iterator[Call]":
         """Yield the calls that enqueue ``jobs``, each when it is about to be sent for the first time."""
         for some in in_calls(jobs, lambda job: job.size, most=CALL_JOBS, most_bytes=CALL_BYTES):
-            own = "" if all(job.chosen for job in some) else uuid.uuid4().hex
             request = Enqueueing(
-                self._keys, some, own, to_ms(CALL_REMEMBERED), self._window_ms, self._replicas, self._replicas_ms
+                self._keys,
+                some,
+                uuid.uuid4().hex,
+                to_ms(CALL_REMEMBERED),
+                self._window_ms,
+                self._replicas,
+                self._replicas_ms,
             )
             yield Call(request)
 
@@ -116,13 +140,22 @@ class Call:
         self._give_up_at = monotonic() + RETRY_FOR_S
         self._failures = 0
 
+    def ids(self, added: Sequence[bool]) -> list[JobId]:
+        """Return the IDs of the jobs. ``added``: of each, whether this call has added it."""
+        jobs = self.request.jobs
+        return [JobId(text(job.job_id), is_new=is_new) for job, is_new in zip(jobs, added, strict=True)]
+
     def pause_after(self, error: Exception) -> float | None:
         """Return after how many seconds to send again, or None where Redis has refused the call.
 
-        Raises UnreachableError where it was sent again for long enough.
+        Raises UnreachableError if it was sent again for long enough, or after an error that says nothing of the call.
         """
-        if not is_contact_error(error):
+        if isinstance(error, (StreamReaperError, DataError)):  # redis-py raises DataError before it sends
             return None
+        if not is_contact_error(error):
+            if isinstance(error, ResponseError):
+                return None
+            raise _unknown(self.request.keys.stream, self.request.jobs, error) from error
         self.give_up_in_time(error)
         self._failures += 1
         return pause_s(self._failures)
@@ -142,6 +175,7 @@ def _in_ms(name: str, duration: Duration) -> int:
 
 def _unknown(stream: str, jobs: Sequence[PackedJob], error: Exception) -> UnreachableError:
     return UnreachableError(
-        f"no contact with Redis: nobody knows whether {counted(len(jobs), 'job')} of {stream} got there (the first "
-        f"is {text(jobs[0].job_id)}). Enqueue them again with job_ids of your own, and none is there twice: {error}"
+        f"no answer from Redis: it is unknown whether {counted(len(jobs), 'job')} of {stream} got there (the first "
+        f"is {text(jobs[0].job_id)}). Enqueue them again with job_ids of your own, and none is there twice: "
+        f"{str(error) or type(error).__name__}"
     )

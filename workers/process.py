@@ -27,13 +27,14 @@ from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import check_server
-from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
+from workers.protocol.errors import HandlerExitError, StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.events import EventName
 from workers.protocol.meaning import in_words
 from workers.protocol.messages import RecoveryMode, counted
 from workers.runtime.beginning import once_served
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.signals import received
+from workers.runtime.user_code import plain_error
 from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -86,12 +87,19 @@ class WorkerProcess:
     # ---- life
 
     async def run(self, *, handle_signals: bool, task_status: TaskStatus[None]) -> None:
-        """Work. Raises UnreachableError, UnsupportedServerError, or what redis-py raises while joining."""
+        """Work. Raises UnreachableError, UnsupportedServerError, or what redis-py raises while joining.
+
+        Raises HandlerExitError where a handler or a callback has raised SystemExit or KeyboardInterrupt.
+        """
         receiver = received(signal.SIGTERM, signal.SIGINT) if handle_signals else nullcontext()
         with receiver as signals:
             try:
                 if await self._joined(signals):
                     await self._serve(signals, task_status)
+            except BaseExceptionGroup as group:
+                if exited := plain_error(group, HandlerExitError):
+                    raise exited from exited.__cause__
+                raise
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._context.close()
@@ -124,8 +132,6 @@ class WorkerProcess:
 
     def _is_not_served(self, why: BaseException) -> None:
         self._context.reporter.failed(JOINING, why)
-        if self._recovery:
-            self._recovery.was_not_served()
 
     async def _serve(self, signals: AsyncIterable[signal.Signals] | None, task_status: TaskStatus[None]) -> None:
         membership = self._context.membership
@@ -158,15 +164,18 @@ class WorkerProcess:
 
     async def _work(self) -> None:
         """Read and run jobs until told to stop, then let those that run go on until the drain deadline."""
-        async with self._runners as runners:
-            await self._reader.run()
-            if not self.forced:
-                self._slots.close()  # not earlier: the read that was under way would bring what is handed back
-            with self._drain_scope:
-                await self._slots.wait_until_idle()
-            if not self.forced:
-                self._runner.hand_back_cancelled()
-            runners.cancel_scope.cancel()
+        try:
+            async with self._runners as runners:
+                await self._reader.run()
+                if not self.forced:
+                    self._slots.close()  # not earlier: the read that was under way would bring what is handed back
+                with self._drain_scope:
+                    await self._slots.wait_until_idle()
+                if not self.forced:
+                    self._runner.hand_back_cancelled()
+                runners.cancel_scope.cancel()
+        finally:
+            self._runner.leave_uncancelled()
 
     def _is_ending(self) -> bool:
         return self._slots.is_ending()
@@ -205,6 +214,11 @@ class WorkerProcess:
     def refusals(self) -> list[str]:
         """What Redis refuses now, as ``part: reason``; empty where it serves us."""
         return self._context.reporter.troubles.refusals
+
+    def left_s(self) -> float:
+        """Return for how many more seconds what handlers have begun may go on. Called in the event loop."""
+        is_draining = self._stop_asked.is_set() and not self.forced
+        return max(0.0, self._drain_scope.deadline - anyio.current_time()) if is_draining else 0.0
 
     @property
     def is_stopping(self) -> bool:

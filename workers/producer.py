@@ -2,7 +2,7 @@
 
 ::
 
-    async with Producer("redis://127.0.0.1:6379/0", "orders") as orders:
+    async with Producer("orders", "redis://127.0.0.1:6379/0") as orders:
         job_id = await orders.enqueue({"order": 17})
         await orders.enqueue({"order": 17}, job_id="reminder-17", delay=3600)
 
@@ -17,12 +17,12 @@ import anyio
 from redis.asyncio import Redis
 
 from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
-from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, Outbox, address_of
+from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, JobId, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue
 from workers.protocol.connection import commands_client, drop_idle
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.given_clients import another_loop, check_loop, checked
 from workers.protocol.meaning import is_contact_error
-from workers.protocol.messages import text
 from workers.runtime.event_loop import require_asyncio
 from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
@@ -32,9 +32,11 @@ MAX_CALLS = 16
 
 
 class Producer:
-    """Enqueues jobs of one stream. Give it Redis's address, an async client (it stays yours), or settings.
+    """Enqueues jobs of one stream. Give it Redis's address, settings, or an async client, which stays yours.
 
-    Any number of tasks of one event loop may use it. It may go on in another event loop once that one is closed.
+    Without any of these, the environment names the address: ``REAPER_REDIS_URL``, or else ``REDIS_URL``. Any number of
+    tasks of one event loop may use it. It may go on in another event loop once that one is closed, unless it was given
+    a client: redis-py's connections belong to one event loop.
 
     ``dedup_window``: how long a ``job_id`` is remembered after its job became ready (at least a minute). ``max_bytes``:
     the largest job, all fields together. ``min_replicas_acked``: how many replicas of Redis must say that they have a
@@ -45,30 +47,20 @@ class Producer:
 
     def __init__(
         self,
-        redis: "str | Redis | HasRedis",
         stream: str,
+        redis: "str | Redis | HasRedis | None" = None,
         *,
         dedup_window: Duration = DEFAULT_DEDUP_WINDOW,
         max_bytes: int = DEFAULT_MAX_BYTES,
         min_replicas_acked: int = 0,
         replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
     ) -> None:
-        self._outbox = Outbox(stream, dedup_window, max_bytes, min_replicas_acked, replicas_timeout)
         self._owns_client = not isinstance(redis, Redis)
-        address = (
-            ""
-            if isinstance(redis, Redis)
-            else address_of(redis, "a client of redis.asyncio (a SyncProducer takes others)")
-        )
-
-        def connect() -> Redis:
-            if isinstance(redis, Redis):
-                return redis
-            timeout_s = self._outbox.timeout_s
-            return commands_client(address, key=stream, timeout_s=timeout_s, max_connections=MAX_CALLS)
-
-        self._connect = connect
-        self._client = connect()
+        self._address = ""
+        if not isinstance(redis, Redis):
+            self._address = address_of(redis, "a client of redis.asyncio (a SyncProducer takes others)")
+        self._outbox = Outbox(stream, dedup_window, max_bytes, min_replicas_acked, replicas_timeout)
+        self._client = checked(redis) if isinstance(redis, Redis) else self._connect()
         self._turns = asyncio.Semaphore(MAX_CALLS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lost: Exception | None = None
@@ -78,6 +70,10 @@ class Producer:
     def stream(self) -> str:
         """Name of the stream."""
         return self._outbox.stream
+
+    def _connect(self) -> Redis:
+        timeout_s = self._outbox.timeout_s
+        return commands_client(self._address, key=self.stream, timeout_s=timeout_s, max_connections=MAX_CALLS)
 
     async def aclose(self) -> None:
         """Close the connections, unless the client was given to us; also where we are being cancelled."""
@@ -100,33 +96,31 @@ class Producer:
         delay: Duration | None = None,
         visibility_timeout: Duration | None = None,
         timeout: Duration | None = None,
-    ) -> str:
-        """Enqueue one job; return its ID. Durations are seconds or timedeltas.
+    ) -> JobId:
+        """Enqueue one job; return its ID, which says whether the job is new. Durations are seconds or timedeltas.
 
         ``job_id``: 1 to 256 bytes; given twice within the dedup window it is one job, the first. ``delay``: the job is
         ready only then. ``visibility_timeout`` lengthens the group's for this job; ``timeout``: how long it may run.
 
-        Raises InvalidJobError before anything is sent, UnreachableError where nobody knows whether it was enqueued,
-        NotReplicatedError where it was, and fewer than `min_replicas_acked` replicas have said so in time, and what
-        redis-py raises where Redis refused it (no memory left, for example): then it was not.
+        Raises InvalidJobError or ConfigurationError before anything is sent, UnreachableError if it is unknown whether
+        the job was enqueued, NotReplicatedError if it was, and fewer than `min_replicas_acked` replicas confirmed it in
+        time, and redis-py's ResponseError if Redis rejected it (no memory left, for example): then it was not.
         """
         return (await self.enqueue_many([NewJob(fields, job_id, delay, visibility_timeout, timeout)]))[0]
 
-    async def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[str]:
+    async def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[JobId]:
         """Enqueue jobs in their order; return their IDs. Each is checked before the first is sent.
 
-        Large numbers go out in several calls, each of which is all or nothing. Raises as `enqueue`; what earlier
-        calls have enqueued stays, and so does what a NotReplicatedError tells of. Later calls are not made then.
+        Large numbers of jobs are sent in several calls. Each call enqueues all of its jobs or none. Raises as
+        `enqueue`: then later calls are not made, and the jobs of earlier calls stay enqueued.
         """
         self._enter_loop()
         packed = self._outbox.pack(jobs)
         with sending(self.stream, packed):
-            for call in self._outbox.calls(packed):
-                await self._send(call)
-        return [text(job.job_id) for job in packed]
+            return [job_id for call in self._outbox.calls(packed) for job_id in await self._send(call)]
 
     def _enter_loop(self) -> None:
-        """Belong to the event loop that runs here. Raises ConfigurationError where we belong to another one."""
+        """Belong to the running event loop. Raises ConfigurationError if the producer or its client has another one."""
         loop = require_asyncio("a producer")
         if self._loop is loop:
             return
@@ -136,16 +130,20 @@ class Producer:
                     f"the producer of {self.stream} is used in another event loop already: make one for each, or use a "
                     "SyncProducer."
                 )
+            if not self._owns_client:
+                raise another_loop()
             self._client, self._turns = self._connect(), asyncio.Semaphore(MAX_CALLS)  # what was there has gone with it
+        if not self._owns_client:
+            check_loop(self._client, loop)
         self._loop = loop
 
-    async def _send(self, call: Call) -> None:
+    async def _send(self, call: Call) -> list[JobId]:
         while True:
             try:
                 async with self._turns:
                     if self._lost is not None:
                         call.give_up_in_time(self._lost)  # where others have found out, nobody waits for his own turns
-                    await enqueue(self._client, call.request)
+                    added = await enqueue(self._client, call.request)
             except Exception as error:
                 if is_contact_error(error):
                     self._lost = error
@@ -156,4 +154,4 @@ class Producer:
                 await anyio.sleep(pause)
             else:
                 self._lost = None
-                return
+                return call.ids(added)

@@ -83,7 +83,7 @@ def _import(name: str, folder: Path) -> ModuleType:
         ) from error
     except ConfigurationError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigurationError(
             f"{name!r} failed while it was imported: {type(error).__name__}: {error} ({_place(error)})."
         ) from error

@@ -2,7 +2,7 @@
 
 import socket
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,7 +13,6 @@ from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redeli
 from workers.runtime.event_loop import EventLoop, Loop
 from workers.runtime.redis_settings import ProgramSettings, RedisArguments
 from workers.runtime.settings import (
-    SHORTEST_INTERVAL,
     SHORTEST_VISIBILITY,
     Duration,
     HealthHost,
@@ -56,7 +55,6 @@ class WorkerOptions(RedisArguments, total=False):
     drain_timeout: Duration
     settle_batch: int
     delete_settled: bool
-    refresh_interval: Duration
     consumer_retention: Duration | None
     health_port: int | None
     health_host: str
@@ -82,8 +80,6 @@ class WorkerSettings(ProgramSettings):
     if TYPE_CHECKING:
 
         def __init__(self, **values: Unpack[WorkerArguments]) -> None: ...
-
-    siblings: ClassVar[tuple[str, ...]] = ("reaper.settings:ReaperSettings",)
 
     stream: str = Field(description="Name of the stream the jobs live in.")
     group: str = Field(description="Name of the consumer group to work in; it is created where it is missing.")
@@ -161,9 +157,6 @@ class WorkerSettings(ProgramSettings):
         default=False,
         description="Delete an entry from the stream once it is acknowledged. Only done while the group is the "
         "stream's only one; readers without a group miss what is deleted.",
-    )
-    refresh_interval: Seconds = seconds(
-        30, "How often the worker looks at what the group has agreed on.", least=SHORTEST_INTERVAL
     )
     consumer_retention: Seconds | None = seconds(
         None, "Recovery by workers: delete consumers that hold nothing and were silent for this long; default: never."

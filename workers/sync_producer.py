@@ -2,7 +2,7 @@
 
 ::
 
-    orders = SyncProducer("redis://127.0.0.1:6379/0", "orders")
+    orders = SyncProducer("orders", "redis://127.0.0.1:6379/0")
     job_id = orders.enqueue({"order": 17})
 """
 
@@ -13,10 +13,10 @@ from typing import Self
 from redis import Redis
 
 from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
-from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, Outbox, address_of
+from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, JobId, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue_blocking
 from workers.protocol.connection import blocking_client, drop_idle_blocking
-from workers.protocol.messages import text
+from workers.protocol.given_clients import checked
 from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
 
@@ -25,7 +25,9 @@ MAX_CONNECTIONS = 16
 
 
 class SyncProducer:
-    """Enqueues jobs of one stream. Give it Redis's address, a client of redis-py (it stays yours), or settings.
+    """Enqueues jobs of one stream. Give it Redis's address, settings, or a client of redis-py, which stays yours.
+
+    Without any of these, the environment names the address: ``REAPER_REDIS_URL``, or else ``REDIS_URL``.
 
     One for the whole program: any thread may use it, and after a fork each process has connections of its own. Nothing
     is connected before the first job. ``dedup_window``: how long a ``job_id`` is remembered after its job became ready
@@ -37,23 +39,24 @@ class SyncProducer:
 
     def __init__(
         self,
-        redis: "str | Redis | HasRedis",
         stream: str,
+        redis: "str | Redis | HasRedis | None" = None,
         *,
         dedup_window: Duration = DEFAULT_DEDUP_WINDOW,
         max_bytes: int = DEFAULT_MAX_BYTES,
         min_replicas_acked: int = 0,
         replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
     ) -> None:
-        self._outbox = Outbox(stream, dedup_window, max_bytes, min_replicas_acked, replicas_timeout)
         self._owns_client = not isinstance(redis, Redis)
-        if isinstance(redis, Redis):
-            self._client = redis
-        else:
+        address = ""
+        if not isinstance(redis, Redis):
             address = address_of(redis, "a client of redis-py that blocks (a Producer takes those of redis.asyncio)")
-            self._client = blocking_client(
-                address, key=stream, max_connections=MAX_CONNECTIONS, timeout_s=self._outbox.timeout_s
-            )
+        self._outbox = Outbox(stream, dedup_window, max_bytes, min_replicas_acked, replicas_timeout)
+        if isinstance(redis, Redis):
+            self._client = checked(redis)
+        else:
+            timeout_s = self._outbox.timeout_s
+            self._client = blocking_client(address, key=stream, max_connections=MAX_CONNECTIONS, timeout_s=timeout_s)
 
     @property
     def stream(self) -> str:
@@ -79,25 +82,23 @@ class SyncProducer:
         delay: Duration | None = None,
         visibility_timeout: Duration | None = None,
         timeout: Duration | None = None,
-    ) -> str:
+    ) -> JobId:
         """Enqueue one job; return its ID. Arguments and errors are those of `Producer.enqueue`.
 
         Blocks the thread until Redis has answered: where contact is lost, for 15 seconds and some.
         """
         return self.enqueue_many([NewJob(fields, job_id, delay, visibility_timeout, timeout)])[0]
 
-    def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[str]:
+    def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[JobId]:
         """Enqueue jobs in their order; return their IDs. As `Producer.enqueue_many`."""
         packed = self._outbox.pack(jobs)
         with sending(self.stream, packed):
-            for call in self._outbox.calls(packed):
-                self._send(call)
-        return [text(job.job_id) for job in packed]
+            return [job_id for call in self._outbox.calls(packed) for job_id in self._send(call)]
 
-    def _send(self, call: Call) -> None:
+    def _send(self, call: Call) -> list[JobId]:
         while True:
             try:
-                enqueue_blocking(self._client, call.request)
+                added = enqueue_blocking(self._client, call.request)
             except Exception as error:
                 pause = call.pause_after(error)
                 if pause is None:
@@ -105,4 +106,4 @@ class SyncProducer:
                 drop_idle_blocking(self._client, error)
                 sleep(pause)
             else:
-                return
+                return call.ids(added)

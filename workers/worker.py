@@ -17,6 +17,7 @@ from workers.loop.reporting import EVENTS, Counts, WorkerEvent
 from workers.process import WorkerProcess
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.callbacks import Callbacks, CallbackT
+from workers.runtime.children import ends_in_children
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.settings import load_settings
 from workers.runtime.settings_errors import did_you_mean
@@ -159,12 +160,14 @@ class Worker:
 
         With ``handle_signals``, the first SIGTERM or SIGINT stops and drains, the second ends at once.
         ``task_status`` is told once the group is joined. Raises ConfigurationError, UnreachableError or
-        UnsupportedServerError where the work cannot begin; later outages are waited out.
+        UnsupportedServerError where the work cannot begin; later outages are waited out. Raises HandlerExitError where
+        a handler or a callback has raised SystemExit or KeyboardInterrupt.
         """
         loop = require_asyncio("a worker")
         if self._runs():
             raise ConfigurationError("the worker runs already: make a second Worker to run twice.")
         process = WorkerProcess(self.settings, self.handlers, self._callbacks)
+        ends_in_children(loop)
         self._loop, self.process = loop, process
         await process.run(handle_signals=handle_signals, task_status=task_status)
 

@@ -12,6 +12,7 @@ import anyio
 from reaper.drill import cast, queries
 from reaper.drill.evidence import Evidence
 from reaper.drill.faults import FaultKind
+from reaper.drill.history import read_state
 from reaper.drill.injection import Injector
 from reaper.drill.kit import Kit
 from reaper.drill.ledger import Ledger, build_ledger
@@ -144,7 +145,7 @@ async def _evidence(scene: Scene, injector: Injector, clock_ahead_s: float) -> E
         lines=scene.witness.lines,
         events=scene.witness.events,
         processes=scene.supervisor.history,
-        remains=await queries.remains(stage),
+        state=await read_state(stage.client, stage.keys),
         faults=injector.tools.injected,
         missed=injector.missed,
         visibility_s=settings.visibility_timeout.total_seconds(),

@@ -172,7 +172,7 @@ def _trace_shown(programme: Programme, *, wanted: bool = True) -> Iterator[Progr
         from reaper.drill.tracing import as_tree, recovered_trace, tracing  # an extra
     except ImportError as error:
         raise ConfigurationError(
-            f"a trace is to be shown, and {error.name} is not installed: pip install 'stream-reaper[telemetry]'."
+            f"a trace is to be shown, and {error.name} is not installed: run pip install '.[telemetry]' in your clone."
         ) from error
     with tracing() as traces:
         yield replace(programme, tracing=traces)

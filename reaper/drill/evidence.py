@@ -1,4 +1,4 @@
-"""Everything known of an act after its end, and how its parts refer to one another. Pure."""
+"""The rows of an act after its end, and how they refer to one another. Pure."""
 
 import math
 import signal
@@ -6,33 +6,56 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from reaper.drill.records import Effect, Enqueued, InjectedFault, Line, MissedFault, ProcessRun, Remains, Step
+from reaper.drill.promises import Execution, FinalState, History
+from reaper.drill.records import Effect, Enqueued, InjectedFault, Line, MissedFault, ProcessRun, Step
 from workers.protocol.events import EventName, LifecycleEvent
-from workers.protocol.messages import entry_ms
 
-NOTHING = Remains()
+NOTHING_LEFT = FinalState()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Rows as they were collected. A job is known by its number in lines, by its first entry ID in events."""
+    """Rows as they were collected. A job is known by its number in lines, by its first entry ID elsewhere."""
 
     enqueued: Sequence[Enqueued]
     lines: Sequence[Line] = ()
     events: Sequence[LifecycleEvent] = ()
     processes: Sequence[ProcessRun] = ()
-    remains: Remains = NOTHING
+    state: FinalState = NOTHING_LEFT
     faults: Sequence[InjectedFault] = ()
     missed: Sequence[MissedFault] = ()
     visibility_s: float
     max_deliveries: int = 3
     clock_ahead_s: float = 0.0
     """How far the server's clock is ahead of ours."""
-
-    lives: int = 1
-    """How often the group was created. A job that was settled in one life may be settled again in the next."""
+    ends_kept: bool = True
+    """The group was not deleted. Else a job that was settled before may be settled again."""
     ids_are_times: bool = True
     """Entry IDs can be compared with times. Not after the server's clock was set."""
+
+    @cached_property
+    def history(self) -> History:
+        """What the judge of the promises needs. Jobs that Redis forgot because of a fault are left out."""
+        forgets = any(fault.effect & Effect.FORGETS for fault in self.faults)
+        poison = frozenset(job.entry_id for job in self.enqueued if job.poison and job.n not in self.forgotten)
+        return History(
+            enqueued={job.entry_id: job.fields for job in self.enqueued},
+            state=self.state,
+            events=self.events,
+            starts=self._executions(Step.START),
+            completions=self._executions(Step.DONE),
+            visibility_ms=round(self.visibility_s * 1000),
+            max_deliveries=self.max_deliveries,
+            counts_kept=not forgets,
+            ends_kept=self.ends_kept,
+            poison=poison,
+            ids_are_times=self.ids_are_times,
+        )
+
+    def _executions(self, step: Step) -> list[Execution]:
+        return [
+            Execution(self.jobs[line.n].entry_id) for line in self.lines if line.step is step and line.n in self.jobs
+        ]
 
     def redis_was(self, effect: Effect, since: float, until: float) -> bool:
         """Return whether a fault with one of these effects lasted at any time from ``since`` to ``until``."""
@@ -45,22 +68,9 @@ class Evidence:
         return frozenset(n for fault in self.faults for n in fault.jobs)
 
     @cached_property
-    def deliveries(self) -> list[Line]:
-        """What published workers read and claimed, in order of time: they keep no journal, but write that down."""
-        return sorted((line for line in self.lines if line.step in (Step.READ, Step.CLAIM)), key=lambda line: line.at)
-
-    @cached_property
-    def claimed(self) -> frozenset[str]:
-        """The entries that a published worker took from another."""
-        return frozenset(line.entry_id for line in self.lines if line.step is Step.CLAIM)
-
-    @cached_property
-    def timed_out(self) -> frozenset[str]:
-        """The entries that somebody recovered when nobody had extended them for a visibility timeout."""
-        recovered = self.named(EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED)
-        return frozenset(
-            str(event.data["entry"]) for event in recovered if is_timed(event) and not self.is_early(event)
-        )
+    def jobs(self) -> dict[int, Enqueued]:
+        """The jobs by number."""
+        return {job.n: job for job in self.enqueued}
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -68,9 +78,9 @@ class Evidence:
         return {job.entry_id: job.n for job in self.enqueued}
 
     @cached_property
-    def jobs(self) -> dict[int, Enqueued]:
-        """The jobs by number."""
-        return {job.n: job for job in self.enqueued}
+    def deliveries(self) -> list[Line]:
+        """What published workers read and claimed, in order of time: they write that down, and keep no journal."""
+        return sorted((line for line in self.lines if line.step in (Step.READ, Step.CLAIM)), key=lambda line: line.at)
 
     def local(self, event: LifecycleEvent) -> float:
         """When ``event`` happened, by the drill's clock."""
@@ -100,26 +110,14 @@ class Evidence:
     def _by_name(self) -> dict[str, ProcessRun]:
         return {run.name: run for run in self.processes}
 
-    def is_early(self, event: LifecycleEvent) -> bool:
-        """Tell whether a recovery came before its time: by its idle time, or sooner than any delivery was due."""
-        visibility_ms = event.data["visibility_ms"]
-        earliest_ms = entry_ms(str(event.data["entry"])) + visibility_ms if self.ids_are_times else 0
-        return bool(event.data["idle_ms"] < visibility_ms or event.at_ms < earliest_ms)
-
     @cached_property
     def poisoned(self) -> frozenset[str]:
         """Names of the processes that a poison job killed: it was started there, and they ended at once."""
-        started = {
-            run.name: run
+        started = (
+            self.process_of(line)
             for line in self.lines
             if line.step is Step.START and line.n in self.jobs and self.jobs[line.n].poison
-            if (run := self.process_of(line)) is not None
-        }
-        return frozenset(
-            name for name, run in started.items() if run.exit_code == -signal.SIGKILL and run.killed_at is None
         )
-
-
-def is_timed(event: LifecycleEvent) -> bool:
-    """Tell whether the event says how long a delivery was idle (-1: nobody owned it, so it was due at once)."""
-    return "visibility_ms" in event.data and event.data.get("idle_ms", -1) >= 0
+        return frozenset(
+            run.name for run in started if run and run.exit_code == -signal.SIGKILL and run.killed_at is None
+        )

@@ -1,4 +1,4 @@
-"""Why jobs were started again, and whose work was completed twice. Pure."""
+"""Why jobs were started again, and which work was completed twice. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from enum import StrEnum
 from itertools import pairwise
 
 from reaper.drill.evidence import Evidence
-from reaper.drill.records import Effect, Line, ProcessRun, Step
+from reaper.drill.promises import early_ms, is_timed
+from reaper.drill.records import Effect, Line, Step
 from workers.protocol.events import EventName
 
 
@@ -20,22 +21,22 @@ class Cause(StrEnum):
     WORKER_ENDED = "worker_ended"
     """That process ended for another reason."""
     ADOPTED = "adopted"
-    """A later process of the same worker took over what the earlier one held."""
+    """A later process of the same worker took over the jobs of the earlier one."""
     NACK = "nack"
+    REDIS_PAUSED = "redis_paused"
+    """Redis did not answer, or took no writes, while it ran or before it could be settled."""
     FORGOTTEN = "forgotten"
     """Redis forgot meanwhile that it ran, or that it was settled."""
-    REDIS_PAUSED = "redis_paused"
-    """Redis stood still, was away or full while it ran, or before it could be settled."""
     WAITED = "waited"
-    """It lay unstarted in a batch behind others, past the visibility timeout, and was claimed by somebody else."""
+    """It waited in a batch past the visibility timeout, and was claimed by another worker."""
     SLOW = "slow"
     """It ran longer than the visibility timeout."""
     UNSETTLED = "unsettled"
     """It was done in time, and its settlement did not come in time."""
     LATE = "late"
-    """It began late: its process did not run, or extend it, for a whole visibility timeout by the server's clock."""
+    """It began late: its process did not run, or extend it, for a visibility timeout by the server's clock."""
     UNEXPLAINED = "unexplained"
-    """None of these: somebody redelivered what was in good hands."""
+    """None of these: it was redelivered while a worker ran it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class SecondStart:
     worker: str
     previous_worker: str
     recovery_s: float | None
-    """From the end of the process that ran it before to this start; None where that process lived on."""
+    """From the end of the process that ran it before to this start; None if that process lived on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,72 +69,64 @@ def second_starts(evidence: Evidence) -> list[SecondStart]:
 
 
 def _second_starts(evidence: Evidence) -> Iterator[SecondStart]:
-    handed_on = _handed_on(evidence)
-    done = evidence.lines_of(Step.DONE)
+    causes, done = _Causes(evidence), evidence.lines_of(Step.DONE)
     for n, lines in evidence.lines_of(Step.START).items():
         for start, (before, line) in enumerate(pairwise(lines), start=2):
             previous, worker = evidence.process_of(before), evidence.process_of(line)
-            ended_at = _end_of(previous, line)
-            cause = handed_on.get(line.entry_id)
-            if cause is None and previous and ended_at is not None:
-                cause = _cause_of_end(previous, evidence)
-            if cause is None:
-                cause = _cause_beside_a_living(before, line, _done_after(before, done.get(n, ())), evidence)
+            ended_at = None
+            if previous and previous.ended_at is not None and previous.ended_at <= line.at:
+                ended_at = previous.killed_at or previous.ended_at
             yield SecondStart(
                 n=n,
                 job=evidence.jobs[n].entry_id if n in evidence.jobs else "",
                 start=start,
-                cause=cause,
+                cause=causes.of(before, line, done.get(n, ()), ended=ended_at is not None),
                 worker=worker.name if worker else "?",
                 previous_worker=previous.name if previous else "?",
                 recovery_s=None if ended_at is None else line.at - ended_at,
             )
 
 
-def _done_after(before: Line, done: Sequence[Line]) -> Line | None:
-    """Return the end of the execution that began with ``before``; a process may run a job again, later."""
-    same = (line for line in done if (line.pid, line.entry_id) == (before.pid, before.entry_id))
-    return next((line for line in same if line.at >= before.at), None)
+class _Causes:
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        recovered = evidence.named(EventName.RECOVERED)
+        self._requeued = {str(event.data.get("new_entry")): Cause.NACK for event in evidence.named(EventName.NACKED)}
+        for event in recovered:
+            if event.data.get("mode") == "adopt":
+                self._requeued[str(event.data.get("new_entry"))] = Cause.ADOPTED
+        self._timed_out = {
+            str(event.data["entry"])
+            for event in evidence.events
+            if is_timed(event) and early_ms(evidence.history, event) <= 0
+        }
+        self._claimed = {line.entry_id for line in evidence.lines if line.step is Step.CLAIM}
+
+    def of(self, before: Line, line: Line, done: Sequence[Line], *, ended: bool) -> Cause:
+        """Say why ``line`` followed ``before``, whose process had ``ended`` by then or not."""
+        evidence, previous = self._evidence, self._evidence.process_of(before)
+        if line.entry_id in self._requeued:
+            return self._requeued[line.entry_id]
+        if previous and ended:
+            if previous.killed_at is not None:
+                return Cause.WORKER_KILLED
+            return Cause.POISON if previous.name in evidence.poisoned else Cause.WORKER_ENDED
+        if evidence.redis_was(Effect.FORGETS, before.at, line.at):
+            return Cause.FORGOTTEN
+        if evidence.redis_was(Effect.AWAY, before.at, line.at):
+            return Cause.REDIS_PAUSED
+        same = (end for end in done if (end.pid, end.entry_id) == (before.pid, before.entry_id))
+        ran_until = next((end.at for end in same if end.at >= before.at), line.at)
+        if ran_until - before.at >= evidence.visibility_s:
+            return Cause.SLOW
+        if before.entry_id in self._claimed:  # and it did not run that long: it had waited
+            return Cause.WAITED
+        if line.at - before.at >= evidence.visibility_s:
+            return Cause.UNSETTLED
+        return Cause.LATE if before.entry_id in self._timed_out else Cause.UNEXPLAINED
 
 
-def _handed_on(evidence: Evidence) -> dict[str, Cause]:
-    """Return the entries that a worker made ready again, or took over, by itself."""
-    causes = {str(event.data.get("new_entry")): Cause.NACK for event in evidence.named(EventName.NACKED)}
-    for event in evidence.named(EventName.RECOVERED):
-        if event.data.get("mode") == "adopt":
-            causes[str(event.data.get("new_entry"))] = Cause.ADOPTED
-    return causes
-
-
-def _end_of(run: ProcessRun | None, line: Line) -> float | None:
-    """Return when ``run`` ended, where that was before ``line``."""
-    if run is None or run.ended_at is None or run.ended_at > line.at:
-        return None
-    return run.killed_at or run.ended_at
-
-
-def _cause_of_end(run: ProcessRun, evidence: Evidence) -> Cause:
-    if run.killed_at is not None:
-        return Cause.WORKER_KILLED
-    return Cause.POISON if run.name in evidence.poisoned else Cause.WORKER_ENDED
-
-
-def _cause_beside_a_living(before: Line, line: Line, done: Line | None, evidence: Evidence) -> Cause:
-    """Say why a job was started again while the process that ran it before lived on."""
-    if evidence.redis_was(Effect.FORGETS, before.at, line.at):
-        return Cause.FORGOTTEN
-    if evidence.redis_was(Effect.AWAY, before.at, line.at):
-        return Cause.REDIS_PAUSED
-    if (done or line).at - before.at >= evidence.visibility_s:
-        return Cause.SLOW
-    if before.entry_id in evidence.claimed:  # and it did not run that long: it had waited
-        return Cause.WAITED
-    if line.at - before.at >= evidence.visibility_s:
-        return Cause.UNSETTLED
-    return Cause.LATE if before.entry_id in evidence.timed_out else Cause.UNEXPLAINED
-
-
-def duplicates(evidence: Evidence, starts: list[SecondStart]) -> list[Duplicate]:
+def duplicates(evidence: Evidence, starts: Sequence[SecondStart]) -> list[Duplicate]:
     """Return the jobs whose work was completed more than once, each with the cause of its last second start."""
     causes = {start.n: start.cause for start in starts}
     return [

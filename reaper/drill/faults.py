@@ -22,6 +22,7 @@ class FaultKind(StrEnum):
     PAUSE_LEADER = "pause-leader"
     KILL_REAPERS = "kill-reapers"
     PAUSE_REDIS = "pause-redis"
+    PAUSE_CLIENTS = "pause-clients"
     RESTART_REDIS = "restart-redis"
     LONG_JOBS = "long-jobs"
 
@@ -67,6 +68,13 @@ FORMS: Mapping[str, Form] = {
         hits="leaders",
     ),
     FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", "SIGSTOP of Redis for 10 s", lasts="required", hits="redis"),
+    FaultKind.PAUSE_CLIENTS: Form(
+        "pause-clients:all@4+2",
+        "Redis postpones all commands for 2 s (CLIENT PAUSE), or :writes alone, as in a planned failover",
+        words=("writes", "all"),
+        lasts="required",
+        hits="redis",
+    ),
     FaultKind.RESTART_REDIS: Form(
         "restart-redis@4+2",
         "kill -9 of Redis, which starts again 2 s later with everything that it had acknowledged",

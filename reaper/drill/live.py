@@ -227,5 +227,5 @@ def screen_at_hand(*, quiet: bool = False) -> Screen:
     try:
         import rich  # noqa: F401 - is it there?
     except ImportError as error:
-        raise MissingExtraError(f"The live view needs the rich package. Install it with: {INSTALL_LINE}") from error
+        raise MissingExtraError(f"the live view needs rich, which is not installed: {INSTALL_LINE}.") from error
     return LiveScreen()

@@ -1,6 +1,5 @@
 """Replays the trace: bare ``XADD`` at the planned times, as producers in any language do."""
 
-import hashlib
 import random
 import time
 from collections.abc import Sequence
@@ -75,29 +74,32 @@ class Producer:
         return accepted
 
     async def _send(self, jobs: Sequence[PlannedJob], *, poison: bool) -> list[Enqueued]:
-        payloads = [self._payload(job.n) for job in jobs]
         spans: list[Span] = []
+        fields = [[*self._fields(job, poison=poison), *self._trace_context(spans)] for job in jobs]
         pipeline = self.stage.client.pipeline(transaction=False)
-        for job, payload in zip(jobs, payloads, strict=True):
-            milliseconds = round(job.duration.total_seconds() * 1000)
-            mark = ("poison", "1") if poison else ()
-            pipeline.execute_command(
-                "XADD", self.stage.keys.stream, "*", "n", job.n, "duration_ms", milliseconds, "payload", payload, *mark,
-                *self._trace_context(spans),
-            )  # fmt: skip
+        for pairs in fields:
+            words = [word for pair in pairs for word in pair]
+            pipeline.execute_command("XADD", self.stage.keys.stream, "*", *words)
         async with self.writing:
             entry_ids = await pipeline.execute()
         for span in spans:
             span.end()
         at = time.time()
         accepted = [
-            Enqueued(job.n, text(entry_id), at, hashlib.sha256(payload).hexdigest(), poison)
-            for job, payload, entry_id in zip(jobs, payloads, entry_ids, strict=True)
+            Enqueued(job.n, text(entry_id), at, pairs)
+            for job, pairs, entry_id in zip(jobs, fields, entry_ids, strict=True)
         ]
         self.enqueued += accepted
         return accepted
 
-    def _trace_context(self, spans: list[Span]) -> list[bytes]:
+    def _fields(self, job: PlannedJob, *, poison: bool) -> list[tuple[bytes, bytes]]:
+        """Return the fields of a job. The payload is the same for the same seed."""
+        numbers = {b"n": job.n, b"duration_ms": round(job.duration.total_seconds() * 1000)}
+        payload = random.Random(f"{self.stage.settings.seed}/{job.n}").randbytes(PAYLOAD_BYTES)
+        mark = [(b"poison", b"1")] if poison else []
+        return [*((name, str(number).encode()) for name, number in numbers.items()), (b"payload", payload), *mark]
+
+    def _trace_context(self, spans: list[Span]) -> list[tuple[bytes, bytes]]:
         """Begin the `send` of one job, if traces are shown; return the fields that carry its context."""
         if self.stage.tracing is None:
             return []
@@ -109,8 +111,4 @@ class Producer:
                 attributes=telemetry.common(telemetry.SEND, telemetry.SEND, stream),
             )
         )
-        return [word for pair in write_context(spans[-1].get_span_context()) for word in pair]
-
-    def _payload(self, n: int) -> bytes:
-        """Any bytes at all, the same for the same seed: what arrives is compared with them."""
-        return random.Random(f"{self.stage.settings.seed}/{n}").randbytes(PAYLOAD_BYTES)
+        return write_context(spans[-1].get_span_context())

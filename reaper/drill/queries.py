@@ -7,11 +7,9 @@ from typing import Any
 
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from reaper.drill.records import DeadJob, Remains, number_of
 from reaper.drill.stage import Stage
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import (
-    FIELD_JOB,
     Pending,
     entry_order,
     pair_up,
@@ -200,27 +198,6 @@ async def anything_lost_before(stage: Stage, before: View) -> bool:
         row.delivery_count > 1 or read_metadata(row.entry_id, fields.items()).deliveries
         for row, fields in zip(rows, held, strict=True)
     )
-
-
-async def remains(stage: Stage) -> Remains:
-    """Return where jobs lie at the end of an act."""
-    keys = stage.keys
-    view = await look(stage, View())
-    entries = await stage.client.execute_command("XRANGE", keys.stream, b"(" + view.last_delivered, "+")
-    rows = await pending(stage)
-    held = await fields_of(stage, [row.entry_id for row in rows])
-    letters = await stage.client.execute_command("XRANGE", keys.dead, "-", "+")
-    return Remains(
-        ready=tuple(number_of(dict(pair_up(flat))) for _, flat in entries),
-        pending=tuple(number_of(fields) for fields in held),
-        parked=view.parked,
-        dead=tuple(_dead_letter(dict(pair_up(flat))) for _, flat in letters),
-    )
-
-
-def _dead_letter(fields: Mapping[bytes, bytes]) -> DeadJob:
-    reason = fields.get(b"reaper.dead.reason", b"")
-    return DeadJob(number_of(fields), text(fields.get(FIELD_JOB, b"")), text(reason))
 
 
 async def forget(stage: Stage) -> None:

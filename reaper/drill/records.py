@@ -4,7 +4,8 @@ Every ``…_at`` is seconds of the wall clock of this machine (all processes of 
 server's clock are converted when they are read.
 """
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
 
@@ -58,9 +59,17 @@ class Enqueued:
     n: int
     entry_id: str
     at: float
-    digest: str
-    """SHA-256 of the payload."""
-    poison: bool = False
+    fields: Sequence[tuple[bytes, bytes]] = ()
+
+    @property
+    def poison(self) -> bool:
+        """Whether it kills the process that runs it."""
+        return b"poison" in dict(self.fields)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the payload."""
+        return hashlib.sha256(dict(self.fields)[b"payload"]).hexdigest()
 
 
 class Step(StrEnum):
@@ -137,26 +146,6 @@ class MissedFault:
 
     kind: str
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeadJob:
-    """One dead letter, as read from its stream."""
-
-    n: int
-    job_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Remains:
-    """Where jobs lie in Redis at the end, by number ``n`` (0 where an entry has none that can be read)."""
-
-    ready: tuple[int, ...] = ()
-    pending: tuple[int, ...] = ()
-    parked: int = 0
-    """Suspects in the group's schedule; which ones, the journal tells."""
-    dead: tuple[DeadJob, ...] = ()
 
 
 def number_of(fields: Mapping[bytes, bytes]) -> int:

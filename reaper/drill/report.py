@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from reaper.drill.healthy import Figures
-from reaper.drill.ledger import Ledger
+from reaper.drill.ledger import Ledger, LossCause
+from reaper.drill.promises import Fate
 from reaper.drill.recoveries import Recovery
 from reaper.drill.spread import Spread
 from reaper.drill.terms import Holding
@@ -23,16 +24,15 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
         "balanced": ledger.balanced,
         "objections": list(objections),
         "enqueued": ledger.enqueued,
-        "settled": ledger.settled,
-        "dead_lettered": ledger.dead_lettered,
-        "poison": len(ledger.poison),
+        "settled": ledger.fates[Fate.SETTLED],
+        "dead_lettered": ledger.fates[Fate.DEAD_LETTERED],
+        "poison": ledger.poison,
         "stuck": ledger.stuck,
-        "lost": ledger.lost,
-        "dropped": ledger.dropped,
-        "forgotten": ledger.forgotten,
+        "lost": ledger.fates[Fate.LOST],
+        "dropped": ledger.lost_by(LossCause.DROPPED),
+        "forgotten": ledger.lost_by(LossCause.FORGOTTEN),
         "losses": [asdict(loss) for loss in ledger.losses],
         "altered": list(ledger.altered),
-        "ended_twice": list(ledger.ended_twice),
         "second_starts": [asdict(start) for start in ledger.second_starts],
         "duplicates": [asdict(duplicate) for duplicate in ledger.duplicates],
         "recovered": ledger.recovered,
@@ -115,8 +115,8 @@ def as_text(ledger: Ledger, *, recovery: Recovery, started_at: float) -> str:
     held = "" if recovery.recovers else "   (held by workers that are dead)"
     rows = [
         ("enqueued", str(ledger.enqueued)),
-        ("settled", str(ledger.settled)),
-        ("dead-lettered", f"{ledger.dead_lettered}   (poison jobs put in: {len(ledger.poison)})"),
+        ("settled", str(ledger.fates[Fate.SETTLED])),
+        ("dead-lettered", f"{ledger.fates[Fate.DEAD_LETTERED]}   (poison jobs put in: {ledger.poison})"),
         ("stuck", f"{ledger.stuck}{held}"),
         ("lost", _losses(ledger)),
         *(_rows_of_recovery(ledger) if recovery.recovers else ()),
@@ -127,12 +127,13 @@ def as_text(ledger: Ledger, *, recovery: Recovery, started_at: float) -> str:
 
 
 def _losses(ledger: Ledger) -> str:
-    if ledger.forgotten:
-        return f"{ledger.lost}   (forgotten by Redis because of a fault: {ledger.forgotten})"
-    if not ledger.dropped:
-        return str(ledger.lost)
+    lost, dropped, forgotten = ledger.fates[Fate.LOST], *map(ledger.lost_by, (LossCause.DROPPED, LossCause.FORGOTTEN))
+    if forgotten:
+        return f"{lost}   (forgotten by Redis because of a fault: {forgotten})"
+    if not dropped:
+        return str(lost)
     innocent = sum(not loss.poison for loss in ledger.losses)
-    return f"{ledger.lost}   (given up with a line in a log: {ledger.dropped}; no poison: {innocent})"
+    return f"{lost}   (given up with a line in a log: {dropped}; no poison: {innocent})"
 
 
 def _rows_of_recovery(ledger: Ledger) -> list[tuple[str, str]]:

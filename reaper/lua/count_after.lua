@@ -7,6 +7,8 @@
 -- Returns {counted, last ID counted, end of the stream reached (1|0), first ID counted ('' = none)}.
 -- Fence: none; it writes nothing.
 
+--- @prelude
+
 local stream, last, most, budget = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local LARGEST_PAGE = 100
 
@@ -23,7 +25,7 @@ end
 local counted, bytes, page, first = 0, 0, 4, ''
 while counted < most and bytes < budget do
   local asked = math.min(page, most - counted)
-  local rows = redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', asked)
+  local rows = entries_behind(stream, last, asked)
   if counted == 0 and #rows > 0 then
     first = rows[1][1]
   end

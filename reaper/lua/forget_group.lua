@@ -127,7 +127,7 @@ local function retry_is_settled()
     return false
   end
   for _, reader in pairs(readers) do
-    if reader.pending > 0 or #redis.call('XRANGE', retry, '(' .. reader['last-delivered-id'], '+', 'COUNT', 1) > 0 then
+    if reader.pending > 0 or #entries_behind(retry, reader['last-delivered-id'], 1) > 0 then
       return false
     end
   end

@@ -13,8 +13,7 @@ from reaper.replicas import LEADER, GroupReport
 from reaper.settings import is_observers
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
 from workers.protocol.calls.upkeep import DESTROYED_OR_EMPTIED
-from workers.protocol.messages import counted, on_one_line
-from workers.runtime.contact import LONGEST_GRACE_MS
+from workers.protocol.messages import LAST_ENTRY_ID, counted, on_one_line
 
 SCANS_MISSED = 3
 """A scan is too old once this many were missed…"""
@@ -22,8 +21,8 @@ SCAN_SLACK_MS = 1_000
 SLOW_SCAN_PER_MS = 20
 """… and the slowest full scan we have an understanding for (entries per ms) would be done."""
 
-LATE_MS = 2_000
-"""What falls due is granted the longest grace, and this; nobody calls the service healthy after that."""
+LATE_MS, LONGEST_LATE_MS = 2_000, 32_000
+"""Recovery may be later than due by a visibility timeout and the first of these, and at most by the second one."""
 
 LIVING_MS = 3_600_000
 """For so long the service is degraded after a delivery was taken from a consumer at work; then it is a note."""
@@ -33,7 +32,6 @@ MOST_NAMED = 3
 
 REFUSALS = LAYOUT_REFUSALS | {
     "foreign_namespace": "the reapers of another namespace serve this group: stop one of the two",
-    "newer_data": "the group's data is of a later version than the leader knows: upgrade the replicas",
     "no_group": "the stream or its group does not exist: create it, or set recreate_groups",
 }
 
@@ -53,6 +51,7 @@ class Trouble(StrEnum):
     FROM_LIVING = "from_living"
     RETRY_UNREAD = "retry_unread"
     UNREAD = "unread"
+    EXHAUSTED = "exhausted"
     PAUSED = "paused"
     HELD = "held"
     DROPPED = "dropped"
@@ -105,9 +104,7 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
     refusal = report.refusal if report else ""
     if not group.main.exists and not refusal:
         refusal = "no_group"
-    for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
-        if source.is_foreign:
-            yield Trouble.REFUSED, f"{key} holds no stream: somebody else uses this name"
+    yield from _judge_keys(group)
     if refusal and not group.main.is_foreign:
         yield Trouble.REFUSED, f"recovery refuses: {REFUSALS.get(refusal, refusal)}"
     for mismatch in group.mismatches:
@@ -115,7 +112,7 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
     if report is not None:
         yield from _judge_report(group, report)
     idle_ms = group.main.oldest_pending_ms or 0
-    if group.recovers_itself and idle_ms > group.visibility_ms + min(group.visibility_ms, LONGEST_GRACE_MS) + LATE_MS:
+    if group.recovers_itself and not group.recovery_wait and idle_ms > group.visibility_ms + _may_be_late_ms(group):
         yield (
             Trouble.OVERDUE,
             f"a delivery has been idle for {idle_ms / 1000:.0f} s, and no worker recovers it: see what workers log",
@@ -133,6 +130,19 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
         )
 
 
+def _may_be_late_ms(group: GroupState) -> int:
+    return min(group.visibility_ms + LATE_MS, LONGEST_LATE_MS)
+
+
+def _judge_keys(group: GroupState) -> Iterator[tuple[Trouble, str]]:
+    for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
+        if source.is_foreign:
+            yield Trouble.REFUSED, f"{key} holds no stream: somebody else uses this name"
+        if source.is_exhausted:
+            why = f"{key} has delivered the last possible entry ID, {LAST_ENTRY_ID.decode()}"
+            yield Trouble.EXHAUSTED, f"{why}, and Redis adds no entry behind it: let producers write to another stream"
+
+
 def _waiting(ready: Count) -> str:
     return "1 job waits" if str(ready) == "1" else f"{ready} jobs wait"
 
@@ -141,10 +151,10 @@ def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trou
     age = group.reported_ms - report.last_scan_ms
     if report.last_scan_ms and age > _oldest_scan_ms(report):
         yield Trouble.SCAN_TOO_OLD, f"the last scan was {age / 1000:.0f} s old when the leader reported"
-    if report.late_ms > LATE_MS:
+    if report.late_ms > _may_be_late_ms(group):
         yield (
             Trouble.OVERDUE,
-            f"recovery is {report.late_ms / 1000:.0f} s late, beyond any grace: see recovery_rate and the leader's log",
+            f"recovery is {report.late_ms / 1000:.0f} s late: see recovery_rate and the leader's log",
         )
     if report.dropped:
         text = (
@@ -286,8 +296,8 @@ def _group_notes(group: GroupState) -> Iterator[str]:
         yield f"its workers recover what stalls (mode {group.mode})"
     if report and not report.last_scan_ms:
         yield "the first scan of this term is under way"
-    if report and report.grace_ms_left:
-        yield f"recovery waits {report.grace_ms_left / 1000:.1f} s more{grace_reason(report)}"
+    if group.recovery_wait:
+        yield str(group.recovery_wait)
     if report and report.lost_payload:
         yield (
             f"{counted(report.lost_payload, 'job was', 'jobs were')} trimmed or deleted by somebody while pending: "
@@ -312,11 +322,6 @@ def _group_notes(group: GroupState) -> Iterator[str]:
     for consumer in (*group.main.silent, *group.retry.silent):
         silent_s = consumer.idle_ms // 1000
         yield f"consumer {consumer.name} holds {_deliveries(consumer.pending)} and has been silent for {silent_s} s"
-
-
-def grace_reason(report: GroupReport) -> str:
-    """Return why recovery waits, as the end of a sentence; replicas of before do not say."""
-    return f", so that live workers come first: {report.grace_why}" if report.grace_why else ""
 
 
 def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot,
 from reaper.replicas import GroupReport, Replica, parse_replicas
 from reaper.settings import WatchedGroup, observers_of
 from workers.protocol.calls import CALL_BYTES
+from workers.protocol.calls.beat import recovery_wait
 from workers.protocol.calls.membership import given_words
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.keys import (
@@ -23,13 +24,13 @@ from workers.protocol.keys import (
     namespace_keys,
 )
 from workers.protocol.meaning import Meaning, is_nothing_there, is_wrong_type, meaning_of
-from workers.protocol.messages import agreed_recovery, entry_ms, text, whole_number
+from workers.protocol.messages import LAST_ENTRY_ID, agreed_recovery, entry_ms, text, whole_number
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import time_ms
 from workers.runtime.settings import to_ms
 
 MOST_COUNTED = 10_000
-"""Ready jobs that are counted one by one where the server does not know how many there are."""
+"""Ready jobs that are counted, one by one."""
 COUNT_CALLS = 40
 LOOKED_AT = 20
 """Pending entries, for the oldest that is somebody's delivery: others are laid aside, by policy ``in-place``."""
@@ -134,6 +135,7 @@ async def _read_group(
         max_deliveries=max_deliveries,
         mismatches=find_mismatches(agreement, None if leader and leader.observe else report, now_ms),
         paused=agreement.get("paused") == "1",
+        recovery_wait=recovery_wait(agreement, now_ms),
         main=await _read_source(client, keys.stream, keys.group, now_ms, visibility_ms),
         retry=await _read_source(client, keys.retry, keys.group, now_ms, visibility_ms),
         scheduled=(scheduled or 0) - (parked or 0) + (delayed or 0),
@@ -218,6 +220,7 @@ async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibil
         oldest_ready_ms=max(0, now_ms - entry_ms(first)) if first else None,
         pending=by_consumers - sum(int(held.get(name, 0)) for name in LAID_ASIDE),
         oldest_pending_ms=int(delivered[0][2]) if delivered else None,
+        is_exhausted=info["last-delivered-id"] == LAST_ENTRY_ID,
         consumers=len(readers),
         last_read_ms=min((int(one["idle"]) for one in readers), default=None),
         silent=tuple(
@@ -229,11 +232,11 @@ async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibil
 
 
 async def _count_ready(client: Redis, key: str, info: Mapping[str, Any]) -> tuple[Count, bytes]:
-    """Return how many entries wait behind the last delivered one, and the first of them (empty = none)."""
-    last, lag, script = info["last-delivered-id"], info.get("lag"), load_script("reaper", "count_after")
-    if lag is not None:  # Redis 7 and later, and there only while nothing was deleted behind the last delivery
-        *_, first = await script.run(client, [key], [last, 1, CALL_BYTES])
-        return Count(max(0, int(lag))), first
+    """Return how many entries wait behind the last delivered one, and the first of them (empty = none).
+
+    The server's own count (``lag``) is not used: on 7.0 it is wrong once an unread entry was deleted.
+    """
+    last, script = info["last-delivered-id"], load_script("reaper", "count_after")
     number, first = 0, b""
     for _ in range(COUNT_CALLS):
         counted, last, complete, oldest = await script.run(client, [key], [last, MOST_COUNTED - number, CALL_BYTES])

@@ -7,6 +7,7 @@ milliseconds; instants are the server's clock.
 from dataclasses import dataclass, field
 
 from reaper.replicas import STANDALONE, GroupReport, Replica
+from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.capabilities import Capabilities
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode
@@ -49,6 +50,8 @@ class SourceState:
     pending: int = 0
     oldest_pending_ms: int | None = None
     """Idle time of the oldest pending entry; -1 = nobody owns it."""
+    is_exhausted: bool = False
+    """The last possible entry ID was delivered: Redis adds no further entry."""
     consumers: int = 0
     last_read_ms: int | None = None
     """How long ago a consumer last took something here; None = never."""
@@ -68,6 +71,8 @@ class GroupState:
     max_deliveries: int = 0
     mismatches: tuple[str, ...] = ()
     paused: bool = False
+    recovery_wait: RecoveryWait | None = None
+    """Recovery waits after a gap in the heartbeats."""
     main: SourceState = SourceState()
     retry: SourceState = SourceState()
     scheduled: int = 0

@@ -16,7 +16,6 @@ from reaper.pipeline.command import (
     LAKE,
     SPARK,
     Handler,
-    ended_in_order,
     open_session,
     pipeline_options,
     sentences,
@@ -27,12 +26,12 @@ from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.report.command import report
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.logs import log_to_stderr
-from workers.runtime.options import examples, json_flag, log_level_option
+from workers.runtime.options import examples, log_level_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from reaper.pipeline.lake.ingest import Progress
+    from reaper.pipeline.lake.supervisor import Progress
 
 _STATE = ("state",)
 _SOURCE = ("redis_url", "redis_url_env", "journals", "dead_letters")
@@ -75,8 +74,8 @@ def ingest(config: Path | None, machine: bool, available_now: bool, log_level: s
     """
     log_to_stderr(logging.getLevelName(log_level.upper()))
     with sentences():
-        from reaper.pipeline.lake.ingest import Run
         from reaper.pipeline.lake.ingest import ingest as run_ingestion
+        from reaper.pipeline.lake.supervisor import Run
         from reaper.pipeline.lake.tables import lake_at
 
         settings = settings_of(flags, config)
@@ -124,40 +123,42 @@ def _ingest_text(progress: "Progress") -> str:
 @pipeline.command(
     epilog=examples("reaper pipeline compact --lake lake", "reaper pipeline compact --target-mb 256 --json")
 )
-@pipeline_options(*LAKE, "target_mb")
+@pipeline_options(*LAKE, *_STATE, "target_mb")
 def compact(config: Path | None, machine: bool, **flags: Any) -> None:
-    """Join small files of the lake now, so that it is quick to read. An ingester does so by itself, now and then.
+    """Join small files of the lake, so that it is quick to read.
 
-    Exit code 0, also where there was nothing to join; 2 not possible.
+    An ingester does so by itself, so stop it first. Exit code 0, also where there was nothing to join; 2 not possible.
     """
     with sentences():
         from reaper.pipeline.lake import maintenance
-        from reaper.pipeline.lake.tables import existing_lake
+        from reaper.pipeline.lake.tables import existing_lake, only_writer, with_state
 
         settings = settings_of(flags, config)
-        layout = existing_lake(settings.lake)
-        line = ProgressLine(quiet=machine)
-        done = maintenance.compact(layout, settings.target_mb * 1_000_000, line.show)
-        line.end()
+        layout = with_state(existing_lake(settings.lake, settings.state))
+        with only_writer(layout):
+            done = maintenance.compact(layout, settings.target_mb * 1_000_000, thoroughly=True)
         text = [f"{table.table}: {table.files_before:,} files, now {table.files_after:,}" for table in done]
         show_result(done, text, machine=machine)
 
 
 @pipeline.command(epilog=examples("reaper pipeline retain --lake lake --keep 2592000"))
-@pipeline_options(*LAKE, "keep")
+@pipeline_options(*LAKE, *_STATE, "keep")
 def retain(config: Path | None, machine: bool, **flags: Any) -> None:
-    """Drop the days of the lake that are older than `--keep`. An ingester that is told to `--keep` does so by itself.
+    """Drop the days of the lake that are older than `--keep`.
 
-    Exit code 0, also where there was nothing to drop; 2 not possible.
+    An ingester with `--keep` does so by itself, so stop it first. Exit code 0, also where there was nothing to drop; 2
+    not possible.
     """
     with sentences():
         from reaper.pipeline.lake import maintenance
-        from reaper.pipeline.lake.tables import existing_lake
+        from reaper.pipeline.lake.tables import existing_lake, only_writer, with_state
 
         settings = settings_of(flags, config)
         if settings.keep is None:
-            raise ConfigurationError("retain needs to know how much to keep: --keep SECONDS (30 days are 2592000).")
-        done = maintenance.retain(existing_lake(settings.lake), settings.keep)
+            raise ConfigurationError("how much to keep is not given: set --keep SECONDS (30 days are 2592000).")
+        layout = with_state(existing_lake(settings.lake, settings.state))
+        with only_writer(layout):
+            done = maintenance.retain(layout, settings.keep)
         text = [
             f"{table.table}: {len(table.days_dropped):,} days dropped ({table.files_dropped:,} files)" for table in done
         ]
@@ -199,45 +200,3 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
 
 pipeline.add_command(advise)
 pipeline.add_command(report)
-
-# --- warm-up ------------------------------------------------------------------------------------------------
-
-
-@pipeline.command("warm-up", epilog=examples("reaper pipeline warm-up"))
-@json_flag("Print JSON, and no progress.")
-def warm_up(machine: bool) -> None:
-    """Make Java's class cache: commands of the pipeline then start seconds sooner. Needs Java 25, and a minute.
-
-    The file (some 200 MB) lies in the user's cache folder. It is for this environment's Java and Spark: make it again
-    after an upgrade of either, and delete it whenever you like. Exit code 0; 2 not possible.
-    """
-    with sentences():
-        from reaper.pipeline.spark.class_cache import make_class_cache
-
-        line = ProgressLine(quiet=machine)
-        line.show("rehearsing a report …")
-        with ended_in_order():
-            file = make_class_cache()
-        line.end()
-        megabytes = file.stat().st_size // 1_000_000
-        show_result({"file": str(file), "megabytes": megabytes}, [f"{file} ({megabytes} MB)"], machine=machine)
-
-
-# --- migrate ------------------------------------------------------------------------------------------------
-
-
-@pipeline.command(epilog=examples("reaper pipeline migrate --lake lake"))
-@pipeline_options(*LAKE)
-def migrate(config: Path | None, machine: bool, **flags: Any) -> None:
-    """Make Delta tables of a lake of an earlier version, in place. Stop its ingester first; nothing is copied.
-
-    Exit code 0, also where there was nothing to do; 2 not possible.
-    """
-    with sentences():
-        from reaper.pipeline.lake.migration import migrate as run_migration
-        from reaper.pipeline.lake.tables import lake_at
-
-        settings = settings_of(flags, config)
-        done = run_migration(lake_at(settings.lake))
-        text = [f"{table.table}: {table.files:,} files" for table in done]
-        show_result(done, text, machine=machine)

@@ -25,8 +25,8 @@ class PipelineSettings(RedisSettings):
     )
     state: str = Field(
         "",
-        description="Folder of Spark's checkpoint and of what is being written, for a lake in an object store. A lake "
-        "that is a folder keeps them in itself.",
+        description="Folder of Spark's checkpoint, for a lake in an object store; it belongs to the lake. A lake "
+        "that is a folder keeps it in itself.",
     )
     redis_url_env: str = Field(
         "",

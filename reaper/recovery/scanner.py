@@ -22,6 +22,7 @@ from reaper.recovery.backlogs import Backlogs, is_foreign
 from reaper.recovery.executions import Counts, Executions
 from reaper.recovery.timers import Cohort, Sight, Timers
 from workers.protocol.keys import NOBODY
+from workers.protocol.messages import LAST_ENTRY_ID
 from workers.runtime.clock import monotonic_ms
 
 FIRST = b"-"
@@ -190,6 +191,8 @@ class Scanner:
                 return entries
 
     async def _read_page(self) -> list[Any]:
+        if self._highest == LAST_ENTRY_ID:
+            return []
         start = self._highest if self._highest is FIRST else b"(" + self._highest
         reply = await self.client.execute_command("XPENDING", self.source, self.group, start, "+", self.page)
         return list(reply)

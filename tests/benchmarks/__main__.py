@@ -26,7 +26,6 @@ from tests.benchmarks import (
     mass,
     overshoot,
     recovery,
-    redis_stream,
     report,
     round_trips,
     scan,
@@ -54,7 +53,6 @@ BENCHMARKS: dict[str, ModuleType] = {
         latency,
         round_trips,
         idle,
-        redis_stream,
         ingest,
         report,
     )

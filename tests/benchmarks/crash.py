@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reaper.drill.history import read_events
 from tests.benchmarks.figures import Result, Row, at_most, spread
 from tests.benchmarks.leadership import begun_after
 from tests.benchmarks.programs import LEDGER
 from tests.benchmarks.stage import Stage, open_stage, server_knows_claim, stopped
 from tests.benchmarks.streams import create_group, delivered_at, enqueue, progress
-from tests.support.history import read_events
 from tests.support.processes import Running
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName

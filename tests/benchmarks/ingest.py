@@ -25,8 +25,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.lake.ingest import Progress, Run, ingest
+from reaper.pipeline.lake.ingest import ingest
 from reaper.pipeline.lake.layout import Layout
+from reaper.pipeline.lake.supervisor import Progress, Run
 from reaper.pipeline.lake.tables import lake_at
 from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.session import build_session

@@ -5,10 +5,7 @@ failed or poison. Then `reaper pipeline report` is run on it as a process of its
 extra `jre` brings, everything included: Java and Spark start, every question is asked, and the page is written. The
 time is from start to end of the process; generating the lake is not in it.
 
-The demand is for a machine where `reaper pipeline warm-up` has been run, once: Java then takes Spark's classes from a
-file. The row below it is without.
-
-Where the time goes with five million events: 36 s of CPU time on two cores (40 s without a class cache). 26 s are
+Where the time goes with five million events: 40 s of CPU time on two cores. 26 s are
 Spark's tasks, two thirds of them the six passes over the lake, the others some ninety small stages that run code for
 the first time; 4 s Java's compiler, 2 s Python, 1 s garbage collections; the rest makes plans of questions. A fifth of
 the tasks' time goes into taking texts out of rows, for lack of the better compiler, which costs more than it saves
@@ -47,22 +44,15 @@ QUICK_SIZES = (Size(100_000, "1g"),)
 
 
 async def measure(*, quick: bool) -> Result:
-    """Generate a lake of each size, and report on it, without and with a class cache."""
+    """Generate a lake of each size, and report on it."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="reaper-report-") as name:
-        cold, warm = _environment(Path(name) / "cold"), _environment(Path(name) / "warm")
-        seconds = await _timed(Path(name), warm, "-m", "reaper", "pipeline", "warm-up")
+        env = {"JAVA_HOME": str(java_of_the_extra())}
         for size in QUICK_SIZES if quick else SIZES:
             folder = Path(name) / f"{size.events}"
             folder.mkdir()
-            rows += await _report_on(size, folder, cold, warm)
-    return Result((*rows, Row("making the class cache, once", seconds, "s")))
-
-
-def _environment(cache: Path) -> dict[str, str]:
-    """Return variables for a cache of its own, and for the Java of the extra."""
-    cache.mkdir()
-    return {"XDG_CACHE_HOME": str(cache), "JAVA_HOME": str(java_of_the_extra())}
+            rows += await _report_on(size, folder, env)
+    return Result(tuple(rows))
 
 
 async def _timed(folder: Path, env: Mapping[str, str], *arguments: str) -> float:
@@ -77,24 +67,22 @@ async def _timed(folder: Path, env: Mapping[str, str], *arguments: str) -> float
         processes.end()
 
 
-async def _report_on(size: Size, folder: Path, cold: Mapping[str, str], warm: Mapping[str, str]) -> list[Row]:
+async def _report_on(size: Size, folder: Path, env: Mapping[str, str]) -> list[Row]:
     lake, page = folder / "lake", folder / "report.html"
-    await _timed(folder, cold, "-m", "tests.benchmarks.report", str(lake), str(size.events), size.heap)
+    await _timed(folder, env, "-m", "tests.benchmarks.report", str(lake), str(size.events), size.heap)
     options = ("--lake", str(lake), "--output", str(page), "--master", MASTER, "--heap", size.heap, "--quiet")
     report = ("-m", "reaper", "pipeline", "report", *options)
-    without = await _timed(folder, cold, *report)
-    seconds = await _timed(folder, warm, *report)
+    seconds = await _timed(folder, env, *report)
     what = f"{size.events:,} events, heap {size.heap}"
     return [
         Row(f"full report on {what}", seconds, "s", demand=size.demand),
-        Row(f"without a class cache, {what}", without, "s"),
         Row(f"size of its page, {what}", page.stat().st_size / 1_000, "kB", demand=at_most(1_000)),
     ]
 
 
 def _generate(lake: str, events: str, heap: str) -> None:
-    from reaper.pipeline.rehearsal.synthetic import generate_lake
     from reaper.pipeline.spark.session import spark_session  # benchmarks without Spark need none
+    from tests.benchmarks.synthetic import generate_lake
 
     with spark_session(MASTER, heap=heap) as spark:
         generate_lake(spark, lake, events=int(events))

@@ -61,7 +61,7 @@ async def _late(jobs: int, spread_s: float, mover: Any) -> list[float]:
     delays = [FIRST_S + dice.uniform(0, spread_s) for _ in range(jobs)]
     async with open_stage() as stage:
         await create_group(stage.client, OURS)
-        async with mover(stage), Producer(stage.client, OURS.stream) as producer:
+        async with mover(stage), Producer(OURS.stream, stage.client) as producer:
             await producer.enqueue_many([NewJob({"n": n}, delay=delay) for n, delay in enumerate(delays)])
             due = {text(job): int(at_ms) for job, at_ms in await stage.client.eval(_DUE, 1, OURS.stream_schedule)}
             assert len(due) == jobs, f"{jobs - len(due):,} jobs were due before all were enqueued"

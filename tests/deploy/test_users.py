@@ -106,7 +106,7 @@ async def test_embedded_workers_need_no_reaper(guarded: Guarded, tmp_path: Path)
 async def test_reaper_and_workers_run_as_they_are_deployed_and_show_what_is_asked_for(
     guarded: Guarded, processes: Processes
 ) -> None:
-    async with Producer(guarded.url("producer"), "orders") as producer:
+    async with Producer("orders", guarded.url("producer")) as producer:
         await producer.enqueue({"amount": "1"})
         await _strand(guarded)
         replica = processes.reaper(

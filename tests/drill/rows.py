@@ -1,5 +1,6 @@
 """Handmade rows of evidence: job n is enqueued at second n, as entry ``<n>000-0``."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +10,13 @@ from workers.protocol.events import LifecycleEvent
 
 VISIBILITY_S = 2.0
 VISIBILITY_MS = 2_000
-DIGEST = "d1"
+PAYLOAD = b"payload"
+DIGEST = hashlib.sha256(PAYLOAD).hexdigest()
 
 
 def job(n: int, *, poison: bool = False) -> Enqueued:
-    return Enqueued(n, entry(n), float(n), DIGEST, poison)
+    mark = [(b"poison", b"1")] if poison else []
+    return Enqueued(n, entry(n), float(n), [(b"payload", PAYLOAD), *mark])
 
 
 def entry(n: int, copy: int = 0) -> str:

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from reaper.drill import cli
 from reaper.drill.act import Ending
 from reaper.drill.drill import Programme
-from reaper.drill.ledger import Fate, Ledger
+from reaper.drill.ledger import Ledger
+from reaper.drill.promises import Fate
 from reaper.drill.recoveries import RECOVERIES, Recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.stage import set_stage

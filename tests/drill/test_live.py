@@ -33,7 +33,7 @@ def scene(tmp_path: Path) -> Scene:
     stage = set_stage(SERVER, DrillSettings(), find_recovery("reaper"), tmp_path, ("drill", "reapers"))
     jobs = [PlannedJob(n, timedelta(0), timedelta(0)) for n in range(1, 9)]
     producer, witness = Producer(stage, jobs), Witness(stage)
-    producer.enqueued += [Enqueued(n, f"{n}-0", 0.0, "") for n in range(1, 6)]
+    producer.enqueued += [Enqueued(n, f"{n}-0", 0.0) for n in range(1, 6)]
     witness.view = View(ready=1, in_flight=2, dead=1, holder="r2-1-77.nonce", token=3)
     witness.counts.update({"recovered": 7, "refused": 2})
     scene = Scene(stage, producer, witness)
@@ -110,5 +110,5 @@ def test_a_terminal_without_the_extra_gets_the_line_that_installs_it(monkeypatch
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setitem(sys.modules, "rich", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'stream-reaper\[demo\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '.\[demo\]'"):
         screen_at_hand()

@@ -7,7 +7,8 @@ import pytest
 
 from reaper.drill.executions import Cause, Duplicate, SecondStart
 from reaper.drill.healthy import Figures, Healthy
-from reaper.drill.ledger import Fate, Ledger, Loss, LossCause
+from reaper.drill.ledger import Ledger, Loss, LossCause
+from reaper.drill.promises import Fate
 from reaper.drill.records import InjectedFault
 from reaper.drill.recoveries import find_recovery
 from reaper.drill.report import as_json, as_text, usage_as_json
@@ -18,8 +19,7 @@ from reaper.drill.usage import Usage
 LEDGER = Ledger(
     enqueued=3,
     fates=dict.fromkeys(Fate, 0) | {Fate.SETTLED: 2, Fate.DEAD_LETTERED: 1},
-    poison=(3,),
-    dead=(3,),
+    poison=1,
     second_starts=(SecondStart(1, "1-0", 2, Cause.WORKER_KILLED, "w2-1", "w1-1", 1.25),),
     duplicates=(Duplicate(1, "1-0", 2, Cause.WORKER_KILLED),),
     recovered=1,
@@ -66,7 +66,7 @@ def test_without_reapers_the_table_holds_what_became_of_the_jobs() -> None:
 LOST = Ledger(
     enqueued=3,
     fates=dict.fromkeys(Fate, 0) | {Fate.SETTLED: 1, Fate.LOST: 2},
-    poison=(3,),
+    poison=1,
     losses=(
         Loss(1, "1-0", LossCause.DROPPED, starts=3, poison=False),
         Loss(3, "3-0", LossCause.DROPPED, starts=3, poison=True),

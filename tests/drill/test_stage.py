@@ -11,7 +11,7 @@ from reaper.drill import cast, queries
 from reaper.drill.act import patience_s
 from reaper.drill.faults import parse_fault
 from reaper.drill.queries import View
-from reaper.drill.records import DeadJob, Remains, Role
+from reaper.drill.records import Role
 from reaper.drill.recoveries import find_recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
@@ -158,16 +158,6 @@ async def test_a_worker_is_spared_where_a_crash_would_spoil_the_accounts(
     await _enqueue(stage, 1, **fields)
     await _read(stage, "w1-1", 1)
     assert await queries.must_not_crash(stage, await queries.pending(stage)) is spared
-
-
-async def test_what_remains_is_told_by_number_even_where_a_payload_is_gone(stage: Stage) -> None:
-    ids = await _enqueue(stage, 1, 2, 3)
-    await _read(stage, "w1-1", 2)
-    await stage.client.xdel(stage.keys.stream, ids[0])
-    await stage.client.xadd(stage.keys.dead, {"n": 8, "reaper.job": "5-0", "reaper.dead.reason": "max_deliveries"})
-    assert await queries.remains(stage) == Remains(
-        ready=(3,), pending=(0, 2), parked=0, dead=(DeadJob(8, "5-0", "max_deliveries"),)
-    )
 
 
 async def test_nothing_of_an_act_stays_in_a_redis_that_is_not_ours(stage: Stage) -> None:

@@ -9,8 +9,8 @@ import signal
 import anyio
 from redis.asyncio import Redis
 
-from tests.support.history import note
 from tests.support.knobs import hurry_if_asked
+from tests.support.notes import note
 from workers import Job, Worker
 from workers.protocol.connection import commands_client
 

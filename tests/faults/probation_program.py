@@ -10,7 +10,7 @@ import signal
 import anyio
 from redis.asyncio import Redis
 
-from tests.support.history import note
+from tests.support.notes import note
 from tests.support.waiting import wait_until
 from workers import Job, Retry, Worker
 from workers.protocol.connection import commands_client

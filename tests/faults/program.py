@@ -8,7 +8,7 @@ import math
 import os
 import signal
 
-from tests.support.history import note
+from tests.support.notes import note
 from tests.support.waiting import wait_until
 from workers import Job, Worker
 from workers.protocol.connection import commands_client

@@ -9,13 +9,13 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.promises import Execution
 from tests.faults.deliveries import disbelieve
 from tests.faults.reapers import VISIBILITY_MS, Case, nothing_left
 from tests.scripts.scene import Scene, item
 from tests.support.gate import Gate
-from tests.support.history import read_notes
-from tests.support.invariants import Execution
 from tests.support.knobs import HURRY
+from tests.support.notes import read_notes
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim, in_matrix

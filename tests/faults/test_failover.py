@@ -15,12 +15,12 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import user_fields
+from reaper.drill.promises import Execution, Pairs
 from reaper.failpoints import arm
 from tests.faults import scene
 from tests.faults.reapers import Case, claimed, leading, quick_settings, start_replica
 from tests.faults.test_paused_leader import Stalled
-from tests.support.history import user_fields
-from tests.support.invariants import Execution, Pairs
 from tests.support.patience import scaled
 from tests.support.processes import Processes
 from tests.support.sentinel import Setup, started_setup
@@ -70,7 +70,7 @@ class Load:
     async def run(self, url: str) -> None:
         """Enqueue until cancelled."""
         numbers = itertools.count()
-        async with Producer(url, scene.STREAM) as producer:
+        async with Producer(scene.STREAM, url) as producer:
             while True:
                 began = anyio.current_time()
                 rows = [[(b"n", b"%d" % number)] for number in itertools.islice(numbers, BATCH)]
@@ -106,7 +106,7 @@ async def run_through(setup: Setup, client: Redis, fault: Fault, *, embedded: bo
     """Have ``fault`` befall the master under load, and judge what came of it."""
     load, before = Load(), setup.master
     visibility_s = scaled(VISIBILITY_S)
-    times = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s, "grace": visibility_s}
+    times = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s}
     async with AsyncExitStack() as running:
         for _ in range(0 if embedded else 2):
             await running.enter_async_context(scene.running_reaper(setup.url, **times))

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import user_fields
+from reaper.drill.promises import Pairs
 from tests.conftest import StartProxy
 from tests.faults import scene
-from tests.support.history import user_fields
-from tests.support.invariants import Pairs
 from tests.support.processes import ROOT, Processes, Running
 from tests.support.proxy import Proxy, command
 from tests.support.servers import RedisServer

@@ -9,10 +9,10 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.promises import Execution, FinalState
 from reaper.settings import ReaperSettings
 from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings, running, start_replica
 from tests.faults.scene import Handler, running_worker
-from tests.support.invariants import Execution, FinalState
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from tests.support.tiers import WITH_CLAIM
@@ -34,7 +34,7 @@ def in_place(server: RedisServer, **changes: Any) -> ReaperSettings:
 
 def working(server: RedisServer, handler: Callable[[Job], Any], **changes: Any) -> AbstractAsyncContextManager[Worker]:
     """Run a worker of ours in this process until the block ends; what fails there is ready again at once."""
-    return running_worker(server.url, handler, refresh_interval=0.2, **changes)
+    return running_worker(server.url, handler, refresh_s=0.2, **changes)
 
 
 async def claim(case: Case, consumer: str = "plain", count: int = 1_000) -> list[tuple[str, int]]:

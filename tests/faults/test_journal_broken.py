@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_state
 from tests.faults import scene
-from tests.support.history import read_state
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job

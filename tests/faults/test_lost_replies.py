@@ -11,9 +11,9 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from reaper.drill.history import read_state
 from tests.conftest import StartProxy
 from tests.faults import scene
-from tests.support.history import read_state
 from tests.support.proxy import Catch, Proxy, command, runs
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim

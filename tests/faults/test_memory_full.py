@@ -7,8 +7,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
+from reaper.drill.history import read_state
 from tests.faults import scene
-from tests.support.history import read_state
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

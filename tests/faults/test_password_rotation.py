@@ -38,8 +38,9 @@ class Rotated:
         self.url = load_settings(WorkerSettings, arguments={"stream": "orders", "group": "billing"}).redis_url
 
     def write(self, password: str) -> None:
-        """Write the file anew."""
-        self._file.write_text(f"redis://{USER}:{password}@127.0.0.1:{self._server.port}/0\n")
+        """Write the file anew, with a byte order mark, as some editors do."""
+        address = f"redis://{USER}:{password}@127.0.0.1:{self._server.port}/0\r\n"
+        self._file.write_text(address, encoding="utf-8-sig")
 
     async def change(self, password: str) -> None:
         """Let only ``password`` in."""
@@ -114,7 +115,7 @@ async def test_worker_and_reaper_live_through_a_change_of_the_password(
     async with (
         running_reaper(rotated.url, lease_ttl=1) as reaper,
         running_worker(rotated.url, handler) as worker,
-        Producer(rotated.url, scene.STREAM) as producer,
+        Producer(scene.STREAM, rotated.url) as producer,
     ):
         await leads(reaper)
         await handler.has_started(5)

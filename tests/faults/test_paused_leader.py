@@ -11,6 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper import failpoints
+from reaper.drill.promises import FinalState
 from reaper.failpoints import arm, claimed_by
 from reaper.recovery import source_watch
 from tests.faults.reapers import (
@@ -21,7 +22,6 @@ from tests.faults.reapers import (
     quick_settings,
     start_replica,
 )
-from tests.support.invariants import FinalState
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

@@ -10,14 +10,14 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.promises import Execution
 from tests.faults.reapers import (
     Case,
     leading,
     nothing_left,
     quick_settings,
 )
-from tests.support.history import read_notes
-from tests.support.invariants import Execution
+from tests.support.notes import read_notes
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.tiers import in_matrix

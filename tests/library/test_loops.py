@@ -4,7 +4,6 @@ import asyncio
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 
 import anyio
 import pytest
@@ -29,7 +28,7 @@ URL = "redis://127.0.0.1:1/0"
 
 def settings_of(server: RedisServer) -> ReaperSettings:
     pair = GroupSettings(stream=KEYS.stream, group=KEYS.group)
-    return ReaperSettings(redis_url=server.url, groups=(pair,), grace=timedelta(0))
+    return ReaperSettings(redis_url=server.url, groups=(pair,))
 
 
 BOTH = pytest.mark.parametrize("loop", [EventLoop.ASYNCIO, EventLoop.UVLOOP])
@@ -68,7 +67,7 @@ def test_where_uvloop_is_not_installed_it_is_done_without_unless_somebody_has_ch
     monkeypatch.setitem(sys.modules, "uvloop", None)
 
     assert run_in(EventLoop.AUTO, kind_of_loop) == "asyncio"
-    with pytest.raises(ConfigurationError, match=r"^loop is 'uvloop', .*pip install 'stream-reaper\[uvloop\]'"):
+    with pytest.raises(ConfigurationError, match=r"^loop is 'uvloop', .*pip install '.\[uvloop\]'"):
         run_in(EventLoop.UVLOOP, kind_of_loop)
 
 
@@ -162,7 +161,7 @@ def test_under_uvloop_jobs_are_done_retried_timed_out_rejected_and_recovered(ser
         entry_id = await client.xadd(KEYS.stream, {"n": 0})
         await client.xreadgroup(KEYS.group, "killed", {KEYS.stream: ">"})
         await client.xclaim(KEYS.stream, KEYS.group, "killed", 0, [entry_id], idle=60_000, justid=True)
-        async with Reaper(settings_of(server)), Producer(client, KEYS.stream) as producer, running(worker):
+        async with Reaper(settings_of(server)), Producer(KEYS.stream, client) as producer, running(worker):
             for number in range(1, 5):
                 await producer.enqueue({"n": number}, timeout=0.2 if number == 3 else None, delay=0.01)
             await wait_until(lambda: len(done) == 4, "all jobs but one are done")
@@ -234,11 +233,11 @@ async def watch_in_a_task() -> None:
 
 
 async def produce() -> None:
-    await Producer(URL, "orders").enqueue({"order": 17})
+    await Producer("orders", URL).enqueue({"order": 17})
 
 
 async def produce_in_a_block() -> None:
-    async with Producer(URL, "orders"):
+    async with Producer("orders", URL):
         pass
 
 

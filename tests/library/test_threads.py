@@ -84,7 +84,7 @@ def test_a_stop_after_the_end_of_the_event_loop_does_nothing(server: RedisServer
 async def test_a_plain_handler_extends_and_enqueues_through_its_thread(server: RedisServer, client: Redis) -> None:
     said: list[object] = []
 
-    async with Producer(server.url, "mails") as mails:
+    async with Producer("mails", server.url) as mails:
 
         def handle(job: Job) -> None:
             said.append(from_thread.run(job.extend))

@@ -188,7 +188,7 @@ def test_a_program_that_gives_it_gets_an_error_whose_traceback_does_not_quote_it
         lambda: commands_client(url),
         lambda: reader_client(url),
         lambda: blocking_client(url),
-        lambda: SyncProducer(url, "orders"),
+        lambda: SyncProducer("orders", url),
         lambda: Options.parse({"url": url, "stream": "orders"}),
     )
     for make in makers:

@@ -41,11 +41,9 @@ ELSEWHERE = {
     "reaper pipeline advise": "tests/pipeline/test_advisor.py",
     "reaper pipeline compact": "tests/pipeline/test_cli.py",
     "reaper pipeline ingest": "tests/pipeline/test_cli.py",
-    "reaper pipeline migrate": "tests/pipeline/test_cli.py",
     "reaper pipeline report": "tests/pipeline/test_report.py",
     "reaper pipeline retain": "tests/pipeline/test_cli.py",
     "reaper pipeline trim": "tests/pipeline/test_cli.py",
-    "reaper pipeline warm-up": "tests/pipeline/test_class_cache.py",
 }
 """Where commands that take long are run anyhow, and their output is compared."""
 WHERE_IT_FAILS = "Where a command fails"

@@ -220,12 +220,15 @@ async def test_a_consumer_that_holds_deliveries_and_shows_no_life_is_named(scene
     assert await wait_until(silent, "the consumer was silent for a millisecond") == ["w1"]
 
 
-async def test_ready_is_counted_where_the_server_has_lost_count(scene: Scene) -> None:
+@pytest.mark.contract
+async def test_ready_is_what_can_be_read_also_after_entries_were_deleted(scene: Scene) -> None:
+    """The server's own count, `lag`, is wrong then on Redis 7.0 and on Valkey 9.1."""
     await _healthy(scene)
-    await scene.stalled()
-    added = [await scene.add() for _ in range(300)]
-    await scene.client.xdel("orders", *added[100:150])
-    assert (await _group(scene)).main.ready == Count(250)
+    added = [await scene.add() for _ in range(2)]
+    await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=1)
+    assert (await _group(scene)).main.ready == Count(1)
+    await scene.client.xdel("orders", *added)
+    assert (await _group(scene)).main.ready == Count(0)
 
 
 async def test_counting_ends_somewhere_and_says_so(scene: Scene) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.rehearsal.synthetic import generate_lake
 from reaper.pipeline.spark.session import build_session
+from tests.benchmarks.synthetic import generate_lake
 from tests.pipeline.cluster import PATIENT, QUICK_JAVA
 from tests.support.tiers import OPTION
 

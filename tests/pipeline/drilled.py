@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from reaper.pipeline import redis_stream
-from reaper.pipeline.lake.events import RAW, read_entries
+from reaper.pipeline.lake.parse import parse
 from reaper.pipeline.lake.schema import TABLES
 from reaper.pipeline.report.queries import Tables
 from tests.pipeline.streams import connected
@@ -65,11 +65,12 @@ async def _follow(server: RedisServer, drill: Running) -> dict[str, list[Entry]]
 def read_back(spark: SparkSession, server: RedisServer) -> Tables:
     """Read every journal by the data source, and turn its entries into rows of the lake."""
     redis_stream.register(spark)
-    source = spark.read.format(redis_stream.NAME).schema(RAW).option("url", server.url)
-    entries = source.option("streamPattern", "*:journal").load().toArrow()
+    source = spark.read.format(redis_stream.NAME).options(url=server.url, streamPattern="*:journal")
     found: dict[str, list[pa.RecordBatch]] = {table: [] for table in TABLES}
-    for table, rows in read_entries(entries.to_batches()):
-        found[table].append(rows)
+    for entry in source.load().collect():
+        fields = {name.encode(): value.encode() for name, value in entry.fields.items()}
+        for table, rows in parse(entry.stream, [(entry.id.encode(), fields)]):
+            found[table].append(rows)
     frames = {
         table: spark.createDataFrame(pa.Table.from_batches(rows) if rows else [], TABLES[table])
         for table, rows in found.items()

@@ -1,14 +1,17 @@
-"""Lakes without Spark: rows that pyarrow has staged, and what a table holds."""
+"""Lakes without Spark: rows that a task has written, and the rows of a table."""
 
+import uuid
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from reaper.pipeline.lake.delta import LakeTable, arrow_schema
-from reaper.pipeline.lake.files import PARTITION
+from reaper.pipeline.lake.files import FileWriter
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.schema import TABLES
 
@@ -20,27 +23,26 @@ def open_table(layout: Layout, table: str = "events") -> LakeTable:
     return LakeTable(layout.table(table))
 
 
-def staged_files(layout: Layout, table: str, jobs: dict[date, list[str]]) -> list[Path]:
-    """Write a row for each job into its day's file, as a batch is staged. Returns the files."""
-    return sorted(stage(layout, table, jobs).glob(f"{PARTITION}=*/*.parquet"))
-
-
-def stage(layout: Layout, table: str, jobs: dict[date, list[str]]) -> Path:
-    """Do the same, and return the folder."""
-    whole = arrow_schema(TABLES[table])
-    schema = whole.remove(whole.get_field_index(PARTITION))
-    folder = layout.staging / f"attempt-{len(list(layout.staging.iterdir()))}" / table
+def written(layout: Layout, table: str, jobs: dict[date, list[str]]) -> list[dict[str, Any]]:
+    """Write a row for each job into its day's file, as a task does. Returns its report."""
+    rows = []
     for day, names in jobs.items():
         at = datetime.combine(day, datetime.min.time(), UTC)
-        ours = folder / f"{PARTITION}={day}"
-        ours.mkdir(parents=True)
-        rows = [
-            {"id": f"{int(at.timestamp() * 1000) + n}-0", "stream": "s", "at": at + timedelta(milliseconds=n), "seq": 0}
-            | ({"event": "acked", "job": name} if table == "events" else {"job": name})
+        rows += [
+            {
+                "id": f"{int(at.timestamp() * 1000) + n}-0",
+                "stream": "s",
+                "at": at + timedelta(milliseconds=n),
+                "seq": 0,
+                "job": name,
+                "date": day,
+            }
+            | ({"event": "acked"} if table == "events" else {})
             for n, name in enumerate(names)
         ]
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), ours / "part-0.parquet", compression="zstd")
-    return folder
+    batch = pa.RecordBatch.from_pylist(rows, schema=arrow_schema(TABLES[table]))
+    reports: list[dict[str, Any]] = FileWriter(layout.root).write([(table, batch)]).to_pylist()
+    return reports
 
 
 def plan(layout: Layout, batch: int) -> None:
@@ -51,8 +53,21 @@ def plan(layout: Layout, batch: int) -> None:
 
 def add(layout: Layout, batch: int, jobs: dict[date, list[str]], table: str = "events", fence: int = 0) -> None:
     """Publish a batch."""
-    files = staged_files(layout, table, jobs)
+    files = written(layout, table, jobs)
     open_table(layout, table).publish(files, checkpoint=layout.name(), batch=batch, fence=fence)
+
+
+def publish(layout: Layout, table: str, files: Iterable[Path], *, batch: int) -> None:
+    """Publish files that Spark has written, below folders of their days."""
+    reports = []
+    for file in files:
+        target = Path(layout.table(table), file.parent.name, f"{uuid.uuid4().hex}.parquet")
+        target.parent.mkdir(exist_ok=True)
+        size, rows = file.stat().st_size, pq.read_metadata(file).num_rows
+        file.rename(target)
+        reports.append({"path": f"{file.parent.name}/{target.name}", "bytes": size, "rows": rows})
+    opened = open_table(layout, table)
+    opened.publish(reports, checkpoint=layout.name(), batch=batch, fence=opened.fence())
 
 
 def jobs_in(layout: Layout, table: str = "events") -> Counter[str]:

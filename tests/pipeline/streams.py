@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import pytest
 import redis
-from pyspark.sql.types import StructType
 
+from reaper.pipeline.redis_stream import ranges
+from reaper.pipeline.redis_stream.client import Client
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.ranges import StreamRange
 from reaper.pipeline.redis_stream.source import BatchReader, RedisStreamSource, StreamReader
@@ -15,8 +17,6 @@ from tests.support.servers import RedisServer
 JOURNAL = "journal"
 FOR_EVER_S = 3_600
 """How long readers try to reach Redis, unless that is what is tested: longer than any test."""
-ROW = StructType().add("stream", "string").add("id", "string").add("n", "string")
-"""What `rows` returns of entries that `add` has written."""
 
 
 def commands(server: RedisServer) -> redis.Redis:
@@ -71,8 +71,7 @@ def delete(server: RedisServer, *numbers: int, stream: str = JOURNAL) -> None:
 
 def set_options(server: HasUrl, **given: Any) -> dict[str, str]:
     """Return options as Spark hands them over; the stream is the journal unless something else is said."""
-    named = {} if {"stream", "streamPattern"} & given.keys() else {"stream": JOURNAL}
-    values = {"url": server.url, "discoverSeconds": 0, "retrySeconds": FOR_EVER_S, **named, **given}
+    values = {"url": server.url, "streamPattern": JOURNAL, "discoverSeconds": 0, "retrySeconds": FOR_EVER_S, **given}
     return {name: str(value) for name, value in values.items()}
 
 
@@ -81,19 +80,34 @@ def parse(server: HasUrl, **given: Any) -> Options:
     return RedisStreamSource(set_options(server, **given)).parsed
 
 
-def batch_reader(server: HasUrl, schema: StructType = ROW, **given: Any) -> BatchReader:
-    """Return the reader of a batch query."""
-    return BatchReader(parse(server, **given), schema)
+@contextmanager
+def small_pages(page: int = ranges.PAGE_ENTRIES, part: int = 1) -> Iterator[None]:
+    """Have at most so many entries in a page, and a task for each ``part`` of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges, "PAGE_ENTRIES", page)
+        patch.setattr(ranges, "LEAST_ENTRIES_A_PART", part)
+        yield
+
+
+def pages_of(server: HasUrl, part: StreamRange, **given: Any) -> Iterator[list[int]]:
+    """Yield the pages of a range: the numbers in its entries."""
+    client = Client(parse(server, **given))
+    try:
+        for page in ranges.RangeReader(client, part).pages():
+            yield [int(fields[b"n"]) for _, fields in page]
+    finally:
+        client.close()
 
 
 def rows(reader: BatchReader | StreamReader, partitions: Sequence[Any]) -> list[dict[str, Any]]:
     """Read partitions, one after the other."""
-    return [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
+    found = [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
+    return [{**row, "n": dict(row["fields"]).get("n")} for row in found]
 
 
-def read_all(server: HasUrl, schema: StructType = ROW, **given: Any) -> list[dict[str, Any]]:
+def read_all(server: HasUrl, **given: Any) -> list[dict[str, Any]]:
     """Return what a batch query reads."""
-    reader = batch_reader(server, schema, **given)
+    reader = BatchReader(parse(server, **given))
     return rows(reader, reader.partitions())
 
 
@@ -101,7 +115,7 @@ class Query:
     """A streaming query without Spark: it asks a reader what Spark asks, in the same order."""
 
     def __init__(self, server: HasUrl, *, checkpoint: "Query | None" = None, **given: Any) -> None:
-        self.reader = StreamReader(parse(server, **given), ROW)
+        self.reader = StreamReader(parse(server, **given))
         self.limit = self.reader.getDefaultReadLimit()
         self.offset: Any = checkpoint.offset if checkpoint else None
         self.planned: list[StreamRange] = []

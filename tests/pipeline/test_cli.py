@@ -60,7 +60,6 @@ def test_from_redis_to_a_compacted_lake_and_a_trimmed_journal(
     assert (events["files_before"] > 1, events["files_after"]) == (True, 1)
     assert (letters["files_after"], malformed["files_after"]) == (1, 1)
     assert sorted(rows(tmp_path / "lake") + rows(tmp_path / "lake", "malformed")) == everything
-    check("reaper pipeline migrate", document(reaper("migrate", *where, "--json")))
     check("reaper pipeline retain", document(reaper("retain", *where, "--keep", "86400", "--json")))
     dropped = reaper("retain", *where, "--keep", "86400")
     assert (dropped.exit_code, dropped.stdout.splitlines()[0]) == (0, "events: 0 days dropped (0 files)")
@@ -72,15 +71,14 @@ def test_from_redis_to_a_compacted_lake_and_a_trimmed_journal(
         (("ingest", "--redis-url", "redis://127.0.0.1:1/0"), "error: no usable Redis at redis_url"),
         (("ingest", "--trigger", "soon"), "trigger"),
         (("ingest", "--lake", "hdfs://host/lake"), "error: lake 'hdfs://host/lake' is neither a folder"),
-        (("ingest", "--lake", "s3://bucket/lake"), "--state FOLDER"),
+        (("ingest", "--lake", "s3://bucket/lake"), "set --state to a folder"),
         (("ingest", "--redis-url-env", "NOT_SET"), "error: redis_url_env names NOT_SET"),
         (("compact",), "error: there is no lake at"),
         (("report",), "error: there is no lake at"),
         (("advise",), "error: there is no lake at"),
-        (("retain",), "error: retain needs to know how much to keep"),
+        (("retain",), "error: how much to keep is not given"),
         (("retain", "--keep", "60"), "error: there is no lake at"),
         (("trim",), "error: there is no lake at"),
-        (("migrate", "--lake", "s3://bucket/lake"), "only a lake that is a folder"),
     ],
 )
 def test_what_is_missing_is_said_in_one_sentence(
@@ -112,7 +110,7 @@ def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("reaper.pipeline.command.find_spec", lambda name: None if name == "pyspark" else find(name))
     result = reaper("compact")
     assert result.exit_code == USAGE_EXIT
-    assert "the pipeline needs pyspark: pip install 'stream-reaper[spark]'" in result.stderr
+    assert "the pipeline needs pyspark: run pip install '.[spark]' in your clone" in result.stderr
 
 
 def test_the_other_commands_and_all_help_work_without_the_extra() -> None:

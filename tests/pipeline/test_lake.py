@@ -1,39 +1,38 @@
 """A lake holds each entry once, whole batches only, and is read by others as it lies."""
 
-from collections.abc import Iterable
+import os
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
+from deltalake import DeltaTable, Transaction
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from reaper.pipeline.lake import delta
 from reaper.pipeline.lake.batches import BatchWriter
-from reaper.pipeline.lake.delta import LakeTable, ReplacedError
-from reaper.pipeline.lake.events import RAW
-from reaper.pipeline.lake.files import WRITTEN, FileWriter
-from reaper.pipeline.lake.ingest import install_fence
-from reaper.pipeline.lake.layout import COUNTS_KEPT, Layout, flush
+from reaper.pipeline.lake.delta import LakeTable, MissingFileError, ReplacedError
+from reaper.pipeline.lake.files import FileWriter
+from reaper.pipeline.lake.layout import TABLES, Layout, Totals
+from reaper.pipeline.lake.parse import Entry, parse
 from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS, MALFORMED
+from reaper.pipeline.lake.store import flush
 from reaper.pipeline.lake.tables import (
     LakeBusyError,
     NoLakeError,
     create_tables,
     existing_lake,
+    install_fence,
     lake_at,
-    only_ingester,
+    only_writer,
     read_dead_letters,
     read_events,
     read_malformed,
     with_state,
 )
 from tests.pipeline.journals import ask_duckdb
-from tests.pipeline.lakes import DAY, add, jobs_in, open_table, plan, staged_files
+from tests.pipeline.lakes import DAY, add, jobs_in, open_table, plan, written
 from workers.protocol.errors import ConfigurationError
 
 DAY_MS = 86_400_000
@@ -56,39 +55,28 @@ def empty_lake(folder: Path) -> Layout:
     return made
 
 
-def batch(
-    spark: SparkSession, layout: Layout, first: int, number: int, *, letters: int = 0, broken: int = 0
-) -> DataFrame:
-    """Write entries as tasks do, each an hour after the one before it; return what they say of it."""
-    total = range(first, first + number + letters + broken)
-    rows: list[dict[str, Any]] = []
-    for at, job in enumerate(total):
-        row: dict[str, Any] = {"stream": "{s}:journal", "id": f"{START_MS + job * DAY_MS // 24}-0", "fields": {}}
+def batch(layout: Layout, first: int, number: int, *, letters: int = 0, broken: int = 0) -> list[dict[str, Any]]:
+    """Write entries as two tasks do, each an hour after the one before it; return their reports."""
+    found: list[Entry] = []
+    for at, job in enumerate(range(first, first + number + letters + broken)):
+        fields = {b"what": b"ever"}
         if at < number:
-            row |= {"event": "acked", "job": f"job-{job}", "data": '{"v":1,"run_ms":7}'}
+            fields = {b"event": b"acked", b"job": b"job-%d" % job, b"data": b'{"v":1,"run_ms":7}'}
         elif at < number + letters:
-            row |= {"stream": "{s}:dead:g", "fields": {"reaper.dead.stream": "s", "reaper.dead.group": "g", "k": "v"}}
-        else:
-            row |= {"fields": {"what": "ever"}}
-        rows.append(row)
-    half = len(rows) // 2
-    schema = to_arrow_schema(RAW)
-    tasks = [[pa.RecordBatch.from_pylist(part, schema=schema)] for part in (rows[:half], rows[half:])]
-    told = [row for task in tasks for row in FileWriter(folder_of(layout)).write(task).to_pylist()]
-    return spark.createDataFrame([tuple(row.values()) for row in told], WRITTEN)
-
-
-def folder_of(layout: Layout) -> Path:
-    return layout.staging / "batch-of-tests"
+            fields = {b"reaper.dead.stream": b"s", b"reaper.dead.group": b"g", b"k": b"v"}
+        found.append((b"%d-0" % (START_MS + job * DAY_MS // 24), fields))
+    half = len(found) // 2
+    tasks = [FileWriter(layout.root).write(parse("{s}:journal", part)) for part in (found[:half], found[half:])]
+    return [row for task in tasks for row in task.to_pylist()]
 
 
 def writer(layout: Layout, fence: int = FENCE) -> BatchWriter:
-    return BatchWriter(layout, layout.name(), fence, folder_of(layout))
+    return BatchWriter(layout, layout.name(), fence)
 
 
 def test_spark_duckdb_and_polars_read_the_same_from_a_lake_as_it_lies(spark: SparkSession, layout: Layout) -> None:
-    writer(layout)(batch(spark, layout, 0, 60, letters=3, broken=2), 0)
-    writer(layout)(batch(spark, layout, 100, 40), 1)
+    writer(layout).publish(batch(layout, 0, 60, letters=3, broken=2), 0)
+    writer(layout).publish(batch(layout, 100, 40), 1)
     events = read_events(spark, layout.root)
     assert (events.count(), read_dead_letters(spark, layout.root).count()) == (100, 3)
     assert read_malformed(spark, layout.root).count() == 2
@@ -113,13 +101,19 @@ def test_spark_duckdb_and_polars_read_the_same_from_a_lake_as_it_lies(spark: Spa
 def test_a_batch_written_twice_is_in_the_lake_once(spark: SparkSession, tmp_path: Path) -> None:
     layout = empty_lake(tmp_path / "a lake #1")  # a name that needs care
     for _ in range(2):
-        writer(layout)(batch(spark, layout, 0, 5, letters=1, broken=1), 0)
+        writer(layout).publish(batch(layout, 0, 5, letters=1, broken=1), 0)
     counted = [reading(spark, layout.root).count() for reading in (read_events, read_dead_letters, read_malformed)]
-    counts = layout.read_counts(0)
     assert counted == [5, 1, 1]
-    assert counts
-    assert (counts.total_events, counts.total_dead_letters, counts.total_malformed) == (5, 1, 1)
-    assert list(layout.staging.iterdir()) == []
+    assert layout.totals() == Totals(0, 5, 1, 1)
+    orphans = {str(path) for path in Path(layout.root).rglob("*.parquet")} - {
+        f"{layout.table(table)}/{file.path}" for table in TABLES for file in open_table(layout, table).files()
+    }
+    assert len(orphans) == len(list(Path(layout.root).rglob("*.parquet"))) / 2
+    for orphan in orphans:
+        os.utime(orphan, (0, 0))
+    for table in TABLES:
+        open_table(layout, table).clean(thoroughly=True)
+    assert not any(Path(orphan).exists() for orphan in orphans)
 
 
 def test_a_replay_adds_what_an_attempt_that_was_killed_half_way_had_not_published(
@@ -127,24 +121,24 @@ def test_a_replay_adds_what_an_attempt_that_was_killed_half_way_had_not_publishe
 ) -> None:
     publish = LakeTable.publish
 
-    def die(table: LakeTable, staged: Iterable[Path], **named: Any) -> None:
+    def die(table: LakeTable, written: Any, **named: Any) -> None:
         if not table.address.endswith("events"):
             raise KeyboardInterrupt
-        publish(table, staged, **named)
+        publish(table, written, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(LakeTable, "publish", die)
         with pytest.raises(KeyboardInterrupt):
-            writer(layout)(batch(spark, layout, 0, 5, letters=1), 0)
+            writer(layout).publish(batch(layout, 0, 5, letters=1), 0)
     assert (read_events(spark, layout.root).count(), read_dead_letters(spark, layout.root).count()) == (5, 0)
-    writer(layout)(batch(spark, layout, 0, 5, letters=1), 0)
+    writer(layout).publish(batch(layout, 0, 5, letters=1), 0)
     assert (read_events(spark, layout.root).count(), read_dead_letters(spark, layout.root).count()) == (5, 1)
 
 
 def test_an_ingester_that_was_replaced_publishes_nothing(spark: SparkSession, layout: Layout) -> None:
     assert install_fence(layout) == FENCE + 1
     with pytest.raises(ReplacedError):
-        writer(layout)(batch(spark, layout, 0, 5), 0)
+        writer(layout).publish(batch(layout, 0, 5), 0)
     assert read_events(spark, layout.root).count() == 0
     assert read_malformed(spark, layout.root).schema.simpleString() == MALFORMED.simpleString()
 
@@ -152,19 +146,19 @@ def test_an_ingester_that_was_replaced_publishes_nothing(spark: SparkSession, la
 def test_an_ingester_whose_lake_was_removed_and_made_anew_publishes_nothing(
     spark: SparkSession, layout: Layout
 ) -> None:
-    late, told = writer(layout), batch(spark, layout, 0, 5)
+    late, written = writer(layout), batch(layout, 0, 5)
     (layout.state / "name").unlink()
     layout.create()
     with pytest.raises(ReplacedError, match="made anew"):
-        late(told, 0)
+        late.publish(written, 0)
     assert read_events(spark, layout.root).count() == 0
 
 
 def test_an_ingester_that_is_replaced_at_this_moment_publishes_nothing(layout: Layout) -> None:
-    table, staged = open_table(layout), staged_files(layout, "events", {DAY: ["job"]})
+    table, files = open_table(layout), written(layout, "events", {DAY: ["job"]})
     install_fence(layout)  # after the handle was made by which the fence is looked at
     with pytest.raises(ReplacedError):
-        table.publish(staged, checkpoint=layout.name(), batch=0, fence=FENCE)
+        table.publish(files, checkpoint=layout.name(), batch=0, fence=FENCE)
     assert jobs_in(layout) == {}
 
 
@@ -178,7 +172,7 @@ def test_of_two_who_take_over_at_once_one_gives_way(layout: Layout) -> None:
 def test_an_attempt_that_goes_on_beside_its_successor_adds_nothing(layout: Layout) -> None:
     late = open_table(layout)
     add(layout, 0, {DAY: ["job"]}, fence=FENCE)
-    late.publish(staged_files(layout, "events", {DAY: ["job"]}), checkpoint=layout.name(), batch=0, fence=FENCE)
+    late.publish(written(layout, "events", {DAY: ["job"]}), checkpoint=layout.name(), batch=0, fence=FENCE)
     assert jobs_in(layout) == {"job": 1}
 
 
@@ -192,7 +186,7 @@ def test_a_commit_is_on_the_disk_before_it_is_taken_for_safe(layout: Layout, mon
     table = open_table(layout)
     add(layout, 0, {DAY: ["beside"]}, fence=FENCE)
     monkeypatch.setattr(delta, "flush", note)
-    table.adopt([], checkpoint="another", batch=0)
+    table._commit([], Transaction("another", 0))
     logs = sorted(path.name for path in Path(layout.table("events"), "_delta_log").glob("*.json"))
     assert {*logs[-2:], "_delta_log"} == set(flushed)
 
@@ -211,26 +205,26 @@ def test_a_column_that_is_new_is_added_and_null_in_what_was_there(layout: Layout
     assert [field.name for field in DeltaTable(address).schema().fields] == [*before.names, "extra"]
 
 
-def test_counts_of_batches_add_up_and_do_not_grow_without_end(tmp_path: Path) -> None:
-    layout = lake_at(tmp_path)
-    layout.create()
-    for number in range(COUNTS_KEPT + 10):
-        layout.note_counts(number, 2, 1, 0)
-    last = layout.read_counts(COUNTS_KEPT + 9)
-    assert last
-    assert (last.total_events, last.total_dead_letters) == (2 * (COUNTS_KEPT + 10), COUNTS_KEPT + 10)
-    assert len(list(layout.counts.iterdir())) == COUNTS_KEPT
+def test_a_file_that_the_ingester_does_not_see_is_not_published(layout: Layout) -> None:
+    """A task on a machine that does not share the lake's folder writes into one of its own."""
+    files = written(layout, "events", {DAY: ["job"]})
+    (Path(layout.table("events")) / files[0]["path"]).unlink()
+    with pytest.raises(MissingFileError, match="has to see the lake under the same path"):
+        open_table(layout).publish(files, checkpoint=layout.name(), batch=0, fence=FENCE)
+    assert jobs_in(layout) == {}
 
 
-def test_a_lake_has_one_ingester_at_a_time(tmp_path: Path) -> None:
+def test_totals_add_up_and_count_a_batch_once(layout: Layout) -> None:
+    for number in (0, 1, 1, 2):
+        layout.add_to_totals(number, events=2, dead_letters=1, malformed=0)
+    assert layout.totals() == Totals(2, 6, 3, 0)
+
+
+def test_a_lake_has_one_writer_at_a_time(tmp_path: Path) -> None:
     layout = lake_at(tmp_path)
-    with (
-        only_ingester(layout),
-        pytest.raises(LakeBusyError, match="another ingester is at work"),
-        only_ingester(layout),
-    ):
+    with only_writer(layout), pytest.raises(LakeBusyError, match="is in use"), only_writer(layout):
         pass
-    with only_ingester(layout):
+    with only_writer(layout):
         pass
 
 
@@ -240,7 +234,7 @@ def test_where_a_lake_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert lake_at(f"file://{tmp_path}/a%20lake").root == str(tmp_path / "a lake")
     assert lake_at("s3a://bucket/lake/", "state") == Layout("s3://bucket/lake", tmp_path / "state")
     assert with_state(lake_at("s3://bucket/lake", "state")).state == tmp_path / "state"
-    with pytest.raises(ConfigurationError, match=r"--state FOLDER"):
+    with pytest.raises(ConfigurationError, match="set --state to a folder"):
         with_state(lake_at("s3://bucket/lake"))
     with pytest.raises(ConfigurationError, match="state is only for a lake in an object store"):
         lake_at("lake", "state")

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reaper.pipeline.lake.delta import ReplacedError
-from reaper.pipeline.lake.ingest import install_fence
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.maintenance import compact, retain
 from reaper.pipeline.lake.schema import EVENTS
@@ -19,11 +18,12 @@ from reaper.pipeline.lake.tables import (
     NoLakeError,
     create_tables,
     existing_lake,
+    install_fence,
     lake_at,
     read_dead_letters,
     read_events,
 )
-from tests.pipeline.lakes import DAY, add, open_table, staged_files
+from tests.pipeline.lakes import DAY, add, open_table, written
 from tests.pipeline.stores import start_store
 from tests.support.processes import Processes
 
@@ -91,5 +91,5 @@ def _write_and_read(lake: Layout, spark: SparkSession) -> None:
     held = open_table(lake)
     install_fence(lake)
     with pytest.raises(ReplacedError):
-        held.publish(staged_files(lake, "events", {DAY: ["late"]}), checkpoint=lake.name(), batch=4, fence=fence)
+        held.publish(written(lake, "events", {DAY: ["late"]}), checkpoint=lake.name(), batch=4, fence=fence)
     assert read(lake) == everything[:3]

@@ -1,112 +1,176 @@
-"""The data source finds the master that Sentinels name, and says where an address leads to something else."""
+"""The data source follows Sentinels, clusters and TLS, and reports an address that leads to something else."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
 from reaper.pipeline.redis_stream import RedisStreamError, UnreachableError
-from reaper.pipeline.redis_stream.cluster import open_link
-from reaper.pipeline.redis_stream.link import Link
-from reaper.pipeline.redis_stream.options import Options
-from reaper.pipeline.redis_stream.writing import pack_command
 from tests.conftest import StartServer
-from tests.pipeline.streams import FOR_EVER_S, JOURNAL, add
+from tests.pipeline.streams import add, query, read_all, small_pages
+from tests.support.cluster import Cluster, started_cluster
 from tests.support.sentinel import NAME, SentinelServer, started_setup
-from tests.support.servers import free_port
-from tests.support.waiting import wait_until, wait_until_here
+from tests.support.servers import RedisServer, default_binary, free_port
+from tests.support.tls import KEY_PASSWORD, Certificates, make_certificates, tunnel
+from tests.support.waiting import wait_until_here
 
-pytestmark = [pytest.mark.anyio, pytest.mark.contract]
-
-
-@contextmanager
-def linked(url: str, retry_s: float = FOR_EVER_S) -> Iterator[Link]:
-    """Make a link, and close it at the end."""
-    link = open_link(url, retry_s)
-    try:
-        yield link
-    finally:
-        link.close()
+pytestmark = pytest.mark.anyio
 
 
-async def test_readers_and_writers_follow_the_master(binary: Path) -> None:
-    with started_setup(binary, replicas=1, sentinels=1) as setup, linked(setup.url) as link:
+def numbers(server: RedisServer | Cluster, **given: object) -> list[int]:
+    return sorted(int(row["n"]) for row in read_all(server, **given))
+
+
+# ---- Sentinels
+
+
+@pytest.mark.contract
+async def test_a_query_follows_the_master_that_sentinels_name(binary: Path) -> None:
+    with started_setup(binary, replicas=1, sentinels=1) as setup, query(setup) as running:
         before = setup.master
         add(before, 1, 2)
-        assert link.ask_one("XLEN", JOURNAL) == 2
-        wait_until_here(lambda: setup.nodes[1].command("XLEN", JOURNAL) == 2, "the replica has them")
+        assert running.batch() == [1, 2]
+        wait_until_here(lambda: setup.nodes[1].command("XLEN", "journal") == 2, "the replica has them")
         setup.sentinels[0].command("SENTINEL", "FAILOVER", NAME)
         after = await setup.has_failed_over(before)
         add(after, 3)
-        await wait_until(lambda: link.ask_one("XLEN", JOURNAL) == 3, "it reads from the new master")
-        link.write([pack_command([b"XADD", JOURNAL.encode(), b"*", b"n", b"4"])])
-        assert after.command("XLEN", JOURNAL) == 4
+        wait_until_here(lambda: running.batch() == [3], "the entry is read")
 
 
+@pytest.mark.contract
 async def test_a_master_that_is_killed_is_waited_for(binary: Path) -> None:
-    with started_setup(binary, replicas=1, sentinels=1) as setup, linked(setup.url) as link:
+    with started_setup(binary, replicas=1, sentinels=1) as setup, query(setup) as running:
         before = setup.master
-        assert link.ask_one("XLEN", JOURNAL) == 0
+        assert running.batch() == []
         before.kill()
-        assert link.ask_one("XLEN", JOURNAL) == 0
+        assert running.batch() == []
         assert (await setup.has_failed_over(before)).port != before.port
 
 
-def test_sentinels_that_name_no_master_are_told_in_one_sentence() -> None:
-    port = free_port()
-    said = f"the Sentinels at 127.0.0.1:{port} name no master 'm' that is up"
-    with linked(f"redis+sentinel://127.0.0.1:{port}/m", 0.0) as link, pytest.raises(UnreachableError, match=f"{said}$"):
-        link.ask_one("XLEN", JOURNAL)
-
-
-def test_sentinels_that_do_not_let_us_ask_are_told(binary: Path) -> None:
+@pytest.mark.contract
+def test_an_address_that_leads_to_something_else_is_told(start_server: StartServer, binary: Path) -> None:
+    server = start_server()
+    at_node = start_server(cluster_enabled="yes").url
     with SentinelServer.started(binary) as sentinel:
-        sentinel.command("ACL", "SETUSER", "stranger", "reset", "on", ">secret")
-        login = "sentinel_username=stranger&sentinel_password=secret"
-        url = f"redis+sentinel://127.0.0.1:{sentinel.port}/m?{login}"
-        with linked(url) as link, pytest.raises(RedisStreamError, match=r"do not let us ask: .*no permissions"):
-            link.ask_one("XLEN", JOURNAL)
+        for url, sentence in (
+            (sentinel.url, r"a Sentinel answers there.* write redis\+sentinel://"),
+            (at_node, "a node of a cluster answers there"),
+            (server.url.replace("redis://", "redis+cluster://"), "Cluster mode is not enabled"),
+        ):
+            with pytest.raises(RedisStreamError, match=sentence):
+                read_all(server, url=url, retrySeconds=1)
 
 
+@pytest.mark.contract
 def test_a_replica_is_no_place_to_read_from(start_server: StartServer) -> None:
     server = start_server()
     server.command("REPLICAOF", "127.0.0.1", str(free_port()))
-    with linked(server.url, 0.0) as link, pytest.raises(UnreachableError, match="a replica answers there"):
-        link.ask_one("XLEN", JOURNAL)
+    with pytest.raises(UnreachableError, match="a replica answers there"):
+        read_all(server, retrySeconds=0)
 
 
-def test_a_sentinel_is_told(binary: Path) -> None:
-    with (
-        SentinelServer.started(binary) as sentinel,
-        linked(sentinel.url) as link,
-        pytest.raises(RedisStreamError, match=r"a Sentinel answers there.* write redis\+sentinel://"),
-    ):
-        link.ask_one("XLEN", JOURNAL)
+@pytest.mark.parametrize("where", ["redis+sentinel://127.0.0.1:{port}/m", "redis+cluster://127.0.0.1:{port}"])
+def test_sentinels_and_clusters_that_are_away_are_told_in_one_sentence(server: RedisServer, where: str) -> None:
+    with pytest.raises(UnreachableError, match="no contact with Redis at redis") as caught:
+        read_all(server, url=where.format(port=free_port()), retrySeconds=0)
+    assert "\n" not in str(caught.value)
 
 
-def test_a_node_of_a_cluster_is_told(start_server: StartServer) -> None:
-    with (
-        linked(start_server(cluster_enabled="yes").url) as link,
-        pytest.raises(RedisStreamError, match="a node of a cluster answers there"),
-    ):
-        link.ask_one("XLEN", JOURNAL)
+# ---- clusters
 
 
-@pytest.mark.parametrize(
-    ("url", "sentence"),
-    [
-        ("redis+cluster://h1,h2/1", "a cluster has no other database than 0"),
-        ("redis+sentinel://h1", "comes /, and the name that they know the master by"),
-        ("redis://h?protocol=3", "option 'protocol' is not for an address of redis://"),
-    ],
-)
-def test_an_address_that_cannot_work_is_refused(url: str, sentence: str) -> None:
-    with pytest.raises(RedisStreamError, match=sentence):
-        open_link(url, 0.0)
+@pytest.fixture(scope="module")
+def masters() -> Iterator[Cluster]:
+    """Three masters that share the slots; each test has streams of its own."""
+    with started_cluster(default_binary()) as cluster:
+        yield cluster
 
 
-@pytest.mark.parametrize("name", ["password", "sentinel_password", "ssl_password"])
-def test_no_password_is_in_an_option_of_spark(name: str) -> None:
-    with pytest.raises(RedisStreamError, match="option url holds a password"):
-        Options.parse({"url": f"rediss+sentinel://h/m?{name}=secret", "stream": JOURNAL})
+@pytest.fixture
+def streams(masters: Cluster) -> Iterator[list[str]]:
+    """A name at each master; the masters are emptied afterwards."""
+    yield masters.streams()
+    for node in masters.nodes:
+        node.flush()
+
+
+def move(cluster: Cluster, stream: str) -> None:
+    """Give a stream's slot, with what is in it, to another master."""
+    to = next(node for node in cluster.nodes if node is not cluster.owner(stream))
+    cluster.begin_move(stream, to)
+    cluster.move_keys(stream, to)
+    cluster.end_move(stream, to)
+
+
+def test_a_query_follows_slots_that_move_between_and_within_batches(masters: Cluster, streams: list[str]) -> None:
+    with small_pages(2), query(masters, streamPattern="jobs*", partitions=2) as running:
+        for number, stream in enumerate(streams, start=1):
+            add(masters.owner(stream), number, stream=stream)
+        assert sorted(running.batch()) == [1, 2, 3] == numbers(masters, streamPattern="jobs*")
+        move(masters, streams[0])
+        for number, stream in enumerate(streams, start=1):
+            add(masters.owner(stream), *range(10 * number, 10 * number + 5), stream=stream)
+        end = running.plan()
+        move(masters, streams[1])
+        found, running.offset = running.read(), end
+        assert sorted(int(row["n"]) for row in found) == [n + m for n in (10, 20, 30) for m in range(5)]
+        for stream in streams:
+            add(masters.owner(stream), 99, stream=stream)
+        assert running.batch() == [99, 99, 99]
+
+
+@pytest.mark.matrix
+async def test_a_query_outlives_the_death_of_a_master() -> None:
+    with started_cluster(default_binary(), replicas=1) as cluster:
+        streams = cluster.streams()
+        for number, stream in enumerate(streams, start=1):
+            add(cluster.owner(stream), *range(100 * number, 100 * number + 50), stream=stream)
+        before = cluster.owner(streams[0])
+        heir = next(node for node in cluster.nodes[3:] if node.command("ROLE")[2] == before.port)
+        wait_until_here(lambda: _entries(heir, streams[0]) == 50, "the replica has them")
+        with small_pages(10), query(cluster, streamPattern="jobs*") as running:
+            end = running.plan()
+            before.kill()
+            found, running.offset = running.read(), end
+            assert sorted(int(row["n"]) for row in found) == [n + m for n in (100, 200, 300) for m in range(50)]
+            after = await cluster.has_failed_over(streams[0], before)
+            add(after, 1_000, stream=streams[0])
+            assert running.batch() == [1_000]
+
+
+def _entries(node: RedisServer, stream: str) -> int:
+    with node.client() as client:
+        own = client.client()
+        own.execute_command("READONLY")
+        number = int(own.execute_command("XLEN", stream))
+        own.close()
+    return number
+
+
+# ---- TLS
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("tls"))
+
+
+def files(ca: Path, client: Certificates) -> str:
+    """Return the part of an address that names files."""
+    given = {"ssl_ca_certs": ca, "ssl_certfile": client.client, "ssl_keyfile": client.client_key}
+    return "?" + urlencode(given | {"ssl_password": KEY_PASSWORD})
+
+
+@pytest.mark.only_on("valkey")  # TLS ends before the server, whichever that is
+def test_streams_are_read_over_tls_and_another_authority_is_told_at_once(
+    server: RedisServer, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(server, 1, 2)
+    stranger = make_certificates(tmp_path).ca
+    with tunnel(server.port, certificates) as port:
+        monkeypatch.setenv("TLS_URL", f"rediss://127.0.0.1:{port}/0{files(certificates.ca, certificates)}")
+        assert numbers(server, url="", urlEnv="TLS_URL") == [1, 2]
+        monkeypatch.setenv("TLS_URL", f"rediss://127.0.0.1:{port}/0{files(stranger, certificates)}")
+        with pytest.raises(RedisStreamError, match=rf"rediss://127.0.0.1:{port}/0.*rejected a call: .*certificate"):
+            read_all(server, url="", urlEnv="TLS_URL")

@@ -216,4 +216,4 @@ async def test_a_missing_extra_is_named_in_a_sentence(processes: Processes) -> N
     )
     command = processes.python("-c", hidden)
     assert await command.wait() == 2
-    assert command.output.strip().endswith("pip install 'stream-reaper[report]'.")
+    assert command.output.strip().endswith("run pip install '.[report]' in your clone.")

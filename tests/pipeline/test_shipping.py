@@ -9,15 +9,14 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
-from reaper.pipeline.lake.batches import BatchWriter, Staged
-from reaper.pipeline.lake.ingest import install_fence
-from reaper.pipeline.lake.source import FILES, FOLDER, JournalSource
-from reaper.pipeline.lake.tables import create_tables, lake_at
+from reaper.pipeline.lake.batches import BatchWriter
+from reaper.pipeline.lake.source import LAKE, JournalSource
+from reaper.pipeline.lake.tables import create_tables, install_fence, lake_at
 from reaper.pipeline.spark.shipping import ship_by_value
 from tests.conftest import StartServer
 from tests.pipeline.journals import JOURNAL, write_events, write_raw
 from tests.pipeline.journals import rows as rows_in
-from tests.pipeline.lakes import DAY, plan, staged_files
+from tests.pipeline.lakes import DAY, plan, written
 
 _ELSEWHERE = """
 import pickle, sys
@@ -49,7 +48,7 @@ def test_a_task_reads_and_writes(start_server: StartServer, tmp_path: Path) -> N
     server = start_server()
     write_events(server, 5)
     write_raw(server, JOURNAL, {"event": "acked", "job": "j", "data": "{"})
-    source = JournalSource({"url": server.url, "stream": JOURNAL, FOLDER: str(tmp_path), FILES: "2"})
+    source = JournalSource({"url": server.url, "streamPattern": JOURNAL, LAKE: str(tmp_path)})
     reader = source.streamReader(StructType())
     start = reader.initialOffset()
     (share,) = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
@@ -65,7 +64,7 @@ print(written.column("rows").to_pylist())
 def test_the_planner_plans(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server()
     write_events(server, 5)
-    source = JournalSource({"url": server.url, "stream": JOURNAL, FOLDER: str(tmp_path), FILES: "2"})
+    source = JournalSource({"url": server.url, "streamPattern": JOURNAL, LAKE: str(tmp_path)})
     program = """
 source = shipped
 reader = source.streamReader(None)
@@ -81,11 +80,7 @@ def test_a_batch_is_published(tmp_path: Path) -> None:
     create_tables(layout)
     fence = install_fence(layout)
     plan(layout, 0)
-    staged = {
-        "events": Staged(2, staged_files(layout, "events", {DAY: ["a", "b"]})),
-        "dead_letters": Staged(),
-        "malformed": Staged(),
-    }
-    writer = BatchWriter(layout, layout.name(), fence, tmp_path / "batch")
-    assert run_elsewhere((writer, staged), "writer, staged = shipped\nwriter._publish(staged, 0)") == ""
+    files = written(layout, "events", {DAY: ["a", "b"]})
+    writer = BatchWriter(layout, layout.name(), fence)
+    assert run_elsewhere((writer, files), "writer, files = shipped\nwriter.publish(files, 0)") == ""
     assert len(rows_in(layout.root)) == 2

@@ -73,8 +73,8 @@ def _of_nobody(_: Layout, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         (("compact",), lambda torn, _: torn.root, "Json error"),
         (("retain", "--keep", "60"), lambda torn, _: torn.root, "Json error"),
-        (("compact",), _of_nobody, "Connection refused"),
-        (("migrate",), lambda torn, _: f"{torn.root}/none", "there is no lake at"),
+        (("compact", "--state", "state"), _of_nobody, "Connection refused"),
+        (("compact",), lambda torn, _: f"{torn.root}/none", "there is no lake at"),
     ],
 )
 def test_a_command_says_so_and_ends_with_the_code_for_what_is_not_possible(

@@ -11,8 +11,9 @@ from reaper.pipeline.analysis.columns import DELIVERY, JOB, is_completion, is_st
 from reaper.pipeline.analysis.durations import scanned_ages
 from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS
 from reaper.pipeline.lake.tables import read_dead_letters, read_events
-from reaper.pipeline.rehearsal.stories import STORIES, Story
-from reaper.pipeline.rehearsal.synthetic import KINDS, dead_letters, generate_lake, journal
+from tests.benchmarks.stories import STORIES, Story
+from tests.benchmarks.synthetic import dead_letters, generate_lake, journal
+from tests.benchmarks.synthetic_steps import KINDS
 from tests.pipeline.conftest import Generated
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import EventName

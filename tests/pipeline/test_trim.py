@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from reaper.pipeline.lake.layout import Layout, replace_text
+from reaper.pipeline.lake.layout import TABLES, Layout
+from reaper.pipeline.lake.store import replace_text
+from reaper.pipeline.lake.tables import create_tables
 from reaper.pipeline.lake.trim import RIGHTS, ingested_ends, threshold, trim
 from reaper.pipeline.settings import PipelineSettings
 from tests.pipeline.journals import DEAD, JOURNAL, connect, write_dead_letter, write_events
+from tests.pipeline.lakes import open_table
 from tests.support.processes import ROOT
 from tests.support.servers import RedisServer
 from workers.protocol.address import shown_address
@@ -27,7 +30,7 @@ NO_MARGIN = PipelineSettings(margin=timedelta(0))
 def layout(tmp_path: Path, server: RedisServer) -> Layout:
     """A lake that is filled from `server`."""
     made = Layout.of(tmp_path)
-    made.create()
+    create_tables(made)
     replace_text(made.source, json.dumps({"redis": server.url}))
     return made
 
@@ -37,6 +40,8 @@ def note(layout: Layout, batch: int, offset: dict[str, Any], *, committed: bool 
     for folder in ("offsets", "commits"):
         (layout.checkpoint / folder).mkdir(parents=True, exist_ok=True)
     (layout.checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(offset)}")
+    for table in TABLES:
+        open_table(layout, table).publish([], checkpoint=layout.name(), batch=batch, fence=0)
     if committed:
         (layout.checkpoint / "commits" / str(batch)).write_text("v1\n{}")
 

@@ -483,11 +483,13 @@ async def test_a_wrong_password_is_said_and_not_shown(start_server: StartServer)
         ({"redis_version": "6.0.16"}, r"Redis 6\.0\.16 at 'redis://host' is older than 6\.2, "),
         ({"redis_version": "6.1.240"}, r"Redis 6\.1\.240 .* older than 6\.2"),
         ({"redis_version": "7.2.4", "valkey_version": "7.1.9"}, r"Valkey 7\.1\.9 .* older than 7\.2"),
+        ({"redis_version": "7.0.0"}, r"Redis 7\.0\.0 at 'redis://host' crashes when .* \(CVE-2022-31144\): upgrade"),
+        ({"redis_version": "7.0.3"}, r"Redis 7\.0\.3 .* crashes when"),
         ({"tcp_port": "6379"}, "tells no version"),
     ],
-    ids=["Redis 6.0", "a release candidate of 6.2", "Valkey", "neither"],
+    ids=["Redis 6.0", "a release candidate of 6.2", "Valkey", "Redis 7.0.0", "Redis 7.0.3", "neither"],
 )
-async def test_a_server_that_is_too_old_is_refused(
+async def test_a_server_that_cannot_be_used_is_refused(
     says: dict[str, str], objection: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def info(*_: object) -> dict[str, str]:
@@ -502,6 +504,7 @@ async def test_a_server_that_is_too_old_is_refused(
     ("says", "release"),
     [
         ({"redis_version": "6.2.0"}, "Redis 6.2.0"),
+        ({"redis_version": "7.0.4"}, "Redis 7.0.4"),
         ({"redis_version": "10.0.1"}, "Redis 10.0.1"),
         ({"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "9.1.2"}, "Valkey 9.1.2"),
         ({"redis_version": "7.2.4", "valkey_version": "7.2.5"}, "Valkey 7.2.5"),

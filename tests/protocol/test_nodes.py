@@ -92,7 +92,7 @@ def test_the_blocking_client_asks_who_answers_as_well(stranger: tuple[str, str])
 async def test_a_producer_says_so_too(stranger: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.outbox.RETRY_FOR_S", 0.0)
     url, sentence = stranger
-    async with Producer(url, "orders") as orders:
+    async with Producer("orders", url) as orders:
         with pytest.raises(UnreachableError, match=sentence):
             await orders.enqueue({"n": 1})
 

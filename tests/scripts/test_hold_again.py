@@ -265,19 +265,21 @@ async def test_what_was_proven_by_a_shorter_timeout_proves_nothing_by_the_longer
     await load_script("workers.protocol", "join_group").run(
         scene.client,
         [scene.keys.stream, scene.keys.retry, scene.keys.agreement, scene.keys.fence],
-        [scene.keys.group, "0", "", "", "", "reaper", "w1", "w1", 60_000, 1, 60_000, ""],
+        [scene.keys.group, "0", "", "", "", "reaper", "w1", "w1", 60_000, 1, "", ""],
     )
     assert await extend(scene, times=long_ago) == REFUSED
     assert await extend(scene, times=await proven(scene, 1, 0)) == VANISHED
 
 
 @pytest.mark.parametrize("rules", [{"policy": "stream"}, {"policy": "retry-stream"}, {"recovery": "embedded"}])
-@pytest.mark.parametrize(("word", "is_ours"), [("1,30000,3,9999999999999,", True), ("1,30000,3,1,", False)])
-async def test_lately_is_by_the_timeout_that_the_worker_is_judged_by_where_a_shorter_one_was_agreed_on_since(
-    scene: Scene, rules: dict[str, Word], word: str, is_ours: bool
+@pytest.mark.parametrize(("former_until", "is_ours"), [(9_999_999_999_999, True), (1, False)])
+async def test_lately_is_by_the_former_timeout_while_that_counts(
+    scene: Scene, rules: dict[str, Word], former_until: int, is_ours: bool
 ) -> None:
-    """It has not heard of the shorter one, so it has not proven its life by it; and nobody takes anything by it."""
-    await scene.agree(**rules, max_deliveries=3, visibility_ms=500, **{"member:w1": word})
+    """It has not read the shorter one, so it has not proven its life by it; and nobody takes anything by it."""
+    former = {"former_until": former_until, "former_visibility_ms": 30_000}
+    word = {"member:w1": "1,30000,3,9999999999999,"}
+    await scene.agree(**rules, **former, **word, max_deliveries=3, visibility_ms=500)
     await scene.stalled()
     await vanish(scene, "consumer")
     at_its_last = await proven(scene, 3, ago_ms=10_000)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from reaper.drill.promises import Execution
 from reaper.operations.groups import forget, set_paused
 from reaper.operations.redrive import Redrive, redrive
 from reaper.operations.terms import ask_to_step_down
@@ -21,7 +22,6 @@ from tests.simulation.loop import Process
 from tests.simulation.patience import block_ms
 from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
 from tests.simulation.story import IN_PLACE, NewJob, Setting
-from tests.support.invariants import Execution
 from workers.loop.beating import Extending, Steps
 from workers.loop.dispatch import Handlers
 from workers.loop.held import Held, Stage
@@ -136,7 +136,7 @@ class Producers(Actor):
         self.left = len(world.story.jobs)
 
     async def run(self, process: Process) -> None:  # noqa: ARG002
-        async with Producer(URL, STREAM) as producer, asyncio.TaskGroup() as tasks:
+        async with Producer(STREAM, URL) as producer, asyncio.TaskGroup() as tasks:
             for job in self.world.story.jobs:
                 tasks.create_task(self._enqueue(producer, job))
 
@@ -179,7 +179,6 @@ def worker_settings(setting: Setting, name: str, recovery: RecoveryMode) -> Work
         recovery=recovery,
         backoff_cap=timedelta(seconds=setting.visibility_s),
         drain_timeout=timedelta(seconds=setting.visibility_s / 3),
-        refresh_interval=timedelta(seconds=setting.visibility_s),
         delete_settled=setting.delete_settled,
         journal=JournalLevel(setting.journal),
         journal_maxlen=1_000_000,
@@ -488,7 +487,6 @@ class Replica(Actor):
             scan_interval=timedelta(seconds=setting.visibility_s / 8),
             full_scan_interval=timedelta(seconds=setting.visibility_s * FULL_SCANS_PART),
             heartbeat_interval=timedelta(seconds=max(setting.lease_s, setting.visibility_s / 4)),
-            grace=timedelta(seconds=setting.visibility_s),
             journal=JournalLevel(setting.journal),
             journal_maxlen=1_000_000,
             recreate_groups=True,

@@ -9,12 +9,12 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
+from reaper.drill.promises import Execution
 from tests.simulation.cast import FULL_SCANS_PART, Actor
 from tests.simulation.places import GROUP, KEYS
 from tests.simulation.plays import Dropped
 from tests.simulation.server.streams import Group, Stream
 from tests.simulation.server.words import entry_id as number_of
-from tests.support.invariants import Execution
 from workers.protocol.events import JournalLevel
 from workers.protocol.keys import RESTORED_CONSUMER, WAITING_CONSUMER, is_worker
 from workers.protocol.messages import pair_up, read_metadata, text

@@ -8,6 +8,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from reaper.drill.promises import Execution
 from reaper.replicas import GroupReport
 from reaper.settings import GroupSettings, ReaperSettings
 from tests.simulation.cast import Actor, Replica
@@ -20,7 +21,6 @@ from tests.simulation.python_312 import as_in_312
 from tests.simulation.story import Setting, Story
 from tests.simulation.undisturbed import undisturbed
 from tests.simulation.world import World
-from tests.support.invariants import Execution
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.messages import pair_up, read_metadata, text
 from workers.runtime.clock import going_by

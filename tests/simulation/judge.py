@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_events, read_state
+from reaper.drill.promises import History, check
 from reaper.operations.judgement import judge as judge_status
 from reaper.operations.snapshot import take_snapshot
 from tests.simulation.places import GROUP, KEYS, NAMESPACE
@@ -12,8 +14,6 @@ from tests.simulation.server.keyspace import Keyspace
 from tests.simulation.server.ranking import SortedSet
 from tests.simulation.server.streams import Stream
 from tests.simulation.world import World
-from tests.support.history import read_events, read_state
-from tests.support.invariants import History, check
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import WAITING_CONSUMER

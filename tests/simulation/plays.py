@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
+from reaper.drill.promises import Execution
 from tests.simulation.loop import Process
-from tests.support.invariants import Execution
 from workers.loop.execution import Reject, Retry
 from workers.loop.job import Job
 

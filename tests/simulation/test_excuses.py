@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from reaper.drill.promises import Execution
 from tests.simulation.cast import OurWorker
 from tests.simulation.conftest import Make
 from tests.simulation.judge import only_waits
@@ -12,7 +13,6 @@ from tests.simulation.play import play
 from tests.simulation.plays import Act
 from tests.simulation.story import CLAIM, IN_PLACE, NewJob, Setting, Step, Story
 from tests.simulation.world import World
-from tests.support.invariants import Execution
 from workers.protocol.connection import commands_client
 from workers.protocol.events import encode_data
 from workers.protocol.keys import RESTORED_CONSUMER, WAITING_CONSUMER

@@ -5,6 +5,7 @@ from unittest import mock
 
 import pytest
 
+from reaper.drill.promises import Execution
 from tests.simulation import stillness as stillness_module
 from tests.simulation.cast import OurWorker
 from tests.simulation.conftest import Make
@@ -13,7 +14,6 @@ from tests.simulation.plays import Act
 from tests.simulation.stillness import Stillness
 from tests.simulation.story import NewJob, Setting, Step, Story
 from tests.simulation.world import World
-from tests.support.invariants import Execution
 from workers.protocol.connection import commands_client
 
 EMPTY = Story(1, Setting(), (), ())
@@ -58,7 +58,7 @@ def test_a_dead_letter_whose_original_is_pending_still_is_met(make: Make) -> Non
     delivered(world)
     world.command("XADD", KEYS.dead, "*", "play", "ok 1", "reaper.job", "job-1", "reaper.dead.reason", "rejected")
     [sentence] = world.findings.sentences
-    assert sentence.startswith("I1: job job-1 is in more than one place: pending and dead (at ")
+    assert sentence.startswith("I1: job job-1 is in more than one place: pending and dead_lettered (at ")
 
 
 def test_an_innocent_that_is_given_up_is_met(make: Make) -> None:

@@ -1,6 +1,6 @@
 """Sees every write, and judges at once: after each command or script, the jobs that it touched.
 
-What may be said at any instant is said here, by the one judge (`tests/support/invariants.py`): its history of a job is
+What may be said at any instant is said here, by the one judge (`reaper/drill/promises.py`): its history of a job is
 where the job is now, what the journal tells of it, and what executions have noted so far. A violation is told with
 the step that brought it about.
 """
@@ -11,16 +11,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.simulation.places import GROUP, KEYS
-from tests.simulation.server.cmsgpack import Unpacker
-from tests.simulation.server.keyspace import Keyspace
-from tests.simulation.server.ranking import SortedSet
-from tests.simulation.server.replies import Reply
-from tests.simulation.server.streams import Stream
-from tests.simulation.server.words import entry_id as number_of
-from tests.simulation.server.words import id_text
-from tests.support.history import dead_job
-from tests.support.invariants import (
+from reaper.drill.history import dead_job
+from reaper.drill.promises import (
     DeadJob,
     Execution,
     FinalState,
@@ -30,6 +22,14 @@ from tests.support.invariants import (
     fenced,
     gives_a_delivery_back,
 )
+from tests.simulation.places import GROUP, KEYS
+from tests.simulation.server.cmsgpack import Unpacker
+from tests.simulation.server.keyspace import Keyspace
+from tests.simulation.server.ranking import SortedSet
+from tests.simulation.server.replies import Reply
+from tests.simulation.server.streams import Stream
+from tests.simulation.server.words import entry_id as number_of
+from tests.simulation.server.words import id_text
 from workers.protocol.events import EventName, LifecycleEvent, decode_entry
 from workers.protocol.keys import READY_CONSUMER, RETURNED_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text

@@ -16,6 +16,7 @@ from typing import Any
 
 import hiredis
 
+from reaper.drill.promises import Execution
 from tests.simulation.cast import Actor, Operators, Producers, make_actors
 from tests.simulation.drops import Drops
 from tests.simulation.entropy import number_tasks
@@ -31,7 +32,6 @@ from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, WRITE, Sto
 from tests.simulation.undisturbed import take_down
 from tests.simulation.unserved import Unserved
 from tests.simulation.witness import Witness
-from tests.support.invariants import Execution
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.keys import RESTORED_CONSUMER, WAITING_CONSUMER

@@ -53,13 +53,14 @@ def test_the_same_seed_draws_the_same_faults_and_another_one_others(recovery: st
 
 def test_a_seed_draws_the_same_on_every_machine_and_in_every_process() -> None:
     assert _as_text(draw(1, 12, _conditions())) == [
-        "pause-worker@1.3+2.1",
-        "long-jobs:13@1.5+0.9",
-        "long-jobs:9@1.9+1.2",
-        "poison@8",
-        "kill-reapers@9.4+1.4",
-        "kill-leader@10.8",
-        "clock-step:ahead@11.1",
+        "poison@1.3",
+        "long-jobs:13@2.3+0.9",
+        "long-jobs:10@2.7+1.2",
+        "pause-worker@10.4+4.4",
+        "clock-step:ahead@10.9",
+        "pause-redis@11.1+1.4",
+        "kill-reapers@11.4+1.8",
+        "kill-workers:half@11.6",
     ]
 
 

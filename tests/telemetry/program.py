@@ -30,7 +30,7 @@ async def handle(job: Job) -> None:
 async def produce(url: str, pairs: Sequence[str]) -> None:
     """Enqueue one job with these fields."""
     fields = dict(pair.split("=") for pair in pairs)
-    async with Producer(url, "orders") as orders:
+    async with Producer("orders", url) as orders:
         print(f"enqueued {await orders.enqueue(fields)}", flush=True)  # noqa: T201
 
 

@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_events
 from tests.support.gate import Gate
-from tests.support.history import read_events
 from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

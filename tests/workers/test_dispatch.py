@@ -9,7 +9,7 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from tests.support.history import read_events
+from reaper.drill.history import read_events
 from tests.support.servers import RedisServer
 from tests.workers.scene import KEYS, add, dead_letters, field_of, make_job, pending_of, running, wait_for_settled
 from workers import ConfigurationError, Job, NewJob, Worker, WorkerSettings

@@ -13,15 +13,14 @@ from workers import Job, Reject, Retry
 from workers.backoff import AT_ONCE, Backoff
 from workers.loop.execution import (
     ACKED,
-    MAX_TEXT,
     MAX_TRACEBACK_BYTES,
     REASON_MAX_DELIVERIES,
-    describe,
     execute,
     judge,
 )
 from workers.loop.handlers import Handler, invoker, is_async
 from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.runtime.user_code import MAX_TEXT, describe
 
 pytestmark = pytest.mark.anyio
 

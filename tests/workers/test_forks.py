@@ -1,11 +1,22 @@
 """A process that a handler forks is no second worker: it ends where it would come back to us."""
 
+import os
+import signal
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from tests.support.patience import PATIENCE_S, scaled
+from tests.support.ports import free_port
+from tests.support.processes import Processes
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.forking_program import ENDING, LEAVING
+from tests.workers.scene import add
 
 PROGRAM = """
 import os, sys, anyio
@@ -70,3 +81,96 @@ def test_what_a_handler_forks_ends_without_a_verdict(kind: str, how: str, code: 
     assert ended.stdout.splitlines() == ["forked", f"child: {code}", *around, "ack"]
     assert ended.returncode == 0
     assert ("ValueError: in the child" in ended.stderr) == (how == "raises")
+
+
+# ---- a worker whose jobs start processes
+
+FORKING = "tests.workers.forking_program"
+KINDS = pytest.mark.parametrize("target", [f"{FORKING}:worker", f"{FORKING}:in_thread"], ids=["async", "plain"])
+LOOPS = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+
+
+@KINDS
+@LOOPS
+@pytest.mark.anyio
+@pytest.mark.processes
+async def test_a_job_that_terminates_its_children_does_not_stop_the_worker(
+    server: RedisServer, client: Redis, processes: Processes, target: str, loop: str
+) -> None:
+    worker = processes.worker(target, "--redis-url", server.url, "--loop", loop)
+    await worker.prints("works on")
+    await add(client, {"n": 1})
+    for end in ENDING:
+        await worker.prints(f"{end.__name__}: {-signal.SIGTERM}$")
+    await add(client, {"n": 2})
+    await worker.prints(f"(?s)({ENDING[-1].__name__}.*){{2}}")
+
+    assert "stops:" not in worker.output
+    worker.terminate()
+    assert await worker.wait() == 0
+    assert "has stopped: 2 read, 2 acked" in worker.output
+
+
+@KINDS
+@LOOPS
+@pytest.mark.anyio
+@pytest.mark.processes
+async def test_children_that_outlive_the_worker_keep_none_of_its_sockets(
+    server: RedisServer, client: Redis, processes: Processes, tmp_path: Path, target: str, loop: str
+) -> None:
+    ours = await clients_of(client)
+    port = free_port()
+    worker = processes.worker(target, "--redis-url", server.url, "--loop", loop, "--health-port", str(port))
+    await worker.prints("works on")
+    with socket.create_connection(("127.0.0.1", port)) as probe:
+        probe.sendall(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert probe.recv(100).startswith(b"HTTP/1.1 200")
+        written = tmp_path / "children"
+        await add(client, {"children": str(written)})
+        children = await wait_until(lambda: written.read_text().split() if written.exists() else [], "it is done")
+        assert await clients_of(client) - ours
+
+        os.kill(worker.pid, signal.SIGKILL)
+
+        await wait_until(lambda: is_closed(probe), "the connection of the probe is closed")
+    await wait_until(lambda: has_no_other_clients(client, ours), "Redis has no connection of the worker's")
+    socket.create_server(("127.0.0.1", port)).close()
+    assert len(children) == len(LEAVING)
+    assert all(map(is_alive, children))
+
+
+@LOOPS
+@pytest.mark.anyio
+@pytest.mark.processes
+async def test_a_child_that_comes_back_to_the_event_loop_of_its_parent_ends_there(
+    server: RedisServer, client: Redis, processes: Processes, loop: str
+) -> None:
+    worker = processes.worker(f"{FORKING}:stray", "--redis-url", server.url, "--loop", loop)
+    await worker.prints("works on")
+    await add(client, {"n": 1})
+
+    await worker.prints("the child ended with 0")
+    worker.terminate()
+    assert await worker.wait() == 0
+    assert worker.output.count("has stopped: 1 read, 1 acked") == 1
+
+
+async def clients_of(client: Redis) -> set[str]:
+    rows: list[dict[str, str]] = await client.client_list()
+    return {row["id"] for row in rows}
+
+
+async def has_no_other_clients(client: Redis, known: set[str]) -> bool:
+    return await clients_of(client) <= known
+
+
+def is_closed(probe: socket.socket) -> bool:
+    probe.setblocking(False)
+    try:
+        return not probe.recv(10_000)
+    except BlockingIOError:
+        return False
+
+
+def is_alive(pid: str) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

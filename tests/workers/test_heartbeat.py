@@ -11,8 +11,8 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_events
 from tests.conftest import StartProxy
-from tests.support.history import read_events
 from tests.support.ports import free_port
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from tests.support.history import read_events
+from reaper.drill.history import read_events
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, make_job, make_worker, number_of, pending_of, running, wait_for_settled

@@ -8,8 +8,8 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_events
 from tests.conftest import StartProxy
-from tests.support.history import read_events
 from tests.support.servers import RedisServer
 from tests.support.waiting import happens, wait_until
 from tests.workers.scene import KEYS, add, enqueue, make_job, make_worker, running, wait_for_settled

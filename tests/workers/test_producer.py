@@ -4,6 +4,8 @@ What the two share is tested with both; the rest of the synchronous one is in `t
 """
 
 import asyncio
+import json
+import pickle
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -24,12 +26,12 @@ from tests.support.dump import dump
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until, wait_until_here
-from workers import NewJob, Producer, SyncProducer, WorkerSettings, new_jobs
+from workers import JobId, NewJob, Producer, SyncProducer, WorkerSettings, new_jobs
 from workers.new_jobs import MAX_FIELDS, Fields
 from workers.outbox import CALL_JOBS
 from workers.producer import MAX_CALLS
 from workers.protocol.calls import CALL_BYTES
-from workers.protocol.calls.enqueueing import ENQUEUE
+from workers.protocol.calls.enqueueing import ENQUEUE, Enqueueing
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, InvalidJobError, NotReplicatedError, UnreachableError
 
@@ -39,13 +41,13 @@ pytestmark = pytest.mark.anyio
 class InThreads:
     """A synchronous producer, called as the other one is: each call is made in a thread."""
 
-    def __init__(self, redis: Any, stream: str, **settings: Any) -> None:
-        self._producer = SyncProducer(redis, stream, **settings)
+    def __init__(self, stream: str, redis: Any = None, **settings: Any) -> None:
+        self._producer = SyncProducer(stream, redis, **settings)
 
-    async def enqueue(self, *words: Any, **settings: Any) -> str:
+    async def enqueue(self, *words: Any, **settings: Any) -> JobId:
         return await anyio.to_thread.run_sync(partial(self._producer.enqueue, *words, **settings))
 
-    async def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[str]:
+    async def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[JobId]:
         return await anyio.to_thread.run_sync(self._producer.enqueue_many, jobs)
 
     async def __aenter__(self) -> Self:
@@ -66,7 +68,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 @pytest.fixture
 async def orders(server: RedisServer, make: Make) -> AsyncIterator[AProducer]:
-    async with make(server.url, "orders") as opened:
+    async with make("orders", server.url) as opened:
         yield opened
 
 
@@ -157,20 +159,20 @@ async def test_nothing_to_enqueue_is_nothing_sent(orders: AProducer, client: Red
 
 
 async def test_a_client_that_is_given_stays_its_owners(client: Redis) -> None:
-    async with Producer(client, "orders") as orders:
+    async with Producer("orders", client) as orders:
         await orders.enqueue({"a": 1})
     assert await client.xlen("orders") == 1
 
 
 async def test_settings_say_where_redis_is(server: RedisServer, client: Redis, make: Make) -> None:
-    async with make(WorkerSettings(redis_url=server.url, stream="s", group="g"), "orders") as orders:
+    async with make("orders", WorkerSettings(redis_url=server.url, stream="s", group="g")) as orders:
         await orders.enqueue({"a": 1})
     assert await client.xlen("orders") == 1
 
 
 async def test_a_client_that_decodes_replies_will_do(server: RedisServer, client: Redis) -> None:
     async with Redis.from_url(server.url, decode_responses=True) as decoding:
-        assert await Producer(decoding, "orders").enqueue({"a": b"\xff"}, job_id="j") == "j"
+        assert await Producer("orders", decoding).enqueue({"a": b"\xff"}, job_id="j") == "j"
     assert await entries(client) == [[b"a", b"\xff", b"reaper.job", b"j"]]
 
 
@@ -187,12 +189,12 @@ async def test_a_client_that_decodes_replies_will_do(server: RedisServer, client
             Redis(),
             r"^redis\.asyncio\.client\.Redis says nothing of where Redis is: .* redis-py that blocks",
         ),
-        (Producer, None, r"^builtins\.NoneType says nothing of where Redis is: give the producer an address"),
+        (Producer, 1, r"^builtins\.int says nothing of where Redis is: give the producer an address"),
     ],
 )
 def test_a_client_of_the_other_kind_is_refused_with_a_sentence(of: Any, given: object, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        of(given, "orders")
+        of("orders", given)
 
 
 # ---- what is refused before anything is sent
@@ -250,7 +252,7 @@ async def test_what_is_one_job_is_no_list_of_them(orders: AProducer, jobs: Any) 
 
 
 async def test_the_size_limit_is_the_programs_to_set(server: RedisServer, make: Make) -> None:
-    async with make(server.url, "orders", max_bytes=10) as orders:
+    async with make("orders", server.url, max_bytes=10) as orders:
         await orders.enqueue({"a": "123456789"})
         with pytest.raises(InvalidJobError, match="raise max_bytes"):
             await orders.enqueue({"a": "1234567890"})
@@ -259,19 +261,19 @@ async def test_the_size_limit_is_the_programs_to_set(server: RedisServer, make: 
 @pytest.mark.parametrize("stream", ["", "{orders}"])
 def test_a_stream_name_that_cannot_work_is_refused(stream: str, make: Make) -> None:
     with pytest.raises(ConfigurationError):
-        make("redis://127.0.0.1", stream)
+        make(stream, "redis://127.0.0.1")
 
 
 def test_a_window_shorter_than_a_lost_reply_takes_is_refused(make: Make) -> None:
     with pytest.raises(ConfigurationError, match="at least 60 seconds"):
-        make("redis://127.0.0.1", "orders", dedup_window=59)
+        make("orders", "redis://127.0.0.1", dedup_window=59)
 
 
 @pytest.mark.parametrize("name", ["dedup_window", "replicas_timeout"])
 @pytest.mark.parametrize("duration", [-1, float("nan"), "60", None])
 def test_a_duration_that_is_none_is_refused(make: Make, name: str, duration: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{name}: delay cannot be"):
-        make("redis://127.0.0.1", "orders", **{name: duration})
+        make("orders", "redis://127.0.0.1", **{name: duration})
 
 
 # ---- many tasks, and several event loops
@@ -292,18 +294,19 @@ class Calls:
         self.answer = anyio.Event()
         self.error: Exception | None = None
 
-    async def make(self, *_: object) -> None:
+    async def make(self, _client: object, request: Enqueueing) -> list[bool]:
         self.made += 1
         self.under_way += 1
         await self.answer.wait()
         self.under_way -= 1
         if self.error:
             raise self.error
+        return [True] * len(request.jobs)
 
 
 async def test_many_tasks_take_turns_however_long_that_takes(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
     monkeypatch.setattr("workers.outbox.RETRY_FOR_S", -1)
-    async with Producer("redis://127.0.0.1:1/0", "orders") as orders, anyio.create_task_group() as tasks:
+    async with Producer("orders", "redis://127.0.0.1:1/0") as orders, anyio.create_task_group() as tasks:
         for n in range(100):
             tasks.start_soon(orders.enqueue, {"n": n})
         await wait_until(lambda: calls.under_way == MAX_CALLS, "as many as may are under way")
@@ -322,7 +325,7 @@ async def test_in_an_outage_nobody_waits_for_a_turn_of_his_own(monkeypatch: pyte
         except UnreachableError as error:
             failures.append(error)
 
-    async with Producer("redis://127.0.0.1:1/0", "orders") as orders, anyio.create_task_group() as tasks:
+    async with Producer("orders", "redis://127.0.0.1:1/0") as orders, anyio.create_task_group() as tasks:
         for _ in range(100):
             tasks.start_soon(send, orders)
         await wait_until(lambda: calls.under_way == MAX_CALLS, "as many as may are under way")
@@ -332,7 +335,7 @@ async def test_in_an_outage_nobody_waits_for_a_turn_of_his_own(monkeypatch: pyte
 
 
 def test_a_producer_goes_on_in_another_event_loop_once_the_first_is_closed(server: RedisServer) -> None:
-    orders = Producer(server.url, "orders")
+    orders = Producer("orders", server.url)
 
     async def send() -> int:
         async with orders, anyio.create_task_group() as tasks:
@@ -344,7 +347,7 @@ def test_a_producer_goes_on_in_another_event_loop_once_the_first_is_closed(serve
 
 
 async def test_a_producer_belongs_to_one_event_loop_at_a_time(server: RedisServer) -> None:
-    async with Producer(server.url, "orders") as orders:
+    async with Producer("orders", server.url) as orders:
         await orders.enqueue({"n": 1})
         with pytest.raises(ConfigurationError, match="in another event loop already"):
             await anyio.to_thread.run_sync(asyncio.run, orders.enqueue({"n": 2}))
@@ -380,14 +383,27 @@ async def jobs_there(client: Redis) -> int:
 async def test_an_id_given_twice_is_one_job_also_from_two_producers(
     server: RedisServer, orders: AProducer, client: Redis, delay: float | None, make: Make
 ) -> None:
-    async with make(server.url, "orders") as other, anyio.create_task_group() as tasks:
+    ids: list[JobId] = []
+
+    async def enqueue(enqueuer: AProducer) -> None:
+        ids.append(await enqueuer.enqueue({"from": id(enqueuer)}, job_id="mail-1", delay=delay))
+
+    async with make("orders", server.url) as other, anyio.create_task_group() as tasks:
         for enqueuer in (orders, other) * 20:
-            tasks.start_soon(_enqueue, enqueuer, delay)
+            tasks.start_soon(enqueue, enqueuer)
     assert await jobs_there(client) == 1
+    assert ids == ["mail-1"] * 40
+    assert [job_id.is_new for job_id in ids].count(True) == 1
 
 
-async def _enqueue(enqueuer: AProducer, delay: float | None) -> None:
-    assert await enqueuer.enqueue({"from": id(enqueuer)}, job_id="mail-1", delay=delay) == "mail-1"
+async def test_each_job_of_many_says_whether_it_is_new(orders: AProducer, delay: float | None) -> None:
+    await orders.enqueue({"n": 1}, job_id="b", delay=delay)
+    jobs = [NewJob({"n": n}, job_id, delay) for n, job_id in enumerate(["a", "b", None, "a"])]
+    a, b, unnamed, again = await orders.enqueue_many(jobs)
+    assert (a, b, again) == ("a", "b", "a")
+    assert (a.is_new, b.is_new, unnamed.is_new, again.is_new) == (True, False, True, False)
+    assert json.loads(json.dumps([a])) == ["a"]
+    assert not pickle.loads(pickle.dumps(b)).is_new  # noqa: S301
 
 
 @pytest.mark.parametrize("job_id", [None, "mail-1"])
@@ -397,8 +413,10 @@ async def test_a_lost_reply_makes_no_second_job(
     through = await proxy(server)
     await client.script_load(ENQUEUE.source)
     drop = through.drop_reply(runs(ENQUEUE))
-    async with make(through.url, "orders") as orders:
-        assert await orders.enqueue({"a": 1}, job_id=job_id, delay=delay) == (job_id or await _only_id(client))
+    async with make("orders", through.url) as orders:
+        enqueued = await orders.enqueue({"a": 1}, job_id=job_id, delay=delay)
+        assert enqueued == (job_id or await _only_id(client))
+        assert enqueued.is_new
     assert drop.happened
     assert await jobs_there(client) == 1
 
@@ -416,7 +434,7 @@ async def test_a_lost_reply_to_many_jobs_makes_none_of_them_twice(
     through = await proxy(server)
     await client.script_load(ENQUEUE.source)
     drops = [through.drop_reply(runs(ENQUEUE)) for _ in range(2)]
-    async with make(through.url, "orders") as orders:
+    async with make("orders", through.url) as orders:
         await orders.enqueue_many([NewJob({"n": n}, delay=60 if n % 2 else None) for n in range(50)])
     assert all(drop.happened for drop in drops)
     assert await jobs_there(client) == 50
@@ -426,7 +444,7 @@ async def test_a_job_sent_through_an_outage_is_enqueued_once_it_ends(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
     through = await proxy(server)
-    async with Producer(through.url, "orders") as orders, anyio.create_task_group() as tasks:
+    async with Producer("orders", through.url) as orders, anyio.create_task_group() as tasks:
         await orders.enqueue({"n": 1})
         await through.cut()
         tasks.start_soon(orders.enqueue, {"n": 2})
@@ -437,8 +455,8 @@ async def test_a_job_sent_through_an_outage_is_enqueued_once_it_ends(
 
 async def test_without_contact_it_says_that_nobody_knows(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
     monkeypatch.setattr("workers.outbox.RETRY_FOR_S", 0)
-    async with make("redis://127.0.0.1:1", "orders") as orders:
-        with pytest.raises(UnreachableError, match=r"nobody knows whether 1 job of orders .*the first is mail-1"):
+    async with make("orders", "redis://127.0.0.1:1") as orders:
+        with pytest.raises(UnreachableError, match=r"it is unknown whether 1 job of orders .*the first is mail-1"):
             await orders.enqueue({"n": 1}, job_id="mail-1")
 
 
@@ -451,21 +469,22 @@ async def test_without_memory_redis_says_so_and_nothing_is_enqueued(orders: APro
     assert len(await entries(client)) == 1
 
 
+@pytest.mark.parametrize("job_id", [None, "mail-1"])
 async def test_a_plain_clients_own_retries_make_no_second_job(
-    server: RedisServer, client: Redis, proxy: StartProxy
+    server: RedisServer, client: Redis, proxy: StartProxy, job_id: str | None
 ) -> None:
     through = await proxy(server)
     await client.script_load(ENQUEUE.source)
     drop = through.drop_reply(runs(ENQUEUE))
     async with Redis.from_url(through.url, protocol=2) as plain:  # it sends again by itself
-        await Producer(plain, "orders").enqueue({"a": 1})
+        assert (await Producer("orders", plain).enqueue({"a": 1}, job_id=job_id)).is_new
     assert drop.happened
     assert await jobs_there(client) == 1
 
 
 async def test_a_commands_client_is_fine_too(server: RedisServer, client: Redis) -> None:
     async with commands_client(server.url) as commands:
-        await Producer(commands, "orders").enqueue({"a": 1})
+        await Producer("orders", commands).enqueue({"a": 1})
     assert await jobs_there(client) == 1
 
 
@@ -493,7 +512,7 @@ def replicated(start_server: StartServer) -> Replicated:
 
 
 async def test_a_job_is_enqueued_once_the_replica_has_it(make: Make, replicated: Replicated) -> None:
-    async with make(replicated.master.url, "orders", min_replicas_acked=1, replicas_timeout=60) as orders:
+    async with make("orders", replicated.master.url, min_replicas_acked=1, replicas_timeout=60) as orders:
         for number in range(1, 4):  # at first, the script is not known
             await orders.enqueue_many([{"n": number}, {"n": number}])
             assert replicated.replica.command("XLEN", "orders") == 2 * number
@@ -507,14 +526,14 @@ async def test_who_has_too_few_replicas_is_told_each_time_and_nothing_is_taken_b
     url = replicated.master.url
     replicated.replica.pause()
     for _ in range(2):
-        async with make(url, "orders", min_replicas_acked=1, replicas_timeout=0.1) as orders:
+        async with make("orders", url, min_replicas_acked=1, replicas_timeout=0.1) as orders:
             with pytest.raises(NotReplicatedError, match=r"^1 job of orders: .* 0 of 1 replicas .* first is once"):
                 await orders.enqueue({"n": 1}, job_id="once")
         assert replicated.master.command("XLEN", "orders") == 1
-    async with make(url, "orders") as orders:  # waits for nobody
+    async with make("orders", url) as orders:  # waits for nobody
         await orders.enqueue({"n": 1}, job_id="once")
     replicated.replica.resume()
-    async with make(url, "orders", min_replicas_acked=1, replicas_timeout=60) as orders:
+    async with make("orders", url, min_replicas_acked=1, replicas_timeout=60) as orders:
         assert await orders.enqueue({"n": 1}, job_id="once") == "once"
     assert replicated.jobs() == (1, 1)
 
@@ -523,7 +542,7 @@ async def test_who_may_not_wait_is_told_that_his_jobs_are_enqueued(
     make: Make, server: RedisServer, client: Redis
 ) -> None:
     await client.acl_setuser("shop", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-wait"])
-    async with make(f"redis://shop:pw@127.0.0.1:{server.port}/0", "orders", min_replicas_acked=1) as orders:
+    async with make("orders", f"redis://shop:pw@127.0.0.1:{server.port}/0", min_replicas_acked=1) as orders:
         with pytest.raises(NotReplicatedError, match=r"nobody knows who has them .*wait"):
             await orders.enqueue({"n": 1})
     assert await client.xlen("orders") == 1
@@ -534,4 +553,4 @@ async def test_replicas_that_cannot_be_waited_for_are_refused(
     make: Make, server: RedisServer, settings: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigurationError, match="replicas"):
-        make(server.url, "orders", **settings)
+        make("orders", server.url, **settings)

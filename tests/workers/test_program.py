@@ -52,6 +52,7 @@ def test_a_worker_is_found_by_module_and_name(tmp_path: Path, target: str, group
         ("program_of_test", "x = 1\n", r"write `worker = Worker\(\)`"),
         ("program_of_test", "import not_there_either\n", "needs module 'not_there_either'.*line 1"),
         ("program_of_test", "\n1 / 0\n", "failed while it was imported: ZeroDivisionError.*line 2"),
+        ("program_of_test", "\nimport sys; sys.exit()\n", "failed while it was imported: SystemExit.*line 2"),
         ("program_of_test", "def broken(:\n", "SyntaxError.*line 1"),
         ("program_of_test", "from workers import Worker\nWorker(conurrency=1)", "did you mean 'concurrency'"),
         (

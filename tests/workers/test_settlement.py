@@ -184,7 +184,7 @@ async def test_a_delivery_that_was_delivered_to_us_again_is_settled_by_its_secon
             await go.wait()
 
     [job_id] = await enqueue(client, 1)
-    async with running(make_worker(server.url, handle, refresh_interval=0.02)) as worker:
+    async with running(make_worker(server.url, handle, refresh_s=0.02)) as worker:
         await wait_until(lambda: started, "the job runs")
         await client.xclaim(KEYS.stream, KEYS.group, worker.consumer, 0, [job_id])
         go.set()

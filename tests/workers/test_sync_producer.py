@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def orders(server: RedisServer) -> Iterator[SyncProducer]:
-    with SyncProducer(server.url, "orders") as opened:
+    with SyncProducer("orders", server.url) as opened:
         yield opened
 
 
@@ -56,13 +56,13 @@ def in_threads(count: int, work: Callable[[], object]) -> None:
 
 
 def test_it_connects_to_nothing_before_its_first_job() -> None:
-    with SyncProducer("redis://127.0.0.1:1/0", "orders") as orders:
+    with SyncProducer("orders", "redis://127.0.0.1:1/0") as orders:
         assert orders.stream == "orders"
 
 
 def test_a_client_that_is_given_stays_its_owners(server: RedisServer) -> None:
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
-        with SyncProducer(client, "orders") as orders:
+        with SyncProducer("orders", client) as orders:
             job_id = orders.enqueue({"a": b"\xff"})
         assert client.ping()
     assert ids_in(server) == [job_id]
@@ -92,7 +92,7 @@ async def test_a_lost_reply_in_one_thread_disturbs_no_other(
     ids: list[str] = []
 
     def work() -> None:
-        with SyncProducer(through.url, "orders") as orders:
+        with SyncProducer("orders", through.url) as orders:
             in_threads(8, lambda: ids.extend(orders.enqueue({"n": n}) for n in range(10)))
 
     await anyio.to_thread.run_sync(work)
@@ -112,7 +112,7 @@ async def test_a_job_sent_through_an_outage_is_enqueued_once_it_ends(
             server.restart()
 
     monkeypatch.setattr("workers.sync_producer.sleep", pause)
-    with SyncProducer(server.url, "orders") as orders:
+    with SyncProducer("orders", server.url) as orders:
         orders.enqueue({"n": 1})
         server.stop()
         job_id = orders.enqueue({"n": 2})
@@ -130,8 +130,8 @@ def test_without_contact_it_says_that_nobody_knows_and_has_tried_again(monkeypat
     now = [0.0]
     monkeypatch.setattr("workers.outbox.monotonic", lambda: now[0])
     monkeypatch.setattr("workers.sync_producer.sleep", lambda seconds: now.append(now.pop() + seconds))
-    unknown = pytest.raises(UnreachableError, match=r"nobody knows whether 1 job of orders .*the first is mail-1")
-    with SyncProducer("redis://127.0.0.1:1", "orders") as orders, unknown:
+    unknown = pytest.raises(UnreachableError, match=r"it is unknown whether 1 job of orders .*the first is mail-1")
+    with SyncProducer("orders", "redis://127.0.0.1:1") as orders, unknown:
         orders.enqueue({"n": 1}, job_id="mail-1")
     assert 15 < now[0] < 18
 
@@ -140,7 +140,7 @@ FORKING = """
 import json, os, sys
 from workers import SyncProducer
 
-orders = SyncProducer(sys.argv[1], "orders")
+orders = SyncProducer("orders", sys.argv[1])
 ids = [orders.enqueue({"from": "parent"})]
 reader, writer = os.pipe()
 if os.fork() == 0:

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from tests.support.history import read_events
+from reaper.drill.history import read_events
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -63,7 +63,7 @@ async def test_what_runs_goes_on_is_pending_again_and_is_acknowledged(
     server: RedisServer, client: Redis, how: str, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     handler = Holding()
-    worker = make_worker(server.url, handler, **(SETTINGS | changes), refresh_interval=0.1)
+    worker = make_worker(server.url, handler, **(SETTINGS | changes), refresh_s=0.1)
     await enqueue(client, 1, 2, 3)
     async with running(worker):
         await wait_until(lambda: len(handler.started) == 3, "all run")
@@ -85,7 +85,7 @@ async def test_an_embedded_worker_that_sets_neither_policy_nor_limit_holds_on_to
 ) -> None:
     handler = Holding()
     worker = make_worker(
-        server.url, handler, visibility_timeout=3_600, concurrency=3, recovery="embedded", refresh_interval=0.1
+        server.url, handler, visibility_timeout=3_600, concurrency=3, recovery="embedded", refresh_s=0.1
     )
     await enqueue(client, 1, 2, 3)
     async with running(worker):
@@ -105,7 +105,7 @@ async def test_what_ends_before_anybody_has_noticed_is_settled_all_the_same(
     server: RedisServer, client: Redis, how: str, changes: dict[str, Any]
 ) -> None:
     handler = Holding()
-    worker = make_worker(server.url, handler, **(SETTINGS | changes), refresh_interval=3_600)
+    worker = make_worker(server.url, handler, **(SETTINGS | changes), refresh_s=3_600)
     await enqueue(client, 1, 2, 3)
     async with running(worker):
         await wait_until(lambda: len(handler.started) == 3, "all run")
@@ -273,7 +273,7 @@ async def test_what_is_done_while_it_is_taken_back_is_settled_afterwards(
         return await take_back(proof, source, batch)
 
     monkeypatch.setattr(ProofOfLife, "hold_again", late)
-    worker = make_worker(server.url, handler, **SETTINGS, refresh_interval=0.1)
+    worker = make_worker(server.url, handler, **SETTINGS, refresh_s=0.1)
     [first] = await enqueue(client, 1)
     async with running(worker):
         await wait_until(lambda: len(handler.started) == 1, "it runs")

@@ -14,7 +14,7 @@ from anyio import from_thread
 from workers.loop.handlers import Handler, Invoke, come_to, invoker, is_async
 from workers.loop.job import Job
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.forks import FORKS, end_child
+from workers.runtime.children import FORKS, end_child
 
 Around = Callable[[Job], AsyncIterator[None]] | Callable[[Job], Iterator[None]]
 """``async def`` or ``def``, with one ``yield``."""

@@ -13,14 +13,11 @@ from workers.backoff import AT_ONCE, Backoff
 from workers.loop.handlers import Invoke, come_to
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Outcome, Verdict
-from workers.runtime.forks import FORKS, end_child
+from workers.runtime.children import FORKS, end_child
 from workers.runtime.settings import delay_in_ms
-from workers.runtime.user_code import ends, exits_in, log_failure
+from workers.runtime.user_code import clipped, describe, ends, exits_in, log_failure
 
 logger = logging.getLogger(__name__)
-
-MAX_TEXT = 2_000
-"""Characters of an error or a reason that are kept: it travels with the dead letter."""
 
 MAX_TRACEBACK_BYTES = 8_192
 """Of a traceback, the end is kept: it says what went wrong."""
@@ -55,19 +52,32 @@ class Reject(Exception):  # noqa: N818 - a verdict of the handler, not an error
 
 ACKED = Verdict(Outcome.ACK)
 HANDED_BACK = Verdict(Outcome.HAND_BACK)
+"""On what has not begun."""
+INTERRUPTED = Verdict(Outcome.HAND_BACK, "interrupted")
+"""On what has begun, and was cancelled because the worker ends."""
+MOST_HAND_BACKS = 5
+"""Interruptions in a row that do not count: a job that ends its workers would otherwise go round for ever."""
 GIVEN_UP = Verdict(
     Outcome.NACK, REASON_MAX_DELIVERIES, "not settled within the visibility timeout, and nobody recovered it in time"
 )
 """On what was claimed again and again while no leader lived: it has had its deliveries, and does not run."""
 
 
+def interrupted(job: Job) -> Verdict:
+    """Return the verdict on a delivery that ends with its worker, although its handler had begun."""
+    if job.hand_backs < MOST_HAND_BACKS:
+        return INTERRUPTED
+    error = f"interrupted {job.hand_backs + 1} times in a row by the end of its worker"
+    return Verdict(Outcome.NACK, REASON_MAX_DELIVERIES, error)
+
+
 async def execute(
     invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE, runner: "asyncio.Task[None] | None" = None
 ) -> Verdict:
-    """Run the handler on ``job``. Raises only where the runner itself is being cancelled, or the process exits.
+    """Run the handler on ``job``. Raises only where the runner itself is being cancelled, or the handler exits.
 
     ``runner`` is the task that calls this, from who knows it: to ask for it costs as much as all the rest.
-    SystemExit and KeyboardInterrupt end the process, wherever they are raised; every other exception is a verdict:
+    SystemExit and KeyboardInterrupt go through, also out of a group; every other exception is a verdict:
     libraries in other languages raise BaseException, too, and workers would die of such a job one after the other.
     A process that the handler has forked has no verdict: it ends.
     """
@@ -86,7 +96,7 @@ async def execute(
             return judge(job, error, backoff)
         exits = exits_in(error)
         if exits and exits[0] is not error:
-            raise exits[0] from error  # a group would be no end for the event loop
+            raise exits[0] from error
         raise
 
 
@@ -103,7 +113,7 @@ def judge(job: Job, answer: object, backoff: Backoff = AT_ONCE) -> Verdict:
 def _judge(job: Job, answer: object, backoff: Backoff) -> Verdict:
     if isinstance(answer, Reject):
         cause = describe(answer.__cause__) if answer.__cause__ else ""
-        return Verdict(Outcome.REJECT, _clip(answer.reason) or REASON_REJECTED, cause, traceback=trace_of(answer))
+        return Verdict(Outcome.REJECT, clipped(answer.reason) or REASON_REJECTED, cause, traceback=trace_of(answer))
     if isinstance(answer, Retry):
         return _judge_retry(job, answer, backoff)
     if isinstance(answer, BaseException):
@@ -131,19 +141,7 @@ def _judge_retry(job: Job, retry: Retry, backoff: Backoff) -> Verdict:
     outcome = Outcome.NACK if retry.counts or too_old else Outcome.RETRY
     failures = job.deliveries if outcome is Outcome.NACK else job.waits + 1
     delay_ms = backoff.delay_ms(failures) if retry.delay_ms is None else int(retry.delay_ms)
-    return Verdict(outcome, REASON_MAX_DELIVERIES, _clip(retry.reason), delay_ms, trace_of(retry))
-
-
-def describe(error: BaseException) -> str:
-    """Return ``Type: message``, also where the message cannot be had."""
-    try:
-        message = str(error)
-    except BaseException as unreadable:  # a user's exception class may do anything
-        if exits_in(unreadable):
-            raise
-        message = "(its message could not be read)"
-    name = type(error).__name__
-    return _clip(f"{name}: {message}" if message else name)
+    return Verdict(outcome, REASON_MAX_DELIVERIES, clipped(retry.reason), delay_ms, trace_of(retry))
 
 
 def trace_of(error: BaseException) -> str:
@@ -158,9 +156,3 @@ def trace_of(error: BaseException) -> str:
         return ""
     tail = lines.encode("utf-8", "backslashreplace")[-MAX_TRACEBACK_BYTES:]
     return tail.decode("utf-8", "ignore")
-
-
-def _clip(text: object) -> str:
-    # Exceptions about file names hold lone surrogates, which no UTF-8 text can.
-    clean = str(text).encode("utf-8", "backslashreplace").decode()
-    return clean if len(clean) <= MAX_TEXT else clean[: MAX_TEXT - 1] + "…"

@@ -16,7 +16,7 @@ from anyio import CapacityLimiter, to_thread
 
 from workers.loop.job import Job
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.forks import FORKS, end_child
+from workers.runtime.children import FORKS, end_child
 
 Handler = Callable[[Job], Any]
 """What a program gives us: ``async def handle(job)``, or a plain ``def`` that then runs in a thread."""

@@ -14,10 +14,11 @@ from workers.protocol.calls.settlement import Verdict
 from workers.protocol.calls.upkeep import DESTROYED_OR_EMPTIED
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import in_words, is_contact_error
-from workers.protocol.messages import counted, on_one_line, text
+from workers.protocol.messages import counted, first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic
 from workers.runtime.troubles import Troubles
+from workers.runtime.user_code import describe, log_failure
 from workers.telemetry.names import VISIBILITY_TIMEOUT
 
 logger = logging.getLogger("workers")
@@ -164,6 +165,27 @@ class Reporter:
         logger.error("entry %s of %s was deleted while it was pending: its payload is lost", entry_id, source)
         self._callbacks.report("error", part="recovering", error=f"lost_payload: entry {entry_id} of {source}")
 
+    def exited(self, job: Job, error: BaseException) -> str:
+        """Note that the handler of a delivery raised SystemExit or KeyboardInterrupt, which ends the worker.
+
+        Returns a sentence about it.
+        """
+        cause = describe(error)
+        log_failure(
+            logger,
+            logging.ERROR,
+            error,
+            "a handler ends the worker: stream=%s group=%s job=%s entry=%s delivery=%d consumer=%s error=%s",
+            self._keys.stream,
+            self._keys.group,
+            on_one_line(job.id),
+            job.entry_id,
+            job.deliveries,
+            self._consumer,
+            on_one_line(cause),
+        )
+        return f"the handler of job {on_one_line(job.id)} of {self._keys.pair} ended the worker: {on_one_line(cause)}"
+
     def dead_lettered(self, job: Job, verdict: Verdict, dead_letter: str, limit: int) -> None:
         """Note that a delivery of ours ended as a dead letter."""
         self.write_dead_letter(
@@ -232,6 +254,16 @@ class Reporter:
             job.deliveries,
             "its thread is left to itself" if goes_on else "its handler is cancelled",
         )
+
+    def left_running(self, jobs: Sequence[Job]) -> None:
+        """Note that handlers go on although they were cancelled."""
+        if jobs:
+            logger.warning(
+                "%s: %s did not end when cancelled, and the worker does not wait for them: jobs=%s",
+                self._consumer,
+                counted(len(jobs), "handler"),
+                first_of([job.raw_id for job in jobs]),
+            )
 
     def held(self, job: Job, verdict: Verdict, why: str) -> None:
         """Note that a delivery could neither be made ready nor dead-lettered."""

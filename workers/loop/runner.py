@@ -7,16 +7,18 @@ from math import inf
 from workers.loop.context import Part, WorkerContext
 from workers.loop.deadlines import Deadlines
 from workers.loop.dispatch import Calls
-from workers.loop.execution import GIVEN_UP, HANDED_BACK, REASON_TIMEOUT, execute, failed, judge
+from workers.loop.execution import GIVEN_UP, HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
 from workers.loop.heartbeat import Heartbeat
-from workers.loop.held import QUEUED, Held, Interruption
+from workers.loop.held import ENDED, QUEUED, RUNNING, Held, Interruption
 from workers.loop.isolation import Isolation
 from workers.loop.journal import JournalWriter
 from workers.loop.membership import OLD
 from workers.loop.settlement import Settlements
 from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.protocol.errors import HandlerExitError
 from workers.protocol.events import EventName
 from workers.runtime.clock import monotonic
+from workers.runtime.user_code import describe, exits_in
 
 
 class Runner(Part):
@@ -76,8 +78,8 @@ class Runner(Part):
                 verdict = await self._telemetry.execute(self._invoke, held, self._backoff)
             else:
                 verdict = await execute(self._invoke, job, self._backoff, runner)
-        except asyncio.CancelledError as error:
-            verdict = self._after_cancellation(held, error)
+        except BaseException as error:  # noqa: BLE001 - raised again, unless the job alone was cancelled
+            verdict = self._after(held, error)
         else:
             if held.interruption is not None:
                 held.take_back_cancellation()
@@ -122,6 +124,8 @@ class Runner(Part):
 
         Of one that vanished, once it is known whether it is ours again: settled before, it would be pending afterwards.
         """
+        if held.stage is ENDED:
+            return None  # it was concluded without waiting for its handler
         if held.returning is not None:
             await self._has_returned(held)
             if held.interruption is None and not self._hands_back:
@@ -134,7 +138,7 @@ class Runner(Part):
             error = f"ran longer than its timeout of {held.job.timeout_s:g} s"
             return failed(held.job, error, self._backoff, reason=REASON_TIMEOUT)
         # What a handler raises because it is cancelled says nothing about the job.
-        return HANDED_BACK if verdict is not None and verdict.outcome is Outcome.NACK else verdict
+        return interrupted(held.job) if verdict is not None and verdict.outcome is Outcome.NACK else verdict
 
     async def _has_returned(self, held: Held) -> None:
         while (returning := held.returning) is not None:
@@ -143,6 +147,20 @@ class Runner(Part):
             except asyncio.CancelledError:
                 if self._is_ending():
                     raise
+
+    def _after(self, held: Held, error: BaseException) -> Verdict | None:
+        """Do what follows where there is no verdict: the runner was cancelled, or the handler exited.
+
+        Raises HandlerExitError for the latter: as it is, it would break the event loop before anything is settled.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            return self._after_cancellation(held, error)
+        exits = exits_in(error)
+        if not exits:
+            raise error  # the coroutine is thrown away
+        held.runner = None
+        self._settle_exit(held, exits[0])
+        raise HandlerExitError(self._reporter.exited(held.job, exits[0])) from exits[0]
 
     def _after_cancellation(self, held: Held, error: asyncio.CancelledError) -> Verdict | None:
         """Return what to settle of a job that its runner was cancelled for; raise where the runner is to end.
@@ -162,9 +180,21 @@ class Runner(Part):
 
     def _conclude_cancelled(self, held: Held) -> None:
         """Hand back what the drain deadline cancels; what anything else cancels stays pending."""
-        if self._hands_back and held.interruption is not Interruption.LOST:
+        if self._hands_back and held.stage is not ENDED and held.interruption is not Interruption.LOST:
             now = monotonic()
-            self._settlements.add(held, HANDED_BACK, now if held.stage is QUEUED else held.started, now)
+            if held.stage is QUEUED:
+                self._settlements.add(held, HANDED_BACK, now, now)
+            else:
+                self._settlements.add(held, interrupted(held.job), held.started, now)
+
+    def _settle_exit(self, held: Held, error: BaseException) -> None:
+        """Settle a job whose handler asked for the end of the process: it has failed."""
+        if self._hands_back:
+            self._conclude_cancelled(held)
+        elif held.interruption is not Interruption.LOST:
+            kind = type(error).__qualname__
+            verdict = failed(held.job, describe(error), self._backoff, traceback=trace_of(error), exception=kind)
+            self._settlements.add(held, verdict, held.started, monotonic())
 
     def _expire(self, held: Held) -> None:
         """Take a job from its handler that runs longer than it may."""
@@ -183,6 +213,14 @@ class Runner(Part):
     def hand_back_cancelled(self) -> None:
         """Hand back what is cancelled from now on: the drain deadline has passed."""
         self._hands_back = True
+
+    def leave_uncancelled(self) -> None:
+        """Conclude jobs whose handlers go on although they were cancelled: they wait for a thread, for example."""
+        ours = [held for source in self._membership.both for held in source.deliveries.values()]
+        going_on = [held for held in ours if held.stage is RUNNING and held.runner and not held.runner.done()]
+        for held in going_on:
+            self._conclude_cancelled(held)
+        self._reporter.left_running([held.job for held in going_on])
 
     def stop(self) -> None:
         """Expire nothing any more."""

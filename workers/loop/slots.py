@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from math import inf
 
-from anyio import CancelScope
+from anyio import CancelScope, move_on_after
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
@@ -25,8 +25,9 @@ from workers.loop.change import Change
 from workers.loop.held import QUEUED, Held
 from workers.loop.isolation import Isolation
 from workers.runtime.clock import monotonic
-from workers.runtime.user_code import exits_in
 
+CANCELLED_END_S = 2.0
+"""How long handlers may take to end when all of them are cancelled. One that waits for a thread may never end."""
 SLICE_S = 0.002
 """How long a runner may go on without letting the reader and the settler run."""
 
@@ -166,11 +167,11 @@ class Slots:
             for scope in self._runners.values():
                 scope.cancel()
             with CancelScope(shield=True):
-                while self._runners:
-                    await self._left.wait()
+                with move_on_after(CANCELLED_END_S):
+                    while self._runners:
+                        await self._left.wait()
         if self._failures:
-            exits = any(map(exits_in, self._failures))  # out of a task, they would end what the event loop does next
-            raise BaseExceptionGroup("runners have failed", self._failures) if exits else self._failures[0]
+            raise self._failures[0]
 
     async def _run(self, scope: CancelScope) -> None:
         scope.__enter__()

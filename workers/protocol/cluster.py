@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 import redis
-from redis.asyncio import Redis
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -23,6 +22,7 @@ from workers.protocol.address import Address, Host
 from workers.protocol.meaning import NobodyYetError, NoMasterError
 from workers.protocol.sentinels import ANSWER_S, LOOK_S, BlockingFinder, Finder, LookingPool, WatchedPool
 from workers.protocol.slots import SlotTable, parse_slots
+from workers.protocol.unshared import unshared
 
 _QUESTION = ("CLUSTER", "SLOTS")
 _ABOUT_POOLS = frozenset({"connection_pool", "host", "port", "retry"})
@@ -65,7 +65,7 @@ class SlotAsker:
 
     def __init__(self, address: Address, nodes: Nodes, kwargs: Mapping[str, Any]) -> None:
         """``kwargs``: those of a connection to a node."""
-        self._kind = SSLConnection if address.tls else Connection
+        self._kind = unshared(SSLConnection if address.tls else Connection)
         self._nodes = nodes
         self._kwargs = kwargs
         self._connection: Connection | None = None
@@ -137,12 +137,6 @@ class SlotPool(WatchedPool):
 
     def _finder(self) -> Finder:
         return _SlotFinder(SlotAsker(self._address, self._nodes, self.connection_kwargs), self._slot)
-
-
-def moves_of(client: Redis) -> int:
-    """Return how often the slot of a client's key was seen at another node than before; 0 where there are no slots."""
-    pool = getattr(client, "connection_pool", None)
-    return pool.moves if isinstance(pool, SlotPool) else 0
 
 
 class SlotTables:

@@ -35,6 +35,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as BlockingRetry
 
+from workers.forks import keep_from_children
 from workers.protocol.address import SHARED_URL, Address, AddressError, Host, Topology, parse_address, shown_address
 from workers.protocol.cluster import LookingSlotPool, NodePool, SlotPool, SlotTables
 from workers.protocol.credentials import credentials_of
@@ -57,6 +58,7 @@ from workers.protocol.routing import RoutedClient
 from workers.protocol.sentinels import LookingPool, ManagedConnection, WatchedPool
 from workers.protocol.server import Release, release_of
 from workers.protocol.slots import slot_of
+from workers.protocol.unshared import unshared
 
 logger = logging.getLogger(__name__)
 
@@ -386,6 +388,7 @@ def _improved(kind: type[AbstractConnection], topology: Topology) -> type[Abstra
     redis-py's asyncio connections pack in Python, which took a quarter of a worker's CPU time: a call that settles 64
     jobs has 460 arguments.
     """
+    kind = unshared(kind)
 
     async def connect(self: AbstractConnection) -> None:
         if isinstance(self, SSLConnection) and not self.is_connected:
@@ -465,6 +468,7 @@ def _asking(kind: type[redis.Connection], topology: Topology) -> type[redis.Conn
     """Return ``kind``, which blocks, with the same question to who answers."""
 
     def on_connect_check_health(self: redis.Connection, check_health: bool = True) -> None:
+        keep_from_children(self._sock)
         kind.on_connect_check_health(self, check_health)
         with _let_in():
             self.send_command(HELLO, check_health=False)

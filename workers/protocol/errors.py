@@ -26,10 +26,6 @@ class UnsupportedServerError(StreamReaperError):
     """The server lacks something we need (Redis below 6.2, for example)."""
 
 
-class NewerDataError(StreamReaperError):
-    """A group's data is of a later version than this process knows. Nothing was written."""
-
-
 class NotReplicatedError(StreamReaperError):
     """Jobs are enqueued, and too few replicas have said in time that they have them. Nothing was taken back."""
 
@@ -40,6 +36,10 @@ class InvalidJobError(StreamReaperError):
 
 class InvalidFieldError(StreamReaperError):
     """A field of a job is not there, or is not what its handler reads it as. The message names field and job."""
+
+
+class HandlerExitError(StreamReaperError):
+    """A handler or a callback of the program raised SystemExit or KeyboardInterrupt, so the worker has ended."""
 
 
 class UnexpectedReplyError(StreamReaperError):

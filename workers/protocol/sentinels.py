@@ -26,6 +26,7 @@ from redis.retry import Retry as BlockingRetry
 
 from workers.protocol.address import Address, Host
 from workers.protocol.meaning import NobodyYetError, NoMasterError, is_failover_error
+from workers.protocol.unshared import unshared
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,9 @@ class Sentinels(asyncio_sentinel.Sentinel):
     def __init__(self, address: Address) -> None:
         options = _options(address, Retry(NoBackoff(), 0))
         super().__init__(address.hosts, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        for sentinel in self.sentinels:
+            pool = sentinel.connection_pool
+            pool.connection_class = unshared(pool.connection_class)
         self._address = address
 
     async def discover_master(self, service_name: str) -> Host:
@@ -136,9 +140,6 @@ class ManagedTLSConnection(ManagedConnection, asyncio_sentinel.SentinelManagedSS
 class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
     """Looks after its connections from the first one on, until it is closed."""
 
-    moves = 0
-    """How often another server was named than before."""
-
     def __init__(self, address: Address, **options: Any) -> None:
         kind = ManagedTLSConnection if address.tls else ManagedConnection
         self._address = address
@@ -195,7 +196,6 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
     async def _leave_others(self, master: Host) -> None:
         """Drop connections that lead to another server than ``master``, those in use included."""
         if self.master_address is not None and self.master_address != master:
-            self.moves += 1
             logger.info("%s name %s:%d as %s now", self._who, *master, self._watched)
         self.master_address = master
         for connection in [*self._available_connections, *self._in_use_connections]:

@@ -10,6 +10,8 @@ from workers.protocol.errors import UnsupportedServerError
 REDIS, VALKEY = "Redis", "Valkey"
 OLDEST = {REDIS: (6, 2), VALKEY: (7, 2)}
 """The first versions with what recovery needs. Valkey began with 7.2."""
+CRASHING = ((7, 0, 0), (7, 0, 3))
+"""First and last Redis that crashes where XAUTOCLAIM, which embedded workers run, meets deleted entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +27,13 @@ class Release:
     @property
     def objection(self) -> str:
         """Why it cannot be used; '' = it can."""
-        numbers = tuple(int(part) for part in re.findall(r"\d+", self.version)[:2])
+        numbers = tuple(int(part) for part in re.findall(r"\d+", self.version)[:3])
         oldest = OLDEST[self.product]
-        if numbers >= oldest:
-            return ""
-        return f"is older than {'.'.join(map(str, oldest))}, the first version with what recovery needs"
+        if numbers < oldest:
+            return f"is older than {'.'.join(map(str, oldest))}, the first version with what recovery needs"
+        if self.product == REDIS and CRASHING[0] <= numbers <= CRASHING[1]:
+            return "crashes when entries of a stream are claimed that were deleted (CVE-2022-31144)"
+        return ""
 
 
 def release_of(info: Mapping[str, Any]) -> Release:

@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 import anyio
 from anyio.abc import TaskStatus
 
-from workers.runtime.user_code import current_task, ends, log_failure
+from workers.protocol.errors import HandlerExitError
+from workers.runtime.user_code import current_task, describe, ends, exits_in, log_failure
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,10 @@ class Callbacks(Generic[NameT]):
             self._arrived.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Call the callbacks until cancelled. A callback that fails is logged and stops nothing."""
+        """Call the callbacks until cancelled. A callback that fails is logged and stops nothing.
+
+        Raises HandlerExitError if a callback raises SystemExit or KeyboardInterrupt.
+        """
         task_status.started()
         while True:
             await self.drain()
@@ -86,6 +90,9 @@ class Callbacks(Generic[NameT]):
             try:
                 await callback(report)
             except BaseException as error:
-                if ends(error, current_task()):
+                exits = exits_in(error)
+                if not exits and ends(error, current_task()):
                     raise
                 log_failure(logger, logging.ERROR, error, "a callback for %r failed", report.name)
+                if exits:  # as they are, they would end the event loop before anything is closed
+                    raise HandlerExitError(f"a callback for {report.name!r} raised {describe(exits[0])}") from exits[0]

@@ -1,4 +1,4 @@
-"""Signals while a program is still being imported. A program imports this module first, and it imports nothing of ours.
+"""Signals while a program is still being imported. A program imports this module first, and it imports nothing slow.
 
 The imports take half a second. Without this module, process 1 of a container would ignore SIGTERM in that time, SIGHUP
 would end a replica, and Ctrl-C would print a traceback.
@@ -11,8 +11,18 @@ from collections.abc import Collection
 from types import FrameType
 from typing import Any
 
+from workers import forks
+
 INTERRUPTED_EXIT = 130
 """Exit code after Ctrl-C, as in shells, of every command but a service."""
+
+
+_is_program = False
+
+
+def is_program() -> bool:
+    """Tell whether this process was started as a program of ours, and so is ours to end."""
+    return _is_program
 
 
 def enter(*, services: Collection[str]) -> None:
@@ -20,15 +30,19 @@ def enter(*, services: Collection[str]) -> None:
 
     A signal that is ignored already stays ignored, as `nohup` expects it.
     """
+    global _is_program  # noqa: PLW0603
+    _is_program = True
     is_service = not {" ".join(sys.argv[1:2]), " ".join(sys.argv[1:3])}.isdisjoint(services)
     _handle(signal.SIGINT, _leave if is_service else _interrupt)
     if is_service:
         _handle(signal.SIGTERM, _leave)
-        _handle(signal.SIGHUP, signal.SIG_IGN)
+        _handle(signal.SIGHUP, _do_nothing)
 
 
 def _handle(number: signal.Signals, handler: Any) -> None:
-    if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+    before = signal.getsignal(number)
+    if before in (signal.SIG_DFL, signal.default_int_handler):
+        forks.handles(number, before)
         signal.signal(number, handler)
 
 
@@ -38,6 +52,10 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     os._exit(INTERRUPTED_EXIT)
+
+
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing. Programs that this process starts would inherit SIG_IGN."""
 
 
 def has_entered() -> None:

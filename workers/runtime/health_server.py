@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 from anyio import to_thread
 
+from workers.forks import keep_from_children
 from workers.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -135,19 +136,21 @@ def check_installed() -> None:
             import_module(name)
     except ImportError as error:
         raise ConfigurationError(
-            "health_port is set, and what serves it is not installed: pip install 'stream-reaper[web]'."
+            "health_port is set, and what serves it is not installed: run pip install '.[web]' in your clone."
         ) from error
 
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
+        listener = socket.create_server((host, port), family=family)
     except OSError as error:
         raise ConfigurationError(
             f"health_port {port} on {host} cannot be used: {error.strerror or error}. Set health_port "
             "(and health_host)."
         ) from error
+    keep_from_children(listener)
+    return listener
 
 
 class _ServerThread(threading.Thread):
@@ -172,6 +175,12 @@ class _ServerThread(threading.Thread):
 
     async def _serve(self) -> None:
         import uvicorn
+        from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+        class Unshared(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+            def connection_made(self, transport: asyncio.Transport) -> None:
+                keep_from_children(transport)
+                super().connection_made(transport)
 
         async with self._make_app() as app:
             config = uvicorn.Config(
@@ -181,6 +190,7 @@ class _ServerThread(threading.Thread):
                 access_log=False,
                 lifespan="off",
                 loop="asyncio",
+                http=Unshared,
                 limit_concurrency=MOST_REQUESTS,
                 ws="none",
                 server_header=False,

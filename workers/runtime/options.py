@@ -22,6 +22,7 @@ from workers.runtime.logs import CONSOLE, LOG_FORMATS
 from workers.runtime.printing import prepare_outputs, show, show_json
 from workers.runtime.settings import Settings
 from workers.runtime.settings_errors import bare_type, choices_of, plain
+from workers.runtime.user_code import plain_error
 
 USAGE_EXIT = 2
 """Exit code where a setting cannot work or Redis cannot be reached: somebody has to change something."""
@@ -202,18 +203,10 @@ def errors_as_sentences() -> Iterator[None]:
     except StreamReaperError as error:
         _give_up(error)
     except BaseExceptionGroup as group:
-        ours = group.subgroup(StreamReaperError)
+        ours = plain_error(group, StreamReaperError)
         if ours is None:
             raise
-        _give_up(_first(ours))
-
-
-def _first(group: BaseExceptionGroup[StreamReaperError]) -> StreamReaperError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, StreamReaperError)
-    return error
+        _give_up(ours)
 
 
 def tell_with_error(done: Mapping[str, Any]) -> None:

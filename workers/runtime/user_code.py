@@ -7,8 +7,11 @@ GeneratorExit or CancelledError may leak out of something that was awaited; and 
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
+ErrorT = TypeVar("ErrorT", bound=BaseException)
+MAX_TEXT = 2_000
+"""Characters of an error or a reason that are kept: it travels with the dead letter."""
 _MEMBERS: Any = vars(BaseExceptionGroup)["exceptions"]
 
 
@@ -42,6 +45,17 @@ def exits_in(error: BaseException) -> list[SystemExit | KeyboardInterrupt]:
     return found
 
 
+def plain_error(group: BaseExceptionGroup[BaseException], kind: type[ErrorT]) -> ErrorT | None:
+    """Return the first error of ``kind`` in a task group's group, or None."""
+    found = group.subgroup(kind)
+    while found is not None:
+        first = found.exceptions[0]
+        if not isinstance(first, BaseExceptionGroup):
+            return first
+        found = first
+    return None
+
+
 def log_failure(logger: logging.Logger, level: int, error: BaseException, message: str, *words: object) -> None:
     """Log what a user's function raised. Raises nothing: no job and no worker may fail because it cannot be told.
 
@@ -51,3 +65,22 @@ def log_failure(logger: logging.Logger, level: int, error: BaseException, messag
         with suppress(Exception):
             logger.log(level, message, *words, exc_info=told)
             return
+
+
+def describe(error: BaseException) -> str:
+    """Return ``Type: message``, also where the message cannot be had."""
+    try:
+        message = str(error)
+    except BaseException as unreadable:  # a user's exception class may do anything
+        if exits_in(unreadable):
+            raise
+        message = "(its message could not be read)"
+    name = type(error).__name__
+    return clipped(f"{name}: {message}" if message else name)
+
+
+def clipped(text: object) -> str:
+    """Return at most `MAX_TEXT` characters of a text, as UTF-8 can have them."""
+    # Exceptions about file names hold lone surrogates, which no UTF-8 text can.
+    clean = str(text).encode("utf-8", "backslashreplace").decode()
+    return clean if len(clean) <= MAX_TEXT else clean[: MAX_TEXT - 1] + "…"

@@ -11,7 +11,8 @@ from reaper.pipeline.analysis.integrity import duplicates, refused_writes, secon
 from reaper.pipeline.analysis.quantiles import quantiles
 from reaper.pipeline.analysis.recovery import recoveries, recovery_tally
 from reaper.pipeline.compare.play import Played
-from reaper.pipeline.lake.ingest import Run, ingest
+from reaper.pipeline.lake.ingest import ingest
+from reaper.pipeline.lake.supervisor import Run
 from reaper.pipeline.lake.tables import existing_lake, lake_at, read_events
 from reaper.pipeline.settings import PipelineSettings
 

@@ -1,67 +1,51 @@
-"""One table of a lake: a Delta table, partitioned by day, whose files Spark has written and deltalake commits.
+"""One table of a lake: a Delta table, partitioned by day. Spark's tasks write its files, deltalake commits them.
 
-Runs where the query runs, so beside the standard library it needs deltalake, pyarrow, pyspark, and modules of this
-package that keep the same rule.
+It runs where the query runs, so beside the standard library it needs deltalake, pyarrow and pyspark there.
 
-A commit says which batch of which checkpoint it holds and in which ingester's name, both as *application
-transactions*. Two commits that name the same one conflict where neither had seen the other. So a batch comes in once,
-however often it is tried, and what an ingester had in its hands when another one took over fails by itself.
+A commit names the batch and the ingester, both as *application transactions*. Two commits that name the same one
+conflict where neither had seen the other. So a batch is added once, however often it is tried, and an ingester that was
+replaced cannot commit.
 """
 
 import json
-import os
-import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import wraps
 from pathlib import Path
 from time import time
-from typing import ParamSpec, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, RemoveAction
-from pyarrow import dataset
-from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem, copy_files
+from deltalake.transaction import AddAction
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from reaper.pipeline.lake.files import PARTITION, ROWS_TOGETHER, parquet_writer
-from reaper.pipeline.lake.layout import flush
+from reaper.pipeline.lake.files import PARTITION, partition_values
+from reaper.pipeline.lake.store import filesystem, flush, is_address
 
 FENCE = "ingester"
 """Application transaction whose version is the number of the ingester that may commit."""
-UPKEEP = "upkeep"
-"""The same of whoever rewrites files: of two who had seen the same ones, the later one fails. (deltalake's own
-compaction lets both pass, as of 1.6.6, and every row is there twice.)"""
 FILES_KEPT_HOURS = 1
-"""How long a file stays that no longer counts: for those who are reading it."""
+"""How long a file stays after it left the table: for readers that have begun."""
 _CONFIGURATION = {
     "delta.deletedFileRetentionDuration": f"interval {FILES_KEPT_HOURS} hours",
     "delta.logRetentionDuration": f"interval {FILES_KEPT_HOURS} hours",
 }
 _TRIES = 5
 """Attempts at a commit of ours while compaction commits, too."""
-
-
-ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-"""Variables that say where an object store is; the first that is set counts, for deltalake as well."""
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class JoinError(Exception):
-    """Files are not what their table says of them."""
-
-
 class ReplacedError(Exception):
     """Another ingester has taken over the lake."""
+
+
+class MissingFileError(OSError):
+    """A file that a task has written is not in the lake."""
 
 
 def _panics_are_errors(method: Callable[P, R]) -> Callable[P, R]:
@@ -84,14 +68,13 @@ def _panics_are_errors(method: Callable[P, R]) -> Callable[P, R]:
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """A file that counts."""
+    """A file of a table."""
 
     path: str
-    """Below the table's folder."""
+    """Relative to the table."""
     date: date
     bytes: int
     rows: int
-    modified_ms: int
 
 
 class LakeTable:
@@ -111,27 +94,22 @@ class LakeTable:
     @classmethod
     @_panics_are_errors
     def create(cls, address: str, schema: StructType) -> "LakeTable":
-        """Make an empty table, or open the one there is, with the columns that it lacks."""
+        """Make an empty table, or open the one there is and add the columns that it lacks."""
         wanted = arrow_schema(schema)
         if not cls.is_at(address):
             DeltaTable.create(address, wanted, mode="ignore", partition_by=[PARTITION], configuration=_CONFIGURATION)
         table = cls(address)
-        table._add_columns(wanted)
-        return table
-
-    def _add_columns(self, wanted: pa.Schema) -> None:
-        known = {field.name for field in self._delta.schema().fields}
+        known = {field.name for field in table._delta.schema().fields}
         if missing := [field for field in wanted if field.name not in known]:
-            self._delta.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
-            self._delta.update_incremental()
-
-    # --- what is in it ----------------------------------------------------------------------------------------
+            table._delta.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
+            table._delta.update_incremental()
+        return table
 
     @_panics_are_errors
     def files(self) -> list[LakeFile]:
-        """Return the files that count."""
+        """Return the files of the table."""
         told = pa.table(self._delta.get_add_actions(flatten=True))
-        names = ("path", f"partition.{PARTITION}", "size_bytes", "num_records", "modification_time")
+        names = ("path", f"partition.{PARTITION}", "size_bytes", "num_records")
         return [LakeFile(*facts) for facts in zip(*(told.column(name).to_pylist() for name in names), strict=True)]
 
     def batch_of(self, checkpoint: str) -> int | None:
@@ -142,7 +120,7 @@ class LakeTable:
         """Return the number of the ingester that may commit, 0 before the first one."""
         return self._delta.transaction_version(FENCE) or 0
 
-    # --- what ingestion does ------------------------------------------------------------------------------------
+    # --- ingestion ------------------------------------------------------------------------------------------------
 
     def install_fence(self, fence: int) -> None:
         """Let ingester ``fence`` commit, and no other. Raises ReplacedError where another one came first."""
@@ -151,17 +129,18 @@ class LakeTable:
         except CommitFailedError as error:
             raise ReplacedError("another ingester has taken over this lake at this moment") from error
 
-    def publish(self, staged: Iterable[Path], *, checkpoint: str, batch: int, fence: int) -> None:
-        """Add the staged files as ``batch`` of ``checkpoint``, whole or not at all. Raises ReplacedError.
+    def publish(self, written: Iterable[Mapping[str, Any]], *, checkpoint: str, batch: int, fence: int) -> None:
+        """Add files (rows of `reaper.pipeline.lake.files.WRITTEN`) as ``batch`` of ``checkpoint``, all or none of them.
 
-        A batch that is there already was published by an attempt that ended before Spark noted it: it is the same.
+        Does nothing where the batch is there already: an earlier attempt ended before Spark took note of it.
+        Raises ReplacedError, MissingFileError, DeltaError.
         """
         self._check_fence(fence)
         if self._holds(checkpoint, batch):
             return
-        added = [self._place(file) for file in staged]
-        if not added:
-            return
+        files = list(written)
+        self._check_presence(files)
+        added = [_action(file["path"], file["bytes"], file["rows"]) for file in files]
         try:
             self._commit(added, Transaction(checkpoint, batch), Transaction(FENCE, fence))
         except CommitFailedError:
@@ -178,101 +157,70 @@ class LakeTable:
         if self.fence() != fence:
             raise ReplacedError("another ingester has taken over this lake")
 
-    def adopt(self, files: Iterable[Path], *, checkpoint: str, batch: int) -> None:
-        """Count ``files``, which lie in the table's folder already, as all batches up to ``batch``."""
-        self._commit([_add(Path(self.address), file) for file in files], Transaction(checkpoint, batch))
-
-    def _place(self, file: Path) -> AddAction:
-        """Bring a file from its day's folder to where the table has its own; it counts for nobody yet."""
-        day = file.parent.name
-        name = f"{day}/{uuid.uuid4().hex}.parquet"
-        rows, size = pq.read_metadata(file).num_rows, file.stat().st_size
-        if is_address(self.address):
-            copy_files(str(file), name, LocalFileSystem(), filesystem(self.address))
-        else:
-            target = Path(self.address, name)
-            target.parent.mkdir(exist_ok=True)
-            os.utime(file)  # from now on a clean-up may find it, and spares what is young
-            flush(file)
-            file.rename(target)
-            flush(target.parent)
-        return _action(name, size, rows, day)
+    def _check_presence(self, files: Sequence[Mapping[str, Any]]) -> None:
+        """Look for files that tasks have written: a folder with the lake's path may not be shared by all machines."""
+        found = filesystem(self.address).get_file_info([file["path"] for file in files])
+        for file, info in zip(files, found, strict=True):
+            if info.size != file["bytes"]:
+                raise MissingFileError(
+                    f"{self.address}/{file['path']} was written by a task and is not there: every machine of Spark "
+                    "has to see the lake under the same path"
+                )
 
     @_panics_are_errors
-    def _commit(self, actions: Sequence[AddAction | RemoveAction], *transactions: Transaction) -> None:
+    def _commit(self, actions: Sequence[AddAction], *transactions: Transaction) -> None:
         before = self._delta.version()
         properties = CommitProperties(app_transactions=list(transactions), max_commit_retries=_TRIES)
         self._delta.create_write_transaction(
             list(actions), "append", self._delta.schema(), partition_by=[PARTITION], commit_properties=properties
         )
         self._delta.update_incremental()
-        if not is_address(self.address):
-            self._flush_log(before)
+        self._flush_log(before)
 
     def _flush_log(self, since: int) -> None:
-        """Put our commit on the disk, and what others have committed beside it."""
+        """Put the commits after version ``since`` on the disk."""
+        if is_address(self.address):
+            return
         log = Path(self.address, "_delta_log")
         for version in range(since + 1, self._delta.version() + 1):
             flush(log / f"{version:020}.json")
         flush(log)
 
-    # --- what maintenance does ------------------------------------------------------------------------------------
+    # --- maintenance: only one process may rewrite a table at a time ------------------------------------------------
 
-    def join(self, files: Sequence[LakeFile]) -> None:
-        """Put one file of the same rows into the place of ``files`` of one day.
+    @_panics_are_errors
+    def compact(self, target_bytes: int) -> None:
+        """Join the small files of each day up to about ``target_bytes``. Raises DeltaError.
 
-        Raises CommitFailedError where somebody else has rewritten files since they were chosen, and JoinError.
+        Two compactions at once double every row: deltalake lets both commit. Hold the lock of the lake's state.
         """
-        # A commit fails by itself of what others have committed since the handle's last look. But each commit of ours
-        # ends with such a look, which takes in what came in between.
-        if not {file.path for file in files} <= {file.path for file in self.files()}:
-            raise CommitFailedError("somebody else has rewritten these files")
-        day = f"{PARTITION}={files[0].date}"
-        name = f"{day}/{uuid.uuid4().hex}.parquet"
-        size, rows = self._rewrite([file.path for file in files], name)
-        if rows != sum(file.rows for file in files):
-            raise JoinError(f"{len(files)} files of {self.address} have other rows than their table says: left alone")
-        gone = [RemoveAction(file.path, False, _now_ms(), file.bytes, _values(day)) for file in files]
-        self._commit([*gone, _action(name, size, rows, day, data_change=False)], self._as_upkeep())
-
-    def _rewrite(self, files: Sequence[str], name: str) -> tuple[int, int]:
-        """Write the rows of ``files``, one file after the other, into ``name``. Returns its bytes and rows."""
-        store = filesystem(self.address)
-        whole = pa.schema(self._delta.schema().to_arrow())
-        schema = whole.remove(whole.get_field_index(PARTITION))
-        rows, waiting = 0, 0
-        held: list[pa.RecordBatch] = []
-        with parquet_writer(name, schema, store) as writer:
-            for batch in dataset.dataset(list(files), schema, "parquet", store).to_batches():
-                held.append(batch)
-                rows, waiting = rows + batch.num_rows, waiting + batch.num_rows
-                if waiting >= ROWS_TOGETHER:
-                    writer.write_table(pa.Table.from_batches(held, schema))
-                    held, waiting = [], 0
-            writer.write_table(pa.Table.from_batches(held, schema))
+        before, version = {file.path for file in self.files()}, self._delta.version()
+        self._delta.optimize.compact(
+            target_size=target_bytes, writer_properties=WriterProperties(compression="ZSTD"), max_concurrent_tasks=1
+        )
+        self._delta.update_incremental()
         if not is_address(self.address):
-            flush(Path(self.address, name))
-        return store.get_file_info(name).size, rows
+            for file in self.files():
+                if file.path not in before:
+                    flush(Path(self.address, file.path))
+            self._flush_log(version)
 
+    @_panics_are_errors
     def drop_before(self, oldest: date) -> list[LakeFile]:
-        """Drop the days before ``oldest``; return the files that counted. Raises CommitFailedError as `join` does."""
-        dropped = [file for file in self.files() if file.date < oldest]
+        """Drop the days before ``oldest``; return their files. Raises DeltaError. Hold the lock of the lake's state."""
+        dropped, version = [file for file in self.files() if file.date < oldest], self._delta.version()
         if dropped:
-            gone = [
-                RemoveAction(file.path, True, _now_ms(), file.bytes, _values(f"{PARTITION}={file.date}"))
-                for file in dropped
-            ]
-            self._commit(gone, self._as_upkeep())
+            self._delta.delete(f"{PARTITION} < DATE '{oldest}'")
+            self._delta.update_incremental()
+            self._flush_log(version)
         return dropped
-
-    def _as_upkeep(self) -> Transaction:
-        return Transaction(UPKEEP, 1 + (self._delta.transaction_version(UPKEEP) or 0))
 
     @_panics_are_errors
     def clean(self, *, thoroughly: bool = False) -> int:
-        """Remove files and log entries that nobody needs any more; return how many files.
+        """Remove files and log entries that no reader needs any more; return how many files.
 
-        ``thoroughly`` looks for files, too, that were never counted: a kill has left them.
+        ``thoroughly`` also removes files that no commit has ever named: a kill leaves them. Call it so only while no
+        batch is being written, because the files of one are not yet named either.
         """
         self._delta.update_incremental()
         removed = self._delta.vacuum(dry_run=False, full=thoroughly)
@@ -286,37 +234,5 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def is_address(where: str) -> bool:
-    """Tell whether ``where`` is an address rather than a folder."""
-    return "://" in where
-
-
-def filesystem(address: str) -> FileSystem:
-    """Return what reads and writes files below ``address``, by the variables that deltalake reads, too."""
-    if not is_address(address):
-        return SubTreeFileSystem(address, LocalFileSystem())
-    bucket = urlsplit(address)
-    endpoint = urlsplit(next((os.environ[name] for name in ENDPOINTS if name in os.environ), ""))
-    store = S3FileSystem(
-        endpoint_override=endpoint.netloc or None,
-        scheme=endpoint.scheme or None,
-        region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
-    )
-    return SubTreeFileSystem(bucket.netloc + bucket.path, store)
-
-
-def _add(table: Path, file: Path) -> AddAction:
-    metadata = pq.read_metadata(file)
-    return _action(str(file.relative_to(table)), file.stat().st_size, metadata.num_rows, file.parent.name)
-
-
-def _action(path: str, size: int, rows: int, day: str, *, data_change: bool = True) -> AddAction:
-    return AddAction(path, size, _values(day), _now_ms(), data_change, json.dumps({"numRecords": rows}))
-
-
-def _values(day: str) -> dict[str, str | None]:
-    return {PARTITION: day.removeprefix(f"{PARTITION}=")}
-
-
-def _now_ms() -> int:
-    return int(time() * 1000)
+def _action(path: str, size: int, rows: int) -> AddAction:
+    return AddAction(path, size, partition_values(path), int(time() * 1000), True, json.dumps({"numRecords": rows}))

@@ -1,11 +1,11 @@
-"""Parquet files of the lake: how they are written, and how Spark's tasks write a batch's rows, a file for each day.
+"""Writes the rows of a task into Parquet files of the lake: one file for each table and day.
 
-Tasks run in Spark's Python, so beside the standard library only pyarrow, pyspark, and modules of this package that keep
-the same rule may be imported.
+It runs in Spark's Python, where only the standard library, pyarrow and pyspark may be imported.
 """
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -15,114 +15,127 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from reaper.pipeline.lake.events import TableRows, read_entries
+from reaper.pipeline.lake.parse import TableRows
+from reaper.pipeline.lake.store import filesystem, flush, is_address
 
 PARTITION = "date"
 ROWS_TOGETHER = 250_000
-"""Rows that are held in memory while files are written: a row group."""
+"""Rows of a row group: so many are held in memory while files are written."""
 BYTES_TOGETHER = 128_000_000
-"""How much is held at most, where rows are large."""
+"""The same for large rows."""
 MOST_OPEN = 64
-"""Days whose files stay open for what comes: systems allow a process some thousand files. A stream may hold years."""
-_EACH_ITS_OWN = {"id", "at", "job", "entry", "enqueued_ms", "delivered_ms", "due_ms", "new_entry", "dead_letter"}
-"""Columns whose values hardly ever return: a dictionary of them would hold them all, and be thrown away."""
+"""Days whose files stay open. A system allows a process some thousand files, and a stream may hold years."""
+_DISTINCT = {
+    "id", "at", "job", "entry", "enqueued_ms", "ready_ms", "delivered_ms", "begun_ms", "due_ms", "new_entry",
+    "dead_letter",
+}  # fmt: skip
+"""Columns whose values hardly ever repeat: a dictionary of them would only cost memory."""
 
-WRITTEN = "table string, file string, rows bigint"
-"""What a task says: how many rows of which table it has written into which file."""
-
-
-def parquet_writer(where: Any, schema: pa.Schema, filesystem: Any = None) -> pq.ParquetWriter:
-    """Open a file of a table."""
-    repeated = [name for name in schema.names if name not in _EACH_ITS_OWN]
-    return pq.ParquetWriter(where, schema, filesystem=filesystem, compression="zstd", use_dictionary=repeated)
+WRITTEN = "table string, path string, rows bigint, bytes bigint"
+"""The report of a task on each of its files; ``path`` is relative to the table."""
 
 
 @dataclass(slots=True)
-class _Day:
-    """The file of one day, and rows that wait to be written."""
+class _File:
+    """The file of one table and day, and rows that wait to be written."""
 
-    path: Path
-    rows: int = 0
+    root: str
+    """The table's."""
+    path: str
     waiting: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
     writer: pq.ParquetWriter | None = None
 
     def write(self) -> None:
-        """Write what waits."""
+        """Write the rows that wait."""
         if not self.waiting:
             return
         rows = pa.Table.from_batches(self.waiting).drop_columns([PARTITION])
         if self.writer is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.writer = parquet_writer(self.path, rows.schema)
+            repeated = [name for name in rows.schema.names if name not in _DISTINCT]
+            if not is_address(self.root):
+                Path(self.root, self.path).parent.mkdir(parents=True, exist_ok=True)
+            self.writer = pq.ParquetWriter(
+                self.path, rows.schema, filesystem=filesystem(self.root), compression="zstd", use_dictionary=repeated
+            )
         self.writer.write_table(rows)
         self.rows += rows.num_rows
         self.waiting = []
 
-    def close(self) -> None:
-        """End the file."""
+    def close(self) -> int:
+        """End the file, and put it on the disk. Returns its size in bytes."""
         if self.writer is not None:
             self.writer.close()
-            self.writer = None
+            if not is_address(self.root):
+                for path in (file := Path(self.root, self.path), file.parent, file.parent.parent):
+                    flush(path)
+        return int(filesystem(self.root).get_file_info(self.path).size)
+
+    def remove(self) -> None:
+        """Remove what is there of a file that a task could not finish."""
+        with suppress(Exception):
+            if self.writer is not None:
+                self.writer.close()
+        with suppress(OSError):
+            filesystem(self.root).delete_file(self.path)
 
 
-_Days = dict[tuple[str, date], _Day]
-"""By table and day."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FileWriter:
-    """What a task runs: writes the rows of its entries into ``folder``, and says so.
+    """Writes files below ``root``. They become part of the lake when a commit names them.
 
-    A file counts where it is told of. Whoever writes a task's rows a second time writes other files.
+    A task that is repeated writes other files.
     """
 
-    folder: Path
+    root: str
+    _open: dict[tuple[str, date], _File] = field(default_factory=dict)
+    _closed: list[tuple[str, str, int, int]] = field(default_factory=list)
 
-    def write(self, entries: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-        """Write the rows of all entries; return what there is to say, as `WRITTEN`."""
-        days: _Days = {}
-        ended: list[tuple[str, _Day]] = []
+    def write(self, parts: Iterable[TableRows]) -> pa.RecordBatch:
+        """Write all rows; return the report as `WRITTEN`. Removes the files where it fails."""
         try:
-            self._write(read_entries(entries), days, ended)
-        finally:
-            for day in days.values():
-                day.close()
-        ended += ((table, day) for (table, _), day in days.items())
-        told = [(table, str(day.path), day.rows) for table, day in ended]
-        columns = zip(*told, strict=True) if told else ((), (), ())
-        types = (pa.string(), pa.string(), pa.int64())
-        arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, ["table", "file", "rows"])
+            self._write(parts)
+        except BaseException:
+            for file in self._open.values():
+                file.remove()
+            raise
+        kinds = [("table", pa.string()), ("path", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())]
+        names = [name for name, _ in kinds]
+        return pa.RecordBatch.from_pylist(
+            [dict(zip(names, told, strict=True)) for told in self._closed], schema=pa.schema(kinds)
+        )
 
-    def _write(self, parts: Iterable[TableRows], days: _Days, ended: list[tuple[str, _Day]]) -> None:
+    def _write(self, parts: Iterable[TableRows]) -> None:
         rows, size = 0, 0
         for table, batch in parts:
-            for day, part in _by_day(batch):
-                key = table, day
-                if key not in days:
-                    days[key] = _Day(self.folder / table / f"{PARTITION}={day}" / f"{uuid.uuid4().hex}.parquet")
-                days[key].waiting.append(part)
+            dates = batch.column(PARTITION)
+            days = pc.unique(dates)
+            for day in days:
+                part = batch if len(days) == 1 else batch.filter(pc.equal(dates, day))
+                self._file(table, day.as_py()).waiting.append(part)
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if rows >= ROWS_TOGETHER or size >= BYTES_TOGETHER:
-                _write_out(days, ended)
+                if len(self._open) > MOST_OPEN:
+                    self._close()  # later rows of these days get another file
+                for file in self._open.values():
+                    file.write()
                 rows, size = 0, 0
-        _write_out(days, ended)
+        self._close()
+
+    def _file(self, table: str, day: date) -> _File:
+        if (table, day) not in self._open:
+            path = f"{PARTITION}={day}/{uuid.uuid4().hex}.parquet"
+            self._open[table, day] = _File(f"{self.root}/{table}", path)
+        return self._open[table, day]
+
+    def _close(self) -> None:
+        for (table, day), file in list(self._open.items()):
+            file.write()
+            size = file.close()
+            self._closed.append((table, file.path, file.rows, size))
+            del self._open[table, day]
 
 
-def _write_out(days: _Days, ended: list[tuple[str, _Day]]) -> None:
-    """Write what waits. Where there are more days than may be open each file ends here, and later rows get another."""
-    many = len(days) > MOST_OPEN
-    for each in days.values():
-        each.write()
-        if many:
-            each.close()
-    if many:
-        ended += ((table, day) for (table, _), day in days.items())
-        days.clear()
-
-
-def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
-    dates = batch.column(PARTITION)
-    days = pc.unique(dates)
-    for day in days:
-        yield day.as_py(), batch if len(days) == 1 else batch.filter(pc.equal(dates, day))
+def partition_values(path: str) -> dict[str, Any]:
+    """Return the day that a file's path names, as Delta writes it down."""
+    return {PARTITION: path.partition("/")[0].removeprefix(f"{PARTITION}=")}

@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from pyspark.storagelevel import StorageLevel
 
-from reaper.pipeline.lake.delta import LakeFile, arrow_schema, filesystem
+from reaper.pipeline.lake.delta import LakeFile, arrow_schema
 from reaper.pipeline.lake.files import PARTITION
+from reaper.pipeline.lake.store import filesystem
 
 
 @dataclass(frozen=True, slots=True)

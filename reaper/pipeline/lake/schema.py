@@ -59,23 +59,11 @@ DATA_COLUMNS: dict[str, DataType] = {
 }
 """Keys of a lifecycle event's ``data`` that have a column of their own; the rest goes to ``extra``."""
 
-ROW_COLUMNS = (
-    "entry", "job", "type", "delivery", "generation", "enqueued_ms", "ready_ms", "delivered_ms", "begun_ms", "run_ms",
-    "idle_ms", "new_entry",
-)  # fmt: skip
-"""Facts that an entry of the journal that tells of many jobs has a value of for each of them; ``entry`` always."""
-MOST_ROWS = 1_000
-"""Jobs that such an entry may tell of."""
-
-EACH = "each_"
-"""Begin of the names of what an entry says of each of its jobs: a list, or null."""
-AMONG = "among"
-"""Name of the places of the jobs that an entry is about; null where it is about all."""
 MOST_INT = 2**31 - 1
 """What an int holds at most: larger counts are cut to it. A FATAL ``XNACK`` makes 2^53 of a delivery count."""
 
 EVENTS = _table({**_ORIGIN, "event": _STRING}, {"job": _STRING, **DATA_COLUMNS, "extra": _STRING, "row": _INT})
-"""``row``: which one it was, from 0, of those that its entry tells of; null where it has an entry of its own."""
+"""``row``: its place, from 0, among the events of its entry; null where the entry holds one event alone."""
 
 DEAD_LETTERS = _table(
     _ORIGIN,

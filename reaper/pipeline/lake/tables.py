@@ -10,17 +10,16 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from reaper.pipeline.lake.delta import ENDPOINTS, LakeTable, is_address
-from reaper.pipeline.lake.layout import Layout, spark_path
+from reaper.pipeline.lake.delta import LakeTable, ReplacedError
+from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.reading import read_store
 from reaper.pipeline.lake.schema import TABLES
+from reaper.pipeline.lake.store import ENDPOINTS, is_address, spark_path
 from reaper.pipeline.spark.shipping import ship_by_value
 from workers.protocol.errors import ConfigurationError
 
 OBJECT_STORES = ("s3", "s3a")
 _MISREAD = "%\\"
-MIGRATED = "migrated-"
-"""Begin of the names of folders, in staging, that will be a table."""
 
 
 class NoLakeError(ConfigurationError):
@@ -89,11 +88,11 @@ def _resolved(folder: Path, setting: str) -> Path:
 
 
 def with_state(layout: Layout) -> Layout:
-    """Return ``layout`` where it is known where its state is. Raises ConfigurationError."""
+    """Return ``layout`` if the folder of its state is given. Raises ConfigurationError."""
     if layout.state == Path():
         raise ConfigurationError(
-            f"the lake {layout.root} is in an object store: give a folder for Spark's checkpoint and for what is being "
-            "written as state (--state FOLDER). It belongs to the lake; every process of Spark has to see it."
+            f"the lake {layout.root} is in an object store, and the folder of its state is not given: set --state to a "
+            "folder that belongs to this lake. It holds Spark's checkpoint."
         )
     return layout
 
@@ -101,41 +100,42 @@ def with_state(layout: Layout) -> Layout:
 def existing_lake(path: str | Path, state: str | Path = "") -> Layout:
     """Return the layout of the lake at ``path``. Raises NoLakeError where there is none."""
     layout = lake_at(path, state)
-    check_generation(layout)
     if not all(LakeTable.is_at(layout.table(name)) for name in TABLES):
         raise NoLakeError(f"there is no lake at {layout.root}: `reaper pipeline ingest` makes one.")
     return layout
 
 
-def check_generation(layout: Layout) -> None:
-    """Refuse a lake whose tables are plain folders of an earlier version, all or some. Raises ConfigurationError."""
-    if is_address(layout.root):
-        return
-    half_done = any(layout.staging.glob(f"{MIGRATED}*"))
-    if half_done or any(Path(layout.table(name)).is_symlink() for name in TABLES):
-        raise ConfigurationError(
-            f"the lake {layout.root} was made by an earlier version, whose tables were plain folders: "
-            f"`reaper pipeline migrate --lake {layout.root}` makes Delta tables of them, in place, and copies nothing."
-        )
-
-
 def create_tables(layout: Layout) -> None:
-    """Make an empty lake, or add the columns that are new to one that is there. Raises ConfigurationError."""
-    check_generation(layout)
+    """Make an empty lake, or add the columns that are new to one that is there."""
     layout.create()
     for name, schema in TABLES.items():
         LakeTable.create(layout.table(name), schema)
 
 
 @contextmanager
-def only_ingester(layout: Layout) -> Iterator[None]:
-    """Be the one ingester of the lake during the block. Raises LakeBusyError."""
+def only_writer(layout: Layout) -> Iterator[None]:
+    """Be the one process that writes the lake during the block: ingester or maintenance. Raises LakeBusyError."""
     with ExitStack() as held:
         try:
-            held.enter_context(layout.sole_ingester())
+            held.enter_context(layout.lock())
         except BlockingIOError as error:
-            raise LakeBusyError(f"another ingester is at work on the lake {layout.root}: a lake has one.") from error
+            raise LakeBusyError(
+                f"the lake {layout.root} is in use: another process ingests into it or maintains it. An ingester "
+                "compacts and drops old days by itself; stop it to do so by hand."
+            ) from error
         yield
+
+
+def install_fence(layout: Layout) -> int:
+    """Take over the lake from earlier ingesters; return our number. Raises LakeBusyError."""
+    tables = [LakeTable(layout.table(name)) for name in TABLES]
+    fence = 1 + max(table.fence() for table in tables)
+    try:
+        for table in tables:
+            table.install_fence(fence)
+    except ReplacedError as error:
+        raise LakeBusyError(f"{error} ({layout.root}): a lake has one ingester.") from error
+    return fence
 
 
 def read_events(spark: SparkSession, path: str | Path) -> DataFrame:

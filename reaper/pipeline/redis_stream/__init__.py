@@ -1,14 +1,10 @@
-"""``redis-stream``: Redis streams as a source and a sink of Spark, in batches and streaming. Useful by itself.
+"""``redis-stream``: Redis streams as a source of Spark, in batches and streaming.
 
-``register(spark)`` makes it known; ``docs/redis-stream.md`` lists the options. It needs nothing but PySpark, redis-py
-and pyarrow, and how an address is read (`workers.protocol.address`, `nodes` and `slots`, which need nothing): Spark
-ships them by value, so that executors and Spark Connect servers need not have them.
+``register(spark)`` makes it known; ``docs/redis-stream.md`` lists the options. It reads with ``XRANGE``, so nothing on
+the server changes. Spark ships these modules by value: its other processes need PySpark, redis-py and pyarrow.
 
-It reads with ``XRANGE`` and nothing else; nothing on the server changes. Each module imports only those before it:
-`errors`, `shipping` (how all of this gets to Spark's Pythons), `bounds` (where to begin and to end), `options`,
-`positions` (IDs, and what was lost behind one), `connecting`, `link` (a connection that outlives outages), `cluster`
-(the same to many nodes), `ranges` (what a task reads), `columns` (entries as Arrow), `writing`, `source` (what Spark
-calls).
+Each module imports only the ones before it: `errors`, `options` and `positions` (IDs, and losses; pure), `client` (a
+client of redis-py that outlives outages), `ranges` (the part of one task), `source` (the interface of Spark).
 """
 
 from reaper.pipeline.redis_stream.errors import NAME, DataLossError, RedisStreamError, UnreachableError

@@ -1,4 +1,4 @@
-"""What a user of ``redis-stream`` is told, and in whose name."""
+"""Errors of ``redis-stream``, and its logger."""
 
 import logging
 
@@ -7,12 +7,12 @@ LOG = logging.getLogger(NAME)
 
 
 class RedisStreamError(Exception):
-    """What a user can do something about: an option, a schema, a stream. The message is a sentence."""
+    """Reading cannot go on: an option, the address or a stream has to be changed first. The message is a sentence."""
 
 
 class DataLossError(RedisStreamError):
-    """Entries that were never read are gone."""
+    """Entries are gone that were never read."""
 
 
 class UnreachableError(RedisStreamError):
-    """No contact with Redis for longer than ``retrySeconds``."""
+    """Redis was out of reach for longer than ``retrySeconds``."""

@@ -6,7 +6,7 @@ from workers.protocol.errors import ConfigurationError, StreamReaperError
 def missing_matplotlib() -> ConfigurationError:
     """Return the sentence for those who have no matplotlib."""
     return ConfigurationError(
-        "the report draws charts with matplotlib, which is not installed: pip install 'stream-reaper[report]'."
+        "the report draws charts with matplotlib, which is not installed: run pip install '.[report]' in your clone."
     )
 
 

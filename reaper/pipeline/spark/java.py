@@ -1,9 +1,8 @@
 """Finds a Java that can run Spark: ``JAVA_HOME``, then ``java`` on the PATH, then the one of the extra ``jre``.
 
-Spark's launcher always asks for the module ``jdk.incubator.vector``. The slim runtime of the extra lacks it, and Java
-does not start without a module that it is told to add; where it has it, it prints a warning at each start. So Java is
-started through a *shim*: a Java home whose ``bin/java`` drops that one argument. It costs nothing but Spark ML's vector
-instructions, which we do not use. (It drops a second one that makes the newest Java print a warning.)
+Spark's launcher always asks for the module ``jdk.incubator.vector``. A runtime without it, such as the slim one of the
+extra, does not start; one with it prints a warning at each start. So Java is started through a *shim*: a Java home
+whose ``bin/java`` drops that argument. Only Spark ML's vector instructions need it, which we do not use.
 """
 
 import hashlib
@@ -21,16 +20,9 @@ from workers.protocol.errors import ConfigurationError
 
 OLDEST_JAVA = 17
 _ASK_TIMEOUT_S = 20
-_VECTOR_MODULE = "jdk.incubator.vector"
-_VECTOR = f"--add-modules={_VECTOR_MODULE}"
-
-_GONE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
-"""Java 24 has removed the package, and says so at each start."""
-_GONE_SINCE = 24
-
 _SHIM = """\
 #!/bin/sh
-# Starts Java without options of Spark's launcher that this runtime cannot follow, and Spark does not need.
+# Starts Java without options of Spark's launcher that some runtimes reject or warn of, and Spark does not need.
 for argument do
   shift
   case "$argument" in
@@ -40,6 +32,9 @@ for argument do
 done
 exec {java} "$@"
 """
+_VECTOR = "--add-modules=jdk.incubator.vector"
+_GONE, _GONE_SINCE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED", 24
+"""A package that newer versions do not have, and warn of."""
 
 
 class JavaMissingError(ConfigurationError):
@@ -48,13 +43,11 @@ class JavaMissingError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """One Java runtime, as its ``release`` file describes it."""
+    """One Java runtime."""
 
     home: Path
     version: int | None
     """Major version; None where the runtime does not say."""
-    lacks_vectors: bool = False
-    """It says which modules it has, and the one that Spark's launcher asks for is none of them."""
 
     @property
     def executable(self) -> Path:
@@ -63,29 +56,26 @@ class Java:
 
 
 def java_home() -> Path:
-    """Return the Java home that Spark is to be started with. Raises JavaMissingError."""
+    """Return the Java home to start Spark with. Raises JavaMissingError."""
     java = find_java()
     if java.home.parent == cache_folder():  # a shim already: an earlier session has set JAVA_HOME, here or in a parent
         return java.home
     shim = write_shim(java)
-    if os.access(shim / "bin" / "java", os.X_OK):
-        return shim
-    if java.lacks_vectors:
+    if not os.access(shim / "bin" / "java", os.X_OK):
         raise JavaMissingError(
-            f"{java.home} starts Spark only through a script in {shim}, and nothing may be run from there (noexec): "
-            "set XDG_CACHE_HOME to a folder that allows it, mount that one with exec (docker: --tmpfs /tmp:exec), "
-            "or set JAVA_HOME to a whole Java."
+            f"Spark cannot be started: no program may be run from {shim} (noexec). Set XDG_CACHE_HOME to a folder that "
+            "allows it, or mount this one with exec (docker: --tmpfs /tmp:exec)."
         )
-    return java.home
+    return shim
 
 
 def find_java() -> Java:
-    """Return the first Java at hand. Raises JavaMissingError where there is none, or one that is too old."""
+    """Return the first Java there is. Raises JavaMissingError where there is none, or one that is too old."""
     java = _from_java_home() or _from_path() or _from_extra()
     if java is None:
         raise JavaMissingError(
             "Spark needs Java 17 or newer, and there is none: install one and set JAVA_HOME, "
-            "or install the extra that brings it: pip install 'stream-reaper[jre]'."
+            "or install the extra that brings it: run pip install '.[jre]' in your clone."
         )
     if java.version is not None and java.version < OLDEST_JAVA:
         raise JavaMissingError(
@@ -106,17 +96,12 @@ def _from_java_home() -> Java | None:
 
 
 def _from_path() -> Java | None:
+    """Have the ``java`` on the PATH say where its runtime is: it may be a version manager's script, or a stub."""
     found = shutil.which("java")
     if not found:
         return None
-    java = describe(Path(found).resolve().parents[1])
-    return java if java.version else _ask(found)
-
-
-def _ask(program: str) -> Java | None:
-    """Have ``program`` say where its runtime lies: it may be a version manager's script, or a stub."""
     try:
-        asked = [program, "-XshowSettings:properties", "-version"]
+        asked = [found, "-XshowSettings:properties", "-version"]
         said = subprocess.run(asked, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=True).stderr
     except (OSError, subprocess.SubprocessError):
         return None
@@ -134,15 +119,13 @@ def _from_extra() -> Java | None:
 
 
 def describe(home: Path) -> Java:
-    """Read the ``release`` file of the runtime in ``home``; what it does not say stays unknown."""
+    """Read the version of the runtime in ``home`` from its ``release`` file."""
     try:
         release = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return Java(home, None)
-    values = dict(re.findall(r'^(\w+)="(.*)"$', release, re.MULTILINE))
-    major = re.match(r"(?:1\.)?(\d+)", values.get("JAVA_VERSION", ""))
-    modules = values.get("MODULES", "").split()
-    return Java(home, int(major[1]) if major else None, bool(modules) and _VECTOR_MODULE not in modules)
+    major = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release, re.MULTILINE)
+    return Java(home, int(major[1]) if major else None)
 
 
 def write_shim(java: Java) -> Path:
@@ -151,14 +134,11 @@ def write_shim(java: Java) -> Path:
     script = _SHIM.format(dropped=" | ".join(dropped), java=shlex.quote(str(java.executable)))
     home = cache_folder() / f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     write_once(home / "bin" / "java", script, mode=0o755)
-    release = java.home / "release"
-    if release.exists():  # so that the shim is as well known as what it starts
-        write_once(home / "release", release.read_text(encoding="utf-8", errors="replace"))
     return home
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be written again: under ``XDG_CACHE_HOME``, or of this user in the temp folder."""
+    """Return the folder for files that can be written again: in ``XDG_CACHE_HOME``, or in the temporary folder."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream-reaper"
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ environment (``SPARK_REMOTE``, ``MASTER``) and ``spark-defaults.conf``; where no
 
 import logging
 import os
+import pwd
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PySparkImportError
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.spark.class_cache import using_classes
 from reaper.pipeline.spark.java import cache_folder, find_java, java_home, write_once
 from workers.protocol.address import without_logins
 from workers.protocol.errors import ConfigurationError
@@ -95,14 +95,11 @@ def build_session(
     heap: str = DEFAULT_HEAP,
     conf: Mapping[str, str] | None = None,
     java_options: str = "",
-    *,
-    class_cache: bool = True,
 ) -> SparkSession:
     """Return the session of this process; an existing one is returned as it is, but for the settings all of ours share.
 
     ``heap`` is the driver's memory, as Java writes it; it counts only where this call starts the driver. ``conf`` is
-    stronger than what is set here. ``class_cache``: use one where there is one (see
-    `reaper.pipeline.spark.class_cache`). Raises JavaMissingError, SparkMissingError or ConfigurationError.
+    stronger than what is set here. Raises JavaMissingError, SparkMissingError or ConfigurationError.
     """
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)  # and of a batch that failed, at length
@@ -111,9 +108,7 @@ def build_session(
     if remote or "SPARK_REMOTE" in os.environ:
         session = _connect(remote or os.environ["SPARK_REMOTE"], app)
     else:
-        session = _start(
-            master, app, _classic_conf(master, heap, java_options, class_cache=class_cache) | dict(conf or {})
-        )
+        session = _start(master, app, _classic_conf(master, heap, java_options) | dict(conf or {}))
     for name, value in {**EVERYWHERE, **_settable(session, conf or {})}.items():
         session.conf.set(name, value)
     return session
@@ -136,7 +131,7 @@ def _connect(remote: str, app: str) -> SparkSession:
         return SparkSession.builder.remote(remote).appName(app).getOrCreate()
     except PySparkImportError as error:
         raise SparkMissingError(
-            f"Spark Connect needs more packages ({_first_line(error)}): pip install 'stream-reaper[connect]'."
+            f"Spark Connect needs more packages ({_first_line(error)}): run pip install '.[connect]' in your clone."
         ) from error
     except Exception as error:
         if not _is_about_contact(error):
@@ -175,6 +170,7 @@ def _prepare_environment(master: str | None) -> None:
     """Set what Spark's launcher reads from the environment, where nobody has."""
     if is_submitted():
         return
+    _check_user()
     os.environ["JAVA_HOME"] = str(java_home())
     if is_embedded(master):
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
@@ -184,12 +180,11 @@ def _prepare_environment(master: str | None) -> None:
         os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", str(_HAND_OVER_S))
 
 
-def _classic_conf(master: str | None, heap: str, java_options: str, *, class_cache: bool = True) -> dict[str, str]:
+def _classic_conf(master: str | None, heap: str, java_options: str) -> dict[str, str]:
     if is_submitted():
         return dict(EVERYWHERE)
     check_heap(heap)
-    classes = using_classes(find_java()) if class_cache and is_embedded(master) else ""
-    options = f"-Xss8m -Dlog4j2.configurationFile={_log4j_file().as_uri()} {classes} {java_options}".strip()
+    options = f"-Xss8m -Dlog4j2.configurationFile={_log4j_file().as_uri()} {java_options}".strip()
     waits = {"spark.python.authenticate.socketTimeout": f"{_HAND_OVER_S}s"}
     conf = {
         **EVERYWHERE,
@@ -205,8 +200,20 @@ def _classic_conf(master: str | None, heap: str, java_options: str, *, class_cac
 def check_session(heap: str, named: str = "heap") -> None:
     """Refuse, before anything else is done, what `build_session` would. Raises JavaMissingError, ConfigurationError."""
     if not (is_submitted() or "SPARK_REMOTE" in os.environ):
+        _check_user()
         check_heap(heap, named)
         find_java()
+
+
+def _check_user() -> None:
+    """Raise ConfigurationError under a user without a name: Java has no home there, and Hadoop no login."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise ConfigurationError(
+            f"Spark does not start under a user without a name (UID {os.geteuid()}): add it to /etc/passwd, for "
+            "example with useradd in the image, or run as another user."
+        ) from None
 
 
 def check_heap(heap: str, named: str = "heap") -> None:

@@ -1,4 +1,5 @@
--- pending -> pending, anew: a worker proves that it lives, for many deliveries of one source in one call.
+-- pending -> pending, anew: a worker's heartbeat, for many deliveries of one source in one call, or for none of them: it notes the
+-- beat as well (heartbeat.lua).
 --
 -- Idle time starts over, count and owner stay. Nothing is ever taken back: what was recovered, adopted or settled
 -- meanwhile is refused.
@@ -23,6 +24,7 @@
 -- Fence: the entry is pending for this consumer *and* with this delivery count. XCLAIM alone would take any entry.
 
 --- @prelude
+--- @heartbeat
 
 local source, journal, agreement, stream, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, consumer = ARGV[1], ARGV[2]
@@ -65,10 +67,6 @@ local function note_arrival(entry_id, times)
 end
 
 open_for_writing(source, group)
-if items == 0 then -- nothing is to be extended: may we, as who joins is asked?
-  redis.call('XPENDING', source, group, '-', '+', 1, consumer)
-  redis.call('XRANGE', source, '0-0', '0-0')
-end
 local has_suspects = suspects and redis.pcall('EXISTS', suspects) == 1
 local results, extended = {}, {}
 for i = 1, items do
@@ -87,13 +85,8 @@ for from = 1, #extended, 1000 do
   call[#call + 1] = 'JUSTID' -- the count stays
   redis.call('XCLAIM', source, group, consumer, 0, unpack(call))
 end
-if #extended == 0 then
-  -- Who is answered believes that he may extend. Asked of a group that there is not: from 7.0 on, a claim of nothing makes its
-  -- consumer, and one that is missing says that somebody deleted it.
-  local reply = redis.pcall('XCLAIM', source, 'none-by-reaper', '-', 0, '0-0', 'JUSTID')
-  if type(reply) == 'table' and reply.err and not string.find(tostring(reply.err), 'NOGROUP') then
-    return reply
-  end
+if #extended == 0 then -- an answer means that this worker may extend, and so does the beat
+  probe_heartbeat(source, group)
 end
 if write_journal then
   for i = 1, items do
@@ -103,7 +96,7 @@ if write_journal then
     end
   end
 end
-if agreement then
-  results[items + 1] = now_ms()
+if agreement then -- last: the beat means that everything above was served
+  results[items + 1] = (note_beat(agreement))
 end
 return results

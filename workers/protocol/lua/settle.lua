@@ -12,8 +12,8 @@
 -- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude.lua). May be left out:
 --                                                        what is given back is then copied, by policy in-place as well
 -- ARGV[1] group  ARGV[2] consumer (of every item)
--- ARGV[3] max_deliveries and ARGV[4] policy, where the group has agreed on none; the limit is the one that the consumer has
---         joined with, where that is higher (prelude.lua)
+-- ARGV[3] max_deliveries and ARGV[4] policy, where the group has agreed on none; after a change to a lower limit
+--         the former one counts for a while (prelude.lua)
 -- ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
 -- ARGV[7] '1' = an earlier call with these items lost its reply: an item that is no longer pending may be our own work
 -- ARGV[8] '1' = delete acknowledged entries of the stream (single group only; the owner's opt-in)
@@ -25,7 +25,7 @@
 -- Cheapest for the server where entry IDs ascend.
 --
 -- Verbs: ack | acks (many of them, which the journal has as one entry) | nack (FAIL: counts; with a delay it is scheduled) | retry (SILENT: as nack, does not count) | hand_back
--- (SILENT: ready at once, as if it had not been delivered) | reject (FATAL: dead letter now).
+-- (SILENT: ready at once, as if it had not been delivered; with a reason its handler had begun, which `reaper.hand_backs` counts) | reject (FATAL: dead letter now).
 -- A job on probation (`reaper.suspect`) that is given back is parked again, to be let out by release_suspects.lua: at the end
 -- of the row, or, handed back, in front. Where nobody lets suspects out it is ready as any job, and known to be out.
 --
@@ -209,7 +209,7 @@ local function agreed()
     policy = values[1] or ARGV[4]
     at = now_ms()
     max_deliveries = math.max(1, whole_number(values[2], tonumber(ARGV[3])))
-    max_deliveries = terms_by_consumer(agreement, 0, max_deliveries, at)(consumer)[2]
+    max_deliveries = select(2, group_terms(agreement, 0, max_deliveries, at))
     gate = suspects and has_gate(values[3], values[4], at)
     open_for_writing(source, group, true, has_notes and notes)
   end
@@ -248,14 +248,16 @@ end
 -- Has the job become ready in this `way`: now, once its delay has passed, or, a suspect, when it is let out. `target`: the stream
 -- of its next entry. Returns the event's tail, or nil and why.
 local function make_ready_again(item, job, count, way, target)
-  local verb, waits, tail = item.verb, 0, ''
+  local verb, waits, hand_backs, tail = item.verb, 0, 0, ''
   if verb == 'retry' then
     waits, tail = job.waits + 1, ',"counts":false'
   elseif verb == 'hand_back' then
     waits = job.waits
+    hand_backs = (job.hand_backs or 0) + (item.reason ~= '' and 1 or 0)
   elseif item.reason ~= 'max_deliveries' then
     tail = ',"reason":' .. json_string(item.reason)
   end
+  job.hand_backs = hand_backs
   local deliveries = is_counted(verb) and count or math.min(count, max_deliveries) - 1
   local consumers = with_consumer(job, consumer)
   local delay = verb ~= 'hand_back' and math.min(whole_number(item.delay, 0), LONGEST_DELAY_MS) or 0

@@ -1,0 +1,125 @@
+"""Reads from Redis what `reaper.drill.promises` judges: where each job of a group is, and what its journal says."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+
+from reaper.drill.promises import DeadJob, FinalState, Pairs, PendingJob
+from workers.protocol.events import EventName, LifecycleEvent, decode_entry
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import DEAD_PREFIX, RESERVED_PREFIX, pair_up, read_metadata, text
+
+# Everything at one instant: a job that moves while we look would be seen twice or not at all.
+_SNAPSHOT = """
+local group = ARGV[1]
+local function last_delivered(key)
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', key)) do
+    local found = {}
+    for i = 1, #info, 2 do
+      found[info[i]] = info[i + 1]
+    end
+    if found['name'] == group then
+      return found['last-delivered-id']
+    end
+  end
+end
+local ready, pending, scheduled, waiting = {}, {}, {}, {}
+local names = { [KEYS[1]] = 'stream ', [KEYS[2]] = 'retry ' }
+for _, key in ipairs({ KEYS[1], KEYS[2] }) do
+  local last = redis.call('EXISTS', key) == 1 and last_delivered(key)
+  if last then
+    for _, entry in ipairs(redis.call('XRANGE', key, '(' .. last, '+')) do
+      ready[#ready + 1] = entry
+    end
+    for _, row in ipairs(redis.call('XPENDING', key, group, '-', '+', 10000000)) do
+      local entry = redis.call('XRANGE', key, row[1], row[1])[1] or { row[1], {} }
+      if row[2] == 'ready-by-reaper' or row[2] == '' then
+        ready[#ready + 1] = entry
+      elseif row[2] ~= 'waiting-by-reaper' or not redis.call('ZSCORE', KEYS[3], names[key] .. row[1]) then
+        pending[#pending + 1] = { entry, row[3] }
+      end
+    end
+  end
+end
+for _, key in ipairs({ KEYS[3], KEYS[6] }) do
+  for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+    local kind, entry_id = string.match(member, '^(%a+) (%d+%-%d+)$')
+    if entry_id then
+      waiting[#waiting + 1] = redis.call('XRANGE', kind == 'stream' and KEYS[1] or KEYS[2], entry_id, entry_id)[1]
+    else
+      scheduled[#scheduled + 1] = cmsgpack.unpack(member).job_id
+    end
+  end
+end
+return { ready, pending, scheduled, redis.call('XRANGE', KEYS[4], '-', '+'), redis.call('HLEN', KEYS[5]),
+  redis.call('XLEN', KEYS[2]), waiting, redis.call('HLEN', KEYS[7]) }
+"""
+
+Entry = tuple[bytes, Sequence[bytes]]
+
+
+async def read_state(client: Redis, keys: GroupKeys, *, timers_armed: int | None = None) -> FinalState:
+    """Return where every job of the group is, at one instant. Read the journal after it, not before."""
+    snapshot: Any = await client.eval(
+        _SNAPSHOT,
+        7,
+        keys.stream,
+        keys.retry,
+        keys.schedule,
+        keys.dead,
+        keys.suspects,
+        keys.stream_schedule,
+        keys.notes,
+        keys.group,
+    )
+    ready, pending, scheduled, dead, released, retry_entries, waiting, notes = snapshot
+    return FinalState(
+        ready=tuple(_job(entry) for entry in ready),
+        pending=tuple(PendingJob(_job(entry), idle) for entry, idle in pending),
+        scheduled=(*map(text, scheduled), *map(_job, waiting)),
+        dead=tuple(dead_job(entry) for entry in dead),
+        released_suspects=released,
+        retry_entries=retry_entries,
+        notes=notes,
+        timers_armed=timers_armed,
+    )
+
+
+async def read_events(client: Redis, keys: GroupKeys) -> list[LifecycleEvent]:
+    """Return what befell the group's jobs, oldest first: not what scans tell, which come when they come."""
+    return [event for event in await _journal(client, keys) if event.event != EventName.SCANNED]
+
+
+async def read_scans(client: Redis, keys: GroupKeys) -> list[LifecycleEvent]:
+    """Return what full scans of the group have told, oldest first."""
+    return [event for event in await _journal(client, keys) if event.event == EventName.SCANNED]
+
+
+async def _journal(client: Redis, keys: GroupKeys) -> list[LifecycleEvent]:
+    rows: Any = await client.xrange(keys.journal)
+    events = [event for entry_id, flat in rows for event in decode_entry(entry_id, flat)]
+    return [event for event in events if event.data.get("group") == keys.group]
+
+
+def user_fields(flat: Sequence[bytes]) -> Pairs:
+    """Return what the producer wrote, without the fields of ours."""
+    return [pair for pair in pair_up(flat) if not pair[0].startswith(RESERVED_PREFIX)]
+
+
+def _job(entry: Entry) -> str:
+    entry_id, flat = entry
+    return text(read_metadata(entry_id, pair_up(flat)).job_id)
+
+
+def dead_job(entry: Entry) -> DeadJob:
+    """Read an entry of a stream of dead letters."""
+    entry_id, flat = entry
+    metadata = read_metadata(entry_id, pair_up(flat))
+    return DeadJob(
+        job=text(metadata.job_id),
+        generation=metadata.generation,
+        deliveries=metadata.deliveries,
+        reason=text(dict(pair_up(flat)).get(DEAD_PREFIX + b"reason", b"")),
+        payload=user_fields(flat),
+    )

@@ -1,0 +1,385 @@
+"""The one judge of the promises I1 to I7 (`docs/architecture.md`): a history in, sentences about violations out. Pure.
+
+The drill, the tests and the simulation judge by it. `reaper.drill.history` reads from Redis what a history is made of.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from workers.protocol.events import EventName, LifecycleEvent
+from workers.protocol.messages import entry_ms
+
+Pairs = Sequence[tuple[bytes, bytes]]
+Generation = tuple[str, int]
+"""A job and how often it has been redriven: what is executed at most `max_deliveries` times and ends once."""
+
+_RECOVERIES = {EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED}
+_ENDS = _RECOVERIES | {EventName.ACKED, EventName.NACKED}
+_SETTLEMENTS = {EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK}
+_CRASHED_IN_COMPANY = "crashed_in_company"
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What a handler wrote down by itself: that it started a job, or that it completed it."""
+
+    job: str
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PendingJob:
+    """A job in the pending entries list. ``idle_ms`` is -1 where nobody owns it."""
+
+    job: str
+    idle_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadJob:
+    """A dead letter. ``payload`` are the user's own fields."""
+
+    job: str
+    generation: int
+    deliveries: int
+    reason: str
+    payload: Pairs = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FinalState:
+    """Where each job of one group is when the history ends; a job that is nowhere here is settled, or lost."""
+
+    ready: tuple[str, ...] = ()
+    pending: tuple[PendingJob, ...] = ()
+    scheduled: tuple[str, ...] = ()
+    """Delayed enqueues, delayed retries and parked suspects."""
+    dead: tuple[DeadJob, ...] = ()
+    released_suspects: int = 0
+    retry_entries: int = 0
+    """Length of the retry stream; what is settled there is deleted."""
+    notes: int = 0
+    """Notes on jobs that were given back where they are; those of what foreign workers have settled go later."""
+    timers_armed: int | None = None
+    """As a leader reports it; None where nobody was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that is known about one group from its first job to its last."""
+
+    enqueued: Mapping[str, Pairs]
+    """The user's fields by job ID, of every entry that Redis accepted."""
+    state: FinalState
+    events: Sequence[LifecycleEvent] = ()
+    """The group's part of the journal, complete and in order. Empty where nothing was journalled."""
+    starts: Sequence[Execution] = ()
+    completions: Sequence[Execution] | None = None
+    """None where handlers wrote nothing down."""
+    endings: Sequence[Execution] | None = None
+    """Executions that failed, hung or ended their process, as handlers wrote down just before. None where none did."""
+    visibility_ms: int = 30_000
+    max_deliveries: int = 3
+    """Where it was changed under way, the highest."""
+    least_deliveries: int | None = None
+    """The lowest, where it was changed under way."""
+    counts_kept: bool = True
+    """Nobody has lost what was counted. Else nothing is said of how often a job was started."""
+    ends_kept: bool = True
+    """Nobody has lost which deliveries are over, as who destroys a group does. Else a job may end more than once."""
+    lost_deliveries: frozenset[tuple[str, str]] = frozenset()
+    """By entry ID and consumer: of what the server has lost that it was ever delivered, and hands out anew."""
+    recovery_bound_ms: int | None = None
+    """Lease TTL + two full scans + grace: how late a recovery may be (I6). None: not judged."""
+    poison: frozenset[str] | None = None
+    """The jobs that may be dead-lettered for `max_deliveries`. None: not judged."""
+    finished: bool = False
+    """All work should be over: nothing ready, pending or scheduled (I7)."""
+    own_visibility_ms: Mapping[str, int] = field(default_factory=dict)
+    """Jobs that asked for a longer visibility timeout by themselves."""
+    ids_are_times: bool = False
+    """Each entry was delivered after the time in its ID, by the same clock: no earlier recovery can be in time."""
+
+
+class Fate(StrEnum):
+    """Where a job is at the end."""
+
+    SETTLED = "settled"
+    DEAD_LETTERED = "dead_lettered"
+    READY = "ready"
+    PENDING = "pending"
+    SCHEDULED = "scheduled"
+    LOST = "lost"
+    """It was never done, and is nowhere in Redis."""
+
+
+def places(state: FinalState) -> dict[str, list[Fate]]:
+    """Return where each job is in Redis. A job that is in two places has two."""
+    found: defaultdict[str, list[Fate]] = defaultdict(list)
+    for fate, jobs in (
+        (Fate.READY, state.ready),
+        (Fate.PENDING, [job.job for job in state.pending]),
+        (Fate.SCHEDULED, state.scheduled),
+        (Fate.DEAD_LETTERED, [letter.job for letter in state.dead]),
+    ):
+        for job in jobs:
+            found[job].append(fate)
+    return found
+
+
+def fates(history: History) -> dict[str, Fate]:
+    """Return what became of each job that was enqueued."""
+    there = places(history.state)
+    done = {event.job for event in history.events if event.event in (EventName.ACKED, EventName.LOST_PAYLOAD)}
+    done |= {completion.job for completion in history.completions or ()}
+    gone = {True: Fate.SETTLED, False: Fate.LOST}
+    return {job: there[job][-1] if job in there else gone[job in done] for job in history.enqueued}
+
+
+def check(history: History) -> list[str]:
+    """Return one sentence for each violation, each beginning with the invariant's name; empty where all hold."""
+    return [sentence for invariant in _INVARIANTS for sentence in invariant(history)]
+
+
+def check_now(history: History) -> list[str]:
+    """Return the same of an instant at which no script runs: what `check` says, and that no job is in two places."""
+    return [*check(history), *in_one_place(history)]
+
+
+def no_loss(history: History) -> Iterator[str]:
+    """I1: an accepted job is ready, pending, scheduled, settled or dead; what is settled was executed."""
+    for job, fate in fates(history).items():
+        if fate is Fate.LOST:
+            yield f"I1: job {job} was enqueued and is nowhere: not ready, pending, scheduled, settled or dead"
+    if history.completions is not None:
+        acked = {event.job for event in history.events if event.event == EventName.ACKED}
+        completed = {done.job for done in history.completions}
+        for job in sorted(acked - completed):
+            yield f"I1: job {job} was acknowledged and its work was never completed"
+
+
+def no_early_recovery(history: History) -> Iterator[str]:
+    """I2: nothing is recovered before its visibility timeout has passed. Unowned entries (idle -1) are due at once."""
+    for event in filter(is_timed, history.events):
+        early = early_ms(history, event)
+        if early > 0:
+            yield f"I2: job {event.job} was {event.event} after {event.data['idle_ms']} ms, {early} ms too early"
+
+
+def is_timed(event: LifecycleEvent) -> bool:
+    """Tell whether it is a recovery that says for how long the delivery was idle."""
+    due = "visibility_ms" in event.data or (event.data.get("mode") == "reaper" and "token" in event.data)
+    return due and event.event in _RECOVERIES and event.data.get("idle_ms", -1) >= 0
+
+
+def early_ms(history: History, event: LifecycleEvent) -> int:
+    """Return how much too early a timed recovery came; 0 or less if it was in time."""
+    needed = _visibility_of(history, event)
+    early = needed - int(event.data["idle_ms"])
+    if history.ids_are_times and "entry" in event.data:
+        early = max(early, entry_ms(str(event.data["entry"])) + needed - event.at_ms)
+    return early
+
+
+def fenced(history: History) -> Iterator[str]:
+    """I3: once a later term has acted on the group, no earlier one does."""
+    highest = 0
+    for event in _reaper_events(history):
+        token = int(event.data.get("token", 0))
+        if token < highest:
+            yield f"I3: job {event.job} was {event.event} by term {token} after term {highest} had acted"
+        highest = max(highest, token)
+
+
+def settled_once(history: History) -> Iterator[str]:
+    """I4: a delivery is settled once, and a generation of a job ends once."""
+    if not history.ends_kept:
+        return
+    settled = [
+        event for event in history.events if event.event in _SETTLEMENTS and {"entry", "delivery"} <= event.data.keys()
+    ]
+    least = history.max_deliveries if history.least_deliveries is None else history.least_deliveries
+    # One that does not count is followed by another of its number: in a copy, or, given back in place, of its entry.
+    # Where the limit was lowered meanwhile, that number is the limit: the job is to run once more.
+    uncounted = Counter(
+        (job, entry, number)
+        for event in settled
+        if gives_a_delivery_back(event) and event.data.get("new_entry") == event.data["entry"]
+        for job, entry, delivery in [_delivery(event)]
+        for number in range(min(delivery, least), delivery + 1)
+    )
+    anew = _delivered_anew(history, settled)
+    ends = Counter(
+        _generation(event) for event in history.events if event.event in (EventName.ACKED, EventName.DEAD_LETTERED)
+    )
+    for (job, generation), times in ends.items():
+        if times > 1 + sum(more for delivery, more in anew.items() if delivery[0] == job):
+            yield f"I4: generation {generation} of job {job} was ended {times} times"
+    for (job, entry, delivery), times in Counter(map(_delivery, settled)).items():
+        if times > 1 + uncounted[job, entry, delivery] + anew[job, entry, delivery]:
+            yield f"I4: delivery {delivery} of entry {entry} (job {job}) was settled {times} times"
+    if not history.lost_deliveries:
+        yield from _ended_twice(history)
+
+
+def _ended_twice(history: History) -> Iterator[str]:
+    """Two leaders that both act on an entry end it twice. Entries that are requeued in place or adopted go on."""
+    ends = Counter(
+        (event.job, str(event.data["entry"]))
+        for event in history.events
+        if event.event in _ENDS
+        and "entry" in event.data
+        and event.data.get("reason") != "suspect"  # the release of a parked copy
+        and event.data.get("new_entry") != event.data["entry"]
+        and not (event.event == EventName.RECOVERED and event.data.get("new_entry") is None)
+    )
+    for (job, entry), times in ends.items():
+        if times > 1:
+            yield f"I4: entry {entry} (job {job}) was ended {times} times"
+
+
+def _delivered_anew(history: History, settled: Iterable[LifecycleEvent]) -> Counter[tuple[str, str, int]]:
+    """Return how many who settled a delivery beside another one had it of a server that has lost that since."""
+    by: defaultdict[tuple[str, str, int], set[str]] = defaultdict(set)
+    for event in settled if history.lost_deliveries else ():
+        by[_delivery(event)].add(str(event.data.get("consumer")))
+    anew = Counter[tuple[str, str, int]]()
+    for delivery, consumers in by.items():
+        lost = sum((delivery[1], consumer) in history.lost_deliveries for consumer in consumers)
+        anew[delivery] = min(lost, len(consumers) - 1)
+    return anew
+
+
+def deliveries_limited(history: History) -> Iterator[str]:
+    """I5: at most `max_deliveries` counted executions a generation, then one dead letter, whole, of no bystander."""
+    uncounted = Counter(_generation(event) for event in history.events if gives_a_delivery_back(event))
+    starts = Counter((start.job, start.generation) for start in history.starts)
+    for (job, generation), times in starts.items():
+        allowed = history.max_deliveries + uncounted[job, generation]
+        if times > allowed and history.counts_kept:
+            yield f"I5: generation {generation} of job {job} was started {times} times, {allowed} are allowed"
+    yield from _dead_letters_wrong(history)
+
+
+def recovered_in_time(history: History) -> Iterator[str]:
+    """I6: a stalled job is recovered within the bound, and none is left waiting for longer."""
+    if history.recovery_bound_ms is None:
+        return
+    bound = history.recovery_bound_ms
+    for event in _reaper_events(history):
+        late = int(event.data.get("idle_ms", -1)) - _visibility_of(history, event)
+        if late > bound:
+            yield f"I6: job {event.job} was {event.event} {late} ms past its visibility timeout; {bound} are allowed"
+    for job in history.state.pending:
+        late = job.idle_ms - history.own_visibility_ms.get(job.job, history.visibility_ms)
+        if late > bound:
+            yield f"I6: job {job.job} is still pending, {late} ms past its visibility timeout; {bound} are allowed"
+
+
+def in_one_place(history: History) -> Iterator[str]:
+    """I1: a job that goes from one place to another is never in both: its copy is written where its original ends."""
+    for job, names in places(history.state).items() if history.ends_kept else ():
+        if len(names) > 1:
+            yield f"I1: job {job} is in more than one place: {' and '.join(names)}"
+
+
+def back_to_baseline(history: History) -> Iterator[str]:
+    """I7: when the work is done, nothing is kept for it."""
+    if not history.finished:
+        return
+    state = history.state
+    left = {
+        "ready jobs": len(state.ready),
+        "pending jobs": len(state.pending),
+        "scheduled jobs": len(state.scheduled),
+        "released suspects": state.released_suspects,
+        "entries in the retry stream": state.retry_entries,
+        "notes": state.notes,
+        "armed timers": state.timers_armed or 0,
+    }
+    for what, number in left.items():
+        if number:
+            yield f"I7: the work is over and {number} {what} are left"
+
+
+_INVARIANTS: tuple[Callable[[History], Iterable[str]], ...] = (
+    no_loss,
+    no_early_recovery,
+    fenced,
+    settled_once,
+    deliveries_limited,
+    recovered_in_time,
+    back_to_baseline,
+)
+
+
+def _dead_letters_wrong(history: History) -> Iterator[str]:
+    by_generation: defaultdict[Generation, list[DeadJob]] = defaultdict(list)
+    for letter in history.state.dead:
+        by_generation[letter.job, letter.generation].append(letter)
+    for (job, generation), letters in by_generation.items():
+        if len(letters) > 1 and history.ends_kept:
+            yield f"I5: generation {generation} of job {job} has {len(letters)} dead letters"
+        for letter in letters:
+            yield from _letter_wrong(history, letter)
+            if history.endings is not None and letter.reason == "max_deliveries" and _is_innocent(history, letter):
+                yield f"I5: job {job} was given up, and no execution of it failed, hung or ended its process"
+
+
+def _letter_wrong(history: History, letter: DeadJob) -> Iterator[str]:
+    if letter.job not in history.enqueued:
+        yield f"I5: there is a dead letter of job {letter.job}, which nobody enqueued"
+    elif list(letter.payload) != list(history.enqueued[letter.job]):
+        yield f"I5: the dead letter of job {letter.job} holds {letter.payload!r} instead of its payload"
+    if letter.reason != "max_deliveries":
+        return
+    least = history.max_deliveries if history.least_deliveries is None else history.least_deliveries
+    if letter.deliveries < least:
+        yield f"I5: job {letter.job} was given up after {letter.deliveries} of {least} deliveries"
+    if history.poison is not None and letter.job not in history.poison:
+        yield f"I5: job {letter.job} is no poison and was dead-lettered with others"
+
+
+def _is_innocent(history: History, letter: DeadJob) -> bool:
+    """Tell whether no execution of a job failed, hung or ended its process: there was one, and none is to blame."""
+    executions = {(start.job, start.generation) for start in history.starts}
+    to_blame = {(end.job, end.generation) for end in history.endings or ()}
+    to_blame |= {_generation(event) for event in history.events if _is_failure(event)}
+    return (letter.job, letter.generation) in executions - to_blame
+
+
+def _is_failure(event: LifecycleEvent) -> bool:
+    return event.event == EventName.NACKED and event.data.get("counts") is not False
+
+
+def _reaper_events(history: History) -> Iterator[LifecycleEvent]:
+    """Yield what leaders did, in order. A worker's own dead letters tell of the same mode, and of no term."""
+    for event in history.events:
+        if event.event in _RECOVERIES and event.data.get("mode") == "reaper" and "token" in event.data:
+            yield event
+
+
+def _visibility_of(history: History, event: LifecycleEvent) -> int:
+    own = history.own_visibility_ms.get(event.job, 0)
+    return max(own, int(event.data.get("visibility_ms", history.visibility_ms)))
+
+
+def _generation(event: LifecycleEvent) -> Generation:
+    return event.job, int(event.data.get("generation", 0))
+
+
+def _delivery(event: LifecycleEvent) -> tuple[str, str, int]:
+    return event.job, str(event.data["entry"]), int(event.data["delivery"])
+
+
+def gives_a_delivery_back(event: LifecycleEvent) -> bool:
+    """Tell whether the delivery that ended here does not count."""
+    data: Mapping[str, Any] = event.data
+    return (
+        event.event == EventName.HANDED_BACK
+        or (event.event == EventName.NACKED and data.get("counts") is False)
+        or (event.event == EventName.SUSPECTED and data.get("reason") == _CRASHED_IN_COMPANY)
+    )

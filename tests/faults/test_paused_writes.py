@@ -1,0 +1,181 @@
+"""A server that pauses its clients, as it does for a planned failover and for a shutdown: nobody crashes it then.
+
+Redis 6.2 and 7.0 abort where a client that is paused is sent CLIENT UNBLOCK (Redis issue 14164, Valkey issue 2111).
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.conftest import StartServer
+from tests.faults import scene
+from tests.support.servers import RedisServer
+from tests.support.tiers import by_claim
+from tests.support.waiting import wait_until
+from workers import Worker
+from workers.protocol.connection import commands_client
+
+pytestmark = [pytest.mark.anyio, pytest.mark.contract]
+
+in_every_mode = pytest.mark.parametrize("mode", ["reaper", "embedded", by_claim("claim")])
+PAUSED_MS = 700
+"""Longer than a read blocks here: meanwhile each worker sends the next one, which has to wait."""
+
+
+@dataclass
+class Group:
+    """A group in which two workers wait for jobs, one of which is to leave while clients are paused."""
+
+    client: Redis
+    leaving: Worker
+    handler: scene.Handler = field(default_factory=scene.Handler)
+    enqueued: dict[str, Any] = field(default_factory=dict)
+
+    async def add_jobs(self) -> None:
+        """Enqueue jobs; that waits as long as writes are paused."""
+        self.enqueued |= await scene.enqueue(self.client, 10)
+
+    async def is_worked_off(self) -> None:
+        """Wait until every job was run, and see that nothing was lost."""
+        await scene.nothing_left(self.client)
+        assert {done.job for done in self.handler.completions} == set(self.enqueued)
+
+
+@asynccontextmanager
+async def group_of(server: RedisServer, mode: str) -> AsyncIterator[Group]:
+    """Run two workers, and a reaper where the mode has one, that have worked off some jobs."""
+    async with commands_client(server.url) as client:
+        await scene.create_group(client)
+        handler = scene.Handler()
+        working = scene.running_worker(server.url, handler, recovery=mode)
+        leaving = scene.running_worker(server.url, handler, recovery=mode)
+        async with working, leaving as one_that_leaves:
+            group = Group(client, one_that_leaves, handler)
+            if mode == "reaper":
+                async with scene.running_reaper(server.url) as reaper:
+                    await scene.leads(reaper)
+                    await group.add_jobs()
+                    yield group
+            else:
+                await group.add_jobs()
+                yield group
+
+
+async def last_long_enough(client: Redis) -> None:
+    """Wait until the pause has lasted for long enough: all reads that were under way are over, and the next ones wait.
+
+    It is the server's own time that passes: nothing has to happen in it.
+    """
+    begun_s, begun_us = await client.time()
+
+    async def is_over() -> bool:
+        now_s, now_us = await client.time()
+        return (now_s - begun_s) * 1000 + (now_us - begun_us) / 1000 > PAUSED_MS
+
+    await wait_until(is_over, "the pause has lasted for long enough")
+
+
+async def has_left(group: Group) -> None:
+    await wait_until(lambda: group.leaving.process is None or group.leaving.process.finished, "the worker has stopped")
+
+
+# --- by hand -------------------------------------------------------------------------------------------------
+
+
+@in_every_mode
+async def test_writes_are_paused_while_a_worker_stops(start_server: StartServer, mode: str) -> None:
+    server = start_server()
+    async with group_of(server, mode) as group:
+        await group.is_worked_off()
+        await group.client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        await last_long_enough(group.client)
+        group.leaving.stop()
+        await last_long_enough(group.client)
+        await group.client.execute_command("CLIENT", "UNPAUSE")
+        await has_left(group)
+        await group.add_jobs()
+        await group.is_worked_off()
+
+
+@in_every_mode
+async def test_all_clients_are_paused_while_a_worker_stops(start_server: StartServer, mode: str) -> None:
+    """Nobody can end this pause: the server does not even listen. It ends by itself."""
+    server = start_server()
+    async with group_of(server, mode) as group:
+        await group.is_worked_off()
+        await group.client.execute_command("CLIENT", "PAUSE", PAUSED_MS, "ALL")
+        await anyio.to_thread.run_sync(server.command, "PING")  # answered when it is over
+        await group.client.execute_command("CLIENT", "PAUSE", PAUSED_MS, "ALL")
+        group.leaving.stop()
+        await has_left(group)
+        await group.add_jobs()
+        await group.is_worked_off()
+
+
+# --- by the server itself ------------------------------------------------------------------------------------
+
+
+async def follow(replica: RedisServer, master: RedisServer) -> None:
+    """Make it a replica that has all the data."""
+    replica.command("REPLICAOF", "127.0.0.1", master.port)
+    await wait_until(lambda: role_of(replica) == ("slave", "up"), "the replica has all the data")
+
+
+def role_of(server: RedisServer) -> tuple[str, str | None]:
+    told = server.command("INFO", "replication")
+    return told["role"], told.get("master_link_status")
+
+
+async def role_is(server: RedisServer, role: str) -> None:
+    await wait_until(lambda: role_of(server)[0] == role, f"it is a {role}")
+
+
+@in_every_mode
+async def test_a_planned_failover_to_a_replica_that_is_behind(start_server: StartServer, mode: str) -> None:
+    master, replica = start_server(repl_diskless_sync_delay="0"), start_server()
+    async with group_of(master, mode) as group:
+        await follow(replica, master)
+        replica.pause()
+        await group.add_jobs()
+        await group.client.execute_command("FAILOVER", "TIMEOUT", 60_000)
+        await last_long_enough(group.client)
+        group.leaving.stop()
+        await last_long_enough(group.client)
+        replica.resume()
+        await role_is(replica, "master")
+        await role_is(master, "slave")
+        replica.command("FAILOVER")  # and back: workers know this address alone
+        await role_is(master, "master")
+        await has_left(group)
+        await group.add_jobs()
+        await group.is_worked_off()
+
+
+@in_every_mode
+async def test_a_master_is_shut_down_whose_replica_is_behind(start_server: StartServer, mode: str) -> None:
+    """From Redis 7.0 on it pauses writes and waits for the replica, before it saves its data."""
+    master, replica = start_server(repl_diskless_sync_delay="0"), start_server()
+    master.command("CONFIG", "SET", "save", "3600 1000000")
+    async with group_of(master, mode) as group:
+        await group.is_worked_off()
+        await follow(replica, master)
+        replica.pause()
+        await group.client.set("not-replicated", "yet")
+        process = master._process
+        assert process is not None
+        process.terminate()
+        if master.version >= (7,):
+            await last_long_enough(group.client)
+            group.leaving.stop()
+            await last_long_enough(group.client)
+        replica.resume()
+        assert await process.ended() == 0
+        master.restart()
+        assert await group.client.get("not-replicated") == b"yet"
+        await group.add_jobs()
+        await group.is_worked_off()

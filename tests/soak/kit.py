@@ -1,0 +1,177 @@
+"""What a drill of the project's own is played with, and judged by."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+
+from anyio import to_thread
+
+from reaper.drill.evidence import Evidence
+from reaper.drill.faults import Fault, FaultKind
+from reaper.drill.kit import Kit, Play
+from reaper.drill.ledger import Ledger, objections
+from reaper.drill.records import InjectedFault, Role, Step
+from reaper.drill.recoveries import Recovery
+from reaper.drill.redis_server import Server
+from reaper.drill.settings import DrillSettings
+from reaper.drill.stage import Stage
+from reaper.drill.toolbox import Toolbox
+from reaper.drill.worker_faults import WorkerFaults
+from tests.soak.consumer_faults import ConsumerFaults
+from tests.soak.failovers import Failovers, lineage_of, nodes_of
+from tests.soak.gate import Gate
+from tests.soak.group_faults import GroupFaults
+from tests.soak.kinds import SoakKind
+from tests.soak.server_faults import ServerFaults
+from tests.soak.servers import SoakServer, soak_server
+from tests.soak.settings import SoakSettings
+from tests.support.waiting import wait_until
+from workers.protocol.events import EventName
+from workers.protocol.slots import SLOTS, slot_of
+
+MASTERS = 3
+
+
+class SoakKit(Kit):
+    """All faults, on one server or on several that fail over."""
+
+    def __init__(self) -> None:
+        self._failovers: Failovers | None = None
+        self._lineage = ""
+        self._unasked = False
+        """A replica was promoted by no fault."""
+
+    def server(self, settings: DrillSettings, folder: Path) -> AbstractAsyncContextManager[SoakServer]:
+        """Give the servers of a drill. Raises NoServerError."""
+        assert isinstance(settings, SoakSettings)
+        return soak_server(settings, folder)
+
+    def check(self, settings: DrillSettings, server: Server) -> None:
+        """Refuse nothing: all servers are the drill's own."""
+
+    def names(self, run_id: str, recovery: Recovery) -> tuple[str, str]:
+        """Return names of the stream and of the namespace. In a cluster they lie at different masters."""
+        stream, namespace = super().names(run_id, recovery)
+        return stream, next(name for name in _numbered(namespace) if share_of(name) != share_of(stream))
+
+    async def begin(self, stage: Stage) -> None:
+        """Remember whose history the act begins with."""
+        self._lineage = "" if stage.server.single else await _lineage(stage)
+
+    def plays(self, tools: Toolbox) -> Mapping[str, Play]:
+        """Return a function for each kind of fault. In a chaos, each waits until it may come."""
+        servers, groups = ServerFaults(tools), GroupFaults(tools)
+        self._failovers = failovers = Failovers(tools, self._lineage)
+        plays: dict[str, Play] = {
+            **super().plays(tools),
+            SoakKind.FILL_REDIS: servers.fill,
+            SoakKind.CUT_CONNECTIONS: servers.cut,
+            SoakKind.CLOCK_STEP: servers.set_clock,
+            SoakKind.FAIL_OVER: servers.fail_over,
+            SoakKind.SHUT_DOWN: servers.shut_down,
+            SoakKind.KILL_MASTER: failovers.kill_master,
+            SoakKind.PAUSE_MASTER: failovers.pause_master,
+            SoakKind.MOVE_SLOT: failovers.move_slot,
+            SoakKind.SHORTEN_VISIBILITY: groups.shorten_visibility,
+            SoakKind.DESTROY_GROUP: groups.destroy,
+            SoakKind.DELETE_CONSUMER: ConsumerFaults(tools, WorkerFaults(tools)).delete,
+        }
+        if not _is_chaos(tools.stage) or not tools.stage.recovery.promises:
+            return plays
+        gate = Gate(tools)
+        return {kind: partial(_gated, gate, play) for kind, play in plays.items()}
+
+    async def complete(self, evidence: Evidence, stage: Stage) -> Evidence:
+        """Return the evidence with what follows from faults of Redis and of third parties."""
+        assert self._failovers
+        self._unasked = not stage.server.single and await _lineage(stage) != self._failovers.lineage
+        return replace(
+            evidence,
+            faults=[_with_reported_losses(fault, evidence) for fault in evidence.faults],
+            ends_kept=SoakKind.DESTROY_GROUP not in stage.settings.kinds,
+            ids_are_times=SoakKind.CLOCK_STEP not in stage.settings.kinds,
+        )
+
+    def objections(self, evidence: Evidence, ledger: Ledger, stage: Stage) -> list[str]:
+        """Say what is wrong. In a chaos, a fault may find nothing to hit any more: most of them must not."""
+        asked = stage.settings.faults_for(stage.recovery)
+        kinds, judged = [fault.kind for fault in asked], ledger
+        if _is_chaos(stage):
+            kinds, judged = [fault.kind for fault in ledger.faults], replace(ledger, missed=())
+        found = [*objections(judged, kinds), *_robbed(evidence)]
+        if _is_chaos(stage) and 2 * len(ledger.missed) > len(asked):
+            found.append(f"of {len(asked)} faults that were drawn, {len(ledger.missed)} found nothing to hit")
+        if self._failovers and self._failovers.unproven:
+            found.append(f"what a promoted replica had received is not known: {', '.join(self._failovers.unproven)}")
+        if self._unasked:
+            found.append("Redis failed over by itself, and what that lost is not known")
+        return found
+
+
+def share_of(key: str) -> int:
+    """Return which master of a new cluster has ``key``, from 0."""
+    return slot_of(key.encode()) * MASTERS // SLOTS
+
+
+def _numbered(name: str) -> Iterator[str]:
+    return (f"{name}{number or ''}" for number in itertools.count())
+
+
+async def _lineage(stage: Stage) -> str:
+    """Return the history of the master that has the stream."""
+    nodes = nodes_of(stage.server)
+
+    def lineage() -> str:
+        master = nodes.master_of(stage.keys.stream)
+        return lineage_of(master) if master else ""
+
+    async def found() -> str:
+        return await to_thread.run_sync(lineage)
+
+    return await wait_until(found, "a node is the master of the drill's stream")
+
+
+def _is_chaos(stage: Stage) -> bool:
+    assert isinstance(stage.settings, SoakSettings)
+    return stage.settings.chaos is not None
+
+
+async def _gated(gate: Gate, play: Play, fault: Fault) -> str:
+    return await gate.play(fault, play)
+
+
+def _with_reported_losses(fault: InjectedFault, evidence: Evidence) -> InjectedFault:
+    """Excuse the loss of what a deleted consumer held only if somebody has reported that it is gone."""
+    if fault.kind != SoakKind.DELETE_CONSUMER:
+        return fault
+    reported = (str(event.data.get("consumer")) for event in evidence.named(EventName.LOST_CONSUMER))
+    runs = {run.name for consumer in reported if (run := evidence.process_named(consumer))}
+    return fault if fault.target in runs else replace(fault, jobs=())
+
+
+def _robbed(evidence: Evidence) -> list[str]:
+    """Name jobs that ran in a live worker when the visibility timeout was shortened, and were recovered by that.
+
+    They were started again before they would have been due by the timeout that the worker knew. Jobs of a worker that
+    was stopped meanwhile are lost to it by that.
+    """
+    moments = [fault.at for fault in evidence.faults if fault.kind == SoakKind.SHORTEN_VISIBILITY]
+    stops = [fault for fault in evidence.faults if fault.kind == FaultKind.PAUSE_WORKER]
+    robbed = []
+    for n, starts in evidence.lines_of(Step.START).items():
+        for before, line in pairwise(starts):
+            run = evidence.process_of(before)
+            if run is None or run.role is not Role.WORKER or not run.lived_at(line.at):
+                continue
+            stopped = any(
+                stop.target == run.name and stop.at <= line.at and before.at <= (stop.until or inf) for stop in stops
+            )
+            soon = any(before.at <= at <= line.at < at + evidence.visibility_s for at in moments)
+            if soon and not stopped:
+                robbed.append(n)
+    return [f"jobs recovered from live workers by a shorter visibility timeout: {sorted(robbed)[:5]}"] if robbed else []

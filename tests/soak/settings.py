@@ -1,0 +1,141 @@
+"""How a drill of the project's own is played, as its options say."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from reaper.drill.faults import Form
+from reaper.drill.plan import planned
+from reaper.drill.recoveries import Cast, Recovery
+from reaper.drill.settings import DrillSettings
+from reaper.drill.trace import PlannedJob, generate_requests, plan_jobs
+from tests.soak.chaos import Conditions, draw, patience_s
+from tests.soak.kinds import FAILOVER_FAULTS, REFRESH_S, SHORTENED, SOAK_FORMS, SoakKind, objection_to
+from tests.support.clock import can_set_clocks
+from workers.protocol.address import Topology
+from workers.protocol.errors import ConfigurationError
+from workers.runtime.settings import Seconds
+
+CHAOS_RATE, CHAOS_TAIL_S = 25.0, 8.0
+"""Jobs a second in a chaos, which may last for hours; they go on so long after the last fault may come."""
+LEFT_OUT = frozenset({"faults", "redis_url", "redis_pid", "keep_keys", "files", "quiet", "max_deliveries", "server"})
+"""Settings that the command of a chaos does not name."""
+
+
+class SoakSettings(DrillSettings):
+    """Those of a user's drill, and more."""
+
+    forms: ClassVar[Mapping[str, Form]] = SOAK_FORMS
+
+    topology: Literal["single", "sentinel", "cluster"] = Field(
+        "single", description="A single server, a master behind Sentinels, or a cluster of three masters."
+    )
+    server: Path | None = Field(None, description="The program of the server. Default: as for `reaper drill`.")
+    chaos: Seconds | None = Field(
+        None,
+        ge=timedelta(seconds=1),
+        description="Draw faults of all kinds by --seed, for so many seconds, instead of --fault.",
+    )
+
+    def jobs(self) -> list[PlannedJob]:
+        """Return the jobs: fewer a second in a chaos. Raises ConfigurationError."""
+        if self.chaos is None or self.trace is not None or self.limit:
+            return planned(self)
+        count = round((self.chaos.total_seconds() + CHAOS_TAIL_S) * CHAOS_RATE)
+        return plan_jobs(generate_requests(self.seed, count=count, rate=CHAOS_RATE), self.times, speedup=self.speedup)
+
+    def with_faults(self, recovery: Recovery, jobs: Sequence[PlannedJob], *, given: bool) -> "SoakSettings":
+        """Return the settings with the faults that are played: given, drawn, or the default ones."""
+        if self.chaos:
+            if given:
+                raise ConfigurationError("--chaos draws all faults by itself: leave --fault away.")
+            faults = draw(self.seed, self.chaos.total_seconds(), self.conditions(recovery, jobs))
+            return self.model_copy(update={"faults": faults})
+        if given:
+            return self
+        own = self if self.topology == "single" else self.model_copy(update={"faults": FAILOVER_FAULTS})
+        return own.fitting(jobs)
+
+    def conditions(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> Conditions:
+        """Return what a chaos is drawn for."""
+        longest = max((job.duration for job in jobs), default=timedelta(0))
+        return Conditions(
+            recovery=recovery,
+            workers=self.workers,
+            reapers=self.reapers,
+            visibility_s=self.visibility_timeout.total_seconds(),
+            lease_ttl_s=self.lease_ttl.total_seconds(),
+            longest_job_s=longest.total_seconds(),
+            max_deliveries=self.max_deliveries,
+            bare_worker=self.has_bare_worker and recovery.cast is not Cast.PUBLISHED,
+            topology=Topology(self.topology),
+            out_of_reach=self.out_of_reach,
+        )
+
+    @property
+    def out_of_reach(self) -> frozenset[str]:
+        """Kinds of faults that cannot be played on this machine."""
+        return frozenset() if can_set_clocks() else frozenset({SoakKind.CLOCK_STEP})
+
+    @property
+    def shortest_visibility(self) -> timedelta:
+        """A quarter where it is shortened; no time at all where the group is destroyed, which ends bare loops."""
+        if SoakKind.DESTROY_GROUP in self.kinds:
+            return timedelta(0)
+        return self.visibility_timeout / (SHORTENED if SoakKind.SHORTEN_VISIBILITY in self.kinds else 1)
+
+    @property
+    def has_bare_worker(self) -> bool:
+        """Whether the last worker is a bare loop, which knows one server."""
+        return super().has_bare_worker and self.topology == "single"
+
+    @property
+    def reaper_lines(self) -> Sequence[str]:
+        """More lines of the reapers' settings file: they put back what third parties delete."""
+        heals = self.kinds & {SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER}
+        return ("recreate_groups = true", "full_scan_interval = 1") if heals else ()
+
+    @property
+    def worker_flags(self) -> Mapping[str, str | float]:
+        """More flags of the workers."""
+        return {"refresh-interval": REFRESH_S} if SoakKind.DELETE_CONSUMER in self.kinds else {}
+
+    @property
+    def spares_last_deliveries(self) -> bool:
+        """In a chaos, the dead letters must be the poison jobs."""
+        return self.chaos is not None
+
+    def more_patience_s(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
+        """Return how much longer a chaos may take, in seconds."""
+        return patience_s(self.faults, self.conditions(recovery, jobs)) if self.chaos else 0.0
+
+    def check(self, recovery: Recovery) -> None:
+        """Refuse what cannot be played. Raises ConfigurationError."""
+        super().check(recovery)
+        if self.topology != "single" and (self.redis_url or recovery.cast is Cast.PUBLISHED):
+            raise ConfigurationError(f"--topology {self.topology} takes neither --redis-url nor --recovery published.")
+        for fault in self.faults_for(recovery):
+            if objection := objection_to(fault.kind, Topology(self.topology)):
+                raise ConfigurationError(f"--fault '{fault}' {objection}")
+
+    def command(self, recovery: Recovery) -> str:
+        """Return the command that plays a chaos again: the same jobs, and the same faults at the same moments."""
+        words = ["python", "-m", "tests.soak", "--recovery", recovery.name]
+        for name, field in SoakSettings.model_fields.items():
+            value, flag = getattr(self, name), name.replace("_", "-")
+            if name in LEFT_OUT or (value == field.default and name != "seed"):
+                continue
+            if isinstance(value, bool):
+                words.append(f"--{'' if value else 'no-'}{flag}")
+            else:
+                words += [f"--{flag}", f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value)]
+        return shlex.join(words)
+
+    def as_json(self, recovery: Recovery) -> dict[str, Any]:
+        """Return the settings for a report."""
+        chaos = self.chaos.total_seconds() if self.chaos else None
+        return {**super().as_json(recovery), "topology": self.topology, "chaos": chaos}

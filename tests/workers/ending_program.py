@@ -1,0 +1,158 @@
+"""A user's program whose jobs keep a process from ending: ``worker run tests.workers.ending_program:NAME``.
+
+Each job says in field ``do`` what it does, and in ``gate`` at which gate it waits.
+"""
+
+import asyncio
+import multiprocessing
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import click
+from anyio import to_thread
+
+from tests.support.gate import wait_at
+from workers import Job, Reject, Report, Worker
+
+worker = Worker("orders", "billing")
+in_thread = Worker("orders", "billing")
+around = Worker("orders", "billing")
+reporting = Worker("orders", "billing")
+
+
+# ---- what keeps a process alive
+
+
+def block(job: Job) -> None:
+    """Wait, where nobody can stop it."""
+    print(f"started {job.id}", flush=True)  # noqa: T201
+    wait_at(job.fields[b"gate"].decode())
+    print("the gate was open", flush=True)  # noqa: T201
+
+
+async def wait_for_thread(job: Job) -> None:
+    await asyncio.to_thread(block, job)
+
+
+async def wait_for_executor(job: Job) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, block, job)
+
+
+async def wait_for_anyio(job: Job) -> None:
+    await to_thread.run_sync(block, job)
+
+
+async def refuse_cancellation(job: Job) -> None:
+    print(f"started {job.id}", flush=True)  # noqa: T201
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+
+async def leave_thread(job: Job) -> None:
+    threading.Thread(target=block, args=(job,), name="left by a job").start()
+
+
+async def leave_task(job: Job) -> None:
+    KEPT.append(asyncio.create_task(refuse_cancellation(job)))
+
+
+async def leave_process(job: Job) -> None:
+    multiprocessing.get_context("fork").Process(target=block, args=(job,)).start()
+
+
+KEPT: list[object] = []
+WAITING: list[Callable[[Job], Coroutine[Any, Any, None]]] = [
+    wait_for_thread,
+    wait_for_executor,
+    wait_for_anyio,
+    refuse_cancellation,
+]
+LEAVING: list[Callable[[Job], Coroutine[Any, Any, None]]] = [leave_thread, leave_task, leave_process]
+
+
+# ---- what ends a process
+
+
+@click.command()
+def succeed() -> None:
+    """Do nothing: click ends the process."""
+
+
+async def exit_by_click(_job: Job) -> None:
+    succeed([])
+
+
+async def exit_by_itself(_job: Job) -> None:
+    sys.exit(0)
+
+
+async def be_interrupted(_job: Job) -> None:
+    raise KeyboardInterrupt
+
+
+async def exit_in_thread(_job: Job) -> None:
+    await asyncio.to_thread(sys.exit, 0)
+
+
+async def exit_in_group(_job: Job) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asyncio.to_thread, sys.exit, 0)
+
+
+async def exit_in_task(_job: Job) -> None:
+    async def leave() -> None:
+        sys.exit(0)
+
+    await asyncio.create_task(leave())
+
+
+EXITING: list[Callable[[Job], Coroutine[Any, Any, None]]] = [
+    exit_by_click,
+    exit_by_itself,
+    be_interrupted,
+    exit_in_thread,
+    exit_in_group,
+]
+
+BY_NAME = {function.__name__: function for function in [*WAITING, *LEAVING, *EXITING, exit_in_task]}
+
+
+# ---- the handlers
+
+
+@worker.handler
+async def handle(job: Job) -> None:
+    await BY_NAME[job.fields[b"do"].decode()](job)
+
+
+@in_thread.handler
+def handle_in_thread(job: Job) -> None:
+    if job.fields[b"do"] == b"exit":
+        sys.exit(0)
+    block(job)
+
+
+@around.handler
+async def do_nothing(_job: Job) -> None:
+    """Return."""
+
+
+@around.around
+async def exit_around(_job: Job) -> AsyncIterator[None]:
+    yield
+    sys.exit(0)
+
+
+@reporting.handler
+async def reject(_job: Job) -> None:
+    raise Reject
+
+
+@reporting.on("dead_lettered")
+async def exit_in_callback(_report: Report) -> None:
+    sys.exit(0)

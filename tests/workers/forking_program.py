@@ -1,0 +1,180 @@
+"""A user's program whose jobs start processes: ``worker run tests.workers.forking_program``.
+
+Field ``do`` names what a job does, and ``children`` a file that gets the IDs of the processes that it leaves running.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+from workers import Job, Worker
+
+worker = Worker("orders", "billing")
+in_thread = Worker("orders", "billing")
+stray = Worker("orders", "billing")
+
+FORK = multiprocessing.get_context("fork")
+SLEEP = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
+LEFT: list[object] = []
+"""Keeps what is left running from being collected, which would end it."""
+
+
+def pause() -> None:
+    """Wait for a signal for ever, with the handlers that were inherited."""
+    while True:
+        signal.pause()
+
+
+# ---- children that the job ends by SIGTERM
+
+
+def terminate_process() -> int | None:
+    child = FORK.Process(target=pause)
+    child.start()
+    child.terminate()  # at once: the child may not have run a line
+    child.join()
+    return child.exitcode
+
+
+def leave_busy_pool() -> int:
+    with FORK.Pool(2) as pool:
+        pool.apply_async(pause)
+        pid = pool.apply(os.getpid)
+    return pid and -signal.SIGTERM
+
+
+def terminate_executor() -> int:
+    with ProcessPoolExecutor(1, mp_context=FORK) as executor:
+        pid = executor.submit(os.getpid).result()
+        busy = executor.submit(pause)
+        os.kill(pid, signal.SIGTERM)
+        return -signal.SIGTERM if isinstance(busy.exception(), BrokenProcessPool) else 0
+
+
+def terminate_fork() -> int:
+    child = os.fork()
+    if not child:
+        pause()
+    os.kill(child, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def terminate_subprocess() -> int:
+    with subprocess.Popen(SLEEP, close_fds=False, preexec_fn=lambda: None) as child:  # noqa: PLW1509 - users have it
+        child.terminate()
+        return child.wait()
+
+
+ENDING: list[Callable[[], int | None]] = [
+    terminate_process,
+    leave_busy_pool,
+    terminate_executor,
+    terminate_fork,
+    terminate_subprocess,
+]
+
+
+# ---- children that outlive the worker
+
+
+def leave_process() -> int | None:
+    child = FORK.Process(target=pause)
+    child.start()
+    return child.pid
+
+
+def leave_executor() -> int:
+    executor = ProcessPoolExecutor(1, mp_context=FORK)
+    LEFT.append(executor)
+    pid = executor.submit(os.getpid).result()
+    executor.submit(pause)
+    return pid
+
+
+def leave_fork() -> int:
+    return os.fork() or _pause()
+
+
+def leave_grandchild() -> int:
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        grandchild = os.fork() or _pause()
+        os.write(tell, str(grandchild).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    return int(os.read(told, 100))
+
+
+def leave_executed() -> int:
+    child = os.fork()
+    if not child:
+        os.execv(SLEEP[0], SLEEP)  # noqa: S606
+    return child
+
+
+def leave_subprocess() -> int:
+    child = subprocess.Popen(SLEEP, close_fds=False)
+    LEFT.append(child)
+    return child.pid
+
+
+def _pause() -> int:
+    pause()
+    return 0
+
+
+LEAVING: list[Callable[[], int | None]] = [
+    leave_process,
+    leave_executor,
+    leave_fork,
+    leave_grandchild,
+    leave_executed,
+    leave_subprocess,
+]
+
+
+# ---- a child that comes back to the event loop
+
+
+async def fork_in_task() -> int:
+    async def fork() -> int:
+        return os.fork()
+
+    return await asyncio.create_task(fork())
+
+
+@stray.handler
+async def fork_elsewhere(_job: Job) -> None:
+    child = await fork_in_task()
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    print(f"the child ended with {status}", flush=True)  # noqa: T201
+
+
+# ---- the handlers
+
+
+def perform(job: Job) -> None:
+    if b"children" in job.fields:
+        pids = [leave() for leave in LEAVING]
+        Path(job.fields[b"children"].decode()).write_text(" ".join(map(str, pids)))
+        return
+    for end in ENDING:
+        print(f"{end.__name__}: {end()}", flush=True)  # noqa: T201
+
+
+@worker.handler
+async def handle(job: Job) -> None:
+    perform(job)
+
+
+@in_thread.handler
+def handle_in_thread(job: Job) -> None:
+    perform(job)

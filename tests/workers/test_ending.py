@@ -1,0 +1,157 @@
+"""The end of `worker run`: nothing that a handler left running puts it off, and a handler that exits is no success."""
+
+import re
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from reaper.drill.history import read_state
+from tests.support.gate import Gate
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer
+from tests.workers.ending_program import EXITING, LEAVING, WAITING
+from tests.workers.scene import KEYS, add, dead_letters, enqueue, field_of, make_worker, number_of, pending_of
+from workers import HandlerExitError, Job
+
+pytestmark = pytest.mark.anyio
+
+PROGRAM = "tests.workers.ending_program"
+LOOPS = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+CONSOLE = {"OTEL_METRICS_EXPORTER": "console"}
+
+
+async def started(server: RedisServer, processes: Processes, name: str, *flags: str, **env: str) -> Running:
+    """Return a worker that has begun to work."""
+    worker = processes.worker(f"{PROGRAM}:{name}", "--redis-url", server.url, *flags, env=env)
+    await worker.prints("works on")
+    return worker
+
+
+# ---- what keeps a process alive
+
+
+@LOOPS
+@pytest.mark.processes
+@pytest.mark.parametrize("do", [*(one.__name__ for one in WAITING), "plain"])
+async def test_a_handler_that_cannot_be_cancelled_ends_with_the_process(
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate, loop: str, do: str
+) -> None:
+    name = "in_thread" if do == "plain" else "worker"
+    worker = await started(server, processes, name, "--drain-timeout", "0.5", "--loop", loop, **CONSOLE)
+    job = await add(client, {"do": do, "gate": str(gate.path)})
+    await worker.prints(f"started {job}")
+
+    worker.terminate()
+
+    assert await worker.wait() == 0
+    assert "has stopped: 1 read, 1 handed back" in worker.output
+    assert "messaging.client.operation.duration" in worker.output.partition("has stopped")[2]
+    assert (await read_state(client, KEYS)).ready == (job,)
+    assert await pending_of(client) == []
+
+
+@LOOPS
+@pytest.mark.processes
+@pytest.mark.parametrize("do", [one.__name__ for one in LEAVING])
+async def test_what_a_handler_left_running_ends_with_the_process(
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate, loop: str, do: str
+) -> None:
+    worker = await started(server, processes, "worker", "--drain-timeout", "1", "--loop", loop, **CONSOLE)
+    job = await add(client, {"do": do, "gate": str(gate.path)})
+    await worker.prints(f"started {job}")
+
+    worker.terminate()
+
+    assert await worker.wait() == 0
+    assert "has stopped: 1 read, 1 acked" in worker.output
+    assert "the process ends without waiting for them" in worker.output
+    assert "messaging.client.operation.duration" in worker.output.partition("has stopped")[2]
+
+
+@LOOPS
+@pytest.mark.processes
+async def test_a_thread_that_a_handler_left_may_end_until_the_drain_deadline(
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate, loop: str
+) -> None:
+    worker = await started(server, processes, "worker", "--drain-timeout", "3600", "--loop", loop)
+    job = await add(client, {"do": "leave_thread", "gate": str(gate.path)})
+    await worker.prints(f"started {job}")
+
+    worker.terminate()
+    await worker.prints(r"threads still run: left by a job; the process ends in \d+ s at the latest")
+    gate.open()
+
+    assert await worker.wait() == 0
+    assert "the gate was open" in worker.output
+
+
+# ---- what ends a process
+
+
+@LOOPS
+@pytest.mark.processes
+@pytest.mark.parametrize("do", [*(one.__name__ for one in EXITING), "plain"])
+async def test_a_handler_that_exits_ends_the_worker_with_exit_code_1_and_its_job_has_failed(
+    server: RedisServer, client: Redis, processes: Processes, loop: str, do: str
+) -> None:
+    name = "in_thread" if do == "plain" else "worker"
+    worker = await started(server, processes, name, "--loop", loop, "--max-deliveries", "1", **CONSOLE)
+    job = await add(client, {"do": "exit" if do == "plain" else do})
+
+    assert await worker.wait() == 1
+
+    error = "KeyboardInterrupt" if do == "be_interrupted" else "SystemExit: 0"
+    told = f"a handler ends the worker: stream=orders group=billing job={job} entry={job} delivery=1 consumer=.* error="
+    assert re.search(f"ERROR workers: {told}{error}$", worker.output, re.MULTILINE)
+    assert "ending_program.py" in worker.output
+    assert "messaging.client.operation.duration" in worker.output
+    [(_, letter)] = await dead_letters(client)
+    assert field_of(letter, b"reaper.dead.error") == error.encode()
+    assert await pending_of(client) == []
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("name", "told"), [("around", "handler"), ("reporting", "callback for 'dead_lettered'")])
+async def test_other_functions_of_a_program_that_exit_are_told_as_well(
+    server: RedisServer, client: Redis, processes: Processes, name: str, told: str
+) -> None:
+    worker = await started(server, processes, name)
+    await enqueue(client, 1)
+
+    assert await worker.wait() == 1
+    assert f"a {told}" in worker.output
+    assert "SystemExit: 0" in worker.output
+
+
+@LOOPS
+@pytest.mark.processes
+async def test_a_task_that_exits_ends_the_worker_with_exit_code_1_and_the_jobs_that_ran_are_told(
+    server: RedisServer, client: Redis, processes: Processes, loop: str
+) -> None:
+    worker = await started(server, processes, "worker", "--loop", loop)
+    job = await add(client, {"do": "exit_in_task"})
+
+    assert await worker.wait() == 1
+    assert re.search(f"ERROR .* ends the worker: .*jobs?={job}", worker.output)
+    assert "SystemExit: 0" in worker.output
+
+
+async def test_in_a_program_of_ones_own_it_is_an_error_of_run(server: RedisServer, client: Redis) -> None:
+    both_run = anyio.Event()
+
+    async def handle(job: Job) -> None:
+        if number_of(job) == 1:
+            both_run.set()
+            await anyio.sleep_forever()
+        await both_run.wait()
+        raise SystemExit(3)
+
+    waiting, exiting = await enqueue(client, 1, 2)
+    worker = make_worker(server.url, handle, concurrency=2)
+    with pytest.raises(HandlerExitError, match=f"job {exiting} of orders/billing ended the worker: SystemExit: 3"):
+        await worker.run()
+
+    assert await pending_of(client) == [(waiting, worker.consumer, 1)]
+    counts = worker.counts
+    assert (counts.nacked + counts.unknown, counts.abandoned) == (1, 1)  # unknown: the end cut a call short

@@ -1,0 +1,52 @@
+"""The end of a process, which nothing that a user's program left running puts off.
+
+Python waits for threads and child processes before it ends, and an event loop for its tasks: for ever, if one hangs.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+
+from workers.runtime.entrance import is_program
+
+logger = logging.getLogger(__name__)
+
+IDLE_END_S = 0.5
+"""How long threads and tasks that have nothing to do may take to end."""
+FLUSH_S = 1.0
+"""How long the last log lines may take: a thread that hangs may hold a lock of `logging`."""
+
+
+def end_within(left_s: float, code: int) -> None:
+    """Let this process end by itself for ``left_s`` seconds, but at least `IDLE_END_S`; then end it with ``code``.
+
+    Returns at once. Does nothing in a program that is not ours.
+    """
+    if is_program():
+        threading.Thread(target=_end, args=(left_s, code), name="end of the process", daemon=True).start()
+
+
+def _end(left_s: float, code: int) -> None:
+    time.sleep(IDLE_END_S)
+    if left_s > IDLE_END_S:
+        logger.info("%s; the process ends in %.0f s at the latest", _what_runs(), left_s - IDLE_END_S)
+        time.sleep(left_s - IDLE_END_S)
+    last = threading.Thread(target=_flush, daemon=True)
+    last.start()
+    last.join(FLUSH_S)
+    os._exit(code)
+
+
+def _what_runs() -> str:
+    main = threading.main_thread()
+    names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main]
+    return f"threads still run: {', '.join(names)}" if names else "tasks, child processes or exit handlers still run"
+
+
+def _flush() -> None:
+    logger.warning("%s; the process ends without waiting for them", _what_runs())
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
