@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reaper.pipeline.report.queries import choose_period
+from reaper.pipeline.report.scope import parse_instant
 
 from reaper.pipeline.report import words
 from reaper.pipeline.report.findings import Findings
 from reaper.pipeline.report.page import CONTENTS, write_page
-from reaper.pipeline.report.queries import choose_period
-from reaper.pipeline.report.scope import parse_instant
 from workers.protocol.errors import ConfigurationError
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)

@@ -34,19 +34,26 @@ def parse_instant(text: str, now: datetime) -> datetime:
 class Scope:
     """Events from ``since`` on and before ``until``, of ``groups``: ``billing`` or ``orders/billing``; none = all.
 
-    An event that claims to be later than ``now`` and `CLOCKS_DIFFER` was written while a clock was wrong. It would
-    stretch every course over time, so no question sees it.
+    An event that claims to be later than ``now`` and `CLOCKS_DIFFER`, or from before ``earliest``, was written while a
+    clock was wrong. It would stretch every course over time, so no question sees it.
     """
 
     now: datetime
     since: datetime | None = None
     until: datetime | None = None
     groups: tuple[str, ...] = ()
+    earliest: datetime = datetime(2018, 1, 1, tzinfo=UTC)
+    """No Redis had streams before."""
 
     def parameters(self) -> dict[str, Any]:
         """Return the scope as parameters of SQL."""
-        latest = self.now + CLOCKS_DIFFER
-        return {"since": self.since, "until": self.until, "latest": latest, "groups": json.dumps(self.groups)}
+        return {
+            "since": self.since,
+            "until": self.until,
+            "earliest": self.earliest,
+            "latest": self.now + CLOCKS_DIFFER,
+            "groups": json.dumps(self.groups),
+        }
 
     def as_json(self) -> dict[str, object]:
         """Return the scope for a report."""

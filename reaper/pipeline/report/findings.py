@@ -1,13 +1,13 @@
-"""Turns answers into the tables of a report, as plain rows. Pure."""
+"""Turns the answers of a lake into the tables of a report, as plain rows. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reaper.pipeline.analysis.asking import SHARES, Answers, Asked, Row, Rows
+from reaper.pipeline.analysis.answers import SHARES, Answers, Asked, Row, Rows
 from workers.protocol.events import EventName
 
-VERSION = 1
+VERSION = 2
 """Of the JSON."""
 RANKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 """Columns of a table for some of the quantiles."""
@@ -16,6 +16,7 @@ OF_NAMESPACES = (EventName.LEASE_ACQUIRED, EventName.LEASE_LOST, EventName.LEASE
 _SETTLED = (EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.REFUSED)
 _SEEN = (EventName.SCANNED, EventName.RECOVERED, EventName.SUSPECTED)
 _GROUP = ("stream", "group")
+_RECOVERY = (*_GROUP, "mode", "outcome", "reason")
 
 
 @dataclass(slots=True)
@@ -34,11 +35,11 @@ class Findings:
 
     def total(self, table: str, column: str, **only: object) -> int:
         """Add up a column, of the rows that are as ``only`` says."""
-        rows = (row for row in self.tables[table] if all(row[name] == value for name, value in only.items()))
-        return sum(row[column] or 0 for row in rows)
+        rows = (row for row in self.tables[table] if all(row[key] == value for key, value in only.items()))
+        return sum(row[column] for row in rows)
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as JSON."""
+        """Return everything for a JSON file."""
         return {"version": VERSION, **self.about, "tables": self.tables, "live": self.live, "advice": self.advice}
 
 
@@ -49,43 +50,42 @@ def find(asked: Asked, about: Mapping[str, Any]) -> Findings:
 
 
 def tables_of(answers: Answers) -> dict[str, Rows]:
-    """Return the tables, by name, each in a stable order."""
-    counts, recoveries = answers["activity_counts"], answers["recoveries"]
+    """Return the tables by name. The rows of each are in a stable order."""
+    counts = answers["activity_counts"]
     of_groups = [row for row in counts if row["group"] is not None]
     event_counts = _sums(of_groups, (*_GROUP, "event"), n="n")
+    acked = [row | {"delivery": row["done_in"]} for row in _of(of_groups, EventName.ACKED)]
     refused = [row | {"of": "leader" if row["by_leader"] else "worker"} for row in _of(of_groups, EventName.REFUSED)]
-    measured = [_with_ranks(row) for row in answers["durations"] if row["measure"] != "skewed"]
-    times = [_with_ranks(row) for row in recoveries if row["measure"] != "skewed" and row["n"]]
+    recovered = [row for row in answers["recoveries"] if row["measure"] == "wait" and not row["is_sum"]]
+    times = [_with_ranks(row) for row in answers["recoveries"] if row["measure"] != "skewed" and row["n"]]
+    rank = ("n", "quantiles", *RANKS, "max")
     return {
         "extents": _extents(counts),
         "event_counts": event_counts,
         "foreign_groups": _foreign_groups(event_counts),
-        "deliveries_until_done": _ordered(
-            [{"delivery": row.pop("done_in"), **row} for row in _sums(
-                _of(of_groups, EventName.ACKED), (*_GROUP, "done_in"), jobs="n")], *_GROUP, "delivery"),
+        "deliveries_until_done": _sums(acked, (*_GROUP, "delivery"), jobs="n"),
         "lost_payloads": _sums(_of(of_groups, EventName.LOST_PAYLOAD), _GROUP, entries="n"),
         "refused_writes": _sums(refused, (*_GROUP, "verb", "of"), calls="n", entries="entries"),
         "skewed": _skewed(answers),
         "stalls_by_worker": answers["stalls_by_worker"],
         "over_time": _ordered(answers["over_time"], *_GROUP, "period"),
-        "durations": _ordered(measured, *_GROUP, "type", "measure"),
+        "durations": _ordered(
+            [_with_ranks(row) for row in answers["durations"] if row["measure"] != "skewed"],
+            *_GROUP, "type", "measure"),
         "scanned_ages": _ordered(answers["scanned_ages"], *_GROUP, "at_least_ms", "below_ms"),
         "scanned_durations": scanned_durations(answers["scanned_ages"]),
-        "recovery_counts": _ordered(
-            [_only(row, *_GROUP, "mode", "outcome", "reason", "recoveries", "early")
-             for row in recoveries if not row["is_sum"] and row["measure"] == "wait"],
-            *_GROUP, "mode", "outcome", "reason"),
+        "recovery_counts": _ordered([_only(row, *_RECOVERY, "recoveries", "early") for row in recovered], *_RECOVERY),
         "recovery_times": _ordered(
-            [row for row in times if not row["is_sum"]], *_GROUP, "mode", "outcome", "reason", "measure"),
-        "recovery_sums": _ordered([row for row in times if row["is_sum"]], *_GROUP, "measure"),
-        "restarts": _ordered([_with_ranks(row) for row in answers["restarts"]], *_GROUP, "measure"),
+            [_only(row, *_RECOVERY, "measure", *rank) for row in times if not row["is_sum"]], *_RECOVERY, "measure"),
+        "recovery_sums": _ordered(
+            [_only(row, *_GROUP, "measure", *rank) for row in times if row["is_sum"]], *_GROUP, "measure"),
+        "restarts": _ordered([_with_ranks(row) for row in answers["restarts"]], *_GROUP),
         "second_starts": _ordered(answers["second_starts"], *_GROUP, "cause"),
         "duplicates": _heads(answers["duplicate_jobs"], "cause"),
-        "duplicate_jobs": _ordered(answers["duplicate_jobs"], *_GROUP, "job"),
+        "duplicate_jobs": _ordered(answers["duplicate_jobs"], *_GROUP, "job", "generation"),
         "unsettled": _heads(answers["unsettled_jobs"], "event"),
         "unsettled_jobs": _ordered(answers["unsettled_jobs"], "at_ms", *_GROUP, "job"),
         "terms": _ordered(answers["terms"], "stream", "began_ms"),
-        "timeouts_in_force": _ordered(answers["timeouts_in_force"], *_GROUP),
         "dead_letter_clusters": answers["dead_letter_clusters"],
         "malformed": _ordered(answers["malformed"], "stream", "reason"),
     }  # fmt: skip
@@ -112,7 +112,7 @@ def _foreign_groups(event_counts: Rows) -> Rows:
 
 
 def _skewed(answers: Answers) -> Rows:
-    """Count by journal what no figure contains, because a clock was wrong or a group is missing."""
+    """Count by journal the events that no figure contains, because a clock was wrong or a group is missing."""
     groupless = [
         row for row in answers["activity_counts"]
         if row["group"] is None and row["event"] in set(EventName) and row["event"] not in OF_NAMESPACES
@@ -139,17 +139,17 @@ def scanned_durations(ages: Rows) -> Rows:
     return [
         {"stream": stream, "group": group, "n": sum(row["n"] for row in rows)}
         | {
-            f"{name}_{bound}": quantile([(row[f"{bound}_ms"], row["n"]) for row in rows], share)
-            for name, share in RANKS.items() if name != "p999"
+            f"{name}_{bound}": quantile([(row[f"{bound}_ms"], row["n"]) for row in rows], RANKS[name])
+            for name in ("p50", "p95", "p99")
             for bound in ("at_least", "below")
         }
         for (stream, group), rows in sorted(groups.items())
-    ]  # fmt: skip
+    ]
 
 
 def quantile(counted: Iterable[tuple[int | None, int]], share: float) -> int | None:
     """Return the quantile by nearest rank of counted values; None is longer than every value."""
-    ordered = sorted(counted, key=lambda pair: (pair[0] is None, pair[0]))
+    ordered = sorted(counted, key=lambda pair: (pair[0] is None, pair[0] or 0))
     left = -(-round(share * 1000) * sum(n for _, n in ordered) // 1000)
     for value, n in ordered:
         left -= n
@@ -186,9 +186,8 @@ def _sums(rows: Rows, keys: Sequence[str], **sums: str) -> Rows:
 
 def _with_ranks(row: Row) -> Row:
     """Add the quantiles that tables show."""
-    quantiles = None if row["quantiles"] is None else [int(ms) for ms in row["quantiles"]]
-    ranks = {name: quantiles and quantiles[SHARES.index(share)] for name, share in RANKS.items()}
-    return {**row, "quantiles": quantiles, **ranks}
+    quantiles = [int(ms) for ms in row["quantiles"]]
+    return {**row, "quantiles": quantiles, **{name: quantiles[SHARES.index(share)] for name, share in RANKS.items()}}
 
 
 def _heads(rows: Rows, column: str) -> Rows:

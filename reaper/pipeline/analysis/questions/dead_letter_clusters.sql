@@ -11,7 +11,7 @@ with letter as (
       regexp_extract(traceback, :frame, 1), ':', regexp_extract(traceback, :frame, 2))) as frame
   from dead_letters
   where source_stream is not null and `group` is not null
-    and date >= date'2018-01-01' and date <= to_date(:latest) and at < :latest
+    and date >= to_date(:earliest) and date <= to_date(:latest) and at < :latest
     and (:since is null or (date >= to_date(:since) and at >= :since))
     and (:until is null or (date <= to_date(:until) and at < :until))
     and (:groups = '[]' or array_contains(from_json(:groups, 'array<string>'), `group`)

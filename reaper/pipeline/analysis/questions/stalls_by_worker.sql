@@ -8,11 +8,11 @@ with process as (
   group by stream, grp, consumer
 ), worker as (
   select stream, grp, regexp_replace(consumer, '\\.[0-9a-f]{12}$', '') as worker, count(*) as processes,
-    sum(deliveries) as deliveries, sum(stalls) as stalls, count_if(not consumer rlike '\\.[0-9a-f]{12}$') as foreign
+    sum(deliveries) as deliveries, sum(stalls) as stalls
   from process
   group by stream, grp, regexp_replace(consumer, '\\.[0-9a-f]{12}$', '')
 )
-select stream, grp as `group`, worker, processes, deliveries, stalls, foreign,
+select stream, grp as `group`, worker, processes, deliveries, stalls,
   round(stalls * 1000 / deliveries, 3) as permille
 from worker
 where deliveries > 0

@@ -1,7 +1,6 @@
 -- One row for each delivery of a job that has a story: when it started, how it ended, and why it was not the first.
 -- `start` counts the starts of the job, from 1. `cause` says why the job started again: it is what became of the start
 -- before. `again_ms` is the time from the last sign of life of a crashed worker until its job started again.
--- `silent_ms` is the time for which a worker showed no sign of life before it settled, too late.
 with found as (
   select stream, grp, job, generation, entry, number,
     min(coalesce(delivered_ms, if(is_stall, at_ms - greatest(idle_ms, 0), at_ms))) as seen_ms,
@@ -59,7 +58,5 @@ with found as (
 select stream, grp, job, generation, entry, number, started_ms, next_started_ms, start, cause, completed, acks,
   if(cause = 'crash' and before.idle_ms between 0 and 34560000000,
     greatest(started_ms, before.stalled_ms) - (before.stalled_ms - before.idle_ms), null) as again_ms,
-  if(cause = 'crash', before.visibility_ms, null) as crash_visibility_ms,
-  if(settled_ms > stalled_ms and idle_ms between 0 and 34560000000,
-    settled_ms - (stalled_ms - idle_ms), null) as silent_ms
+  if(cause = 'crash', before.visibility_ms, null) as crash_visibility_ms
 from explained
