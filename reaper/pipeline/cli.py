@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from reaper.pipeline.advice.command import advise
+from reaper.pipeline.advice.command import advise_command
 from reaper.pipeline.command import (
     LAKE,
     SPARK,
@@ -198,5 +198,5 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
 
 # --- what has a room of its own ------------------------------------------------------------------------------
 
-pipeline.add_command(advise)
+pipeline.add_command(advise_command)
 pipeline.add_command(report)

@@ -19,7 +19,6 @@ WRITING = (
     ("reaper drill", "--json"),
     ("reaper demo", "--json"),
     ("reaper compare", "--output"),
-    ("reaper pipeline advise", "--output"),
     ("reaper pipeline report", "--output"),
     ("reaper pipeline report", "--json"),
 )

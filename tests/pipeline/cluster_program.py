@@ -13,9 +13,7 @@ def main(lake: str, where: dict[str, str]) -> None:
     """Print what the lake holds, as Spark at ``where`` sees it."""
     with spark_session(**where, heap="512m") as session:
         asked = Asker(session, read_tables(session, lake), Scope(datetime.now(UTC)), embedded=False).ask(lambda _: None)
-        jobs, troubled = (
-            session.table(view).select("job").distinct().count() for view in ("events", "story")
-        )
+        jobs, troubled = (session.table(view).select("job").distinct().count() for view in ("events", "story"))
         print(json.dumps({"events": asked.events, "jobs": jobs, "troubled": troubled}))  # noqa: T201
 
 

@@ -17,6 +17,7 @@ from reaper.pipeline.cli import pipeline
 from reaper.pipeline.report import words
 from reaper.pipeline.report.findings import find
 from reaper.pipeline.report.page import write_page
+from reaper.pipeline.report.reading import add_advice
 from tests.docs.json_page import check
 from tests.pipeline import stories
 from tests.pipeline.conftest import Generated
@@ -73,7 +74,7 @@ def test_every_question_is_answered_in_page_and_figures(reported: Reported) -> N
     assert figures["events"] == sum(row["events"] for row in figures["tables"]["extents"])
     assert f"{figures['events']:,} events: " in reported.output
     assert figures["advice"]["groups"]
-    assert "visibility_timeout = " in page
+    assert "were recovered from live workers, which were silent for longer than the timeout" in page
     assert "reaper dead-letters redrive" in page
 
 
@@ -151,6 +152,7 @@ def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSe
     scope = Scope(NOW)
     asked = ask(spark, scope=scope, events=rows, dead_letters=letters)
     findings = find(asked, {"lake": "lake", "made_at": "now", **scope.as_json()})
+    add_advice(findings)
     page = write_page(findings)
 
     told = findings.tables
@@ -164,8 +166,9 @@ def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSe
     assert sorted((row["n"], row["max"]) for row in overshoots) == [(1, 0), (1, 1)]
     assert {row["group"] for name, found in told.items() for row in found if "group" in row} == {stories.GROUP}
     assert told["duplicates"] == told["refused_writes"] == told["terms"] == []
-    assert [(row["at_least_ms"], row["n"]) for row in told["scanned_ages"]] == [(16, 7)]
     assert [row["n"] for row in told["dead_letter_clusters"]] == [1]
+    assert {row["ms"] for row in told["executions"] if row["kind"] == "in_force"} == {9, 3_000}
+    assert [row["n"] for row in told["executions"] if row["kind"] == "scanned"] == [7]
     assert len(told["unsettled_jobs"]) == 6
     assert "2 events that claim to be from before 2018" in page
 

@@ -234,7 +234,7 @@ def _shuffled(kinds: Iterable[str], dice: random.Random) -> list[str]:
 
 def _fault(kind: str, at: float, dice: random.Random, conditions: Conditions, *, below_timeout: bool = False) -> Fault:
     draft = CATALOGUE[kind]
-    amount, lasts = draft.amount(dice, conditions), None
+    amount, lasts = draft.amount(dice, conditions), timedelta(0)
     if draft.lasts:
         shortest, longest = draft.lasts
         if below_timeout and kind == FaultKind.LONG_JOBS:
@@ -335,4 +335,4 @@ def patience_s(faults: Iterable[Fault], conditions: Conditions) -> float:
 
     As if each began only when the one before is over, and then some: jobs that lost their workers twice run alone.
     """
-    return sum((fault.lasts or timedelta(0)).total_seconds() + 2 * calm_s(fault.kind, conditions) for fault in faults)
+    return sum(fault.lasts_s + 2 * calm_s(fault.kind, conditions) for fault in faults)

@@ -33,7 +33,8 @@ SOAK_FORMS: Mapping[str, Form] = {
     SoakKind.CLOCK_STEP: Form(
         "clock-step:ahead@4",
         "the server's clock is set ahead by an hour (or :back); needs a C compiler",
-        words=("back", "ahead"),
+        "back|ahead",
+        "back",
     ),
     SoakKind.FAIL_OVER: Form(
         "fail-over@4+1",
@@ -50,7 +51,8 @@ SOAK_FORMS: Mapping[str, Form] = {
     SoakKind.KILL_MASTER: Form(
         "kill-master:behind@4",
         "kill -9 of the master; its replicas got nothing for 1 s (:synced: they got everything)",
-        words=("synced", "behind"),
+        "synced|behind",
+        "synced",
         hits="redis",
     ),
     SoakKind.PAUSE_MASTER: Form(
@@ -70,7 +72,8 @@ SOAK_FORMS: Mapping[str, Form] = {
     SoakKind.DELETE_CONSUMER: Form(
         "delete-consumer:killed@4",
         "a worker is killed, and its consumer deleted with its deliveries (or :live) *",
-        words=("live", "killed"),
+        "live|killed",
+        "live",
     ),
 }
 

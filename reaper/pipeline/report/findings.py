@@ -29,9 +29,7 @@ class Findings:
     live: dict[str, Any] | None = None
     """Where unsettled jobs were found in Redis; None if no one has looked."""
     advice: dict[str, Any] = field(default_factory=dict)
-    """Which visibility timeouts to set, as `advice.fragment.as_json` writes it."""
-    settings: str = ""
-    """The same as settings for ``reaper run --config``."""
+    """Which visibility timeouts to set, as `advice.words.as_json` writes it."""
 
     def total(self, table: str, column: str, **only: object) -> int:
         """Add up a column, of the rows that are as ``only`` says."""
@@ -87,6 +85,7 @@ def tables_of(answers: Answers) -> dict[str, Rows]:
         "unsettled_jobs": _ordered(answers["unsettled_jobs"], "at_ms", *_GROUP, "job"),
         "terms": _ordered(answers["terms"], "stream", "began_ms"),
         "dead_letter_clusters": answers["dead_letter_clusters"],
+        "executions": _ordered(answers["executions"], *_GROUP, "type", "kind", "bin"),
         "malformed": _ordered(answers["malformed"], "stream", "reason"),
     }  # fmt: skip
 

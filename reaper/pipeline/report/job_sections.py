@@ -4,7 +4,7 @@ from reaper.pipeline.analysis.answers import Row
 from reaper.pipeline.report import charts, html, words
 from reaper.pipeline.report.columns import RANKS, table
 from reaper.pipeline.report.findings import Findings
-from reaper.pipeline.report.html import Column, Markup, heading, number, paragraph, section, text
+from reaper.pipeline.report.html import Markup, heading, number, paragraph, section, text
 from reaper.pipeline.report.live_check import Place
 from reaper.pipeline.report.next_steps import redrive_command
 
@@ -130,67 +130,27 @@ def _scanned(findings: Findings) -> list[Markup]:
 
 # ---- visibility timeouts
 
-RULES = ("2 x p95", "3 x worst", "configured")
-MOST_SETTINGS = 100_000
-"""Characters of settings that are written into the page."""
-
 
 def timeouts(findings: Findings) -> Markup:
     """Which visibility timeout to set."""
     groups = findings.advice.get("groups", [])
     if not groups:
-        return section("timeouts", "Visibility timeouts", [paragraph("No delivery was settled: nothing to advise on.")])
-
-    def cost(name: str) -> Column:
-        def cell(row: html.Row) -> str:
-            rule = row["rules"].get(name)
-            return f"{words.duration(rule['timeout_ms'])} · {words.cost(rule['total_s'])}" if rule else words.NOTHING
-
-        return text(name, cell)
-
-    columns = [
-        text("group", lambda row: words.pair_of(row["stream"], row["group"])),
-        text("workers", lambda row: row["workers"]),
-        number("deliveries", lambda row: words.count(row["deliveries"])),
-        number("crashed", lambda row: words.count(row["crashes"])),
-        text("recommended", _recommended),
-        *map(cost, RULES),
-        text("note", lambda row: "; ".join(row["notes"])),
-    ]
+        return section(
+            "timeouts", "Visibility timeouts", [paragraph("No execution was settled: nothing to recommend.")]
+        )
+    promise = findings.advice["promise"]
     return section(
         "timeouts",
         "Visibility timeouts",
         [
             paragraph(
-                "What each timeout is expected to cost on as many deliveries again, as time that jobs wait: a crashed "
-                "job waits for it, a slow one is run twice. Behind each timeout stands its cost; below what is "
-                "recommended, between which values the best timeout and its cost lie, with nine chances in ten."
+                f"A worker that extends its executions keeps them through a pause of "
+                f"{words.duration(promise['pause_ms'])}. Of other workers, at most 1 execution in "
+                f"{promise['one_in']:,} outlasts the timeout, as long as the next jobs are like those in the lake. Set "
+                "visibility_timeout in the settings of the reaper, or of the workers if they recover by themselves."
             ),
-            html.table(columns, groups),
-            heading("As settings, for reaper run --config"),
-            *_settings(findings.settings),
+            table("advised_group executions longest in_force recommended why", groups),
         ],
-    )
-
-
-def _settings(settings: str) -> list[Markup]:
-    """Return the settings, of as many groups as there is room for; names in them hold no ends of lines."""
-    if len(settings) <= MOST_SETTINGS:
-        return [html.block(settings)]
-    return [
-        html.block(settings[: settings.rfind("\n\n", 0, MOST_SETTINGS) + 1]),
-        paragraph("More groups have advice than there is room for here: reaper pipeline advise writes that of all."),
-    ]
-
-
-def _recommended(row: html.Row) -> str:
-    best = row["recommended"]
-    (low, high), (least, most) = row["interval"]["timeout_ms"], row["interval"]["cost_s"]
-    told = Markup(f"<b>{words.duration(best['timeout_ms'])}</b> · {words.cost(best['total_s'])}")
-    if high is None:
-        return Markup(f"{told}<br>at least {words.duration(low)}: {row['verdict']}")
-    return Markup(
-        f"{told}<br>{words.duration(low)} to {words.duration(high)} · {words.cost(least)} to {words.cost(most)}"
     )
 
 

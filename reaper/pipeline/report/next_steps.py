@@ -8,7 +8,6 @@ from typing import Any
 from reaper.pipeline.analysis.answers import Row, Rows
 from reaper.pipeline.report import words
 from reaper.pipeline.report.findings import Findings
-from reaper.pipeline.report.live_check import Place
 from workers.protocol.keys import stream_of_journal
 from workers.protocol.messages import counted
 
@@ -53,7 +52,7 @@ def _lost(findings: Findings) -> Iterator[Step]:
             finding = f"{counted(jobs, 'job')} had no end when the lake was filled. Look for them in Redis."
             yield Step(finding, _report(findings, "--redis-url", "redis://127.0.0.1:6379/0"))
     elif live["lost"]:
-        finding = f"{counted(live['places'][Place.MISSING], 'job')} disappeared. See what Redis has of the first one."
+        finding = f"{counted(len(live['lost']), 'job')} disappeared. See what Redis has of the first one."
         yield Step(finding, _explain(live["lost"][0]))
 
 
@@ -85,11 +84,13 @@ def _duplicates(findings: Findings) -> Iterator[Step]:
 def _crashes(findings: Findings) -> Iterator[Step]:
     if row := _most(findings.tables["second_starts"], "starts", cause="crash"):
         workers = [one for one in findings.tables["stalls_by_worker"] if _pair(one) == _pair(row) and one["stalls"]]
-        worst = f", most of them ({workers[0]['stalls']:,}) in worker {words.brief(workers[0]['worker'])}"
-        finding = (
-            f"{counted(row['starts'], 'delivery')} of {words.pair(row)} stalled because a worker crashed"
-            f"{worst if workers else ''}. Find out why."
+        worst = (
+            f", most of them ({workers[0]['stalls']:,}) in worker {words.brief(workers[0]['worker'])}"
+            if workers
+            else ""
         )
+        deliveries = counted(row["starts"], "delivery")
+        finding = f"{deliveries} of {words.pair(row)} stalled because a worker crashed{worst}. Find out why."
         yield Step(finding, _command("status", "--groups", f"{stream_of_journal(row['stream'])}/{row['group']}"))
 
 

@@ -1,11 +1,9 @@
 """Writes the report as one HTML file that needs nothing else: no network, no script. Pure."""
 
 import json
-from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from itertools import accumulate, takewhile
-from typing import Any
 
 from reaper.pipeline.analysis.answers import Rows
 from reaper.pipeline.report import job_sections, sections, words
@@ -13,9 +11,6 @@ from reaper.pipeline.report.findings import Findings
 
 EMBEDDED_BYTES = 15_000
 """How much of each table the page embeds as JSON: the page stays small, the JSON file has all."""
-
-ADVICE_BYTES = 150_000
-"""The same of what is advised, without its curves."""
 
 CONTENTS = {
     "Next steps": sections.steps,
@@ -80,11 +75,9 @@ def _scope(findings: Findings) -> str:
 
 def _embedded(findings: Findings) -> str:
     document = findings.as_json()
-    advised = [_without_curves(each) for each in findings.advice.get("groups", [])]
+    advised = findings.advice.get("groups", [])
     all_rows = {**findings.tables, "advice": advised, "lost": (findings.live or {}).get("lost", [])}
-    kept = {
-        name: _first_of(rows, ADVICE_BYTES if name == "advice" else EMBEDDED_BYTES) for name, rows in all_rows.items()
-    }
+    kept = {name: _first_of(rows, EMBEDDED_BYTES) for name, rows in all_rows.items()}
     document["rows_left_out"] = {name: n for name, rows in all_rows.items() if (n := len(rows) - len(kept[name]))}
     document["advice"] = {**findings.advice, "groups": kept.pop("advice")}
     lost = kept.pop("lost")
@@ -97,11 +90,6 @@ def _first_of(rows: Rows, most_bytes: int) -> Rows:
     """Return as many rows as ``most_bytes`` hold."""
     sizes = accumulate(len(_compact(row)) for row in rows)
     return [row for row, _ in takewhile(lambda pair: pair[1] <= most_bytes, zip(rows, sizes, strict=True))]
-
-
-def _without_curves(advice: Mapping[str, Any]) -> dict[str, Any]:
-    types = {name: _without_curves(each) for name, each in advice.get("types", {}).items()}
-    return {name: value for name, value in advice.items() if name != "curve"} | ({"types": types} if types else {})
 
 
 def _compact(document: object) -> str:

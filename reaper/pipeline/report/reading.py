@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.advice.choice import advise_group
-from reaper.pipeline.advice.fragment import as_json, as_toml
-from reaper.pipeline.advice.model import GroupRecord, Weights
-from reaper.pipeline.advice.records import read_records
+from reaper.pipeline.advice.executions import records_of
+from reaper.pipeline.advice.timeouts import Promise, advise
+from reaper.pipeline.advice.words import as_json
 from reaper.pipeline.analysis.asking import Asker, read_tables
 from reaper.pipeline.analysis.scope import Scope
 from reaper.pipeline.report.findings import Findings, find
@@ -23,13 +22,12 @@ def read_report(
     asker = Asker(spark, read_tables(spark, lake), scope, embedded=embedded)
     about = {"lake": lake, "made_at": scope.now.isoformat(timespec="seconds"), **scope.as_json()}
     findings = find(asker.ask(tell, most_unanswered=MOST_UNANSWERED), about)
-    add_advice(findings, read_records(spark.table("event")))
+    add_advice(findings)
     return findings
 
 
-def add_advice(findings: Findings, records: list[GroupRecord]) -> None:
+def add_advice(findings: Findings) -> None:
     """Add which visibility timeouts to set."""
-    weights = Weights()
-    advice = [advise_group(record, weights) for record in records]
-    findings.advice = as_json(advice, weights)
-    findings.settings = as_toml(advice, weights) if advice else ""
+    promise = Promise()
+    records = records_of(findings.tables["executions"])
+    findings.advice = as_json([advise(record, promise) for record in records], promise)
