@@ -79,7 +79,7 @@ def advise_command(
 
 
 def chosen(advices: Sequence[Advice], pair: str | None) -> Sequence[Advice]:
-    """Return the recommendations for the groups that are written like ``pair``; None is all.
+    """Return the recommendations for the groups that are written like ``pair``, or all for None.
 
     Raises ConfigurationError if there is none.
     """

@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 
 
 def records_of(rows: Iterable[Row], workers: Workers | None = None) -> list[GroupRecord]:
-    """Return what the question ``executions`` found about each group, in order of their names.
+    """Return the record of each group, from the rows of the question ``executions``, ordered by name.
 
     ``workers`` says how the workers of all groups keep their executions. By default, they extend them if the group has
     consumers, and all are workers of stream-reaper.
