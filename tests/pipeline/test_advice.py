@@ -161,7 +161,7 @@ def test_a_timeout_under_which_live_workers_lost_jobs_is_not_shortened(
     cut_off: int, in_force_ms: int | None, timeout_ms: int, verdict: Verdict
 ) -> None:
     facts = {"workers": Workers.EXTENDING, "cut_off": cut_off, "in_force_ms": in_force_ms}
-    advice = advise(record([100] * 2_000, **facts), Promise())
+    advice = advise(record([900_000] * 2_000, **facts), Promise())
     assert (advice.timeout_ms, advice.verdict) == (timeout_ms, verdict)
 
 

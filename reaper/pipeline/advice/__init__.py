@@ -1,4 +1,4 @@
-"""Recommends the visibility timeout of each group: a floor, or a quantile of how long its workers held executions.
+"""Recommends the visibility timeout of each group, from the time for which its workers held executions.
 
-`executions` asks the lake (Spark). `bound` and `timeouts` decide, `words` writes, all in plain Python.
+`executions` asks the lake (Spark). The others are plain Python: `bound` and `timeouts` decide, `words` writes.
 """

@@ -1,4 +1,4 @@
-"""The upper bound of a quantile of durations, with a margin for how few are known. Pure."""
+"""The upper bound of a quantile of durations, with a margin that depends on their number. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from statistics import NormalDist
 CONFIDENCE = 0.95
 """A bound is too low in at most one case in twenty."""
 FEWEST = 700
-"""Fewer executions say too little: a kind of job that is 1 in 200 may be missing."""
+"""With fewer executions, a kind of job that is 1 in 200 may be missing."""
 _FARTHEST = 10
 """The tail is used for a share that is at most so many times smaller than the smallest that counts alone can bound."""
 _MANY = 500
@@ -22,7 +22,7 @@ def enough_for(share: float) -> int:
 
 
 def countable(share: float) -> int:
-    """Return from how many executions on counts alone bound that quantile; with fewer, a tail continues them."""
+    """Return how many executions bound that quantile by counts alone. With fewer, a tail continues them."""
     return math.ceil(math.log(1 - CONFIDENCE) / math.log1p(-share))
 
 
@@ -36,14 +36,14 @@ def upper_bound(durations: Mapping[float, int], share: float) -> float:
     rank = _rank(count, share)
     if rank:
         return _longest(durations, rank)
-    # Counts alone cannot bound so small a share: continue the longest one as a Pareto tail.
+    # Counts alone do not bound so small a share, so a Pareto tail continues the longest execution.
     longest = _longest(durations, 1)
     bounded_share = 1 - (1 - CONFIDENCE) ** (1 / count)
     return longest if math.isinf(longest) else longest * (bounded_share / share) ** _tail_index(durations, count // 10)
 
 
 def _rank(count: int, share: float) -> int:
-    """Return which of the longest executions is a bound: 1 is the longest, 0 says that not even that one is.
+    """Return which of the longest executions is a bound (1 is the longest), or 0 if none is.
 
     The k-th longest is too short if fewer than k of all executions exceed the true quantile, which has a binomial
     probability. It is nearly normal if many are expected to exceed it.

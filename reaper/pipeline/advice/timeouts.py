@@ -1,4 +1,4 @@
-"""Recommends a visibility timeout from what is known about a group. Pure."""
+"""Recommends the visibility timeout of a group. Pure."""
 
 import math
 from collections import Counter
@@ -27,17 +27,17 @@ class Workers(StrEnum):
 
 
 class Verdict(StrEnum):
-    """Whether there is a recommendation."""
+    """The kind of a recommendation."""
 
     RECOMMENDED = "recommended"
     TOO_SHORT = "timeout too short"
-    """Executions outlast the timeout in force: only with a longer one can anyone see how long they take."""
+    """Executions outlast the timeout in force, so the journal does not show how long they take."""
     TOO_FEW = "not enough to say"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a recommended timeout keeps."""
+    """The promise of a recommended timeout."""
 
     one_in: int = 1_000
     """At most one execution in so many is recovered although its worker is alive."""
@@ -51,13 +51,13 @@ class Promise:
 
     @property
     def floor_ms(self) -> int:
-        """No timeout below it is recommended: a pause may begin when a third of the timeout has passed."""
+        """The shortest recommendation, because a pause can begin a third of the timeout after a heartbeat."""
         return max(SHORTEST_MS, math.ceil(1.5 * self.pause_ms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
-    """What is known about a group."""
+    """Facts about a group."""
 
     stream: str
     """Key of its journal."""
@@ -67,9 +67,9 @@ class GroupRecord:
     by_type: dict[str, Durations] = field(default_factory=dict)
     """The durations of each job type. Third-party workers journal no type."""
     cut_off: int = 0
-    """Executions that outlasted the visibility timeout, as far as anyone knows not because their worker crashed."""
+    """Executions that outlasted the visibility timeout, most likely not because their worker crashed."""
     scanned: bool = False
-    """Durations are upper bounds, which a leader's scans saw: the workers journal nothing."""
+    """Durations are upper bounds from scans of a leader, because the workers write no journal."""
     in_force_ms: int | None = None
     """The visibility timeout that was last in force, if an event names one."""
 
@@ -80,7 +80,7 @@ class GroupRecord:
 
     @property
     def longest_ms(self) -> int:
-        """The longest execution whose duration is known; 0 if there is none."""
+        """The longest execution with a known duration, or 0."""
         return int(max((ms for ms in self.durations if ms < math.inf), default=0))
 
 
@@ -149,13 +149,13 @@ def _recommended(record: GroupRecord, ms: float, why: str, types: dict[str, int]
 
 
 def _too_short(record: GroupRecord, promise: Promise, why: str) -> Advice:
-    timeout_ms = _written(max(2 * (record.in_force_ms or 0), 2 * record.longest_ms, promise.floor_ms))
+    timeout_ms = _written(max(2 * (record.in_force_ms or 0), promise.floor_ms))
     why = f"{why}. Raise the timeout, and ask again when more jobs have run."
     return Advice(record=record, verdict=Verdict.TOO_SHORT, timeout_ms=timeout_ms, why=why)
 
 
 def _written(ms: float) -> int:
-    """Return the next timeout that people would write: two digits, and no longer than a setting can be."""
+    """Round up to two digits, and to at most the longest setting."""
     whole = math.ceil(ms)
     unit: int = 10 ** max(1, len(str(whole)) - 2)
     return min(math.ceil(whole / unit) * unit, LONGEST_MS)

@@ -10,7 +10,7 @@ from workers.protocol.messages import on_one_line
 
 
 def pair_of(advice: Advice) -> str:
-    """Return the group as people write it: ``orders/billing``."""
+    """Return the name of the group: ``orders/billing``."""
     return f"{stream_of_journal(advice.record.stream)}/{advice.record.group}"
 
 
@@ -28,7 +28,7 @@ def as_lines(advices: Iterable[Advice]) -> Iterator[str]:
 
 
 def as_json(advices: Iterable[Advice], promise: Promise) -> dict[str, Any]:
-    """Return all recommendations, and what they promise."""
+    """Return the promise and all recommendations."""
     return {
         "promise": {**asdict(promise), "floor_ms": promise.floor_ms},
         "groups": [
