@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,15 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from reaper.pipeline.advice.command import chosen
-from reaper.pipeline.advice.executions import executions, records_of
+from reaper.pipeline.advice.executions import records_of
 from reaper.pipeline.advice.timeouts import GroupRecord, Promise, Workers, advise
+from reaper.pipeline.analysis.scope import Scope
 from reaper.pipeline.cli import pipeline
-from reaper.pipeline.spark.collecting import collect_rows
 from tests.docs.json_page import check
 from tests.pipeline import stories
 from tests.pipeline.conftest import Generated
-from tests.pipeline.stories import Row, about, acked, event, frame, nacked, recovered, refused
+from tests.pipeline.questions import ask
+from tests.pipeline.stories import Row, about, acked, event, nacked, recovered, refused
 from workers.protocol.errors import ConfigurationError
 
 NOW = 1_700_000_000_000
@@ -41,7 +43,7 @@ def delivery(job: int, number: int = 1, consumer: str = "") -> Row:
 
 
 def read(spark: SparkSession, rows: Sequence[Row], workers: Workers | None = None) -> list[GroupRecord]:
-    return records_of(collect_rows(executions(frame(spark, rows))), workers)
+    return records_of(ask(spark, ("executions",), Scope(datetime.now(UTC)), events=rows).answers["executions"], workers)
 
 
 def test_everything_that_is_known_about_each_group_is_counted(spark: SparkSession) -> None:

@@ -1,6 +1,7 @@
 """The command ``reaper pipeline advise``."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +58,20 @@ def advise_command(
     Exit code 0, or 2 if the lake cannot be read or holds no executions.
     """
     with sentences():
-        from reaper.pipeline.advice.executions import executions, records_of
-        from reaper.pipeline.lake.tables import existing_lake, read_events
-        from reaper.pipeline.spark.collecting import collect_rows
+        from reaper.pipeline.advice.executions import records_of
+        from reaper.pipeline.analysis.asking import Asker, read_tables
+        from reaper.pipeline.analysis.scope import Scope
+        from reaper.pipeline.lake.tables import existing_lake
+        from reaper.pipeline.spark.session import is_embedded
 
         promise = Promise(one_in=one_in, pause_ms=round(pause * 1000))
         settings = settings_of(given, config)
         existing_lake(settings.lake)  # Spark takes seconds to start
         line = ProgressLine(quiet=machine)
         session = open_session(settings, line)
-        line.show("counting …")
-        rows = collect_rows(executions(read_events(session, settings.lake)))
+        embedded = not settings.remote and is_embedded(settings.master or None)
+        asker = Asker(session, read_tables(session, settings.lake), Scope(datetime.now(UTC)), embedded=embedded)
+        rows = asker.ask(line.show, only=("executions",)).answers["executions"]
         records = records_of(rows, None if workers == _AUTO else Workers(workers))
         line.end()
         advices = chosen([advise(record, promise) for record in records], pair)

@@ -1,26 +1,17 @@
-"""Asks a lake how long executions were held, and how many outlasted the visibility timeout."""
+"""Reads what a lake knows about executions: how long they were held, how many outlasted the timeout. Pure."""
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from importlib.resources import files
 from typing import Any
-
-from pyspark.sql import DataFrame
 
 from reaper.pipeline.advice.timeouts import Durations, GroupRecord, Workers
 
 Row = Mapping[str, Any]
 
 
-def executions(events: DataFrame) -> DataFrame:
-    """Return the few rows that `records_of` reads (see ``executions.sql``). ``events`` is the table of the lake."""
-    text = (files("reaper.pipeline.advice") / "executions.sql").read_text(encoding="utf-8")
-    return events.sparkSession.sql(text, events=events)
-
-
 def records_of(rows: Iterable[Row], workers: Workers | None = None) -> list[GroupRecord]:
-    """Return the record of each group, from the rows of `executions`, ordered by name.
+    """Return the record of each group, from the rows of the question ``executions``, ordered by name.
 
     ``workers`` says how the workers of all groups keep their executions. By default, they extend them if the group has
     consumers, and all are workers of stream-reaper.

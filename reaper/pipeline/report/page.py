@@ -5,29 +5,32 @@ from html import escape
 from importlib.resources import files
 from itertools import accumulate, takewhile
 
-from reaper.pipeline.report import sections, words
-from reaper.pipeline.report.findings import Findings, Rows
+from reaper.pipeline.analysis.answers import Rows
+from reaper.pipeline.report import job_sections, sections, words
+from reaper.pipeline.report.findings import Findings
 
 EMBEDDED_BYTES = 15_000
 """How much of each table the page embeds as JSON: the page stays small, the JSON file has all."""
 
 CONTENTS = {
-    "recovery": "Recovery",
-    "integrity": "Integrity",
-    "durations": "Wait and run time",
-    "timeouts": "Visibility timeouts",
-    "stalls": "Stalls",
-    "leadership": "Leadership",
-    "dead_letters": "Dead letters",
-    "about": "About",
+    "Next steps": sections.steps,
+    "Recovery": sections.recovery,
+    "Over time": sections.over_time,
+    "Integrity": job_sections.integrity,
+    "Wait and run time": job_sections.durations,
+    "Visibility timeouts": job_sections.timeouts,
+    "Dead letters": job_sections.dead_letters,
+    "Leadership": sections.leadership,
+    "About": job_sections.about,
 }
+"""Sections, by how the head of the page names them. A section has the ID of its function."""
 
 
 def write_page(findings: Findings) -> str:
     """Return the page."""
-    written = "\n".join(getattr(sections, name)(findings) for name in CONTENTS)
+    written = "\n".join(write(findings) for write in CONTENTS.values())
     made_at, lake = (escape(str(findings.about[name])) for name in ("made_at", "lake"))
-    links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in CONTENTS.items())
+    links = "".join(f'<a href="#{write.__name__}">{escape(title)}</a>' for title, write in CONTENTS.items())
     style = (files("reaper.pipeline.report") / "style.css").read_text(encoding="utf-8")
     scope = _scope(findings)
     return f"""\
