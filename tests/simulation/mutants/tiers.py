@@ -157,7 +157,7 @@ def _simulate(root: Path, at_most_s: int) -> Catch | None:
     took = round(monotonic() - began, 1)
     failed = _FAILED_SEED.search(told)
     if code is None or (code != PASSED and failed is None):
-        said = f"no end after {at_most_s} s" if code is None else told.strip().splitlines()[-1]
+        said = f"no end after {at_most_s} s" if code is None else (told.strip().splitlines() or ["it said nothing"])[-1]
         return None if said.startswith("never reached") else Catch(Tier.SIMULATION, "", said, took)
     if failed is None:
         return None
