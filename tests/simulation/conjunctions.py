@@ -125,14 +125,13 @@ def with_conjunctions(story: Story) -> Story:
     if is_staged or random.random() < 0.7:  # else a job seldom comes close to its limit, and a lease seldom ends
         setting = replace(
             setting,
-            max_deliveries=2 if is_staged else random.choice((2, 2, 3)),  # a job is quarantined once it is recovered
+            max_deliveries=random.choice((2, 2, 3)),
             lease_s=max(SHORTEST_LEASE_S, setting.visibility_s / 6),
             replicas=max(2, setting.replicas),
             workers=max(2, setting.workers),
             election=True,
         )
-    longer = 0.8 if is_staged else 0.5
-    jobs = tuple(_lengthen(random, job, setting, longer) for job in story.jobs)
+    jobs = tuple(_lengthen(random, job, setting) for job in story.jobs)
     if is_staged:
         story = replace(story, length_s=max(story.length_s, LENGTH * setting.visibility_s))
         last = max(jobs, key=lambda job: job.at)  # there is something to redrive
@@ -154,8 +153,8 @@ def _draw_scenes(random: Random, story: Story, setting: Setting) -> Iterator[Ste
                 yield _one_of_scene(random, setting, at, cue)
 
 
-def _lengthen(random: Random, job: NewJob, setting: Setting, part: float) -> NewJob:
-    if random.random() < 1 - part:
+def _lengthen(random: Random, job: NewJob, setting: Setting) -> NewJob:
+    if random.random() < 0.5:
         return job
     runs = Act(plays.OK, round(setting.visibility_s * random.choice((0.3, 1.0, 2.0)), 1))
     kills = Act(plays.KILL, round(setting.visibility_s * random.uniform(0.01, 0.2), 1))
