@@ -1,6 +1,6 @@
 """Finds a Redis for the drill: the one at ``--redis-url``, or one that the drill starts in an empty folder."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,6 @@ OUR_NAME = "reaper-drill"
 """The client name of the drill's own connections to a server that it has started."""
 RETRY_S = 0.1
 """How often the drill tries to reach a server that it has killed."""
-FORGETS_NOTHING = {"appendonly": "yes", "appendfsync": "always"}
-"""Settings of a server that has on disk whatever it has acknowledged."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +46,8 @@ class Server:
 
     @property
     def pid(self) -> int | None:
-        """Its process, which a drill may stop; None = it may not. It is another one after a restart."""
+        """Its process, which a drill may stop; None = it may not."""
         return self.process.pid if self.process else self.named_pid
-
-    async def restart(self, away_s: float) -> None:
-        """Kill the drill's own server, and start it again after so many seconds. Raises NoServerError."""
-        assert self.process is not None
-        self.process.kill()
-        await anyio.sleep(away_s)
-        await start(self.process)
 
     def client(self, *, patience_s: float, key: str = "") -> Redis:
         """Return a client for the slot of ``key`` that waits so much longer than usual for an answer."""
@@ -76,17 +67,15 @@ async def start(server: RedisServer) -> None:
 
 
 @asynccontextmanager
-async def redis_at_hand(
-    url: str | None, folder: Path, *, pid: int | None = None, config: Mapping[str, str] | None = None
-) -> AsyncIterator[Server]:
+async def redis_at_hand(url: str | None, folder: Path, *, pid: int | None = None) -> AsyncIterator[Server]:
     """Give the Redis at ``url``, or start one in ``folder`` until the block ends.
 
-    ``pid`` is the process of the one at ``url``, if that may be stopped for a while. ``config`` are settings of a new
-    server. Raises NoServerError, UnreachableError, UnsupportedServerError, or ConfigurationError if ``pid`` is another
-    process or ``url`` is not the address of one server.
+    ``pid`` is the process of the one at ``url``, if that may be stopped for a while. Raises NoServerError,
+    UnreachableError, UnsupportedServerError, or ConfigurationError if ``pid`` is another process or ``url`` is not the
+    address of one server.
     """
     if not url:
-        async with started_redis(RedisServer(find_binary(ADVICE), folder, dict(config or {}))) as server:
+        async with started_redis(RedisServer(find_binary(ADVICE), folder)) as server:
             yield server
         return
     if "+" in url.partition("://")[0]:

@@ -7,6 +7,7 @@ from reaper.drill import queries
 from reaper.drill.faults import Fault
 from reaper.drill.records import Effect, InjectedFault, Role
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
+from tests.soak import questions
 from tests.soak.kinds import SHORTENED
 from workers.protocol.messages import counted
 
@@ -65,5 +66,5 @@ class GroupFaults:
         """Tell whether the leader has looked at the whole group since it was made again, and has had time to act."""
         stage = self.tools.stage
         made = int(await stage.client.hget(stage.keys.agreement, "made") or 0)
-        looked = await queries.full_scan_ms(stage)
+        looked = await questions.full_scan_ms(stage)
         return made > 0 and looked > made + PUT_BACK_MS

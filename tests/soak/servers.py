@@ -7,8 +7,7 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from reaper.drill.faults import FaultKind
-from reaper.drill.redis_server import ADVICE, FORGETS_NOTHING, OUR_NAME, Server, release_at, started_redis
+from reaper.drill.redis_server import ADVICE, OUR_NAME, Server, release_at, started_redis
 from tests.soak.kinds import NEEDS_REPLICA, SoakKind
 from tests.soak.patient import PatientClient
 from tests.soak.settings import SoakSettings
@@ -20,6 +19,8 @@ from workers.protocol.address import Topology
 from workers.protocol.connection import commands_client
 from workers.testing.server import find_binary
 
+FORGETS_NOTHING = {"appendonly": "yes", "appendfsync": "always"}
+"""Settings of a server that has on disk whatever it has acknowledged."""
 DOWN_AFTER_MS, NODE_TIMEOUT_MS = 1_500, 2_000
 """Longer than in other tests: no node may fail over only because the machine is busy."""
 
@@ -62,7 +63,7 @@ async def soak_server(settings: SoakSettings, folder: Path) -> AsyncIterator[Soa
     topology, binary = Topology(settings.topology), settings.server or find_binary(ADVICE)
     if topology is Topology.SINGLE:
         clock = ServerClock(folder) if SoakKind.CLOCK_STEP in settings.kinds else None
-        config = FORGETS_NOTHING if FaultKind.RESTART_REDIS in settings.kinds else {}
+        config = FORGETS_NOTHING if SoakKind.RESTART_REDIS in settings.kinds else {}
         process = RedisServer(binary, folder, dict(config), environment=clock.environment if clock else {})
         async with started_redis(process) as one:
             with _replica(one, binary) if settings.kinds & NEEDS_REPLICA else nullcontext() as replica:
