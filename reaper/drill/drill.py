@@ -1,5 +1,8 @@
 """A whole drill: a Redis, and one act for each recovery, on the same trace with the same faults."""
 
+import errno
+import os
+import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -13,7 +16,6 @@ from redis.exceptions import RedisError
 
 from reaper.drill import queries
 from reaper.drill.act import Ending, play
-from reaper.drill.disks import check_space, told_of_disks
 from reaper.drill.kit import Kit
 from reaper.drill.live import Screen
 from reaper.drill.recoveries import Cast, Recovery
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from reaper.drill.tracing import Tracing
 
 CLEANUP_TIMEOUT_S = 5.0
+FULL_BELOW = 8_192
+"""Bytes. A file system may keep a page for itself."""
 
 
 class InterruptedDrillError(StreamReaperError):
@@ -62,11 +66,10 @@ def perform(
     if bare and programme.settings.has_bare_worker and not settings.bare_worker:
         opens("Some jobs reach the visibility timeout: no bare worker takes part, which cannot extend them.")
     programme = replace(programme, settings=settings)
-    with told_of_disks(settings.files):
-        try:
-            return anyio.run(_perform, programme, screen, opens, closes)
-        except BaseExceptionGroup as group:
-            raise _first_cause(group) from group
+    try:
+        return anyio.run(_perform, programme, screen, opens, closes)
+    except BaseExceptionGroup as group:
+        raise _first_cause(group) from group
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -97,10 +100,16 @@ async def _perform(
                     async with _stage(programme, server, recovery, folder, run_id) as stage:
                         endings.append(await play(stage, programme.jobs, screen, programme.kit))
                     if endings[-1].objections:
-                        check_space(folder)  # who cannot write what it does, is taken for one that does not do it
+                        _check_space(folder)
                     closes(endings[-1])
         group.cancel_scope.cancel()
     return endings
+
+
+def _check_space(folder: Path) -> None:
+    """Raise OSError on a full disk: a worker that cannot write its lines seems to have done nothing."""
+    if shutil.disk_usage(folder).free < FULL_BELOW:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def _heading(number: int, acts: int, recovery: Recovery) -> str:

@@ -133,21 +133,6 @@ async def pending_by_process(stage: Stage, processes: Sequence[str]) -> dict[str
     return {name: [row for row in rows if belongs_to(text(row.consumer), name)] for name in processes}
 
 
-async def held_by(stage: Stage, processes: Sequence[str]) -> int:
-    """Return how many deliveries ``processes`` have in flight; none while the group is destroyed."""
-    try:
-        summary = await stage.client.execute_command("XPENDING", stage.keys.stream, stage.keys.group)
-    except ResponseError as error:
-        if is_gone(error):
-            return 0
-        raise
-    return sum(
-        int(count)
-        for consumer, count in summary[3] or ()
-        if any(belongs_to(text(consumer), name) for name in processes)
-    )
-
-
 async def fields_of(stage: Stage, entry_ids: Sequence[bytes]) -> list[dict[bytes, bytes]]:
     """Return the fields of entries of the stream; none where an entry is gone."""
     pipeline = stage.client.pipeline(transaction=False)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from reaper.drill.disks import told_of_disks
 from reaper.drill.settings import MOST_MS, DrillSettings
 from reaper.drill.trace import MOST_JOBS
 from reaper.pipeline.command import (
@@ -127,7 +126,7 @@ def compare(
         check_session(heap, "--heap")
         line = ProgressLine(quiet=quiet or machine)
         try:
-            with ended_in_order(), told_of_disks(files), _folder(files) as folder:
+            with ended_in_order(), _folder(files) as folder:
                 settings = PipelineSettings(lake=_lake_in(folder, files), heap=heap)
                 comparison = _play_and_read(plan, folder, settings, line)
         except KeyboardInterrupt:  # all is put away, but for a thread that may still be reading journals
