@@ -11,6 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 
 from workers.protocol.address import shown_address
+from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import COMMAND_TIMEOUT_S, check_server, commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.testing.server import START_POLL_S, TIMEOUT_S, RedisServer, find_binary
@@ -48,6 +49,22 @@ class Server:
     def pid(self) -> int | None:
         """Its process, which a drill may stop; None = it may not."""
         return self.process.pid if self.process else self.named_pid
+
+    async def knows_claim(self) -> bool:
+        """Return whether it knows ``XREADGROUP … CLAIM``. Raises what redis-py raises."""
+        client = commands_client(self.url)
+        try:
+            return bool(await knows_claim(client, "stream-reaper:nobody"))
+        finally:
+            await client.aclose()
+
+    @property
+    def lacks_claim(self) -> str:
+        """The end of a sentence for people, about an option that needs `knows_claim`."""
+        return (
+            f"needs XREADGROUP … CLAIM (Redis 8.4), which {self.release} lacks: put a newer redis-server on the PATH, "
+            "or name one with --redis-url."
+        )
 
     def client(self, *, patience_s: float, key: str = "") -> Redis:
         """Return a client for the slot of ``key`` that waits so much longer than usual for an answer."""
