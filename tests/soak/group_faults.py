@@ -1,5 +1,7 @@
 """Faults that hit the group itself, or what it has agreed on, while everybody is healthy."""
 
+import os
+import signal
 import time
 from dataclasses import dataclass
 
@@ -35,7 +37,7 @@ class GroupFaults:
             holder = await queries.holder(stage)
             for run in tools.supervisor.alive(Role.REAPER):
                 if queries.belongs_to(holder, run.name) or at - run.started_at > STARTED_S:
-                    tools.supervisor.reload(run)
+                    os.kill(run.pid, signal.SIGHUP)
         else:
             await stage.client.hset(stage.keys.agreement, "visibility_ms", agreed_ms)
 
