@@ -54,7 +54,7 @@ def test_drills_are_played_ingested_judged_and_written_down(
     assert ("quick", "published", 0) not in opinions  # it keeps no journal
     assert journal.second_starts >= len(ledger["second_starts"]) > 0
     # Only the handler knew of the jobs that a killed worker had completed and not settled.
-    settled_twice = [one for one in ledger["duplicates"] if one["cause"] != "worker_killed"]
+    settled_twice = [one for one in ledger["duplicates"] if one["cause"] not in ("worker_killed", "poison")]
     assert journal.duplicates == len(settled_twice)
 
     monkeypatch.setattr(command, "_play_and_read", lambda *_: comparison)

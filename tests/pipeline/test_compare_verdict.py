@@ -177,7 +177,7 @@ def test_of_safe_modes_the_quicker_one_is_better_whatever_it_costs() -> None:
         ("reaper",),
         (
             "Fault to second start, longest: reaper 2.200 s, against embedded 22.0 s.",
-            "In its favour: Requests to Redis a job: embedded 1.00, against reaper 5.00.",
+            "In its favor: Requests to Redis a job: embedded 1.00, against reaper 5.00.",
         ),
     )
 
@@ -212,7 +212,7 @@ def test_what_speaks_for_the_others_is_told() -> None:
     )
     assert verdict.best == ("embedded",)
     # How many jobs were started again says nothing by itself: it depends on how many were held.
-    assert verdict.sentences[-1].startswith("In its favour: Healthy jobs")
+    assert verdict.sentences[-1].startswith("In its favor: Wait of healthy jobs")
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_the_page_shows_figures_verdicts_and_what_was_left_out() -> None:
 
 
 def test_where_journal_and_ledger_differ_both_are_shown() -> None:
-    killed = [{"cause": "worker_killed"}] * 3
+    killed = [{"cause": cause} for cause in ("worker_killed", "poison", "worker_ended")]
     drills = [played("reaper", turn, duplicates=[*killed, {"cause": "slow"}]) for turn in range(2)]
     opinions = {("one-crash", "reaper", 0): Opinion(8, 1), ("one-crash", "reaper", 1): Opinion(9, 2)}
     (found,) = conclude(Drills(Plan([CRASH], THREE, 2), drills), opinions, "2026-11-20T16:00:00+00:00").found

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from reaper.drill.executions import Cause
+from reaper.drill.healthy import HIT
 from reaper.pipeline.compare.figures import FIGURES, Table, measure
 from reaper.pipeline.compare.play import Drills, Plan, Played
 from reaper.pipeline.compare.scenarios import Scenario
@@ -105,8 +105,8 @@ def _second_opinions(played: Sequence[Played], opinions: Opinions) -> list[str]:
     remarks = []
     for one in played:
         if journal := opinions.get((one.scenario, one.mode, one.turn)):
-            # Only the handler knew of the jobs that a killed worker had completed and not settled.
-            twice = [each for each in one.report["duplicates"] if each["cause"] != Cause.WORKER_KILLED]
+            # Only the handler knew of the jobs that a worker had completed and not settled when it died.
+            twice = [each for each in one.report["duplicates"] if each["cause"] not in HIT]
             counts = (
                 ("completed twice", journal.duplicates, len(twice), ""),
                 ("started again", journal.second_starts, len(one.report["second_starts"]), _WAITED),

@@ -93,7 +93,7 @@ def _section(found: Found) -> Markup:
             html.code("reaper drill " + " ".join(scenario.words)),
             html.heading(found.headline),
             *verdict,
-            html.table(columns, rows),
+            Markup(f'<div class="figures">{html.table(columns, rows)}</div>'),
             *remarks,
         ],
     )

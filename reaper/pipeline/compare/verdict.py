@@ -115,7 +115,7 @@ def _in_favour(table: Table, mode: str, best: Sequence[str]) -> Iterable[str]:
         row = table.get(figure.name, {})
         rivals = [other for other in best if other in row]
         if mode in row and rivals and all(_beats(figure, row[mode], row[other]) for other in rivals):
-            yield "In its favour: " + _sentence(figure, row, [mode], rivals)
+            yield "In its favor: " + _sentence(figure, row, [mode], rivals)
 
 
 def write(figure: Figure, value: float) -> str:
