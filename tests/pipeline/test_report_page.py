@@ -233,6 +233,16 @@ def test_the_worst_periods_are_named() -> None:
     assert re.findall(r"1970-01-01 00:(\d\d):00", waits) == ["00", "01", "02", "03", "04"]
 
 
+def test_the_tile_of_known_duplicates_says_what_a_journal_cannot_see() -> None:
+    page = write_page(_findings(duplicates=[_of(cause="slow", jobs=2)], duplicate_jobs=[_of(job="1-0", cause="slow")]))
+    for shown in (page, write_page(_findings())):
+        (tile,) = re.findall(
+            r'<div class="tile (\w*)"><b>(\d)</b><span>known duplicates</span><small>(.*?)</small>', shown
+        )
+        assert tile[:2] == (("warn", "2") if shown is page else ("", "0")), "none is no reason to be at ease"
+        assert tile[2] == "Work that a worker did and could not report before it died is not in the journal."
+
+
 def test_the_time_from_crash_to_second_start_is_seen_first() -> None:
     times: dict[str, Any] = {
         "n": 9,
