@@ -8,7 +8,7 @@
 -- KEYS[2] journal  {orders}:journal                    stream
 -- KEYS[3] agreement  {orders}:group:billing            hash, and
 -- KEYS[4] stream     orders                            stream: where they are named, result 3 is told from 0
--- KEYS[5] retry      {orders}:retry:billing            stream, named as in beat.lua
+-- KEYS[5] retry      {orders}:retry:billing            stream, named only (see beat.lua)
 -- KEYS[6] suspects   {orders}:suspects:billing         hash, may be left out: who extends a suspect shows that it has got it
 -- ARGV[1] group  ARGV[2] consumer (of every item)
 -- ARGV[3] journal: '1' = write events  ARGV[4] journal's MAXLEN
