@@ -87,19 +87,10 @@ async def read_state(client: Redis, keys: GroupKeys, *, timers_armed: int | None
 
 
 async def read_events(client: Redis, keys: GroupKeys) -> list[LifecycleEvent]:
-    """Return what befell the group's jobs, oldest first: not what scans tell, which come when they come."""
-    return [event for event in await _journal(client, keys) if event.event != EventName.SCANNED]
-
-
-async def read_scans(client: Redis, keys: GroupKeys) -> list[LifecycleEvent]:
-    """Return what full scans of the group have told, oldest first."""
-    return [event for event in await _journal(client, keys) if event.event == EventName.SCANNED]
-
-
-async def _journal(client: Redis, keys: GroupKeys) -> list[LifecycleEvent]:
+    """Return the events of the group's jobs, oldest first. Events of scans are left out: their moments are chance."""
     rows: Any = await client.xrange(keys.journal)
     events = [event for entry_id, flat in rows for event in decode_entry(entry_id, flat)]
-    return [event for event in events if event.data.get("group") == keys.group]
+    return [event for event in events if event.data.get("group") == keys.group and event.event != EventName.SCANNED]
 
 
 def user_fields(flat: Sequence[bytes]) -> Pairs:

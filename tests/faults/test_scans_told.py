@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.history import read_scans
 from reaper.replicas import read_replicas
 from tests.faults import scene
 from tests.faults.deliveries import read_long_ago
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol.events import LifecycleEvent
+from workers.protocol.events import EventName, LifecycleEvent, decode_entry
 from workers.protocol.keys import namespace_keys
 
 pytestmark = pytest.mark.anyio
@@ -22,11 +21,17 @@ OLD_MS = 1_200_000
 """Not overdue, and older than anything gets within the test."""
 
 
+async def _read_scans(client: Redis) -> list[LifecycleEvent]:
+    rows: Any = await client.xrange(scene.KEYS.journal)
+    events = [event for entry_id, flat in rows for event in decode_entry(entry_id, flat)]
+    return [event for event in events if event.event == EventName.SCANNED and event.data["group"] == scene.GROUP]
+
+
 async def scans(client: Redis, number: int = 1) -> Sequence[LifecycleEvent]:
     """Wait until so many scans were told."""
 
     async def told() -> Sequence[LifecycleEvent]:
-        found = await read_scans(client, scene.KEYS)
+        found = await _read_scans(client)
         return found if len(found) >= number else ()
 
     return await wait_until(told, f"{number} scans are told") or ()
@@ -90,7 +95,7 @@ async def test_what_a_bare_worker_acknowledges_is_told_once_with_bounds_that_hol
 
 
 async def _gone(client: Redis) -> list[list[Any]] | None:
-    return [row for event in await read_scans(client, scene.KEYS) for row in event.data["gone_ages"]] or None
+    return [row for event in await _read_scans(client) for row in event.data["gone_ages"]] or None
 
 
 async def test_a_job_that_was_settled_before_its_timer_fired_is_told_too(server: RedisServer, client: Redis) -> None:
@@ -141,7 +146,7 @@ async def test_where_nothing_is_pending_or_gone_nothing_is_told(server: RedisSer
     async with scene.running_reaper(server.url, **SCANS) as reaper:
         token = await scene.leads(reaper)
         await scene.scanned_by_term_after(client, token - 1)
-    assert await read_scans(client, scene.KEYS) == []
+    assert await _read_scans(client) == []
 
 
 @pytest.mark.parametrize(
@@ -159,4 +164,4 @@ async def test_who_writes_no_events_tells_nothing(
     await prepared(client, 1)
     async with scene.running_reaper(server.url, **SCANS, **change):
         await wait_until(scanned, "it has scanned everything")
-    assert await read_scans(client, scene.KEYS) == []
+    assert await _read_scans(client) == []
