@@ -30,8 +30,6 @@ TRUST_MARGIN = timedelta(milliseconds=100)
 """Least time between the end of trust and the end of the lease: what a timer may fire late on a busy machine."""
 RENEW_PART, TRUST_PART, RETRY_PART = 0.3, 0.7, 0.5
 """The renewal interval, the trust window and a follower's longest wait, as parts of the lease's TTL."""
-CALM = 4
-"""Where a pair is calm, a look may come after so many scan intervals."""
 _OBSERVE = "-observe"
 RENEWALS_TRIED = 3
 """An answer to a renewal is given up early enough for so many attempts within the trust."""
@@ -57,8 +55,6 @@ class GroupArguments(TypedDict, total=False):
     visibility_timeout: Duration | None
     max_deliveries: int | None
     redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"] | None
-    spare_the_living: bool | None
-    foreign_workers: bool | None
 
 
 class GroupSettings(Section):
@@ -77,8 +73,6 @@ class GroupSettings(Section):
         default=None, ge=1, le=MAX_DELIVERIES_LIMIT, description="Overrides `max_deliveries` for this pair."
     )
     redelivery: Redelivery | None = Field(default=None, description="Overrides `redelivery` for this pair.")
-    spare_the_living: bool | None = Field(default=None, description="Overrides `spare_the_living` for this pair.")
-    foreign_workers: bool | None = Field(default=None, description="Overrides `foreign_workers` for this pair.")
 
     @property
     def keys(self) -> GroupKeys:
@@ -92,8 +86,6 @@ class WatchedGroup(GroupSettings):
     visibility_timeout: timedelta
     max_deliveries: int
     redelivery: Redelivery
-    spare_the_living: bool = False
-    foreign_workers: bool = False
 
 
 def _read_groups(value: Any) -> Any:
@@ -121,8 +113,6 @@ class ReaperArguments(RedisArguments, total=False):
     longest_visibility_timeout: Duration
     max_deliveries: int
     redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"]
-    spare_the_living: bool
-    foreign_workers: bool
     leader_election: bool
     lease_ttl: Duration
     renew_interval: Duration | None
@@ -192,20 +182,6 @@ class ReaperSettings(ProgramSettings):
         "Redis 8.4, and workers that read with CLAIM, as ours do).",
     )
 
-    spare_the_living: bool = Field(
-        default=False,
-        description="Leave what a worker that is not ours holds alone as long as it settles what it was given with it, "
-        "or before: until it has stood still for a visibility timeout, and at most for ten of them. For workers that "
-        "read more than they do in a visibility timeout; a new leader then recovers nothing for one such timeout.",
-    )
-
-    foreign_workers: bool = Field(
-        default=False,
-        description="Workers that are not ours read their history (`XREADGROUP … 0`), or claim by themselves, and "
-        "Redis counts that as deliveries: count what the leader has seen instead, one for each owner. Workers of ours "
-        "count as ever.",
-    )
-
     leader_election: bool = Field(default=True, description="Off for a single reaper; the fence stays.")
     lease_ttl: Seconds = seconds(10, "How long leadership lasts without renewal.")
     renew_interval: Seconds | None = seconds(
@@ -223,8 +199,7 @@ class ReaperSettings(ProgramSettings):
 
     scan_interval: Seconds = seconds(
         1,
-        "How often new deliveries are looked for; at most a quarter of the shortest visibility timeout. Where nothing "
-        "has been pending for two full scans, up to four times as long may pass, within the same quarter.",
+        "How often new deliveries are looked for; at most a quarter of the shortest visibility timeout.",
         least=SHORTEST_INTERVAL,
     )
     full_scan_interval: Seconds = seconds(
@@ -288,12 +263,6 @@ class ReaperSettings(ProgramSettings):
         namespace = self.namespace_keys.namespace
         for group in self.groups:
             check_apart(namespace, group.stream)
-        for watched in self.watched:
-            if watched.foreign_workers and watched.redelivery is Redelivery.IN_PLACE:
-                raise ValueError(
-                    f"{watched.keys.pair}: redelivery 'in-place' goes by Redis's own counts, and foreign_workers does "
-                    "not: leave one of them out."
-                )
         if self.trust + TRUST_MARGIN > self.lease_ttl:
             raise ValueError(
                 f"trust_window ({self.trust.total_seconds():g} s) must end at least "
@@ -347,8 +316,6 @@ class ReaperSettings(ProgramSettings):
                 visibility_timeout=group.visibility_timeout or self.visibility_timeout,
                 max_deliveries=group.max_deliveries or self.max_deliveries,
                 redelivery=group.redelivery or self.redelivery,
-                foreign_workers=self.foreign_workers if group.foreign_workers is None else group.foreign_workers,
-                spare_the_living=self.spare_the_living if group.spare_the_living is None else group.spare_the_living,
             )
             for group in self.groups
         )
@@ -356,10 +323,6 @@ class ReaperSettings(ProgramSettings):
     def scan_interval_of(self, group: WatchedGroup) -> timedelta:
         """How often ``group`` is scanned for new deliveries: a timer must be armed well before it is due."""
         return min(self.scan_interval, group.visibility_timeout / 4)
-
-    def calm_interval_of(self, group: WatchedGroup) -> timedelta:
-        """How often it is looked whether ``group`` has anything new where it has had nothing for long."""
-        return min(self.scan_interval * CALM, group.visibility_timeout / 4)
 
 
 def check_groups(settings: ReaperSettings) -> ReaperSettings:
