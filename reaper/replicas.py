@@ -48,7 +48,6 @@ class Tally:
     dead_lettered: Whole = 0
     held: Whole = 0
     """Deliveries that are overdue and cannot be copied now; they stay pending."""
-    lost_payload: Whole = 0
     put_back: Whole = 0
     """Deliveries that somebody made vanish, with their consumer or the group, and that are pending again."""
     in_doubt: Whole = 0

@@ -24,6 +24,8 @@ SLOW_SCAN_PER_MS = 20
 LATE_MS, LONGEST_LATE_MS = 2_000, 32_000
 """Recovery may be later than due by a visibility timeout and the first of these, and at most by the second one."""
 
+RECENT_MS = 3_600_000
+"""For so long the service is degraded after an entry was found deleted although it was pending; then it is a note."""
 
 MOST_NAMED = 3
 """Groups that a line names of which the same is said."""
@@ -45,6 +47,7 @@ class Trouble(StrEnum):
     MISMATCH = "mismatch"
     SCAN_TOO_OLD = "scan_too_old"
     OVERDUE = "overdue"
+    LOST_PAYLOAD = "lost_payload"
     RETRY_UNREAD = "retry_unread"
     UNREAD = "unread"
     EXHAUSTED = "exhausted"
@@ -107,6 +110,8 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
         yield Trouble.MISMATCH, mismatch
     if report is not None:
         yield from _judge_report(group, report)
+    if group.lost_payload and snapshot.now_ms - group.lost_payload_ms <= RECENT_MS:
+        yield Trouble.LOST_PAYLOAD, f"{_lost_payload(group)}: {TRIMMED}"
     idle_ms = group.main.oldest_pending_ms or 0
     if group.recovers_itself and not group.recovery_wait and idle_ms > group.visibility_ms + _may_be_late_ms(group):
         yield (
@@ -170,6 +175,17 @@ def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trou
         yield Trouble.ERROR, report.error
 
 
+TRIMMED = (
+    "only the worker that has such a job can run it, and once. Whoever trims the stream or deletes its entries has to "
+    "leave out what is pending (XTRIM … ACKED, or a longer MAXLEN)"
+)
+
+
+def _lost_payload(group: GroupState) -> str:
+    what = counted(group.lost_payload, "entry was", "entries were")
+    return f"{what} deleted while pending"
+
+
 def _deliveries(number: int, one_is: str = "", many_are: str = "") -> str:
     return counted(number, f"delivery {one_is}".strip(), f"deliveries {many_are}".strip())
 
@@ -220,7 +236,7 @@ def _is_unread(group: GroupState) -> bool:
 def notes(snapshot: Snapshot) -> tuple[str, ...]:
     """Return what an operator should know although nothing is wrong now."""
     of_replicas = [("", note) for note in replica_notes(snapshot)]
-    of_groups = [(group.pair, note) for group in snapshot.groups for note in _group_notes(group)]
+    of_groups = [(group.pair, note) for group in snapshot.groups for note in _group_notes(group, snapshot.now_ms)]
     return tuple(folded([*of_replicas, *of_groups]))
 
 
@@ -268,7 +284,7 @@ def _observed(report: GroupReport) -> Iterator[str]:
         )
 
 
-def _group_notes(group: GroupState) -> Iterator[str]:
+def _group_notes(group: GroupState, now_ms: int) -> Iterator[str]:
     report = group.report
     if report:
         yield from _observed(report)
@@ -278,11 +294,8 @@ def _group_notes(group: GroupState) -> Iterator[str]:
         yield "the first scan of this term is under way"
     if group.recovery_wait:
         yield str(group.recovery_wait)
-    if report and report.lost_payload:
-        yield (
-            f"{counted(report.lost_payload, 'job was', 'jobs were')} trimmed or deleted by somebody while pending: "
-            "the payload is lost"
-        )
+    if group.lost_payload and now_ms - group.lost_payload_ms > RECENT_MS:
+        yield f"{_lost_payload(group)}, the last of them more than an hour ago"
     if report and report.put_back:
         made_vanish = "that somebody made vanish, with a consumer or the group"
         yield f"put back: {_deliveries(report.put_back)} {made_vanish}"

@@ -144,6 +144,8 @@ async def _read_group(
         dead_letters=dead or 0,
         recovered=_first_number(agreement.get("recovered")),
         stale_writes_refused=_first_number(agreement.get("refused")),
+        lost_payload=_first_number(agreement.get("lost_payload")),
+        lost_payload_ms=_first_number(agreement.get("lost_payload_ms")),
         served_by=leader.id if leader and report else "",
         report=report,
         reported_ms=leader.at_ms if leader else 0,

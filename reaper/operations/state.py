@@ -84,6 +84,10 @@ class GroupState:
     """Since the group was first served."""
     stale_writes_refused: int = 0
     """Writes of earlier terms that the fence refused."""
+    lost_payload: int = 0
+    """Entries that were found deleted although they were pending, since the group was first served."""
+    lost_payload_ms: int = 0
+    """When the latest of them was found, by the server's clock; 0 = never."""
     served_by: str = ""
     """ID of the live replica that leads and watches the pair."""
     report: GroupReport | None = None

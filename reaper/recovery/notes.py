@@ -161,7 +161,6 @@ class GroupNotes:
         tally.recovered += became[Outcome.REDELIVERED]
         tally.suspected += became[Outcome.SUSPECTED]
         tally.dead_lettered += became[Outcome.DEAD_LETTERED]
-        tally.lost_payload += became[Outcome.LOST_PAYLOAD]
         tally.held += became[Outcome.HELD]
         if became[Outcome.REDELIVERED] or became[Outcome.SUSPECTED]:
             self._ready += became[Outcome.REDELIVERED]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reaper.operations.judgement import Problem, Trouble, judge, notes
+from reaper.operations.judgement import RECENT_MS, Problem, Trouble, judge, notes
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
 from reaper.replicas import FOLLOWER, STANDALONE, GroupReport, Replica
 from reaper.settings import observers_of
@@ -252,7 +252,13 @@ def test_every_problem_is_told() -> None:
         dropped=1,
     )
     snapshot = a_snapshot(
-        report=report, paused=True, mismatches=("m",), retry=WAITING, main=replace(WAITING, is_exhausted=True)
+        report=report,
+        paused=True,
+        mismatches=("m",),
+        lost_payload=1,
+        lost_payload_ms=NOW,
+        retry=WAITING,
+        main=replace(WAITING, is_exhausted=True),
     )
     assert set(_troubles(snapshot)) == set(Trouble) - {
         Trouble.NO_REPLICA,
@@ -263,13 +269,14 @@ def test_every_problem_is_told() -> None:
 
 
 def test_notes_tell_what_may_matter_soon() -> None:
-    report = replace(ALL_WELL, lost_payload=4)
-    alice = a_replica("alice", report, at_ms=NOW, observe=True)
+    alice = a_replica("alice", ALL_WELL, at_ms=NOW, observe=True)
     dead = a_replica("dave", at_ms=NOW - 60_000, role=FOLLOWER)
     snapshot = a_snapshot(
         alice,
         dead,
-        report=report,
+        report=ALL_WELL,
+        lost_payload=4,
+        lost_payload_ms=NOW - RECENT_MS - 1,
         main=SourceState(exists=True, silent=(SilentConsumer("w1", 3, 61_000),)),
         recovery_wait=RecoveryWait(2_500, 41_000),
     )
@@ -279,7 +286,7 @@ def test_notes_tell_what_may_matter_soon() -> None:
         "there is no follower: nobody takes over when the leader dies",
         "replica dave-1-abc has not registered for 60 s",
         "orders/billing: recovery waits 2.5 s: no heartbeat could be served for 41 s",
-        "orders/billing: 4 jobs were trimmed or deleted by somebody while pending: the payload is lost",
+        "orders/billing: 4 entries were deleted while pending, the last of them more than an hour ago",
         "orders/billing: consumer w1 holds 3 deliveries and has been silent for 61 s",
     )
 

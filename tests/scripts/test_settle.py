@@ -21,7 +21,7 @@ from tests.scripts.scene import (
 
 pytestmark = pytest.mark.anyio
 
-DONE, DEAD, REFUSED, UNKNOWN, HELD = 1, 2, 0, 3, 4
+DONE, DEAD, REFUSED, UNKNOWN, HELD, LOST = 1, 2, 0, 3, 4, 6
 E1, E2, E3 = entry_id(1), entry_id(2), entry_id(3)
 
 
@@ -298,10 +298,11 @@ async def test_after_a_lost_reply_what_belongs_to_somebody_else_is_still_refused
 async def test_a_deleted_payload_is_acknowledged_and_reported(scene: Scene, verb: str) -> None:
     await scene.stalled()
     await scene.client.xdel("orders", E1)
-    assert await scene.settle(item(E1, verb)) == [DONE]
+    assert await scene.settle(item(E1, verb)) == [LOST]
     assert await scene.state() == {
         "orders": {"entries": [], "billing": []},
         "{orders}:fence:billing": FENCE,
+        "{orders}:group:billing": {"lost_payload": "1", "lost_payload_ms": "now"},
         "{orders}:journal": [event("lost_payload", E1)],
     }
 

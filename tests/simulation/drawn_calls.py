@@ -232,8 +232,10 @@ def hold_again(scene: Scene) -> None:
     """A worker takes back what vanished."""
     source, consumer, rows = _mine(scene)
     held = rows or [(entry_id, consumer, 1) for entry_id in scene.entries(source)]
-    words = [word for entry_id, _, times in held for word in (entry_id, times)]
-    scene.call("hold_again", (source, KEYS.stream, KEYS.agreement, KEYS.suspects, KEYS.notes), GROUP, consumer, *words)
+    words = [word for entry_id, _, times in held for word in (entry_id, f"job-{entry_id}", times)]
+    scene.call(
+        "hold_again", (source, KEYS.stream, KEYS.agreement, KEYS.suspects, KEYS.notes), GROUP, consumer, 1, 50, *words
+    )
 
 
 def return_taken(scene: Scene) -> None:

@@ -13,7 +13,7 @@ from workers.protocol.address import Topology
 from workers.protocol.connection import read_address
 from workers.protocol.keys import GroupKeys
 
-PATIENCE_S = 1.0
+PATIENCE_S = 5.0
 
 
 async def let_beat(client: Redis, *groups: GroupKeys) -> None:

@@ -83,7 +83,7 @@ class Silent:
 
 def proof_by(redis: Redis) -> ProofOfLife:
     parts: Any = redis
-    return ProofOfLife(parts, parts, lambda moment: round(moment * 1000))
+    return ProofOfLife(parts, parts, lambda moment: round(moment * 1000), lambda _job: None)
 
 
 def hold(redis: Redis, number: int = 1, source: Source | None = None) -> Held:

@@ -314,8 +314,7 @@ async def test_a_verdict_that_came_later_is_no_part_of_what_was_sent_without_an_
     _, second = await enqueue(client, 1, 2)
     async with running(make_worker(through.url, handle)) as worker:
         await sent.wait()  # the first verdict, which is not answered
-        await client.xack(KEYS.stream, KEYS.group, second)  # as whoever recovers it does
-        await client.xdel(KEYS.stream, second)
+        await client.xclaim(KEYS.stream, KEYS.group, "thief", 0, [second])
         go.set()
         await wait_until(lambda: worker.process and worker.process._settlements._gathered == 2, "both have gathered")
         await through.disconnect()

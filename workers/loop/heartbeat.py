@@ -31,9 +31,9 @@ from redis.exceptions import RedisError
 
 from workers.loop.beating import Beating, BeatingThread, Carry, Extending, LoopIsClosedError, Steps
 from workers.loop.context import Part, WorkerContext
-from workers.loop.held import ENDED, RUNNING, Held, Source
+from workers.loop.held import ENDED, Held, Source
 from workers.protocol.calls import in_calls
-from workers.protocol.calls.settlement import Extension, Extensions
+from workers.protocol.calls.settlement import Extension, Extensions, Hold
 from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import in_order
@@ -145,13 +145,13 @@ class Heartbeat(Part):
         for held, result in zip(batch, results, strict=True):
             if result is Extension.PAYLOAD_GONE:
                 held.has_lost_payload = True
-            elif result is Extension.REFUSED and not (held.has_lost_payload and held.stage is RUNNING):
-                # One without its payload was told and acknowledged by the leader, and is run by us alone: it goes on.
+            elif result is Extension.REFUSED and not held.has_lost_payload:
+                # Nobody else can run a job without its payload, so that one goes on.
                 self._lose(held, asked_at)
         vanished = [
             held
             for held, result in zip(batch, results, strict=True)
-            if result is Extension.VANISHED and held.may_return()
+            if result is Extension.VANISHED and held.may_return() and not held.has_lost_payload
         ]
         if vanished:
             task = asyncio.get_running_loop().create_task(self._hold_again(vanished))
@@ -177,10 +177,10 @@ class Heartbeat(Part):
                     self._reporter.failed(EXTENDING, error)
                     await anyio.sleep(pause_s(failures))
                     continue
-                for held, ours in zip(vanished, results, strict=True):
-                    if not ours:
+                for held, result in zip(vanished, results, strict=True):
+                    if result is Hold.LOST:
                         self._lose(held, asked_at)
-                self._reporter.taken_back(source.key, sum(results))
+                self._reporter.taken_back(source.key, results.count(Hold.OURS))
                 return
         finally:
             for held in vanished:

@@ -71,6 +71,7 @@ local suspects_left, bytes, parked = 0, 0, false
 local taken, dead_letters, held = {}, {}, {}
 
 local function tell_lost(row)
+  count_lost_payload(agreement)
   if write_journal then
     journal_event(journal, maxlen, 'lost_payload', row[1], '{"v":1,"group":' .. json_string(group) .. ',"entry":"' .. row[1]
       .. '","consumer":' .. json_string(from) .. ',"delivery":' .. small_digits(row[4])

@@ -12,11 +12,12 @@
 -- ARGV[1] group  ARGV[2] consumer (of every item)
 -- ARGV[3] journal: '1' = write events  ARGV[4] journal's MAXLEN
 -- ARGV[5…] per item: entry ID, PEL delivery count (and behind commas when it was proven alive last, and until when that counts, see
--- hold_again.lua), job ID, data (JSON of the event)
+-- hold_again.lua; and then `,lost`, where the worker knows that the payload is gone), job ID, data (JSON of the event)
 --
 -- Returns one result an item: 1 extended, 0 refused (the delivery is not ours any more), 2 payload gone (trimmed or
 -- deleted by somebody; left as it is, since from 7.0 on XCLAIM would drop it from the pending entries list unseen), 3 vanished:
--- somebody deleted the consumer or the group, and nobody else has the delivery (hold_again.lua makes it ours again), 4 not pending for
+-- somebody deleted the consumer, the group, or the entry with its reference, and nobody else has the delivery (hold_again.lua makes it
+-- ours again, or reports what is deleted), 4 not pending for
 -- this consumer, and the call came too late to be believed: to be asked again; 5 a read has just taken it, as the clock was set back, and
 -- will give it back (is_taken): neither extended nor lost.
 -- Where KEYS[3] is named, the server's time (ms) stands behind them.
@@ -39,13 +40,16 @@ local pending = read_ahead(function(entry_id, count)
   return redis.call('XPENDING', source, group, entry_id, '+', count, consumer)
 end, 128)
 
-local function judge(entry_id, times, proven, is_late, left)
+local function judge(entry_id, times, proven, is_late, is_known_lost, left)
   local row = pending(entry_id, left)
   if not row and is_late then
     return LATE
   end
   if not row and agreement and has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven, journal) then
     return VANISHED
+  end
+  if not row and agreement and is_deleted(source, group, agreement, consumer, entry_id, proven) then
+    return is_known_lost and PAYLOAD_GONE or VANISHED
   end
   if not row or row[4] ~= times then
     return agreement and is_taken(source, group, agreement, consumer, entry_id, times, proven) and TAKEN or REFUSED
@@ -71,8 +75,8 @@ local has_suspects = suspects and redis.pcall('EXISTS', suspects) == 1
 local results, extended = {}, {}
 for i = 1, items do
   local item = first + (i - 1) * ITEM
-  local times, proven, is_late = read_count(ARGV[item + 1])
-  results[i] = judge(ARGV[item], times, proven, is_late, items - i + 1)
+  local times, proven, is_late, is_known_lost = read_count(ARGV[item + 1])
+  results[i] = judge(ARGV[item], times, proven, is_late, is_known_lost, items - i + 1)
   if results[i] == EXTENDED then
     extended[#extended + 1] = ARGV[item]
     if has_suspects then

@@ -208,10 +208,9 @@ local REWRITTEN = {
 -- A trace that the producer samples (W3C: the last bit of the flags): its deliveries are told of as spans, each of which
 -- has a name that everybody can work out: generation.copies.times delivered. So whoever recovers a delivery can tell of
 -- it in place of a worker that cannot any more. Fields of jobs that nobody traces are left as they are.
-local SAMPLED = '^%x%x%-%x+%-%x+%-%x[13579bdf]'
-local TRACEPARENT_BYTES, MAX_PREVIOUS_BYTES = 55, 64
+local MAX_PREVIOUS_BYTES = 64
 local function is_sampled(traceparent)
-  return #traceparent >= TRACEPARENT_BYTES and string.find(traceparent, SAMPLED) ~= nil
+  return #traceparent >= 55 and string.find(traceparent, '^%x%x%-%x+%-%x+%-%x[13579bdf]') ~= nil
 end
 
 local function with_trace(job, fields, traceparent, previous)
@@ -739,7 +738,13 @@ do
   end
 end
 
-local has_vanished, is_taken
+-- Counts an entry that somebody deleted although it was pending, for `reaper status`.
+local function count_lost_payload(agreement)
+  redis.pcall('HINCRBY', agreement, 'lost_payload', 1)
+  redis.pcall('HSET', agreement, 'lost_payload_ms', string.format('%.0f', now_ms()))
+end
+
+local has_vanished, is_taken, is_deleted
 do
   -- What a consumer's worker has joined with, or nothing where it gives no word. It may be silent for the shorter of what others judge
   -- it by, and what it has gone by itself: a longer timeout that was agreed on while it was silent says nothing of who took its
@@ -791,6 +796,16 @@ do
     return is_safe or delivery_count(open_entry(entry_id, entry[2]), times, terms.max_deliveries) < terms.max_deliveries
   end
 
+  -- Tells whether somebody has deleted an entry together with its pending references: XDELEX, XACKDEL, trimming with DELREF, XACK and
+  -- XDEL. A recovery that copies the job leaves the same behind, so the delivery must have been proven lately: nobody recovers that.
+  is_deleted = function(source, group, agreement, consumer, entry_id, proven)
+    if redis.call('XRANGE', source, entry_id, entry_id)[1] or redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1] then
+      return false
+    end
+    local terms = terms_of_word(agreement, consumer)
+    return terms and was_proven_lately(proven, terms)
+  end
+
   -- Tells whether a read with CLAIM has just taken a delivery from whoever lives and says that it is his, its own reads included: to the
   -- server what was handed out in the future is idle for longer than anything. It will be given back (return_taken.lua), so nothing is
   -- told of it until then. One that was taken by right was given no proof of for longer than this.
@@ -807,16 +822,17 @@ end
 -- Reads what a worker says of a delivery that it holds: its delivery count and, where it says so, behind commas, when it was
 -- proven alive last and until when that counts, by the server's clock in ms. For a call may arrive when whoever sent it has given it
 -- up and settled by another one: what is done would look as if it had vanished, and be done once more. Third, whether it came too
--- late for that: then what is not pending is neither taken back nor refused, but to be asked for again, by whoever still waits.
+-- late for that: then what is not pending is neither taken back nor refused, but to be asked for again, by whoever still waits. Fourth,
+-- whether the worker knows already that the payload is gone: the word ends with `,lost`.
 local read_count
 do
   local asked, is_late -- all that a call says counts until the same moment
   read_count = function(word)
-    local times, proven, until_ms = string.match(word, '^(%d+),(%d+),?(%d*)$')
+    local times, proven, until_ms, lost = string.match(word, '^(%d+),(%d+),?(%d*)(,?l?o?s?t?)$')
     if until_ms ~= asked then
       asked, is_late = until_ms, until_ms and until_ms ~= '' and now_ms() > tonumber(until_ms)
     end
-    return tonumber(times or word), not is_late and tonumber(proven or '') or nil, times and is_late
+    return tonumber(times or word), not is_late and tonumber(proven or '') or nil, times and is_late, lost == ',lost'
   end
 end
 

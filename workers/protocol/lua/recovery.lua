@@ -74,6 +74,7 @@ end
 -- Gives up an entry whose payload somebody deleted. Returns its result, as `recover_job`.
 local function lose(row)
   finish(row[1], false)
+  count_lost_payload(agreement)
   event('lost_payload', { job_id = row[1], entry_id = row[1], generation = 0, first_ms = 0 }, row, row[4], '')
   return { LOST, '', row[3], row[2], row[1], row[4] }
 end

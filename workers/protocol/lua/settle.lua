@@ -18,7 +18,8 @@
 -- ARGV[7] '1' = an earlier call with these items lost its reply: an item that is no longer pending may be our own work
 -- ARGV[8] '1' = delete acknowledged entries of the stream (single group only; the owner's opt-in)
 -- ARGV[9…] runs of items that have verb and PEL delivery count in common, mostly one run: verb, count (and behind commas
---          when all of them were proven alive last, and until when that counts, see hold_again.lua), number of items, and
+--          when all of them were proven alive last, and until when that counts, see hold_again.lua; and then `,lost`, where the worker
+--          knows that their payloads are gone), number of items, and
 --          per item: entry ID, job ID, data (JSON of the event), and unless the verb is ack: reason, error,
 --          delay in ms ('' or 0 = ready at once), traceback (for a dead letter; '' = none).
 --          Verb acks: data of all (JSON of version 2, a row an item), and per item: entry ID
@@ -32,10 +33,12 @@
 -- Returns the number of items where every one was acknowledged, else an array of one result an item: 1 done (acked, made ready
 -- again, or scheduled), {2, dead letter's ID} dead-lettered, 0 refused (the delivery is not ours any more), 3 unknown (not
 -- pending, an earlier reply was lost, and neither its entry nor the journal shows that nothing was done), {4, why} held (could not be copied: several_groups | explicit_ids | an error's text;
--- stays pending), 5 to be asked again: not pending for us, and the call came too late to be believed; or a read has just taken it,
--- as the clock was set back, and will give it back (is_taken).
+-- stays pending), 6 lost: given back, and its payload was deleted, so it cannot be run again; 5 to be asked
+-- again: not pending for us, and the call came too late to be believed; or a read has just taken it, as the clock was set back,
+-- and will give it back (is_taken).
 -- Raises NOGROUP where the group is gone.
--- Fence: the entry is pending for this consumer *and* with this delivery count. XACK alone is no owner check.
+-- Fence: the entry is pending for this consumer *and* with this delivery count. XACK alone is no owner check. Only an entry that
+-- somebody deleted together with its reference is settled without (is_deleted): nobody else can run it.
 
 local source, stream, retry, dead, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local schedule, suspects, notes = KEYS[7], KEYS[8], KEYS[9]
@@ -133,7 +136,7 @@ end
 
 --- @prelude
 
-local DONE, DEAD, REFUSED, UNKNOWN, HELD, LATE = 1, 2, 0, 3, 4, 5
+local DONE, DEAD, REFUSED, UNKNOWN, HELD, LATE, LOST = 1, 2, 0, 3, 4, 5, 6
 local MOST_ROWS = 128
 local LONGEST_DELAY_MS = 316224000000 -- ten years: far below the scores of suspects
 
@@ -294,8 +297,11 @@ local function give_up_or_redeliver(item)
   local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
   if not entry then
     remove(entry_id, false)
-    event('lost_payload', item.data, '')
-    return DONE
+    if not item.is_reported then
+      count_lost_payload(agreement)
+      event('lost_payload', item.data, '')
+    end
+    return LOST
   end
   local job = open_entry(entry_id, entry[2])
   job = has_notes and with_note(job, redis.call('HGET', notes, entry_id)) or job
@@ -400,7 +406,7 @@ end
 local run = FIRST_RUN
 while words[run] do
   local verb, n = words[run], tonumber(words[run + 2])
-  local times, proven, is_late = read_count(words[run + 1])
+  local times, proven, is_late, is_known_lost = read_count(words[run + 1])
   local is_many = verb == 'acks'
   local is_ack = is_many or verb == 'ack'
   local width = width_of(verb)
@@ -410,7 +416,14 @@ while words[run] do
   for i = first, run - 1, width do
     local entry_id = words[i]
     n_items = n_items + 1
-    if pending(entry_id) ~= times and not taken_back(entry_id, verb, times, proven) then
+    local is_ours, is_gone = pending(entry_id) == times, false
+    if not is_ours then
+      is_ours = taken_back(entry_id, verb, times, proven)
+    end
+    if not is_ours and not left[entry_id] and not reply_was_lost then -- else an earlier call may have deleted it, behind a copy
+      is_gone = is_deleted(source, group, agreement, consumer, entry_id, proven)
+    end
+    if not is_ours and not is_gone then
       if is_unknown(entry_id, times) then
         results[n_items] = UNKNOWN
       elseif (is_late and not pending(entry_id)) or is_taken(source, group, agreement, consumer, entry_id, times, proven) then
@@ -433,7 +446,7 @@ while words[run] do
     else
       results[n_items] = give_up_or_redeliver({
         entry_id = entry_id, verb = verb, times = times, data = i + 2, reason = words[i + 3], error = words[i + 4],
-        delay = words[i + 5], traceback = words[i + 6],
+        delay = words[i + 5], traceback = words[i + 6], is_reported = is_gone and is_known_lost,
       })
     end
   end
