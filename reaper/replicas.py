@@ -81,8 +81,6 @@ class GroupReport(Tally):
     max_deliveries: Whole
     redelivery: str
 
-    longest_visibility_ms: Whole = 0
-    """The longest visibility timeout that a job may have of its own; 0 = not told."""
     scan_interval_ms: Whole = 0
     """How often the pair is scanned; 0 = not told."""
     timers: Whole = 0

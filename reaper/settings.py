@@ -33,7 +33,8 @@ RENEW_PART, TRUST_PART, RETRY_PART = 0.3, 0.7, 0.5
 _OBSERVE = "-observe"
 RENEWALS_TRIED = 3
 """An answer to a renewal is given up early enough for so many attempts within the trust."""
-LONGEST_VISIBILITY = timedelta(days=7)
+LONGEST_VISIBILITY_MS = 7 * 86_400_000
+"""The longest visibility timeout that a job may have of its own, unless its group has a longer one."""
 MAX_REPLICA_NAME = 200
 
 
@@ -110,7 +111,6 @@ class ReaperArguments(RedisArguments, total=False):
     name: str
     groups: str | Sequence[GroupSettings | str | Mapping[str, Any]]
     visibility_timeout: Duration
-    longest_visibility_timeout: Duration
     max_deliveries: int
     redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"]
     leader_election: bool
@@ -121,8 +121,6 @@ class ReaperArguments(RedisArguments, total=False):
     heartbeat_interval: Duration
     scan_interval: Duration
     full_scan_interval: Duration
-    scan_page: int
-    recover_batch: int
     recovery_rate: float
     observe: bool
     health_port: int | None
@@ -164,11 +162,6 @@ class ReaperSettings(ProgramSettings):
         "not ours, longer than `COUNT` (what they read at a time) times that.",
         least=SHORTEST_VISIBILITY,
     )
-    longest_visibility_timeout: Seconds = seconds(
-        LONGEST_VISIBILITY.total_seconds(),
-        "The longest visibility timeout that a job may have of its own (`reaper.visibility_ms`): who asks for more "
-        "gets this, or what its group has, and the log says so.",
-    )
     max_deliveries: int = Field(
         default=DEFAULT_MAX_DELIVERIES,
         ge=1,
@@ -204,14 +197,6 @@ class ReaperSettings(ProgramSettings):
     )
     full_scan_interval: Seconds = seconds(
         30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
-    )
-    scan_page: int = Field(default=500, ge=10, le=5_000, description="Pending entries a scan asks for at a time.")
-    recover_batch: int = Field(
-        default=96,
-        ge=1,
-        le=1_000,
-        description="Deliveries that one recovery script call may take. More recover a mass a little faster, and let "
-        "others wait longer for the server: two calls may be under way.",
     )
     recovery_rate: float = Field(default=0, ge=0, description="Recoveries per second and group; 0 = no limit.")
     observe: bool = Field(default=False, description="Elect, scan and report, but write nothing to the streams.")

@@ -101,7 +101,6 @@ class GroupWatch:
                 serves_for_ms=LEASES_SERVED * to_ms(context.settings.lease_ttl),
             ),
             journal=Journal.at(context.settings.journal, context.settings.journal_maxlen),
-            longest_visibility=context.settings.longest_visibility_timeout,
         )
         self._housekeeping = Housekeeping(self._writer, context.settings)
         self._dropped = Dropped(self._writer, known.missing if known else None)

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
-from reaper.settings import ReaperSettings, WatchedGroup
+from reaper.settings import LONGEST_VISIBILITY_MS, ReaperSettings, WatchedGroup
 from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.calls.recovery import Outcome, Recovered, Recoveries
 from workers.protocol.calls.refusals import explained
@@ -47,7 +47,6 @@ def settings_report(settings: ReaperSettings, group: WatchedGroup, **found: Any)
         visibility_ms=to_ms(group.visibility_timeout),
         max_deliveries=group.max_deliveries,
         redelivery=group.redelivery,
-        longest_visibility_ms=to_ms(settings.longest_visibility_timeout),
         **{"scan_interval_ms": to_ms(settings.scan_interval_of(group))} | found,
     )
 
@@ -308,20 +307,21 @@ class GroupNotes:
             logger.info("%s: %s%s", self._pair, verdict.sentence(now_ms), beside)
         self._said = said
 
-    def asks_too_long(self, row: Recovered, longest_ms: int) -> None:
+    def asks_too_long(self, row: Recovered) -> None:
         """A job asks for a visibility timeout longer than any may have; said once a term."""
         if self._asked_too_long:
             return
         self._asked_too_long = True
         logger.warning(
             "%s: job %s asks for a visibility timeout of its own of %d ms (reaper.visibility_ms): it has %d ms, or its "
-            "group's where that is longer (longest_visibility_timeout). Said once",
+            "group's where that is longer. Said once",
             self._pair,
             on_one_line(row.job_id),
             row.asked_ms,
-            longest_ms,
+            LONGEST_VISIBILITY_MS,
         )
-        asked = f"a job asks for a visibility timeout of {row.asked_ms} ms, and none may be longer than {longest_ms} ms"
+        most = f"none may be longer than {LONGEST_VISIBILITY_MS} ms"
+        asked = f"a job asks for a visibility timeout of {row.asked_ms} ms, and {most}"
         self._report("error", job=text(row.job_id), entry=text(row.entry_id), error=asked)
 
     # ---- false recoveries

@@ -34,6 +34,10 @@ LATEST_WAKE_S = 5.0
 """Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
 _READY = frozenset({READY_CONSUMER.encode(), NOBODY.encode()})
 """Who holds what is ready where it is, by policy ``in-place``."""
+SCAN_PAGE = 500
+"""Pending entries that a scan asks for at a time."""
+RECOVER_BATCH = 96
+"""Deliveries in one call. More recover a mass a little faster, and let others wait longer for the server."""
 CALLS_UNDER_WAY = 2
 """Recovery calls of one source at a time: while the server runs one, the answer to the other is worked through."""
 
@@ -71,7 +75,7 @@ class SourceWatch:
             source=self.source,
             group=self.writer.group.group,
             visibility_ms=self._visibility_ms,
-            page=self.context.settings.scan_page,
+            page=SCAN_PAGE,
             timers=self.timers,
             armed=self._wake_if_earlier,
             ready_consumers=_READY if self._in_place else frozenset(),
@@ -142,7 +146,7 @@ class SourceWatch:
     async def _fire_batch(self) -> bool:
         """Make one call; return whether anything was due."""
         now = monotonic_ms()
-        due = self.timers.pop_due(now, self.rate.most(self.context.settings.recover_batch, now))
+        due = self.timers.pop_due(now, self.rate.most(RECOVER_BATCH, now))
         if not due:
             return False
         # Armed again before anything is sent: a lost reply loses no timer.
@@ -179,7 +183,7 @@ class SourceWatch:
         for row in result.others:
             self._apply(row, now)
             if row.asked_ms:
-                self.notes.asks_too_long(row, to_ms(self.context.settings.longest_visibility_timeout))
+                self.notes.asks_too_long(row)
             if row.outcome is Outcome.GONE:
                 self.scanner.gone(row.entry_id)
                 self._gone([row.entry_id], now)

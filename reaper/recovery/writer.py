@@ -5,7 +5,6 @@ Those that workers make too, in embedded mode, are in `workers.protocol.calls`; 
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -13,7 +12,7 @@ import anyio
 from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
-from reaper.settings import LONGEST_VISIBILITY, WatchedGroup
+from reaper.settings import LONGEST_VISIBILITY_MS, WatchedGroup
 from workers.protocol.calls import CALL_BYTES, Journal
 from workers.protocol.calls.recovery import Recoveries, read_recoveries
 from workers.protocol.calls.refusals import Refusal, read_refusal
@@ -95,8 +94,6 @@ class GroupWriter:
     group: WatchedGroup
     authority: Authority
     journal: Journal
-    longest_visibility: timedelta = LONGEST_VISIBILITY
-    """The longest visibility timeout that a job may have of its own."""
 
     @property
     def keys(self) -> GroupKeys:
@@ -131,7 +128,7 @@ class GroupWriter:
         words: list[str | bytes | int] = [
             self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,
             group.redelivery, *self.journal, self.authority.token, CALL_BYTES,
-            made, to_ms(self.longest_visibility), *entry_ids,
+            made, LONGEST_VISIBILITY_MS, *entry_ids,
         ]  # fmt: skip
         reply = await _finished("recover", lambda: RECOVER_ENTRIES.run(self.client, places, words))
         failpoint("recover.after_write")

@@ -387,7 +387,6 @@ def test_a_follower_reports_its_settings_alone() -> None:
         visibility_ms=30_000,
         max_deliveries=3,
         redelivery="stream",
-        longest_visibility_ms=7 * 86_400_000,
         scan_interval_ms=2_000,
     )
 
@@ -395,7 +394,7 @@ def test_a_follower_reports_its_settings_alone() -> None:
 async def test_a_job_that_asks_for_too_long_a_visibility_timeout_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog, "error")
     for entry in (b"1-1", b"2-1"):
-        told.notes.asks_too_long(Recovered(entry, Outcome.NOT_DUE, 1, job_id=b"o\n1", asked_ms=10**14), 60_000)
+        told.notes.asks_too_long(Recovered(entry, Outcome.NOT_DUE, 1, job_id=b"o\n1", asked_ms=10**14))
     assert [(level, "job o\\n1 asks" in line) for level, line in told.lines()] == [("WARNING", True)]
     assert [report["entry"] for _, report in await told.reports()] == ["1-1"]
 
