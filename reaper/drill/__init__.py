@@ -5,15 +5,3 @@ how), `evidence` and `ledger` (what is known afterwards, and what follows from i
 as processes, as systemd would, and imports neither's loop: it judges them by what they leave in Redis and by what the
 jobs wrote down.
 """
-
-from pathlib import Path
-
-
-def bare_worker_path() -> Path:
-    """Return the program of the bare worker, which is started as a file and never imported."""
-    return Path(__file__).with_name("bare_worker.py")
-
-
-def published_worker_path() -> Path:
-    """Return the program of the published worker, which is started as a file and never imported."""
-    return Path(__file__).with_name("published_worker.py")

@@ -16,7 +16,7 @@ from reaper.drill.injection import Injector
 from reaper.drill.kit import Kit
 from reaper.drill.ledger import Ledger, build_ledger
 from reaper.drill.live import Scene, Screen
-from reaper.drill.meters import Meters
+from reaper.drill.meters import Meters, Usage, used_between
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import WORKERS, Role
@@ -27,7 +27,6 @@ from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
 from reaper.drill.trace import PlannedJob
-from reaper.drill.usage import Usage, used_between
 from reaper.drill.witness import Witness
 from workers.protocol.errors import StreamReaperError
 
@@ -104,7 +103,7 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen, kit: Ki
         await everybody.start(supervisor.run, slots)
         await _until_ready(stage, supervisor, strangers)
         idle = await _idle(stage, supervisor, meters) if stage.settings.idle else None
-        before = await meters.read(supervisor)
+        before = await meters.read(supervisor.measure())
         scene.begin()
         async with anyio.create_task_group() as playing:
             playing.start_soon(witness.run)
@@ -113,7 +112,7 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen, kit: Ki
             playing.start_soon(scene.producer.run)
             playing.start_soon(injector.run, stage.settings.faults_for(stage.recovery))
             await _until_over(stage, injector)
-            usage = used_between(before, await meters.read(supervisor))
+            usage = used_between(before, await meters.read(supervisor.measure()))
             await anyio.sleep(3 * stage.settings.look_s)  # so that the screen shows the end
             playing.cancel_scope.cancel()
         # Workers first, so that their last settlements are in before the leader goes.
@@ -156,9 +155,9 @@ async def _evidence(scene: Scene, injector: Injector, clock_ahead_s: float) -> E
 async def _idle(stage: Stage, supervisor: Supervisor, meters: Meters) -> Usage:
     """Measure everybody with nothing to do."""
     await anyio.sleep(SETTLING_S)
-    before = await meters.read(supervisor)
+    before = await meters.read(supervisor.measure())
     await anyio.sleep(stage.settings.idle.total_seconds())
-    return used_between(before, await meters.read(supervisor))
+    return used_between(before, await meters.read(supervisor.measure()))
 
 
 async def _clock_ahead_s(stage: Stage) -> float:

@@ -3,11 +3,11 @@
 import os
 import site
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from reaper import failpoints
-from reaper.drill import bare_worker_path, published_worker_path
 from reaper.drill.records import Role
 from reaper.drill.recoveries import Cast
 from reaper.drill.stage import Stage
@@ -16,6 +16,8 @@ from workers.protocol.messages import CLAIM_READY_MS
 from workers.runtime.settings import to_ms
 
 Flags = dict[str, str | float]
+BARE_WORKER, PUBLISHED_WORKER = (Path(__file__).with_name(f"{name}_worker.py") for name in ("bare", "published"))
+"""Programs that are started as files and never imported."""
 
 
 def slots(stage: Stage) -> list[Slot]:
@@ -23,7 +25,7 @@ def slots(stage: Stage) -> list[Slot]:
     count = stage.settings.workers
     workers = [_worker_slot(stage, n) for n in range(1, count + 1)]
     reapers = range(1, stage.settings.reapers + 1) if stage.recovery.by_reapers else ()
-    return workers + [Slot(f"r{n}", Role.REAPER, _reaper(stage)) for n in reapers]
+    return workers + [Slot(f"r{n}", Role.REAPER, partial(_reaper, stage)) for n in reapers]
 
 
 def readers_expected(stage: Stage) -> int:
@@ -38,77 +40,59 @@ def readers_expected(stage: Stage) -> int:
 
 
 def _worker_slot(stage: Stage, n: int) -> Slot:
-    name = f"w{n}"
     if stage.recovery.cast is Cast.PUBLISHED:
-        return Slot(name, Role.PUBLISHED_WORKER, _published(stage))
+        return Slot(f"w{n}", Role.PUBLISHED_WORKER, partial(_published, stage))
     if n == stage.settings.workers and stage.settings.has_bare_worker:
-        return Slot(name, Role.BARE_WORKER, _bare(stage))
-    return Slot(name, Role.WORKER, _worker(stage))
+        return Slot(f"w{n}", Role.BARE_WORKER, partial(_bare, stage))
+    return Slot(f"w{n}", Role.WORKER, partial(_worker, stage))
 
 
-def _worker(stage: Stage) -> Callable[[str], Command]:
+def _worker(stage: Stage, name: str) -> Command:
     settings = stage.settings
-
-    def command(name: str) -> Command:
-        flags: Flags = {
-            "stream": stage.keys.stream,
-            "group": stage.keys.group,
-            # A name of its own per process: nothing is adopted at a restart, whoever recovers does the work.
-            "name": name,
-            "concurrency": settings.concurrency,
-            "visibility-timeout": settings.visibility_timeout.total_seconds(),
-            "max-deliveries": settings.max_deliveries,
-        }
-        if stage.recovery.mode.is_of_workers:
-            flags["recovery"] = stage.recovery.mode
-        flags |= settings.worker_flags
-        argv = [sys.executable, "-m", "workers", "run", "reaper.drill.program:worker", *_as_words(flags)]
-        own = {"REAPER_REDIS_URL": stage.server.url, "DRILL_LEDGER": str(stage.ledger_of(name))}
-        return Command(argv, {**_environment(stage), **own})
-
-    return command
+    flags: Flags = {
+        "stream": stage.keys.stream,
+        "group": stage.keys.group,
+        "name": name,  # new for each process, so that no process adopts the jobs of the one before it
+        "concurrency": settings.concurrency,
+        "visibility-timeout": settings.visibility_timeout.total_seconds(),
+        "max-deliveries": settings.max_deliveries,
+    }
+    if stage.recovery.mode.is_of_workers:
+        flags["recovery"] = stage.recovery.mode
+    flags |= settings.worker_flags
+    argv = [sys.executable, "-m", "workers", "run", "reaper.drill.program:worker", *_as_words(flags)]
+    own = {"REAPER_REDIS_URL": stage.server.url, "DRILL_LEDGER": str(stage.ledger_of(name))}
+    return Command(argv, {**_environment(stage), **own})
 
 
-def _bare(stage: Stage) -> Callable[[str], Command]:
-    def command(name: str) -> Command:
-        argv = [sys.executable, str(bare_worker_path()), stage.keys.stream, stage.keys.group, name]
-        claims = {"CLAIM_MS": str(CLAIM_READY_MS)} if stage.settings.gives_back_in_place(stage.recovery) else {}
-        return Command(argv, {**_environment(), "REDIS_URL": stage.server.url, **claims})
-
-    return command
+def _bare(stage: Stage, name: str) -> Command:
+    argv = [sys.executable, str(BARE_WORKER), stage.keys.stream, stage.keys.group, name]
+    claims = {"CLAIM_MS": str(CLAIM_READY_MS)} if stage.settings.gives_back_in_place(stage.recovery) else {}
+    return Command(argv, {**_environment(), "REDIS_URL": stage.server.url, **claims})
 
 
-def _published(stage: Stage) -> Callable[[str], Command]:
+def _published(stage: Stage, name: str) -> Command:
     settings = stage.settings
     numbers = (settings.loops, to_ms(settings.visibility_timeout), settings.max_deliveries)
-
-    def command(name: str) -> Command:
-        words = (stage.keys.stream, stage.keys.group, name, *map(str, numbers))
-        argv = [sys.executable, str(published_worker_path()), *words]
-        return Command(argv, {**_environment(), "REDIS_URL": stage.server.url})
-
-    return command
+    argv = [sys.executable, str(PUBLISHED_WORKER), stage.keys.stream, stage.keys.group, name, *map(str, numbers)]
+    return Command(argv, {**_environment(), "REDIS_URL": stage.server.url})
 
 
-def _reaper(stage: Stage) -> Callable[[str], Command]:
+def _reaper(stage: Stage, name: str) -> Command:
     settings = stage.settings
-
-    def command(name: str) -> Command:
-        flags: Flags = {
-            "name": name,
-            "namespace": stage.namespace.namespace,
-            "config": str(stage.reaper_settings),
-            "groups": stage.keys.pair,
-            "max-deliveries": settings.max_deliveries,
-            "lease-ttl": settings.lease_ttl.total_seconds(),
-            "scan-interval": settings.scan.total_seconds(),
-            "redelivery": settings.policy,
-        }
-        argv = [sys.executable, "-m", "reaper", "run", *_as_words(flags)]
-        own = {"REAPER_REDIS_URL": stage.server.url, failpoints.ENVIRONMENT_VARIABLE: str(stage.failpoints)}
-        return Command(argv, {**_environment(stage), **own})
-
-    return command
+    flags: Flags = {
+        "name": name,
+        "namespace": stage.namespace.namespace,
+        "config": str(stage.reaper_settings),
+        "groups": stage.keys.pair,
+        "max-deliveries": settings.max_deliveries,
+        "lease-ttl": settings.lease_ttl.total_seconds(),
+        "scan-interval": settings.scan.total_seconds(),
+        "redelivery": settings.policy,
+    }
+    argv = [sys.executable, "-m", "reaper", "run", *_as_words(flags)]
+    own = {"REAPER_REDIS_URL": stage.server.url, failpoints.ENVIRONMENT_VARIABLE: str(stage.failpoints)}
+    return Command(argv, {**_environment(stage), **own})
 
 
 def _as_words(flags: Mapping[str, str | float]) -> list[str]:

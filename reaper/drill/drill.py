@@ -1,5 +1,8 @@
 """A whole drill: a Redis, and one act for each recovery, on the same trace with the same faults."""
 
+import errno
+import os
+import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -13,7 +16,6 @@ from redis.exceptions import RedisError
 
 from reaper.drill import queries
 from reaper.drill.act import Ending, play
-from reaper.drill.disks import check_space, told_of_disks
 from reaper.drill.kit import Kit
 from reaper.drill.live import Screen
 from reaper.drill.recoveries import Cast, Recovery
@@ -21,8 +23,6 @@ from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage, new_run_id, set_stage
 from reaper.drill.trace import PlannedJob
-from workers.protocol.capabilities import knows_claim
-from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 from workers.runtime.signals import received
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from reaper.drill.tracing import Tracing
 
 CLEANUP_TIMEOUT_S = 5.0
+FULL_BELOW = 8_192
+"""Bytes. A file system may keep a page for itself."""
 
 
 class InterruptedDrillError(StreamReaperError):
@@ -62,11 +64,10 @@ def perform(
     if bare and programme.settings.has_bare_worker and not settings.bare_worker:
         opens("Some jobs reach the visibility timeout: no bare worker takes part, which cannot extend them.")
     programme = replace(programme, settings=settings)
-    with told_of_disks(settings.files):
-        try:
-            return anyio.run(_perform, programme, screen, opens, closes)
-        except BaseExceptionGroup as group:
-            raise _first_cause(group) from group
+    try:
+        return anyio.run(_perform, programme, screen, opens, closes)
+    except BaseExceptionGroup as group:
+        raise _first_cause(group) from group
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -87,7 +88,7 @@ async def _perform(
         group.start_soon(_end_on_signal)
         run_id = new_run_id()
         settings = programme.settings
-        with _folder(settings.files, run_id) as folder:
+        with run_folder(settings.files, "drill") as folder:
             async with programme.kit.server(settings, folder) as server:
                 programme.kit.check(settings, server)
                 await _check_claim(programme, server)
@@ -97,10 +98,16 @@ async def _perform(
                     async with _stage(programme, server, recovery, folder, run_id) as stage:
                         endings.append(await play(stage, programme.jobs, screen, programme.kit))
                     if endings[-1].objections:
-                        check_space(folder)  # who cannot write what it does, is taken for one that does not do it
+                        _check_space(folder)
                     closes(endings[-1])
         group.cancel_scope.cancel()
     return endings
+
+
+def _check_space(folder: Path) -> None:
+    """Raise OSError on a full disk: a worker that cannot write its lines seems to have done nothing."""
+    if shutil.disk_usage(folder).free < FULL_BELOW:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def _heading(number: int, acts: int, recovery: Recovery) -> str:
@@ -114,35 +121,29 @@ async def _end_on_signal() -> None:
 
 
 @contextmanager
-def _folder(files: Path | None, run_id: str) -> Iterator[Path]:
-    """Give a new folder: one that is kept where ``files`` names it, else a temporary one."""
+def run_folder(files: Path | None, kind: str) -> Iterator[Path]:
+    """Give a new folder: one that is kept where ``files`` names it, else a temporary one.
+
+    Raises ConfigurationError.
+    """
     if files is None:
-        with tempfile.TemporaryDirectory(prefix="reaper-drill-") as temporary:
+        with tempfile.TemporaryDirectory(prefix=f"reaper-{kind}-") as temporary:
             yield Path(temporary)
         return
-    folder = files.absolute() / run_id
+    folder = files.absolute() / f"{kind}-{new_run_id()}"
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise ConfigurationError(f"--files {files}: {folder} cannot be made: {error.strerror}.") from error
+        raise ConfigurationError(f"--files {files} cannot be used: {error.strerror}.") from error
     yield folder
 
 
 async def _check_claim(programme: Programme, server: Server) -> None:
-    """Refuse to give back what nobody could read. Raises ConfigurationError, and what redis-py raises."""
+    """Refuse recoveries that the server cannot do. Raises ConfigurationError, and what redis-py raises."""
     wanting = [one for one in programme.recoveries if programme.settings.gives_back_in_place(one)]
-    if not wanting:
-        return
-    client = commands_client(server.url)
-    try:
-        if not await knows_claim(client, "stream-reaper:nobody"):
-            option = "--policy in-place" if wanting[0].by_reapers else f"--recovery {wanting[0].name}"
-            raise ConfigurationError(
-                f"{option} needs XREADGROUP … CLAIM (Redis 8.4), which {server.release} lacks: put a newer "
-                "redis-server on the PATH, or name one with --redis-url."
-            )
-    finally:
-        await client.aclose()
+    if wanting and not await server.knows_claim():
+        option = "--policy in-place" if wanting[0].by_reapers else f"--recovery {wanting[0].name}"
+        raise ConfigurationError(f"{option} {server.lacks_claim}")
 
 
 @asynccontextmanager

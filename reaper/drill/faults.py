@@ -23,7 +23,6 @@ class FaultKind(StrEnum):
     KILL_REAPERS = "kill-reapers"
     PAUSE_REDIS = "pause-redis"
     PAUSE_CLIENTS = "pause-clients"
-    RESTART_REDIS = "restart-redis"
     LONG_JOBS = "long-jobs"
 
 
@@ -83,12 +82,6 @@ FORMS: Mapping[str, Form] = {
         "Redis postpones all commands for 2 s (CLIENT PAUSE), or :writes alone, as in a planned failover",
         "writes|all",
         "writes",
-        lasts="required",
-        hits="redis",
-    ),
-    FaultKind.RESTART_REDIS: Form(
-        "restart-redis@4+2",
-        "kill -9 of Redis, which starts again 2 s later with everything that it had acknowledged",
         lasts="required",
         hits="redis",
     ),

@@ -12,7 +12,7 @@ from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.leader_faults import LeaderFaults
 from reaper.drill.ledger import Ledger, objections
 from reaper.drill.recoveries import Recovery
-from reaper.drill.redis_server import FORGETS_NOTHING, Server, redis_at_hand
+from reaper.drill.redis_server import Server, redis_at_hand
 from reaper.drill.server_faults import ServerFaults
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage
@@ -29,15 +29,13 @@ class Kit:
 
     def server(self, settings: DrillSettings, folder: Path) -> AbstractAsyncContextManager[Server]:
         """Give the server of a drill. Raises what `redis_at_hand` raises."""
-        config = FORGETS_NOTHING if FaultKind.RESTART_REDIS in settings.kinds else {}
-        return redis_at_hand(settings.redis_url, folder, pid=settings.redis_pid, config=config)
+        return redis_at_hand(settings.redis_url, folder, pid=settings.redis_pid)
 
     def check(self, settings: DrillSettings, server: Server) -> None:
         """Refuse to do to a Redis of other people what would hit them. Raises ConfigurationError."""
-        alien = sorted(settings.kinds & {FaultKind.RESTART_REDIS, FaultKind.PAUSE_CLIENTS})
-        if alien and not server.ours:
+        if FaultKind.PAUSE_CLIENTS in settings.kinds and not server.ours:
             raise ConfigurationError(
-                f"--fault {alien[0]} hits all users of the server: leave --redis-url away, so that the drill starts "
+                "--fault pause-clients hits all users of the server: leave --redis-url away, so that the drill starts "
                 "its own."
             )
         if FaultKind.PAUSE_REDIS in settings.kinds and server.pid is None:
@@ -69,7 +67,6 @@ class Kit:
             FaultKind.KILL_REAPERS: leaders.kill_reapers,
             FaultKind.PAUSE_REDIS: servers.pause,
             FaultKind.PAUSE_CLIENTS: servers.pause_clients,
-            FaultKind.RESTART_REDIS: servers.restart,
         }
 
     async def complete(self, evidence: Evidence, stage: Stage) -> Evidence:

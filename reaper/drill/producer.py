@@ -34,7 +34,7 @@ class Producer:
     poisonous: int = 0
     """Poison jobs that were put in, or are about to be."""
     writing: anyio.Lock = field(default_factory=anyio.Lock)
-    """Held while a batch is sent, and by whoever wants none to be."""
+    """Held while the drill writes to Redis. A fault that must not meet a write holds it too."""
     _added: int = 0
 
     async def run(self) -> None:

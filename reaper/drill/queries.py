@@ -1,6 +1,5 @@
 """What the drill asks Redis: reads only, each reply parsed here."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -106,25 +105,6 @@ async def fence(stage: Stage) -> str:
     return text(await stage.client.get(stage.keys.fence) or b"")
 
 
-async def dead_letters(stage: Stage) -> int:
-    """Return how many dead letters there are."""
-    return int(await stage.client.xlen(stage.keys.dead))
-
-
-async def parked(stage: Stage) -> int:
-    """Return how many jobs lie in the group's schedule."""
-    return int(await stage.client.zcard(stage.keys.schedule))
-
-
-async def full_scan_ms(stage: Stage) -> int:
-    """Return when a leader has last looked at the whole group, as replicas register it, in ms of the server's clock."""
-    moments = [0]
-    for heartbeat in await stage.namespace_client.hvals(stage.namespace.replicas):
-        group = json.loads(heartbeat)["groups"].get(stage.keys.pair, {})
-        moments.append(int(group.get("last_full_scan_ms", 0)))
-    return max(moments)
-
-
 def belongs_to(name: str, process: str) -> bool:
     """Tell whether a consumer or holder is ``process``: its name, alone or followed by ``.`` or ``-`` and a nonce."""
     return name == process or name.startswith((f"{process}.", f"{process}-"))
@@ -153,21 +133,6 @@ async def pending_by_process(stage: Stage, processes: Sequence[str]) -> dict[str
     return {name: [row for row in rows if belongs_to(text(row.consumer), name)] for name in processes}
 
 
-async def held_by(stage: Stage, processes: Sequence[str]) -> int:
-    """Return how many deliveries ``processes`` have in flight; none while the group is destroyed."""
-    try:
-        summary = await stage.client.execute_command("XPENDING", stage.keys.stream, stage.keys.group)
-    except ResponseError as error:
-        if is_gone(error):
-            return 0
-        raise
-    return sum(
-        int(count)
-        for consumer, count in summary[3] or ()
-        if any(belongs_to(text(consumer), name) for name in processes)
-    )
-
-
 async def fields_of(stage: Stage, entry_ids: Sequence[bytes]) -> list[dict[bytes, bytes]]:
     """Return the fields of entries of the stream; none where an entry is gone."""
     pipeline = stage.client.pipeline(transaction=False)
@@ -184,20 +149,6 @@ async def must_not_crash(stage: Stage, rows: Sequence[Pending]) -> bool:
         if before + row.delivery_count >= limit or b"poison" in fields:
             return True
     return False
-
-
-async def anything_lost_before(stage: Stage, before: View) -> bool:
-    """Tell whether a job that waits or runs has lost a delivery. ``before``: an earlier view, as for `look`."""
-    view = await look(stage, before)
-    entries = await stage.client.execute_command("XRANGE", stage.keys.stream, b"(" + view.last_delivered, "+")
-    if any(read_metadata(entry_id, pair_up(flat)).deliveries for entry_id, flat in entries):
-        return True
-    rows = await pending(stage)
-    held = await fields_of(stage, [row.entry_id for row in rows])
-    return any(
-        row.delivery_count > 1 or read_metadata(row.entry_id, fields.items()).deliveries
-        for row, fields in zip(rows, held, strict=True)
-    )
 
 
 async def forget(stage: Stage) -> None:

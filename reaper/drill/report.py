@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from reaper.drill.ledger import Ledger, LossCause
+from reaper.drill.meters import Usage
 from reaper.drill.promises import Fate
 from reaper.drill.recoveries import Recovery
 from reaper.drill.spread import Spread
 from reaper.drill.terms import Holding
-from reaper.drill.usage import Usage
 
 
 def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> dict[str, Any]:

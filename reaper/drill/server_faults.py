@@ -45,14 +45,3 @@ class ServerFaults:
         await anyio.sleep(fault.lasts_s)
         tools.over(injected, "Redis goes on")
         return ""
-
-    async def restart(self, fault: Fault) -> str:
-        """Kill the server, and start it again after a while. Raises NoServerError."""
-        tools, server = self.tools, self.tools.stage.server
-        injected = InjectedFault(fault.kind, f"process {server.pid}", time.time(), effect=Effect.AWAY)
-        await tools.note(injected, f"kill -9 of Redis; it is away for {fault.lasts_s:g} s")
-        tools.supervisor.forgive(fault.lasts_s + AFTER_PAUSE_S)
-        async with tools.writing_nothing():
-            await server.restart(fault.lasts_s)
-        tools.over(injected, "Redis is there again")
-        return ""

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import Field, field_validator
 
 from reaper.drill.faults import DEFAULT_FAULTS, FORMS, Adapted, Fault, FaultKind, Form, adapt_faults, parse_fault
 from reaper.drill.recoveries import Cast, Recovery
@@ -27,12 +27,6 @@ NO_OPTIONS = ("faults", "max_deliveries", "reaper_lines", "worker_flags", "spare
 """Fields that are not options of their own."""
 IN_PLACE = "in-place"
 _TOKENS, _MS = TokenTimes(), timedelta(milliseconds=1)
-
-
-def _no_cluster(url: str | None) -> str | None:
-    if url and url.partition("://")[0].endswith("+cluster"):
-        raise ValueError("the drill is not played in a cluster: its ledger is kept beside one server")
-    return url
 
 
 class DrillSettings(Section):
@@ -69,7 +63,7 @@ class DrillSettings(Section):
         ge=timedelta(seconds=0.05),
         description="Seconds between two scans of the leader. Default: an eighth of the visibility timeout, at most 1.",
     )
-    redis_url: Annotated[str | None, AfterValidator(_no_cluster)] = Field(
+    redis_url: str | None = Field(
         None, repr=False, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
     )
     redis_pid: int | None = Field(None, ge=1, description="Its process on this machine, which pause-redis may stop.")

@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskStatus
 
+from reaper.drill.meters import cpu_s
 from reaper.drill.records import ProcessRun, Role
-from reaper.drill.usage import cpu_s
 from workers.protocol.errors import StreamReaperError
 from workers.testing.processes import Child, launch
 
@@ -49,6 +49,7 @@ class _Running:
     run: ProcessRun
     process: Child
     ended: anyio.Event = field(default_factory=anyio.Event)
+    """Set once the end is in ``run``."""
 
 
 @dataclass(slots=True)
@@ -153,10 +154,11 @@ class Supervisor:
         """Tell whether no process of ``role`` runs, and none will be started."""
         return role in self._held_back and not self.alive(role)
 
-    def measure(self) -> None:
-        """Note how much CPU time each process has used so far."""
+    def measure(self) -> list[ProcessRun]:
+        """Record how much CPU time each process has used so far, and return all processes that were started."""
         for running in self._running.values():
             running.run.cpu_s = max(running.run.cpu_s, cpu_s(running.process.pid))
+        return self.history
 
     def kill(self, run: ProcessRun) -> bool:
         """Kill -9; False where it has ended by itself meanwhile."""
@@ -183,10 +185,6 @@ class Supervisor:
     def resume(self, run: ProcessRun) -> None:
         """Let a frozen process go on; harmless otherwise."""
         self._signal(run, signal.SIGCONT)
-
-    def reload(self, run: ProcessRun) -> None:
-        """Have a process read its settings again (SIGHUP)."""
-        self._signal(run, signal.SIGHUP)
 
     def _signal(self, run: ProcessRun, number: signal.Signals) -> None:
         if run.name in self._running:

@@ -1,8 +1,7 @@
 """What every fault is injected with: whom it can hit, how to wait for its effect, and where it is noted."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -36,10 +35,6 @@ class Toolbox:
     """Faults whose time has come and that find nothing to hit."""
     nothing_left: bool = False
     """Set from outside: there will be nothing more to hit, so nobody needs to wait for it."""
-    _unwritten: list[InjectedFault] = field(default_factory=list)
-    """On record, and not in the journal yet."""
-    _shut: int = 0
-    """How many want nothing to be written."""
 
     @property
     def visibility_s(self) -> float:
@@ -70,25 +65,8 @@ class Toolbox:
         """Put an injected fault on record: here, on the screen, and in the namespace's journal."""
         self.injected.append(fault)
         self.announce(sentence)
-        self._unwritten.append(fault)
-        await self._write_down()
-
-    @asynccontextmanager
-    async def writing_nothing(self) -> AsyncIterator[None]:
-        """Let the drill itself write nothing to Redis until the block ends: what it adds must be there once."""
+        data = {"kind": fault.kind, "target": fault.target, "holder": fault.holder, "in_flight": fault.in_flight}
         async with self.producer.writing:
-            self._shut += 1
-            try:
-                yield
-            finally:
-                self._shut -= 1
-        await self._write_down()
-
-    async def _write_down(self) -> None:
-        """Journal what is on record, unless Redis takes nothing just now: then later."""
-        while self._unwritten and not self._shut:
-            fault = self._unwritten.pop(0)
-            data = {"kind": fault.kind, "target": fault.target, "holder": fault.holder, "in_flight": fault.in_flight}
             await self.stage.namespace_client.execute_command(
                 "XADD", self.stage.namespace.journal, "*",
                 "event", EventName.FAULT_INJECTED, "job", "", "data", encode_data(data),

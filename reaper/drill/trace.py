@@ -9,7 +9,7 @@ What is wrong with a trace is said by the options that name it: ``--trace`` and 
 
 import csv
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -145,29 +145,20 @@ def _lines(file: Path, text: TextIO) -> Iterator[str]:
 
 
 def _read_rows(file: Path, lines: Iterable[str]) -> Iterator[tuple[datetime, int, int]]:
-    rows = csv.reader(lines)
-    header = tuple(name.strip() for name in next(rows, []))
-    missing = [name for name in COLUMNS if name not in header]
+    rows = csv.DictReader(lines)
+    rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
+    missing = [name for name in COLUMNS if name not in rows.fieldnames]
     if missing:
         raise ConfigurationError(
             f"--trace {file}, line 1: column {missing[0]!r} is missing; the header must name {','.join(COLUMNS)}."
         )
-    places = [header.index(name) for name in COLUMNS]
     for row in rows:
-        if row:
-            where = f"--trace {file}, line {rows.line_num}, column"
-            at, context, generated = (_cell(row, place, f"{where} {header[place]}") for place in places)
-            yield (
-                _read_time(at, f"{where} TIMESTAMP"),
-                _read_tokens(context, f"{where} ContextTokens"),
-                _read_tokens(generated, f"{where} GeneratedTokens"),
-            )
-
-
-def _cell(row: Sequence[str], place: int, where: str) -> str:
-    if place >= len(row):
-        raise ConfigurationError(f"{where} is missing: the row ends before it.")
-    return row[place].strip()
+        cells = [(row[name], f"--trace {file}, line {rows.line_num}, column {name}") for name in COLUMNS]
+        for value, where in cells:
+            if value is None:
+                raise ConfigurationError(f"{where} is missing: the row ends before it.")
+        at, context, generated = ((value.strip(), where) for value, where in cells)
+        yield _read_time(*at), _read_tokens(*context), _read_tokens(*generated)
 
 
 def _read_time(value: str, where: str) -> datetime:

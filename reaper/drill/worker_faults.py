@@ -110,7 +110,8 @@ class WorkerFaults:
         if not killed:
             return "none of them was alive, or each ran a job on its last delivery"
         names = ", ".join(run.name for run in killed)
-        in_flight = await queries.held_by(self.tools.stage, [run.name for run in killed])
+        held = await queries.pending_by_process(stage, [run.name for run in killed])
+        in_flight = sum(map(len, held.values()))
         await self.tools.note(
             InjectedFault(FaultKind.KILL_WORKERS, names, killed[0].killed_at or time.time(), in_flight=in_flight),
             f"kill -9 of workers {names} with {counted(in_flight, 'job')} in flight",

@@ -5,14 +5,10 @@ failed or poison. Then `reaper pipeline report` is run on it as a process of its
 extra `jre` brings, everything included: Java and Spark start, every question is asked, and the page is written. The
 time is from start to end of the process; generating the lake is not in it.
 
-Where the time goes with five million events: 40 s of CPU time on two cores. 26 s are
-Spark's tasks, two thirds of them the six passes over the lake, the others some ninety small stages that run code for
-the first time; 4 s Java's compiler, 2 s Python, 1 s garbage collections; the rest makes plans of questions. A fifth of
-the tasks' time goes into taking texts out of rows, for lack of the better compiler, which costs more than it saves
-below some ten million events. Also tried: no code generation for small questions, fewer parts, no adaptive plans, no
-compression of shuffles, other garbage collectors, smaller young generations, a larger heap from the start, the better
-compiler for generated code and its readers only, adding up jobs only after the shuffle, durations without arrays,
-sorting jobs by hashes: as slow, or slower.
+Spark answers all questions in 27 jobs and 50 stages, with seven passes over the events. With 1.5 million events, a
+quarter of the CPU time starts Java and Spark and opens the lake, a tenth is Python and the page, and the rest is the
+questions: a third of them the passes that find the few jobs with a story, a quarter the passes for durations, and the
+rest small queries that run code for the first time. Running small queries without code generation costs the same.
 """
 
 import sys

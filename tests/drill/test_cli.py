@@ -13,11 +13,11 @@ from reaper.drill import cli
 from reaper.drill.act import Ending
 from reaper.drill.drill import Programme
 from reaper.drill.ledger import Ledger
+from reaper.drill.meters import Usage
 from reaper.drill.promises import Fate
 from reaper.drill.recoveries import RECOVERIES, Recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.stage import set_stage
-from reaper.drill.usage import Usage
 from tests.docs.json_page import check
 
 SERVER = Server("redis://127.0.0.1:1/0", "7", "no server")

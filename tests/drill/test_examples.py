@@ -7,7 +7,7 @@ import sys
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill import bare_worker_path
+from reaper.drill.cast import BARE_WORKER
 from tests.support.processes import ROOT, Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -57,5 +57,5 @@ def test_the_bare_worker_of_the_documentation_is_the_one_of_the_drill_and_has_at
     example = EXAMPLES / "bare_worker.py"
     assert example.is_symlink()
     assert not example.readlink().is_absolute()
-    assert example.resolve() == bare_worker_path().resolve()
+    assert example.resolve() == BARE_WORKER.resolve()
     assert len(example.read_text().splitlines()) <= 30

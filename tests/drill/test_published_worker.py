@@ -6,7 +6,7 @@ import sys
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill import published_worker_path
+from reaper.drill.cast import PUBLISHED_WORKER
 from reaper.drill.records import Line, Step, read_lines
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
@@ -26,7 +26,7 @@ async def group(client: Redis) -> str:
 
 def _start(processes: Processes, server: RedisServer, group: str, *, min_idle_ms: int, loops: int = 1) -> Running:
     words = ["jobs", group, "w1-1", str(loops), str(min_idle_ms), str(LIMIT)]
-    return processes.start(sys.executable, str(published_worker_path()), *words, env={"REDIS_URL": server.url})
+    return processes.start(sys.executable, str(PUBLISHED_WORKER), *words, env={"REDIS_URL": server.url})
 
 
 async def _enqueue(client: Redis, *numbers: int, duration_ms: int = 1) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reaper.drill.records import Line, Step, number_of, read_lines
+from reaper.drill.records import Line, Step, read_lines
 
 
 def test_lines_are_read_back_as_workers_write_them() -> None:
@@ -16,7 +16,3 @@ def test_lines_are_read_back_as_workers_write_them() -> None:
 def test_a_line_that_is_none_is_not_passed_over() -> None:
     with pytest.raises(ValueError, match="hello"):
         list(read_lines("hello 3 17-0 99 12.5\n"))
-
-
-def test_an_entry_without_a_number_that_can_be_read_has_number_0() -> None:
-    assert [number_of(fields) for fields in ({b"n": b"12"}, {b"n": b"twelve"}, {})] == [12, 0, 0]

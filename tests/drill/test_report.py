@@ -8,13 +8,13 @@ import pytest
 from reaper.drill.executions import Cause, Duplicate, SecondStart
 from reaper.drill.healthy import Figures, Healthy
 from reaper.drill.ledger import Ledger, Loss, LossCause
+from reaper.drill.meters import Usage
 from reaper.drill.promises import Fate
 from reaper.drill.records import InjectedFault
 from reaper.drill.recoveries import find_recovery
 from reaper.drill.report import as_json, as_text, usage_as_json
 from reaper.drill.spread import Spread
 from reaper.drill.terms import Holding
-from reaper.drill.usage import Usage
 
 LEDGER = Ledger(
     enqueued=3,
@@ -93,7 +93,7 @@ def test_losses_are_told_one_by_one_to_machines() -> None:
 
 def test_usage_is_told_by_job_and_by_second() -> None:
     usage = Usage(seconds=20.0, requests=50, redis_cpu_s=0.01, cpu_s={"worker": 0.5})
-    told = usage_as_json(usage, Usage(4.0, 8, 0.002, {"worker": 0.02}), jobs=100)
+    told = usage_as_json(usage, Usage(4.0, {"worker": 0.02}, 8, 0.002), jobs=100)
     assert told == {
         "wall_s": 20.0,
         "redis_requests": 50,

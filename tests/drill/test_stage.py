@@ -129,14 +129,6 @@ async def test_a_view_tells_where_jobs_are_and_goes_on_from_the_one_before(stage
     assert await queries.look(stage, first) == View(ready=1, in_flight=2, parked=1, dead=1, last_delivered=ids[2])
 
 
-async def test_what_processes_hold_is_counted(stage: Stage) -> None:
-    assert await queries.held_by(stage, ["w1-1"]) == 0
-    await _enqueue(stage, *range(1, 8))
-    for consumer, count in (("w1-1.nonce", 2), ("w1-1.other", 1), ("w1-10.nonce", 1), ("w2-1", 2)):
-        await _read(stage, consumer, count)
-    assert await queries.held_by(stage, ["w1-1", "w2-1"]) == 5
-
-
 async def test_jobs_in_flight_are_found_by_the_process_that_holds_them(stage: Stage) -> None:
     ids = await _enqueue(stage, 1, 2, 3)
     for consumer in ("w1-1.nonce", "w1-10.nonce", "w1-1"):

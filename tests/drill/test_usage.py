@@ -3,15 +3,13 @@
 import os
 import sys
 import time
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.meters import Meters
+from reaper.drill.meters import Meters, Reading, Usage, cpu_s, used_between
 from reaper.drill.records import ProcessRun, Role
-from reaper.drill.supervisor import Supervisor
-from reaper.drill.usage import Reading, Usage, cpu_by_role, cpu_s, used_between
 from tests.support.servers import RedisServer
 from workers.protocol.connection import commands_client
 
@@ -30,27 +28,30 @@ def test_a_process_that_is_gone_uses_nothing_more() -> None:
     assert cpu_s(pid) == 0.0
 
 
-def test_cpu_time_is_added_up_by_kind_of_process_the_dead_included() -> None:
+async def test_cpu_time_is_added_up_by_kind_of_process_the_dead_included(client: Redis) -> None:
     runs = [
         ProcessRun("w1-1", Role.WORKER, 1, 0.0, ended_at=1.0, cpu_s=0.5),
         ProcessRun("w1-2", Role.WORKER, 2, 1.0, cpu_s=0.25),
         ProcessRun("r1-1", Role.REAPER, 3, 0.0, cpu_s=1.0),
     ]
-    assert cpu_by_role(runs) == {"worker": 0.75, "reaper": 1.0}
+    assert (await Meters(client).read(runs)).cpu_s == {"worker": 0.75, "reaper": 1.0}
 
 
 def test_usage_is_the_difference_of_two_readings() -> None:
-    before, after = Reading(10.0, 5, 1.0, {"worker": 1.0}), Reading(12.0, 9, 1.5, {"worker": 3.0, "reaper": 0.5})
-    assert used_between(before, after) == Usage(2.0, 4, 0.5, {"worker": 2.0, "reaper": 0.5})
+    before = Reading(10.0, {"worker": 1.0}, 5, 1.0, "life")
+    after = Reading(12.0, {"worker": 3.0, "reaper": 0.5}, 9, 1.5, "life")
+    used = {"worker": 2.0, "reaper": 0.5}
+    assert used_between(before, after) == Usage(2.0, used, 4, 0.5)
+    assert used_between(before, replace(after, server_run="next life")) == Usage(2.0, used, None, None)
 
 
-async def test_requests_of_others_are_told_from_our_own(server: RedisServer, client: Redis, tmp_path: Path) -> None:
+async def test_requests_of_others_are_told_from_our_own(server: RedisServer, client: Redis) -> None:
     ours = commands_client(server.url, max_connections=1)
-    meters, nobody = Meters(ours), Supervisor(tmp_path, on_end=lambda _: None)
+    meters = Meters(ours)
     try:
         await client.ping()  # connected, so that no handshake is counted below
-        await meters.read(nobody)
-        before = await meters.read(nobody)
+        await meters.read([])
+        before = await meters.read([])
         for _ in range(7):
             await client.ping()
             await ours.ping()
@@ -58,7 +59,7 @@ async def test_requests_of_others_are_told_from_our_own(server: RedisServer, cli
             for _ in range(2):
                 pipeline.execute_command("PING")
             await pipeline.execute()
-        used = used_between(before, await meters.read(nobody))
+        used = used_between(before, await meters.read([]))
     finally:
         await ours.aclose()
     assert (used.requests, used.cpu_s) == (7, {})

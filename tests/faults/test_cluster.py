@@ -13,7 +13,6 @@ from redis.asyncio import Redis
 
 from reaper.drill.history import read_events, read_state, user_fields
 from reaper.drill.promises import Execution, History, Pairs, check
-from reaper.drill.settings import DrillSettings
 from reaper.operations.acl import Role, rules_of
 from reaper.service import Reaper
 from tests.faults import scene
@@ -287,12 +286,6 @@ async def test_producers_that_block_find_their_stream(masters: Cluster, client: 
             job = producer.enqueue({"n": "1"}, job_id="once")
             assert producer.enqueue({"n": "1"}, job_id="once") == job
         assert await client.xlen(stream) == 1
-
-
-def test_what_does_not_go_into_a_cluster_says_so() -> None:
-    url = "redis+cluster://:secret@h1,h2"
-    with pytest.raises(ValueError, match="not played in a cluster"):
-        DrillSettings(redis_url=url)
 
 
 # ---- replicas

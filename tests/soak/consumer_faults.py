@@ -9,7 +9,7 @@ import anyio
 
 from reaper.drill import queries
 from reaper.drill.faults import Fault
-from reaper.drill.records import InjectedFault, ProcessRun, Role, number_of
+from reaper.drill.records import InjectedFault, ProcessRun, Role
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
 from reaper.drill.worker_faults import NOBODY_BUSY, WorkerFaults
 from workers.protocol.events import EventName
@@ -55,7 +55,7 @@ class ConsumerFaults:
             run.name,
             run.killed_at or time.time(),
             in_flight=len(dropped),
-            jobs=tuple(number_of(fields) for fields in held),
+            jobs=tuple(int(fields.get(b"n", 0)) for fields in held),
         )
         how = "killed, and its consumer deleted" if is_killed else "alive, and its consumer is deleted"
         await tools.note(injected, f"worker {run.name} is {how}, with {counted(len(dropped), 'job')} in flight")

@@ -128,8 +128,8 @@ class Failovers:
             moves = f"from port {from_.port} to {to.port}"
             injected = InjectedFault(fault.kind, moves, time.time(), effect=Effect.AWAY)
             tools.supervisor.forgive(fault.lasts_s + AFTER_PAUSE_S)
-            async with tools.writing_nothing():
-                await tools.note(injected, f"the stream's slot moves {moves}")
+            await tools.note(injected, f"the stream's slot moves {moves}")
+            async with tools.producer.writing:
                 await to_thread.run_sync(nodes.begin_move, stream, to)
                 await anyio.sleep(fault.lasts_s)
                 await to_thread.run_sync(nodes.move_keys, stream, to)
@@ -167,8 +167,8 @@ class Failovers:
         """Strike the master, and return another once there is one; put on record what that one had not received."""
         tools = self.tools
         tools.supervisor.forgive(PROMOTED_S + AFTER_PAUSE_S)
-        async with tools.writing_nothing():
-            await tools.note(injected, sentence)
+        await tools.note(injected, sentence)
+        async with tools.producer.writing:
             accepted = list(tools.producer.enqueued)
             strike(master)
             promoted = await self._promotion(master, heirs)

@@ -13,6 +13,7 @@ from reaper.drill import queries
 from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.records import Role
 from reaper.drill.toolbox import Toolbox
+from tests.soak import questions
 from tests.soak.chaos import BLOWS, rule_between
 from tests.soak.kinds import FAILOVERS, SoakKind
 
@@ -57,11 +58,11 @@ class Gate:
     async def _may_come(self, kind: str) -> bool:
         """Tell whether what faults of other kinds have stalled, and must not meet it, has come to its end."""
         stage = self.tools.stage
-        if kind in NEEDS_NO_POISON and await queries.dead_letters(stage) < self.tools.producer.poisonous:
+        if kind in NEEDS_NO_POISON and await questions.dead_letters(stage) < self.tools.producer.poisonous:
             return False
         if kind in NEEDS_NOTHING_STRANDED and await self._anything_stranded():
             return False
-        if kind == FaultKind.POISON and await queries.anything_lost_before(stage, self.tools.witness.view):
+        if kind == FaultKind.POISON and await questions.anything_lost_before(stage, self.tools.witness.view):
             return False  # fresh poison takes all deliveries but one from whoever is beside it: that must be the first
         return kind not in NEEDS_LEADER or not stage.recovery.by_reapers or await self._is_led()
 
@@ -82,4 +83,4 @@ class Gate:
         held = await queries.pending_by_process(stage, alive)
         if sum(map(len, held.values())) < len(rows):
             return True
-        return await queries.parked(stage) > 0 or await queries.must_not_crash(stage, rows)
+        return await questions.parked(stage) > 0 or await queries.must_not_crash(stage, rows)

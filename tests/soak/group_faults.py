@@ -1,5 +1,7 @@
 """Faults that hit the group itself, or what it has agreed on, while everybody is healthy."""
 
+import os
+import signal
 import time
 from dataclasses import dataclass
 
@@ -7,6 +9,7 @@ from reaper.drill import queries
 from reaper.drill.faults import Fault
 from reaper.drill.records import Effect, InjectedFault, Role
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
+from tests.soak import questions
 from tests.soak.kinds import SHORTENED
 from workers.protocol.messages import counted
 
@@ -34,7 +37,7 @@ class GroupFaults:
             holder = await queries.holder(stage)
             for run in tools.supervisor.alive(Role.REAPER):
                 if queries.belongs_to(holder, run.name) or at - run.started_at > STARTED_S:
-                    tools.supervisor.reload(run)
+                    os.kill(run.pid, signal.SIGHUP)
         else:
             await stage.client.hset(stage.keys.agreement, "visibility_ms", agreed_ms)
 
@@ -65,5 +68,5 @@ class GroupFaults:
         """Tell whether the leader has looked at the whole group since it was made again, and has had time to act."""
         stage = self.tools.stage
         made = int(await stage.client.hget(stage.keys.agreement, "made") or 0)
-        looked = await queries.full_scan_ms(stage)
+        looked = await questions.full_scan_ms(stage)
         return made > 0 and looked > made + PUT_BACK_MS

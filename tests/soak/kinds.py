@@ -11,6 +11,7 @@ from workers.protocol.address import Topology
 class SoakKind(StrEnum):
     """Faults of Redis, of its topology, and of third parties."""
 
+    RESTART_REDIS = "restart-redis"
     FILL_REDIS = "fill-redis"
     CUT_CONNECTIONS = "cut-connections"
     CLOCK_STEP = "clock-step"
@@ -26,6 +27,12 @@ class SoakKind(StrEnum):
 
 SOAK_FORMS: Mapping[str, Form] = {
     **FORMS,
+    SoakKind.RESTART_REDIS: Form(
+        "restart-redis@4+2",
+        "kill -9 of Redis, which starts again 2 s later with everything that it had acknowledged",
+        lasts="required",
+        hits="redis",
+    ),
     SoakKind.FILL_REDIS: Form(
         "fill-redis@4+5", "Redis is full for 5 s, and rejects writes", lasts="required", hits="redis"
     ),
@@ -110,6 +117,6 @@ _ONE_SERVER: Mapping[str, str] = {
     SoakKind.SHUT_DOWN: "is for one server and its replica: leave --topology away.",
     FaultKind.PAUSE_CLIENTS: "is for one server: Sentinels would take it for an outage.",
     FaultKind.PAUSE_REDIS: "is for one server: where another takes over, play pause-master.",
-    FaultKind.RESTART_REDIS: "is for one server: where another takes over, play kill-master.",
+    SoakKind.RESTART_REDIS: "is for one server: where another takes over, play kill-master.",
     SoakKind.CLOCK_STEP: "sets the clock of one server, and here there are several: leave --topology away.",
 }

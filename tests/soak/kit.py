@@ -69,6 +69,7 @@ class SoakKit(Kit):
         self._failovers = failovers = Failovers(tools, self._lineage)
         plays: dict[str, Play] = {
             **super().plays(tools),
+            SoakKind.RESTART_REDIS: servers.restart,
             SoakKind.FILL_REDIS: servers.fill,
             SoakKind.CUT_CONNECTIONS: servers.cut,
             SoakKind.CLOCK_STEP: servers.set_clock,

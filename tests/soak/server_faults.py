@@ -39,13 +39,27 @@ class ServerFaults:
         await self.tools.note(injected, f"the clock of Redis is set {fault.amount} by {STEP_S / 3600:g} h")
         return ""
 
+    async def restart(self, fault: Fault) -> str:
+        """Kill the server, and start it again after a while. Raises NoServerError."""
+        tools, process = self.tools, self.tools.stage.server.process
+        assert process
+        injected = InjectedFault(fault.kind, f"process {process.pid}", time.time(), effect=Effect.AWAY)
+        await tools.note(injected, f"kill -9 of Redis; it is away for {fault.lasts_s:g} s")
+        tools.supervisor.forgive(fault.lasts_s + AFTER_PAUSE_S)
+        async with tools.producer.writing:
+            process.kill()
+            await anyio.sleep(fault.lasts_s)
+            await start(process)
+        tools.over(injected, "Redis is there again")
+        return ""
+
     async def fill(self, fault: Fault) -> str:
         """Leave the server no memory, so that it takes no write that could need any; it still serves reads."""
         tools, seconds = self.tools, fault.lasts_s
         injected = InjectedFault(fault.kind, "maxmemory", time.time(), effect=Effect.AWAY)
         await tools.note(injected, f"Redis is full for {seconds:g} s")
         tools.supervisor.forgive(seconds + AFTER_PAUSE_S)
-        async with tools.writing_nothing(), self._no_memory():
+        async with tools.producer.writing, self._no_memory():
             await anyio.sleep(seconds)
         tools.over(injected, "Redis takes writes again")
         return ""
@@ -67,7 +81,7 @@ class ServerFaults:
         injected = InjectedFault(fault.kind, f"process {master.pid}", time.time(), effect=Effect.AWAY)
         await tools.note(injected, f"SIGTERM of Redis, whose replica is {fault.lasts_s:g} s behind")
         tools.supervisor.forgive(ENDED_S + AFTER_PAUSE_S)
-        async with tools.writing_nothing():
+        async with tools.producer.writing:
             async with self._lagging(replica, fault.lasts_s):
                 master.terminate()
             ended = await tools.within(ENDED_S, _asked(lambda: not master.running))
@@ -84,7 +98,7 @@ class ServerFaults:
         injected = InjectedFault(fault.kind, f"port {master.port}", time.time(), effect=Effect.AWAY)
         await tools.note(injected, f"FAILOVER to a replica that is {fault.lasts_s:g} s behind, and back")
         tools.supervisor.forgive(2 * ENDED_S + AFTER_PAUSE_S)
-        async with tools.writing_nothing():
+        async with tools.producer.writing:
             async with self._lagging(replica, fault.lasts_s):
                 await to_thread.run_sync(_begin_failover, master)
             there = await self._follows(master, replica)

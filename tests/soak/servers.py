@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ConstantBackoff
 
-from reaper.drill.faults import FaultKind
-from reaper.drill.redis_server import ADVICE, FORGETS_NOTHING, OUR_NAME, Server, release_at, started_redis
+from reaper.drill.redis_server import ADVICE, OUR_NAME, Server, release_at, started_redis
 from tests.soak.kinds import NEEDS_REPLICA, SoakKind
 from tests.soak.patient import PatientClient
 from tests.soak.settings import SoakSettings
@@ -18,8 +19,12 @@ from tests.support.sentinel import Setup, started_setup
 from tests.support.servers import FOLLOWS_AT_ONCE, RedisServer, started_server
 from workers.protocol.address import Topology
 from workers.protocol.connection import commands_client
-from workers.testing.server import find_binary
+from workers.testing.server import TIMEOUT_S, find_binary
 
+RETRY_S = 0.1
+"""How often the drill tries to reach a server that it has killed."""
+FORGETS_NOTHING = {"appendonly": "yes", "appendfsync": "always"}
+"""Settings of a server that has on disk whatever it has acknowledged."""
 DOWN_AFTER_MS, NODE_TIMEOUT_MS = 1_500, 2_000
 """Longer than in other tests: no node may fail over only because the machine is busy."""
 
@@ -44,7 +49,10 @@ class SoakServer(Server):
         """Return a client for the slot of ``key``, which goes where the slot goes."""
         if self.nodes:
             return PatientClient(commands_client(f"{self.url}?client_name={OUR_NAME}", key=key))
-        return super().client(patience_s=patience_s, key=key)
+        client = super().client(patience_s=patience_s, key=key)
+        if patience_s:
+            client.set_retry(Retry(ConstantBackoff(RETRY_S), round((patience_s + TIMEOUT_S) / RETRY_S)))
+        return client
 
 
 @contextmanager
@@ -62,7 +70,7 @@ async def soak_server(settings: SoakSettings, folder: Path) -> AsyncIterator[Soa
     topology, binary = Topology(settings.topology), settings.server or find_binary(ADVICE)
     if topology is Topology.SINGLE:
         clock = ServerClock(folder) if SoakKind.CLOCK_STEP in settings.kinds else None
-        config = FORGETS_NOTHING if FaultKind.RESTART_REDIS in settings.kinds else {}
+        config = FORGETS_NOTHING if SoakKind.RESTART_REDIS in settings.kinds else {}
         process = RedisServer(binary, folder, dict(config), environment=clock.environment if clock else {})
         async with started_redis(process) as one:
             with _replica(one, binary) if settings.kinds & NEEDS_REPLICA else nullcontext() as replica:

@@ -90,7 +90,7 @@ def test_where_replicas_are_promoted_failovers_are_drawn_and_what_is_for_one_ser
     assert drawn == set(kinds_for(conditions.recovery, reapers=3, topology=topology))
     assert drawn >= FAILOVERS
     assert (SoakKind.MOVE_SLOT in drawn) == (topology is Topology.CLUSTER)
-    assert not drawn & {FaultKind.PAUSE_REDIS, FaultKind.RESTART_REDIS, SoakKind.CLOCK_STEP}
+    assert not drawn & {FaultKind.PAUSE_REDIS, SoakKind.RESTART_REDIS, SoakKind.CLOCK_STEP}
 
 
 def test_what_is_out_of_reach_is_left_out_and_the_rest_stays_as_it_is() -> None:

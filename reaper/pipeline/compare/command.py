@@ -2,9 +2,7 @@
 
 import json
 import signal
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -13,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from reaper.drill.disks import told_of_disks
-from reaper.drill.settings import MOST_MS, DrillSettings
-from reaper.drill.trace import MOST_JOBS
+from reaper.drill.drill import run_folder
+from reaper.drill.settings import DrillSettings
 from reaper.pipeline.command import (
     ended_in_order,
     leave_at_once,
@@ -28,7 +25,7 @@ from reaper.pipeline.compare.scenarios import FAULT_AT_S, LONGEST_S, MODES, SCEN
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.options import Amount, examples, json_flag
+from workers.runtime.options import Amount, examples, json_flag, settings_options
 from workers.runtime.output_files import OutputFile, output_file
 from workers.runtime.settings import load_settings
 
@@ -38,6 +35,8 @@ if TYPE_CHECKING:
 
 DEFAULT_OUTPUT = "comparison.html"
 MOST_TURNS = 1_000
+JOBS = ("trace", "speedup", "limit", "prefill_ms", "decode_ms", "seed")
+"""Settings of the drill that choose the jobs, which are the same in every drill."""
 
 _HELP = f"""Play the same drill once for each way to recover, and say which is the better one for what.
 
@@ -64,14 +63,7 @@ Scenarios:
 @click.option(
     "--repeat", type=click.IntRange(min=1, max=MOST_TURNS), default=1, show_default=True, help="Turns of each drill."
 )
-@click.option(
-    "--trace", type=click.Path(path_type=Path), help="CSV file, as for `reaper drill`. Default: a generated one."
-)
-@click.option("--speedup", type=Amount(min=0, min_open=True), help="Replay arrivals this many times faster.")
-@click.option("--limit", type=click.IntRange(min=1, max=MOST_JOBS), help="Replay no more than this many jobs.")
-@click.option("--prefill-ms", type=Amount(min=0, max=MOST_MS), help="Duration of a context token.")
-@click.option("--decode-ms", type=Amount(min=0, max=MOST_MS), help="Duration of a generated token.")
-@click.option("--seed", type=int, help="Of the generated trace and the payloads.")
+@settings_options(DrillSettings, exclude=DrillSettings.model_fields.keys() - set(JOBS))
 @click.option(
     "--fault-at",
     type=Amount(min=0, max=LONGEST_S),
@@ -92,18 +84,13 @@ def compare(
     modes: tuple[str, ...],
     scenarios: tuple[str, ...],
     repeat: int,
-    trace: Path | None,
-    speedup: float | None,
-    limit: int | None,
-    prefill_ms: float | None,
-    decode_ms: float | None,
-    seed: int | None,
     fault_at: float,
     output: OutputFile,
     files: Path | None,
     heap: str,
     quiet: bool,
     machine: bool,
+    **jobs: Any,
 ) -> None:
     """Play and judge; see `_HELP`."""
     with sentences():
@@ -111,15 +98,9 @@ def compare(
         from reaper.pipeline.compare.play import Plan
         from reaper.pipeline.spark.session import check_session
 
-        given = {"trace": trace, "speedup": speedup, "limit": limit, "prefill_ms": prefill_ms,
-                 "decode_ms": decode_ms, "seed": seed}  # fmt: skip
-        _check_jobs(given)
-        options = tuple(
-            word
-            for name, value in given.items()
-            if value is not None
-            for word in (f"--{name.replace('_', '-')}", str(value.absolute() if isinstance(value, Path) else value))
-        )
+        _check_jobs(jobs)
+        given = {name: value for name, value in jobs.items() if value is not None}
+        options = tuple(word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", _word(value)))
         situations = [moved(scenario, fault_at) for scenario in choose_scenarios(scenarios)]
         chosen = tuple(mode for mode in MODES if mode in (modes or MODES))
         plan = Plan(situations, chosen, repeat, options)
@@ -127,7 +108,7 @@ def compare(
         check_session(heap, "--heap")
         line = ProgressLine(quiet=quiet or machine)
         try:
-            with ended_in_order(), told_of_disks(files), _folder(files) as folder:
+            with ended_in_order(), run_folder(files, "compare") as folder:
                 settings = PipelineSettings(lake=_lake_in(folder, files), heap=heap)
                 comparison = _play_and_read(plan, folder, settings, line)
         except KeyboardInterrupt:  # all is put away, but for a thread that may still be reading journals
@@ -136,6 +117,10 @@ def compare(
         output.write(write_page(comparison))
         figures.write(json.dumps(comparison.as_json(), indent=1) + "\n")
         show_result(comparison.as_json(), comparison.overall, machine=machine)
+
+
+def _word(value: Any) -> str:
+    return str(value.absolute() if isinstance(value, Path) else value)
 
 
 def _check_jobs(given: Mapping[str, Any]) -> None:
@@ -147,24 +132,6 @@ def _check_jobs(given: Mapping[str, Any]) -> None:
             f"the jobs take {over.total_seconds():,.0f} s, and a drill of the comparison {LONGEST_S} s at most: replay "
             "them faster (--speedup), fewer of them (--limit), or shorter ones (--prefill-ms, --decode-ms)."
         )
-
-
-@contextmanager
-def _folder(files: Path | None) -> Iterator[Path]:
-    """Give an empty folder: one that is kept, or a temporary one."""
-    if files is None:
-        with tempfile.TemporaryDirectory(prefix="reaper-compare-") as temporary:
-            yield Path(temporary)
-        return
-    folder = files.absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        is_empty = not any(folder.iterdir())
-    except OSError as error:
-        raise ConfigurationError(f"--files {files} cannot be used: {error.strerror}.") from error
-    if not is_empty:
-        raise ConfigurationError(f"--files {files}: the folder is not empty.")
-    yield folder
 
 
 def _lake_in(folder: Path, files: Path | None) -> str:

@@ -77,25 +77,25 @@ def _idle(part: str) -> Callable[[Report], float | None]:
 
 
 def _innocent(report: Report) -> float:
-    """Dead letters that were no poison: jobs that were given up for what others did."""
+    """Dead letters that are no poison jobs."""
     return float(max(0, report["dead_lettered"] - report["poison"]))
 
 
-_DURING = "healthy jobs, while faults are coped with"
+_DURING = "healthy jobs during faults"
 
 FIGURES = (
     Figure("lost", "jobs lost", lambda report: report["lost"], kind=Kind.SAFETY),
     Figure("stuck", "jobs stuck at the end", lambda report: report["stuck"], kind=Kind.SAFETY),
-    Figure("innocent", "innocents given up", _innocent, kind=Kind.SAFETY),
+    Figure("innocent", "jobs dead-lettered by mistake", _innocent, kind=Kind.SAFETY),
     Figure("duplicates", "jobs completed twice", lambda report: len(report["duplicates"]), least=1, kind=Kind.SAFETY),
     Figure("recovery_p50", "fault to second start, p50", _spread("recovery_s", "p50"), "s", least=0.1),
     Figure("recovery_max", "fault to second start, longest", _spread("recovery_s", "max"), "s", least=0.25,
            kind=Kind.SPEED),
     Figure("overshoot_max", "past the visibility timeout, longest", _spread("overshoot_s", "max"), "s", least=0.1),
     Figure("second_starts", "jobs started again", lambda report: len(report["second_starts"]), least=3),
-    Figure("latency_p99", f"{_DURING}: wait, p99", _healthy("latency_s", "p99"), "s", least=0.05, kind=Kind.SPEED),
-    Figure("latency_p50", f"{_DURING}: wait, p50", _healthy("latency_s", "p50"), "s", least=0.02),
-    Figure("throughput", f"{_DURING}: completed", _healthy("throughput_per_s"), "/s", less_is_better=False, least=1),
+    Figure("latency_p99", f"wait of {_DURING}, p99", _healthy("latency_s", "p99"), "s", least=0.05, kind=Kind.SPEED),
+    Figure("latency_p50", f"wait of {_DURING}, p50", _healthy("latency_s", "p50"), "s", least=0.02),
+    Figure("throughput", f"completed {_DURING}", _healthy("throughput_per_s"), "/s", less_is_better=False, least=1),
     Figure("requests", "requests to Redis a job", lambda report: report["redis_requests_per_job"], least=0.05,
            kind=Kind.COST),
     Figure("redis_cpu", "CPU of Redis a job", lambda report: report["redis_cpu_us_per_job"], "us", least=10),

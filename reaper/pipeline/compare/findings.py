@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from reaper.drill.executions import Cause
+from reaper.drill.healthy import HIT
 from reaper.pipeline.compare.figures import FIGURES, Table, measure
 from reaper.pipeline.compare.play import Drills, Plan, Played
 from reaper.pipeline.compare.scenarios import Scenario
-from reaper.pipeline.compare.verdict import Verdict, judge, overall
+from reaper.pipeline.compare.verdict import Verdict, headline, judge
 
 VERSION = 1
 
@@ -34,6 +34,16 @@ class Found:
     verdict: Verdict
     remarks: tuple[str, ...]
     """Faults that were left out, broken promises, and differences between journal and ledger."""
+
+    @property
+    def modes(self) -> list[str]:
+        """The modes that it was played with, in the order of the drills."""
+        return list(dict.fromkeys(mode for row in self.table.values() for mode in row))
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a few words."""
+        return headline(self.verdict, self.modes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,7 @@ def _scenario(found: Found) -> dict[str, Any]:
         "figures": {
             name: {mode: asdict(measured) for mode, measured in row.items()} for name, row in found.table.items()
         },
+        "headline": found.headline,
         "verdict": asdict(found.verdict),
         "remarks": list(found.remarks),
     }
@@ -82,10 +93,8 @@ def conclude(drills: Drills, opinions: Opinions, made_at: str) -> Comparison:
         table = measure(here, scenario.name)
         remarks = dict.fromkeys((*_remarks(here), *_second_opinions(here, opinions)))
         found.append(Found(scenario, table, judge(table, plan.modes, restarts=scenario.restarts), tuple(remarks)))
-    verdicts = {one.scenario.name: one.verdict for one in found}
-    titles = {scenario.name: scenario.title for scenario in plan.scenarios}
-    lines = [*overall(verdicts, titles, plan.modes), *drills.left_out]
-    return Comparison(_about(plan, played, made_at), plan.modes, found, lines)
+    lines = [f"{one.scenario.title}: {one.headline}." for one in found]
+    return Comparison(_about(plan, played, made_at), plan.modes, found, [*lines, *drills.left_out])
 
 
 _WAITED = " (the journal counts a delivery that waited in a dead worker as started)"
@@ -96,8 +105,8 @@ def _second_opinions(played: Sequence[Played], opinions: Opinions) -> list[str]:
     remarks = []
     for one in played:
         if journal := opinions.get((one.scenario, one.mode, one.turn)):
-            # Only the handler knew of the jobs that a killed worker had completed and not settled.
-            twice = [each for each in one.report["duplicates"] if each["cause"] != Cause.WORKER_KILLED]
+            # Only the handler knew of the jobs that a worker had completed and not settled when it died.
+            twice = [each for each in one.report["duplicates"] if each["cause"] not in HIT]
             counts = (
                 ("completed twice", journal.duplicates, len(twice), ""),
                 ("started again", journal.second_starts, len(one.report["second_starts"]), _WAITED),

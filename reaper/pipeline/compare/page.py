@@ -1,14 +1,13 @@
 """Writes a comparison as one HTML page that needs no other file. Pure."""
 
 import json
-from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
 from reaper.pipeline.compare.chart import waits
 from reaper.pipeline.compare.figures import FIGURES, Figure, Table
 from reaper.pipeline.compare.findings import Comparison, Found
-from reaper.pipeline.compare.verdict import headline, write_all
+from reaper.pipeline.compare.verdict import write_all
 from reaper.pipeline.report import html, words
 from reaper.pipeline.report.html import Markup
 
@@ -22,11 +21,6 @@ def _figures(table: Table) -> list[Figure]:
 def _cell(table: Table, figure: Figure, mode: str) -> str:
     measured = table[figure.name].get(mode)
     return NOTHING if measured is None else write_all(figure, measured)
-
-
-def _modes(found: Found, modes: Sequence[str]) -> list[str]:
-    """Return the modes that the scenario was played with."""
-    return [mode for mode in modes if any(mode in row for row in found.table.values())]
 
 
 def _about(comparison: Comparison) -> str:
@@ -47,7 +41,7 @@ def _about(comparison: Comparison) -> str:
 def write_page(comparison: Comparison) -> str:
     """Return the page."""
     style = (files("reaper.pipeline.report") / "style.css").read_text(encoding="utf-8")
-    sections = "\n".join(_section(found, comparison.modes) for found in comparison.found)
+    sections = "\n".join(_section(found) for found in comparison.found)
     links = "".join(f'<a href="#{one.scenario.name}">{escape(one.scenario.name)}</a>' for one in comparison.found)
     summary = "".join(f"<li>{escape(line)}</li>" for line in comparison.overall)
     embedded = json.dumps(comparison.as_json(), separators=(",", ":")).replace("<", "\\u003c")
@@ -82,15 +76,14 @@ def write_page(comparison: Comparison) -> str:
 """
 
 
-def _section(found: Found, modes: Sequence[str]) -> Markup:
+def _section(found: Found) -> Markup:
     scenario = found.scenario
-    names = _modes(found, modes)
     rows = [
-        {"figure": figure.title, **{mode: _cell(found.table, figure, mode) for mode in names}}
+        {"figure": figure.title, **{mode: _cell(found.table, figure, mode) for mode in found.modes}}
         for figure in _figures(found.table)
     ]
     columns = [html.text("", lambda row: str(row["figure"]))]
-    columns += [html.number(mode, lambda row, mode=mode: str(row[mode])) for mode in names]  # type: ignore[misc]
+    columns += [html.number(mode, lambda row, mode=mode: str(row[mode])) for mode in found.modes]  # type: ignore[misc]
     remarks = [html.paragraph(remark) for remark in found.remarks]
     verdict = [html.paragraph(sentence) for sentence in found.verdict.sentences]
     return html.section(
@@ -98,9 +91,9 @@ def _section(found: Found, modes: Sequence[str]) -> Markup:
         scenario.title,
         [
             html.code("reaper drill " + " ".join(scenario.words)),
-            html.heading(headline(found.verdict, names)),
+            html.heading(found.headline),
             *verdict,
-            html.table(columns, rows),
+            Markup(f'<div class="figures">{html.table(columns, rows)}</div>'),
             *remarks,
         ],
     )

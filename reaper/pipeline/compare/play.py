@@ -14,8 +14,6 @@ import anyio
 from reaper.drill.cli import EXIT_FAILED
 from reaper.drill.redis_server import Server, redis_at_hand
 from reaper.pipeline.compare.scenarios import IDLE, LONGEST_S, WAYS, Scenario
-from workers.protocol.capabilities import knows_claim
-from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, StreamReaperError
 
 
@@ -103,21 +101,14 @@ async def play(plan: Plan, folder: Path, tell: Tell, ingest: Callable[[str], Non
 
 
 async def _within_reach(plan: Plan, server: Server) -> tuple[Plan, tuple[str, ...]]:
-    """Leave out what the server cannot do; say why."""
+    """Leave out the modes that the server cannot do, with a sentence for each. Raises ConfigurationError."""
     wanting = [mode for mode in plan.modes if WAYS[mode].needs_claim]
-    if not wanting:
+    if not wanting or await server.knows_claim():
         return plan, ()
-    client = commands_client(server.url)
-    try:
-        if await knows_claim(client, "stream-reaper:nobody"):
-            return plan, ()
-    finally:
-        await client.aclose()
-    why = f"needs XREADGROUP … CLAIM (Redis 8.4), which {server.release} lacks: put a newer redis-server on the PATH."
     left = [mode for mode in plan.modes if mode not in wanting]
     if not left:
-        raise ConfigurationError(f"--mode {wanting[0]} {why}")
-    return replace(plan, modes=left), tuple(f"{mode} was not played: it {why}" for mode in wanting)
+        raise ConfigurationError(f"--mode {wanting[0]} {server.lacks_claim}")
+    return replace(plan, modes=left), tuple(f"{mode} was not played: it {server.lacks_claim}" for mode in wanting)
 
 
 async def _drill(words: Sequence[str], server: Server, file: Path) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def _in_favour(table: Table, mode: str, best: Sequence[str]) -> Iterable[str]:
         row = table.get(figure.name, {})
         rivals = [other for other in best if other in row]
         if mode in row and rivals and all(_beats(figure, row[mode], row[other]) for other in rivals):
-            yield "In its favour: " + _sentence(figure, row, [mode], rivals)
+            yield "In its favor: " + _sentence(figure, row, [mode], rivals)
 
 
 def write(figure: Figure, value: float) -> str:
@@ -142,7 +142,7 @@ def write_all(figure: Figure, measured: Measured) -> str:
 
 
 def headline(verdict: Verdict, modes: Sequence[str]) -> str:
-    """Say in a few words which is the better one."""
+    """Return the verdict in a few words; ``modes`` are those that played."""
     if verdict.untested:
         return "Not tested"
     cheaper = f"{' and '.join(verdict.cheapest)} at less cost" if set(verdict.cheapest) != set(verdict.best) else ""
@@ -151,30 +151,3 @@ def headline(verdict: Verdict, modes: Sequence[str]) -> str:
     told_apart = set(verdict.best) != set(modes)
     first = f"Better: {' and '.join(verdict.best)}" if told_apart else "All recover alike"
     return f"{first}; {cheaper}" if cheaper else first
-
-
-def overall(verdicts: Mapping[str, Verdict], titles: Mapping[str, str], modes: Sequence[str]) -> list[str]:
-    """Say for which situations each mode is the better one."""
-    judged = {name: verdict for name, verdict in verdicts.items() if not verdict.untested}
-    lines = []
-    for mode in modes if judged else ():
-        situations: dict[str, list[str]] = {}
-        for name, verdict in judged.items():
-            if standing := _standing(verdict, mode):
-                situations.setdefault(standing, []).append(titles[name])
-        lines += [f"{mode} {standing}: {'; '.join(situations[standing])}." for standing in sorted(situations)]
-        if not situations:
-            lines.append(f"{mode} is the better one nowhere here.")
-    untested = [titles[name] for name in verdicts if name not in judged]
-    return [*lines, f"Not tested: {'; '.join(untested)}."] if untested else lines
-
-
-def _standing(verdict: Verdict, mode: str) -> str:
-    """Say how a mode stands in a situation; nothing where another one is better."""
-    if mode not in verdict.best or (not verdict.had_faults and mode not in verdict.cheapest):
-        return ""
-    if verdict.best == (mode,):
-        return "is the better one"
-    if verdict.cheapest == (mode,):
-        return "is as good as any, at less cost" if verdict.had_faults else "costs least"
-    return "is as good as any" if mode in verdict.cheapest else "is as good as any, at more cost"

@@ -1,4 +1,4 @@
-"""The columns of the report's tables, by name: one place says what each is called and how it is written. Pure."""
+"""The columns of the report's tables, by name: the title and the format of each. Pure."""
 
 from collections.abc import Callable, Sequence
 

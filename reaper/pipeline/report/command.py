@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_OUTPUT = "recovery-report.html"
 JAVA_OPTIONS = "-XX:+UseParallelGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=240m"
-"""Nobody minds a pause of the report, and the collector that avoids pauses costs a fifth of its CPU time. A report has
+"""A report may pause, and the garbage collector that avoids pauses costs a fifth of its CPU time. A report has
 so much code that smaller spaces for it would be searched for garbage again and again, each time with all of the heap.
 """
 QUICK_START = "-XX:TieredStopAtLevel=1"
@@ -61,7 +61,7 @@ def report(
     quiet: bool,
     **flags: Any,
 ) -> None:
-    """Write down what the lake tells: recovery, integrity, durations, timeouts, stalls, leadership, dead letters.
+    """Write a report about a lake: next steps, recovery, integrity, durations, timeouts, dead letters, leadership.
 
     The page is one HTML file that needs no network. Every figure in it is in the JSON file, too. Exit code 0; 2 not
     possible.

@@ -25,7 +25,7 @@ class Markup(str):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its heading, and what it shows of a row."""
+    """A column of a table: its heading, and its content for a row."""
 
     title: str
     cell: Callable[[Row], str]
@@ -57,7 +57,7 @@ def _breakable(word: str) -> str:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row], *, caption: str = "", most: int = 40) -> Markup:
-    """Return a table of the first ``most`` rows that says how many are left out; nothing if there is no row."""
+    """Return a table of the first ``most`` rows with the number of the others; nothing if there is no row."""
     if not rows:
         return Markup("")
     left_out = len(rows) - most
@@ -101,7 +101,7 @@ def heading(title: str) -> Markup:
 
 
 def code(words: str) -> Markup:
-    """Return a name or a command, cut to what a cell shows."""
+    """Return a name or a command, cut to `LONGEST`."""
     return Markup(f"<code>{breakable(_cut(words))}</code>")
 
 
@@ -111,7 +111,7 @@ def block(words: str) -> Markup:
 
 
 def figure(panels: Iterable[str], legend: Sequence[str] = ()) -> Markup:
-    """Return a chart of one or more panels (SVG), and which color stands for what."""
+    """Return a chart of one or more panels (SVG) with a legend."""
     names = "".join(f'<span class="s{n}">{breakable(name)}</span>' for n, name in enumerate(legend, start=1))
     caption = f"<figcaption>{names}</figcaption>" if names else ""
     return Markup(f'<figure><div class="panels">{"".join(panels)}</div>{caption}</figure>')

@@ -1,4 +1,4 @@
-"""The sections about jobs: what ran twice or has no end, durations, visibility timeouts, dead letters. Pure."""
+"""The sections about jobs: integrity, durations, visibility timeouts, dead letters, and the input. Pure."""
 
 from reaper.pipeline.analysis.answers import Row, Rows
 from reaper.pipeline.report import charts, html, words
@@ -38,7 +38,7 @@ _LIVE = {
 
 
 def integrity(findings: Findings) -> Markup:
-    """What ran twice, was rejected, or has no end."""
+    """Return second starts, duplicates, unsettled jobs and rejected writes."""
     tables = findings.tables
     causes = sorted({row["cause"] for row in tables["second_starts"]}, key=list(CAUSES).index)
     return section(
@@ -99,7 +99,7 @@ def _named(rows: Rows, column: str) -> Rows:
 
 
 def durations(findings: Findings) -> Markup:
-    """How long jobs wait and run."""
+    """Return queue waits and run times."""
     rows = findings.tables["durations"]
     panels = {
         title: [row for row in rows if row["measure"] == measure]
@@ -135,7 +135,7 @@ def _third_party(findings: Findings) -> list[Markup]:
 
 
 def timeouts(findings: Findings) -> Markup:
-    """Which visibility timeout to set."""
+    """Return the recommended visibility timeouts."""
     groups = findings.advice.get("groups", [])
     if not groups:
         return section(
@@ -161,7 +161,7 @@ def timeouts(findings: Findings) -> Markup:
 
 
 def dead_letters(findings: Findings) -> Markup:
-    """What the dead letters have in common."""
+    """Return the clusters of dead letters."""
     clusters = findings.tables["dead_letter_clusters"]
     if not clusters:
         return section("dead_letters", "Dead letters", [paragraph("None are in the lake.")])
@@ -199,7 +199,7 @@ def _cluster(row: Row) -> Markup:
 
 
 def about(findings: Findings) -> Markup:
-    """What the report was made of."""
+    """Return the size of the input."""
     tables = findings.tables
     return section(
         "about",

@@ -1,4 +1,4 @@
-"""Looks in Redis for the jobs that the lake leaves open, and tells what was found."""
+"""Looks in Redis for the unsettled jobs of a lake, and counts the places where it finds them."""
 
 from collections import Counter
 from datetime import UTC, datetime

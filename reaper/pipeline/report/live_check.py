@@ -1,4 +1,4 @@
-"""Looks for jobs in Redis that the lake leaves open, before anybody calls one lost. Reads only.
+"""Looks in Redis for the unsettled jobs of a lake, before the report calls one lost. Reads only.
 
 A job moves while it is looked for. So what one look misses is looked for again, and only what every look has missed is
 missing.
@@ -23,11 +23,11 @@ LOOKS = 3
 """Looks after which a job counts as missing."""
 PAGE = 1_000
 LONGEST_WALK = 1_000_000
-"""Entries of one stream that are read at most in search of jobs whose entry nobody knows."""
+"""Entries of one stream that are read at most in search of jobs whose entry is unknown."""
 
 
 class Place(StrEnum):
-    """Where a job was found."""
+    """The place of a job."""
 
     READY = "ready"
     PENDING = "pending"
@@ -35,13 +35,13 @@ class Place(StrEnum):
     """Waits for its retry, or is a parked suspect."""
     DEAD_LETTERED = "dead_lettered"
     SETTLED = "settled"
-    """The journal tells of its end by now."""
+    """By now, the journal has its end."""
     ACKNOWLEDGED = "acknowledged"
-    """Its entry was acknowledged, by somebody who journals nothing."""
+    """Its entry was acknowledged by a worker that journals nothing."""
     MISSING = "missing"
-    """Nowhere. It is lost, unless somebody who journals nothing has settled and deleted it."""
+    """Nowhere. It is lost, unless a worker that journals nothing has settled and deleted it."""
     UNCONFIRMED = "unconfirmed"
-    """Not found, and nobody can say it is nowhere: the journal was trimmed, or there was too much to read."""
+    """Not found, but the search was not complete: the journal was trimmed, or there was too much to read."""
 
 
 _ENDS: Mapping[str, Place] = {EventName.ACKED: Place.SETTLED, EventName.DEAD_LETTERED: Place.DEAD_LETTERED}
@@ -49,7 +49,7 @@ _ENDS: Mapping[str, Place] = {EventName.ACKED: Place.SETTLED, EventName.DEAD_LET
 
 @dataclass(frozen=True, slots=True)
 class OpenJob:
-    """A job that the lake leaves open, as `integrity.unsettled_jobs` tells of it. ``stream`` is the journal."""
+    """A job without an end, as the question ``unsettled_jobs`` returns it. ``stream`` is the journal."""
 
     stream: str
     group: str
@@ -60,7 +60,7 @@ class OpenJob:
 
 
 async def locate(client: Redis, jobs: Sequence[OpenJob], ingested_ms: Mapping[str, int]) -> dict[OpenJob, Place]:
-    """Return where each job is. ``ingested_ms``: up to when the lake knows each journal, by its key."""
+    """Return the place of each job. ``ingested_ms``: the time of the last event in the lake, by journal."""
 
     def pair(job: OpenJob) -> tuple[str, str]:
         return job.stream, job.group
@@ -92,7 +92,7 @@ class _Search:
         return {job: found.get(job, Place.MISSING if certain else Place.UNCONFIRMED) for job in jobs}
 
     async def _look(self, jobs: Mapping[str, OpenJob]) -> tuple[dict[str, Place], bool]:
-        """Look once everywhere; return what was found, and whether there was no place that could not be searched."""
+        """Look once everywhere. Return the places that were found, and whether the search was complete."""
         found: dict[str, Place] = {}
         told, is_whole = await self._read_journal(jobs)
         found |= {name: _ENDS[job.event] for name, job in told.items() if job.event in _ENDS}
@@ -110,7 +110,7 @@ class _Search:
     # ---- the journal, since the lake was filled
 
     async def _read_journal(self, jobs: Mapping[str, OpenJob]) -> tuple[dict[str, OpenJob], bool]:
-        """Bring what is known of the jobs up to date; also return whether the journal goes on where the lake ends."""
+        """Bring the jobs up to date. Also return whether the journal continues where the lake ends."""
         told = dict(jobs)
         async for entry_id, flat in self._entries(self.keys.journal, str(self.ingested_ms)):
             for event in events_of(entry_id, flat):
@@ -119,7 +119,7 @@ class _Search:
         return told, await self._journal_goes_on()
 
     async def _journal_goes_on(self) -> bool:
-        """Tell whether nothing was trimmed from the journal that the lake does not know."""
+        """Return whether the lake has every event that was trimmed from the journal."""
         first = await self.client.execute_command("XRANGE", self.keys.journal, "-", "+", "COUNT", 1)
         if not first and await self.client.exists(self.keys.journal):
             info = await self.client.xinfo_stream(self.keys.journal)
@@ -148,7 +148,7 @@ class _Search:
         return found & set(names)
 
     async def _place_of(self, name: str, entry_id: str) -> Place | None:
-        """Return where a job's entry is. Stream and retry stream may both have an entry of that ID."""
+        """Return the place of a job's entry. Stream and retry stream may both have an entry of that ID."""
         for source in (self.keys.stream, self.keys.retry):
             rows = await self.client.execute_command("XRANGE", source, entry_id, entry_id)
             if rows and _job_id(*rows[0]) == name:
@@ -171,7 +171,7 @@ class _Search:
         return None
 
     async def _walk(self, jobs: Mapping[str, OpenJob]) -> tuple[dict[str, Place], bool]:
-        """Look for jobs whose entry nobody knows: a retry that became ready again lies in a new one."""
+        """Look for jobs whose entry is unknown: a retry that became ready again is a new entry."""
         found: dict[str, Place] = {}
         if not jobs:
             return found, True
@@ -213,5 +213,5 @@ def _brought_up_to_date(job: OpenJob, event: LifecycleEvent) -> OpenJob:
 
 
 def open_jobs(rows: Iterable[Mapping[str, Any]]) -> list[OpenJob]:
-    """Return rows of `integrity.unsettled_jobs` as jobs to look for."""
+    """Return rows of the question ``unsettled_jobs`` as jobs to look for."""
     return [OpenJob(**{name: row[name] for name in OpenJob.__dataclass_fields__}) for row in rows]

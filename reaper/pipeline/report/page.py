@@ -1,16 +1,10 @@
 """Writes the report as one HTML file that needs nothing else: no network, no script. Pure."""
 
-import json
 from html import escape
 from importlib.resources import files
-from itertools import accumulate, takewhile
 
-from reaper.pipeline.analysis.answers import Rows
 from reaper.pipeline.report import job_sections, sections, words
 from reaper.pipeline.report.findings import Findings
-
-EMBEDDED_BYTES = 15_000
-"""How much of each table the page embeds as JSON: the page stays small, the JSON file has all."""
 
 CONTENTS = {
     "Next steps": sections.steps,
@@ -54,9 +48,7 @@ def write_page(findings: Findings) -> str:
 {sections.glance(findings)}
 {written}
 </main>
-<footer>Made by <code>reaper pipeline report</code> at {made_at} from <code>{lake}</code>. The figures are embedded as \
-JSON.</footer>
-<script type="application/json" id="findings">{_embedded(findings)}</script>
+<footer>Made by <code>reaper pipeline report</code> at {made_at} from <code>{lake}</code>.</footer>
 </body>
 </html>
 """
@@ -71,26 +63,3 @@ def _scope(findings: Findings) -> str:
         else "no events"
     )
     return f"{groups}, {span}, {about['events']:,} events"
-
-
-def _embedded(findings: Findings) -> str:
-    document = findings.as_json()
-    advised = findings.advice.get("groups", [])
-    all_rows = {**findings.tables, "advice": advised, "lost": (findings.live or {}).get("lost", [])}
-    kept = {name: _first_of(rows, EMBEDDED_BYTES) for name, rows in all_rows.items()}
-    document["rows_left_out"] = {name: n for name, rows in all_rows.items() if (n := len(rows) - len(kept[name]))}
-    document["advice"] = {**findings.advice, "groups": kept.pop("advice")}
-    lost = kept.pop("lost")
-    document |= {"tables": kept, "live": findings.live and {**findings.live, "lost": lost}}
-    # In a script element, only "</" and "<!" could end it or change how it is read.
-    return _compact(document).replace("<", "\\u003c")
-
-
-def _first_of(rows: Rows, most_bytes: int) -> Rows:
-    """Return as many rows as ``most_bytes`` hold."""
-    sizes = accumulate(len(_compact(row)) for row in rows)
-    return [row for row, _ in takewhile(lambda pair: pair[1] <= most_bytes, zip(rows, sizes, strict=True))]
-
-
-def _compact(document: object) -> str:
-    return json.dumps(document, separators=(",", ":"), default=str)

@@ -1,4 +1,4 @@
-"""The first sections of the page: what happened in all, what to do, how stalled jobs came back, and when. Pure."""
+"""The sections about the service: totals, next steps, recovery, the course over time, leadership. Pure."""
 
 from collections.abc import Sequence
 
@@ -54,7 +54,7 @@ def _lost_tile(findings: Findings) -> Markup:
 
 
 def _doubts(findings: Findings) -> Markup:
-    """Return what no figure contains. It stands beside the figures that are seen first."""
+    """Return the input that no figure contains, for the top of the page."""
     unanswered = findings.about["unanswered"]
     told = [
         f"Spark did not answer {', '.join(name.replace('_', ' ') for name in unanswered)}: what rests on it is missing "
@@ -79,7 +79,7 @@ def _sentence(count: int, meaning: str, details: set[str]) -> str:
 
 
 def steps(findings: Findings) -> Markup:
-    """Return what to do next: a command for each finding."""
+    """Return the next steps: a command for each finding."""
     found = next_steps(findings)
     parts = [part for step in found for part in (paragraph(step.finding), html.block(step.command))]
     return section("steps", "What to do next", parts or [paragraph("Nothing: the journal shows no problem.")])
@@ -89,7 +89,7 @@ def steps(findings: Findings) -> Markup:
 
 
 def recovery(findings: Findings) -> Markup:
-    """How stalled deliveries came back."""
+    """Return the times of recoveries, by group and cause."""
     counts, times = findings.tables["recovery_counts"], findings.tables["recovery_times"]
     if not counts:
         return section("recovery", "Recovery", [paragraph("Nothing stalled.")])
@@ -128,7 +128,7 @@ def _of(rows: Sequence[Row], measure: str) -> Rows:
 
 
 def over_time(findings: Findings) -> Markup:
-    """When throughput, waits and recoveries were bad, and in which workers deliveries stalled."""
+    """Return throughput, waits and recoveries over time, and the workers in which deliveries stalled."""
     course, period_ms = findings.tables["over_time"], findings.about["period_ms"]
     by_worker = findings.tables["stalls_by_worker"]
     worst = {
@@ -162,7 +162,7 @@ def _worst(course: Sequence[Row], name: str) -> Rows:
 
 
 def leadership(findings: Findings) -> Markup:
-    """Who led when."""
+    """Return the terms of the leaders."""
     terms = findings.tables["terms"]
     if not terms:
         return section("leadership", "Leadership", [paragraph("No elections are on record.")])

@@ -1,4 +1,4 @@
-"""How the report writes names, times and numbers. Pure."""
+"""Writes names, times and numbers for the report. Pure."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from workers.protocol.keys import stream_of_journal
 
 NOTHING = "\N{EN DASH}"
 LONGEST_NAME = 64
-"""Signs of a name that is shown whole."""
+"""Characters of a name that is shown whole."""
 _AMBIGUOUS = set('/"(\N{MIDDLE DOT}')
 _JOINT = " \N{MIDDLE DOT} "
 
