@@ -22,6 +22,8 @@ MUTANTS ?=
 # Seconds in which faults are drawn, for each seed and mode.
 SOAK_CHAOS ?= 60
 SOAK_STORIES ?= 20000
+# Stories of long jobs while the server fails, of replicas and of workers that recover by themselves.
+SOAK_LONG_STORIES ?= 300
 
 # Stamps: an extra is installed once per change of pyproject.toml. Stamps lie in the environment and vanish with it.
 DEMO := $(VENV)/.installed-demo
@@ -62,9 +64,13 @@ site: $(DOCS)  ## build the documentation as a site, in the folder site/; every 
 bench: $(DEV)  ## measure; writes docs/benchmarks.md
 	@$(BIN)/python -m tests.benchmarks
 
-soak: $(DEV)  ## play 20,000 simulated stories; kill the ingester 20 times; then chaos for SOAK_MINUTES or until one fails
-	@for first in $(SOAK_SEED) $$((10000000 + $(SOAK_SEED))); do \
-	  $(BIN)/python -m tests.simulation $$first --count $(SOAK_STORIES) --processes $$(nproc 2>/dev/null || echo 2) || exit 1; \
+soak: $(DEV)  ## play 40,600 simulated stories; kill the ingester 20 times; then chaos for SOAK_MINUTES or until one fails
+	@play="$(BIN)/python -m tests.simulation --processes $$(nproc 2>/dev/null || echo 2)"; \
+	for first in $(SOAK_SEED) $$((10000000 + $(SOAK_SEED))); do \
+	  $$play $$first --count $(SOAK_STORIES) || exit 1; \
+	done; \
+	for first in $$((20000000 + $(SOAK_SEED))) $$((30000000 + $(SOAK_SEED))); do \
+	  $$play $$first --count $(SOAK_LONG_STORIES) || exit 1; \
 	done
 	@STREAM_REAPER_KILL_ROUNDS=20 $(BIN)/python -m pytest -q --matrix -k valkey tests/pipeline/test_kill.py
 	@mkdir -p soak; end=$$(( $$(date +%s) + $(SOAK_MINUTES) * 60 )); seed=$(SOAK_SEED); \

@@ -93,7 +93,7 @@ class History:
     lost_deliveries: frozenset[tuple[str, str]] = frozenset()
     """By entry ID and consumer: of what the server has lost that it was ever delivered, and hands out anew."""
     recovery_bound_ms: int | None = None
-    """Lease TTL + two full scans + grace: how late a recovery may be (I6). None: not judged."""
+    """Lease TTL + two full scans + the wait after a gap: how late a recovery may be (I6). None: not judged."""
     poison: frozenset[str] | None = None
     """The jobs that may be dead-lettered for `max_deliveries`. None: not judged."""
     finished: bool = False

@@ -302,6 +302,7 @@ def _group(examined: Examination, facts: GroupFacts, problems: Sequence[Problem]
     found = [*_states(facts, state, problems), *_layout(facts), *_trimming(facts)]
     if state:
         found += [
+            *([note("recovery", str(state.recovery_wait))] if state.recovery_wait else ()),
             *_consumers(state),
             *_in_place(state, facts, examined.server),
             *_visibility(state, facts),

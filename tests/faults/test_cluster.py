@@ -36,7 +36,6 @@ RATE, BATCH = 200, 10
 """Jobs a second on each stream, and in a call."""
 BEFORE, AFTER = 100, 100
 VISIBILITY_S = 3.0
-OUTAGE = "Redis was out of reach"
 REAPER, EMBEDDED = "reaper", "embedded"
 
 

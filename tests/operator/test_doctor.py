@@ -34,6 +34,7 @@ PAIR = ("--groups", "orders/billing")
 
 async def _served(scene: Scene) -> None:
     await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper")
+    await scene.beats()
     now = await scene.now_ms()
     await elect(scene.client, a_report(last_scan_ms=now - 200), now_ms=now)
 
@@ -271,6 +272,15 @@ async def test_a_leases_that_is_longer_than_the_visibility_timeout_is_noted(scen
     answer = await reaper("doctor", "--json")
     assert [one["level"] for one in answer.data["findings"] if one["check"] == "lease"] == ["note"]
     assert TOKEN
+
+
+async def test_that_recovery_waits_after_a_gap_is_noted(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    await scene.agree(visibility_ms=3_600_000, unbroken=await scene.now_ms(), gap=41_000)
+    answer = await reaper("doctor", "--json")
+    [said] = [one for one in answer.data["findings"] if one["check"] == "recovery"]
+    assert said["level"] == "note"
+    assert said["text"].endswith(" s: no heartbeat could be served for 41 s")
 
 
 async def test_rights_that_are_missing_are_named(scene: Scene, server: RedisServer) -> None:

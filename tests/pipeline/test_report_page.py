@@ -122,7 +122,7 @@ def test_a_page_stays_small_whatever_names_are_like_and_however_many_groups_have
     findings.tables["foreign_groups"] = [_of("{s%d}:journal" % n) for n in range(5_000)]  # noqa: UP031
     findings.tables["malformed"] = [{"stream": longest, "reason": longest, "entries": 1}]
     findings.live = {"at": "now", "places": {}, "not_checked": 0,
-                     "lost": [_of(job=longest, event="delivered", at_ms=1)] * 1_000}  # fmt: skip
+                     "lost": [_of(job=longest, event="delivered", at_ms=1, n=1_000)] * 1_000}  # fmt: skip
     page = write_page(findings)
     assert len(page.encode()) < 1_000_000
     assert "n" * 1_001 not in page
@@ -162,8 +162,10 @@ def many_findings() -> Findings:
         restarts=[{**group, "visibility_ms": 3_000, **times} for group in groups],
         duplicates=[{**group, "cause": "slow", "jobs": 70} for group in groups],
         unsettled=[{**groups[0], "event": "recovered", "jobs": 900}],
-        unsettled_jobs=[{**groups[0], "job": f"17675928012{n:03}-{n}", "event": "recovered"} for n in range(900)],
-        duplicate_jobs=[{**groups[n % 60], "job": f"{n}-0", "cause": "slow"} for n in range(4_200)],
+        unsettled_jobs=[
+            {**groups[0], "job": f"17675928012{n:03}-{n}", "event": "recovered", "n": 900} for n in range(900)
+        ],
+        duplicate_jobs=[{**groups[n % 60], "job": f"{n}-0", "cause": "slow", "n": 70} for n in range(4_200)],
         second_starts=[{**group, "cause": "crash", "starts": 9, "jobs": 8} for group in groups],
         terms=[
             {
@@ -195,15 +197,15 @@ def test_what_comes_from_outside_is_text_on_the_page() -> None:
 
 
 def test_jobs_that_were_lost_or_duplicated_are_named_the_first_fifty() -> None:
-    twice = [_of(job=f"twice-{n:04}", cause="slow") for n in range(60)]
+    twice = [_of(job=f"twice-{n:04}", cause="slow", n=60) for n in range(60)]
     findings = _findings(duplicates=[_of(cause="slow", jobs=60)], duplicate_jobs=twice)
-    lost = [_of(job=f"lost-{n:04}", event="recovered", at_ms=1_000) for n in range(60)]
+    lost = [_of(job=f"lost-{n:04}", event="recovered", at_ms=1_000, n=70) for n in range(60)]
     findings.live = {"at": "now", "places": {"missing": 60}, "lost": lost, "not_checked": 0}
-    findings.tables["unsettled"] = [_of(event="recovered", jobs=60)]
+    findings.tables["unsettled_jobs"] = [_of(job=f"open-{n}", event="recovered", at_ms=1, n=70) for n in range(70)]
     shown = write_page(findings)
     assert re.findall(r"<code>twice-(\d+)", shown) == [f"{n:04}" for n in range(50)]
     assert re.findall(r"<code>lost-(\d+)", shown) == [f"{n:04}" for n in range(50)]
-    assert shown.count(" and 10 more; all are in the JSON file") == 2
+    assert shown.count(" and 10 more, in the JSON file") == 2
 
 
 def test_the_worst_periods_are_named() -> None:
@@ -218,7 +220,9 @@ def test_the_worst_periods_are_named() -> None:
 
 
 def test_the_tile_of_known_duplicates_says_what_a_journal_cannot_see() -> None:
-    page = write_page(_findings(duplicates=[_of(cause="slow", jobs=2)], duplicate_jobs=[_of(job="1-0", cause="slow")]))
+    page = write_page(
+        _findings(duplicates=[_of(cause="slow", jobs=2)], duplicate_jobs=[_of(job="1-0", cause="slow", n=2)])
+    )
     for shown in (page, write_page(_findings())):
         (tile,) = re.findall(
             r'<div class="tile (\w*)"><b>(\d)</b><span>known duplicates</span><small>(.*?)</small>', shown
@@ -255,7 +259,8 @@ STEPS = [
     ),
     ({"second_starts": [_of(cause="late_settlement", starts=1, jobs=1)]}, "1 job of orders/billing", "reaper doctor"),
     (
-        {"duplicates": [_of(cause="unexplained", jobs=1)], "duplicate_jobs": [_of(job="a b", cause="unexplained")]},
+        {"duplicates": [_of(cause="unexplained", jobs=1)],
+         "duplicate_jobs": [_of(job="a b", cause="unexplained", n=1)]},
         "1 job of orders/billing ended twice",
         "reaper explain 'a b' --stream orders --group billing",
     ),
@@ -309,7 +314,7 @@ def _command_of(words: list[str]) -> list[str]:
 
 def test_a_lost_job_comes_first_and_no_finding_is_no_step() -> None:
     findings = _findings(recovery_counts=[_of(mode="reaper", recoveries=9, early=2)])
-    findings.live = {"at": "now", "places": {"missing": 1}, "lost": [_of(job="j", event="acked", at_ms=1)],
+    findings.live = {"at": "now", "places": {"missing": 1}, "lost": [_of(job="j", event="acked", at_ms=1, n=1)],
                      "not_checked": 0}  # fmt: skip
     assert [step.command for step in next_steps(findings)] == [
         "reaper explain j --stream orders --group billing",
@@ -320,7 +325,7 @@ def test_a_lost_job_comes_first_and_no_finding_is_no_step() -> None:
 
 
 def test_unsettled_jobs_are_unconfirmed_until_somebody_has_looked() -> None:
-    job = _of(job="1-0", event="recovered", at_ms=1_000, last_entry="2-0")
+    job = _of(job="1-0", event="recovered", at_ms=1_000, last_entry="2-0", n=3)
     findings = _findings(unsettled=[_of(event="recovered", jobs=3)], unsettled_jobs=[job])
     assert "Whether any of them is lost is unconfirmed" in write_page(findings)
     findings.live = {"at": "now", "places": {"pending": 2, "missing": 1}, "lost": [job], "not_checked": 0}

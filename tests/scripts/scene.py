@@ -287,7 +287,7 @@ class Scene:
         ``as_ours``: with all keys that a worker of ours names; the server's time is left out of the reply.
         """
         items = [(one, times, one, f'{{"v":1,"entry":"{one}"}}') for one in ids]
-        more = [self.keys.agreement, self.keys.stream, self.keys.suspects] if as_ours else []
+        more = [self.keys.agreement, self.keys.stream, self.keys.retry, self.keys.suspects] if as_ours else []
         reply: Any = await load_script("workers.protocol", "extend_visibility").run(
             self.client,
             [source or self.keys.stream, self.keys.journal, *more],

@@ -8,6 +8,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
+from reaper.operations.acl import keys_of
 from tests.scripts.scene import Scene
 from tests.support.clock import ServerClock
 from tests.support.fixtures import standing_clock
@@ -42,7 +43,7 @@ class Timed(Scene):
 
     async def beat(self, client: Redis | None = None) -> list[int]:
         """Run ``beat``; return server time, for how many ms recovery waits, and the last gap."""
-        places = (self.keys.stream, self.keys.agreement)
+        places = (self.keys.stream, self.keys.agreement, self.keys.journal, self.keys.retry)
         reply: Any = await load_script("workers.protocol", "beat").run(
             client or self.client, places, (self.keys.group,)
         )
@@ -294,3 +295,10 @@ async def test_fields_that_are_no_numbers_are_no_beat(timed: Timed, fields: dict
 )
 def test_it_says_for_how_long_recovery_waits_and_why(wait: RecoveryWait, said: str) -> None:
     assert str(wait) == said
+
+
+def test_whatever_notes_a_beat_names_the_keys_of_every_heartbeat() -> None:
+    """While a slot of a cluster moves, Redis rejects calls that name a missing key, and serves others."""
+    needed = keys_of("workers.protocol", "extend_visibility") - {"{orders}:suspects:billing"}
+    noting = [("workers.protocol", "beat"), ("workers.protocol", "autoclaim"), ("reaper", "recover_entries")]
+    assert [name for name in noting if not needed <= keys_of(*name)] == []

@@ -77,7 +77,12 @@ def test_every_key_and_argument_that_is_used_is_described_and_the_other_way_roun
     open_ended = max(described, default=0) if re.search(rf"{kind}\[\d+…\]", header) else None
     used = numbers(kind, body)
     assert used - described == set()
-    assert described - used <= {open_ended, *_used_by_offset(kind, body)}
+    assert described - used <= {open_ended, *_used_by_offset(kind, body), *_named_only(kind, header)}
+
+
+def _named_only(kind: str, header: str) -> set[int]:
+    """Return indexes of keys that a call names so that Redis rejects it where they are missing."""
+    return {int(number) for number in re.findall(rf"{kind}\[(\d+)\].*named only", header)}
 
 
 def _used_by_offset(kind: str, body: str) -> set[int]:

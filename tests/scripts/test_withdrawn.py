@@ -239,3 +239,21 @@ async def test_in_place_a_leader_that_may_not_claim_is_refused_as_a_whole(client
     assert meaning_of(error) is Meaning.DENIED
     await client.execute_command("ACL", "SETUSER", USER, *rules)
     assert await _error_of(as_user.recover(E1, policy="in-place")) is None
+
+
+async def test_in_place_a_worker_that_may_not_claim_writes_no_delayed_retry(client: Redis, user: Redis) -> None:
+    """Else the job would be in the schedule, and pending for its worker still (seed 58 of the simulation)."""
+    rules = rules_of(Role.WORKER, REAPER, [Scene(client).keys], [NAMESPACE]).words()
+    scene = Scene(client)
+    await scene.prepare()
+    await scene.agree(recovery="reaper", policy="in-place", max_deliveries=3, served_until=2**52)
+    await scene.stalled("n", 1)
+    as_user = replace(scene, client=user)
+    await client.execute_command("ACL", "SETUSER", USER, *(word for word in rules if word != "+xclaim"))
+    error = await _error_of(as_user.settle(item(E1, "nack", delay_ms=60_000)))
+    assert error is not None
+    assert meaning_of(error) is Meaning.DENIED
+    assert await client.exists(scene.keys.schedule, scene.keys.notes) == 0
+    await client.execute_command("ACL", "SETUSER", USER, *rules)
+    assert await as_user.settle(item(E1, "nack", delay_ms=60_000)) == [1]
+    assert await client.zcard(scene.keys.schedule) == 1

@@ -144,6 +144,7 @@ class Producers(Actor):
         payload: dict[Any, Any] = {b"number": b"%d" % job.number, plays.FIELD: plays.written(job.play)}
         await asyncio.sleep(job.at)
         while True:
+            asked_at = self.world.loop.now
             try:
                 if job.bare:
                     job_id = text(await producer._client.xadd(STREAM, payload))
@@ -155,7 +156,7 @@ class Producers(Actor):
                     break  # nobody knows; a second one would be another job
                 await asyncio.sleep(AGAIN_S)
             else:
-                self.world.ledger.enqueued[job_id] = list(payload.items())
+                self.world.was_accepted(job_id, list(payload.items()), asked_at)
                 break
         self.left -= 1
 

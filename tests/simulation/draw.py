@@ -5,21 +5,39 @@ from dataclasses import replace
 from random import Random
 
 from tests.simulation import plays
+from tests.simulation.conjunctions import with_conjunctions
 from tests.simulation.faults import FAULTS
+from tests.simulation.long_jobs import with_long_jobs
 from tests.simulation.outages import with_outages
 from tests.simulation.plays import Act, Play
 from tests.simulation.server.versions import capabilities_of
-from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, VERSIONS, NewJob, Setting, Step, Story
+from tests.simulation.story import (
+    CLAIM,
+    EMBEDDED,
+    IN_PLACE,
+    REAPER,
+    SHORTEST_LEASE_S,
+    VERSIONS,
+    NewJob,
+    Setting,
+    Step,
+    Story,
+)
 
-SHORTEST_LEASE_S = 20.0
-OUTAGES = 10_000_000
-"""The story of a seed from here on has long outages in it."""
+OUTAGES, LONG_JOBS, LONG_JOBS_EMBEDDED = 10_000_000, 20_000_000, 30_000_000
+"""The first seeds of families of stories: with long outages, and with long jobs while the server fails."""
 
 
 def draw(seed: int) -> Story:
-    """Draw a story; one of outages from seed `OUTAGES` on."""
+    """Draw the story of a seed, of the family that the seed belongs to."""
     story = _draw_story(seed)
-    return with_outages(story) if seed >= OUTAGES else story
+    if seed >= LONG_JOBS_EMBEDDED:
+        return with_long_jobs(story, EMBEDDED)
+    if seed >= LONG_JOBS:
+        return with_long_jobs(story, REAPER)
+    if seed >= OUTAGES:
+        return with_outages(story)
+    return with_conjunctions(story) if seed % 4 else story
 
 
 def _draw_story(seed: int) -> Story:

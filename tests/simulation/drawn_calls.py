@@ -219,7 +219,7 @@ def extend(scene: Scene) -> None:
     """A worker proves that it lives."""
     source, consumer, rows = _mine(scene)
     words = [word for entry_id, _, times in rows for word in (entry_id, times, f"job-{entry_id}", DATA)]
-    keys = source, KEYS.journal, KEYS.agreement, KEYS.stream, KEYS.suspects
+    keys = source, KEYS.journal, KEYS.agreement, KEYS.stream, KEYS.retry, KEYS.suspects
     scene.call("extend_visibility", keys, GROUP, consumer, "1", 50, *words)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.places import KEYS
 from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, Setting, Step
+from tests.simulation.unserved import NEEDED
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -48,7 +49,8 @@ class Fault:
 
     def sentence(self, step: Step) -> str:
         """Say what happens."""
-        return self.words.format(who=step.who, seconds=f"{step.seconds:g} s", value=step.value)
+        words = self.words.format(who=step.who, seconds=f"{step.seconds:g} s", value=step.value)
+        return f"From now on, at the next moment '{step.on}': {words}" if step.on else words
 
 
 def workers_of(setting: Setting) -> list[str]:
@@ -196,12 +198,18 @@ def _deny(world: "World", step: Step) -> None:
     world.deny(step.value, step.seconds)
 
 
+OF_NETWORK = frozenset({"cut", "part", "lose", "slow", "refuse"})
+"""They may befall a message that is about to be sent."""
+DENIED = ("xreadgroup", "get", "set", "subscribe", "xadd", *NEEDED)
+"""What everybody may lose the right to."""
+
+
 def _any_lag(random: Random, setting: Setting) -> int:  # noqa: ARG001
     return random.choice((100, 1_000, 1_000, 5_000))
 
 
 def _any_denied(random: Random, setting: Setting) -> str:  # noqa: ARG001
-    return random.choice(("xreadgroup", "evalsha", "xpending", "xack", "xadd", "get", "set", "hget", "subscribe"))
+    return random.choice(DENIED)
 
 
 def _flush_scripts(world: "World", step: Step) -> None:  # noqa: ARG001

@@ -76,6 +76,8 @@ class Network:
         """Connections are refused: there is no server."""
         self.links = 0
         """How many there were."""
+        self.sends: Callable[[Link, bytes], None] | None = None
+        """Called when a process sends something: before it is on its way."""
         self.watch: Callable[[Link, str, bytes], None] | None = None
         self.answered: Callable[[Link], None] | None = None
         """Called when the server answers: the process may hear of it late, or never."""
@@ -116,6 +118,8 @@ class Network:
 
     def request(self, link: "Link", data: bytes) -> None:
         """Send to the server."""
+        if self.sends:
+            self.sends(link, data)
         weather = link.weather
         if weather.losing_requests and self._random.random() < weather.losing_requests:
             link.break_off(self._random.uniform(*NOTICED_S), self._random.uniform(*NOTICED_S))
@@ -183,6 +187,15 @@ class Network:
         """Break all links of a process. Not ``both``: the server does not notice for long, as after a power failure."""
         for link in list(self.weather(role).links):
             link.break_off(self._random.uniform(*NOTICED_S), self._random.uniform(*NOTICED_S) if both else 60.0)
+
+    def leave(self, role: str) -> None:
+        """A process has ended: its machine still sends what is held, and then the end of its links."""
+        weather = self.weather(role)
+        for link in list(weather.links):
+            if weather.held_requests or link.requests:
+                link.leave()
+            else:
+                link.break_off(self._random.uniform(*NOTICED_S), self._random.uniform(*NOTICED_S))
 
     def drop_all(self) -> None:
         """The server is gone: all links with it, at once."""
@@ -314,6 +327,11 @@ class Link(asyncio.Transport):
             self.requested_at = self.replied_at = inf  # what is sent from now on never arrives
             loop.call_when(loop.now + process_after_s, self._reset, context=self.context)
         loop.call_when(loop.now + server_after_s, self.end_session, context=self._network._server.context)
+
+    def leave(self) -> None:
+        """The process is gone; what it sent arrives before the end."""
+        self._closing, self.replies = True, []
+        self.requests.append(b"")
 
     def _reset(self) -> None:
         if not self._closing:

@@ -5,9 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from tests.simulation.faults import replicas_of, workers_of
-from tests.simulation.story import REAPER, Setting, Step, Story
-
-SHORT_LEASE_S = 20.0
+from tests.simulation.story import REAPER, SHORTEST_LEASE_S, Setting, Step, Story
 
 
 def with_outages(story: Story) -> Story:
@@ -15,7 +13,7 @@ def with_outages(story: Story) -> Story:
     random = Random(f"outages {story.seed}")
     setting = story.setting
     if random.random() < 0.4:  # so that others are elected while it lasts
-        setting = replace(setting, lease_s=SHORT_LEASE_S)
+        setting = replace(setting, lease_s=SHORTEST_LEASE_S)
     outages = [step for _ in range(random.choice((1, 1, 2))) for step in _draw_outage(random, setting)]
     steps = sorted([*story.steps, *outages], key=lambda step: step.at)
     return replace(story, setting=setting, steps=tuple(steps))

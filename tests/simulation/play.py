@@ -38,6 +38,8 @@ class Outcome:
     virtual_s: float
     turns: int
     executions: int
+    reached: frozenset[str] = frozenset()
+    """The names of the situations that it has met: `tests.simulation.reached`."""
 
 
 def play_seed(seed: int) -> Outcome:
@@ -69,7 +71,13 @@ def _outcome(story: Story, tell: Callable[[float, str], None] | None) -> Outcome
             hot = f"hot: {world.loop.turns} turns in {world.loop.now:.0f} s: somebody never pauses"
             violations = [*violations, hot]
         return Outcome(
-            story, tuple(violations), world.digest, world.loop.now, world.loop.turns, len(world.ledger.starts)
+            story,
+            tuple(violations),
+            world.digest,
+            world.loop.now,
+            world.loop.turns,
+            len(world.ledger.starts),
+            frozenset(world.reached.names),
         )
 
 

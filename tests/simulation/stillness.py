@@ -49,8 +49,8 @@ class Stillness:
         setting = self._world.story.setting
         visibility_s = max(self._world.visibilities)
         lease_s = setting.lease_s if self._world.story.has_replicas else 0.0
-        grace_s = full_scan_s = setting.visibility_s
-        return visibility_s + lease_s + 2 * FULL_SCANS_PART * full_scan_s + grace_s
+        wait_s = full_scan_s = setting.visibility_s
+        return visibility_s + lease_s + 2 * FULL_SCANS_PART * full_scan_s + wait_s
 
     async def look(self, client: Redis) -> None:
         """Look. Where something stands still for too long, that is a finding, and another one if status is content."""

@@ -11,6 +11,9 @@ from tests.simulation.plays import Play
 
 REAPER, EMBEDDED, CLAIM = "reaper", "embedded", "claim"
 IN_PLACE = "in-place"
+SHORTEST_LEASE_S = 20.0
+LEADER, ITSELF = "the leader", "the process of that moment"
+"""Whom a fault befalls is found out when it happens."""
 WRITE = "write"
 """Denied in place of a command: a server that lacks replicas takes no writes (`min-replicas-to-write`)."""
 VERSIONS = ("6.2", "7.0", "8.2", "8.4", "8.6", "8.8")
@@ -96,6 +99,8 @@ class Step:
     who: str = ""
     seconds: float = 0.0
     value: Any = None
+    on: str = ""
+    """It waits from ``at`` on for a moment (`tests.simulation.reached`), and happens then; '' = at that instant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,63 @@
 """Stories by seed: the promises hold in all of them. `make soak` plays more."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from tests.simulation.draw import OUTAGES, draw
+from tests.simulation.draw import draw
 from tests.simulation.faults import FAULTS
 from tests.simulation.judge import lost_and_told
 from tests.simulation.play import play
 from tests.simulation.plays import Dropped, Ledger, Telling
+from tests.simulation.runs import STORIES, STORIES_OF, seeds_of
 from tests.simulation.shrink import shrink
+from tests.simulation.situations import SITUATIONS, never_reached
 from tests.simulation.story import Story
 from tests.simulation.telling import tell_failure, tell_story
 from workers.protocol.events import EventName, LifecycleEvent
 
-SEEDS = 300
-SEEDS_OF_OUTAGES = 50
 AT_A_TIME = 25
 
 
-@pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_A_TIME))
-def test_whatever_befalls_them_the_promises_hold(first: int) -> None:
-    for seed in range(first, first + AT_A_TIME):
-        outcome = play(draw(seed))
-        assert not outcome.violations, "\n".join(tell_failure(outcome))
+@pytest.fixture
+def notes(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder that all processes of this test run share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "situations"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
-@pytest.mark.parametrize("first", range(OUTAGES, OUTAGES + SEEDS_OF_OUTAGES, AT_A_TIME))
-def test_nor_does_an_outage_in_which_processes_end_and_start_break_them(first: int) -> None:
-    for seed in range(first, first + AT_A_TIME):
+@pytest.mark.parametrize("first", range(0, STORIES, AT_A_TIME))
+def test_the_promises_hold_in_a_run_that_reaches_every_situation(first: int, notes: Path) -> None:
+    """The part of the run that ends last looks at what all parts have reached."""
+    reached: set[str] = set()
+    for seed in seeds_of(0)[first : first + AT_A_TIME]:
         outcome = play(draw(seed))
         assert not outcome.violations, "\n".join(tell_failure(outcome))
+        reached |= outcome.reached
+    note = notes / f"{first}.tmp"
+    note.write_text(json.dumps(sorted(reached)))
+    note.rename(note.with_suffix(".json"))  # no other process ever reads half of it
+    parts = list(notes.glob("*.json"))
+    if len(parts) == STORIES // AT_A_TIME:
+        assert never_reached(json.loads(part.read_text()) for part in parts) == []
+
+
+def test_a_run_names_the_situations_that_it_has_never_reached() -> None:
+    first, second, *others = (situation.name for situation in SITUATIONS)
+    assert never_reached([others, [second]]) == [first]
+    assert len({first, second, *others}) == len(SITUATIONS) >= 60
+
+
+def test_runs_share_no_story_and_have_some_of_each_family() -> None:
+    runs = [seeds_of(run) for run in range(3)]
+    assert len({seed for run in runs for seed in run}) == 3 * STORIES
+    for run in runs:
+        families = [max(first for first in STORIES_OF if first <= seed) for seed in run]
+        assert {first: families.count(first) for first in STORIES_OF} == STORIES_OF
+        assert set(families[:40]) == set(STORIES_OF)
 
 
 @pytest.mark.parametrize("seed", [2, 10, 37])

@@ -5,7 +5,7 @@ from math import inf
 
 from tests.simulation.story import WRITE
 
-NEEDED = frozenset({"evalsha", "hget", "hmget", "hset", "xack", "xclaim", "xpending", "xrange", WRITE})
+NEEDED = ("evalsha", "hget", "hmget", "hset", "xack", "xclaim", "xpending", "xrange", WRITE)
 """A heartbeat needs the right to each of these."""
 
 
@@ -31,6 +31,11 @@ class Unserved:
         """Note that everybody loses the right to ``command``."""
         if command in NEEDED:
             self.begins(command)
+
+    @property
+    def causes(self) -> frozenset[str]:
+        """What keeps the server from serving heartbeats now."""
+        return frozenset(self._begun)
 
     def all_end(self) -> None:
         """Note that the server serves everything again."""

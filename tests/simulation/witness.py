@@ -23,6 +23,7 @@ from reaper.drill.promises import (
     gives_a_delivery_back,
 )
 from tests.simulation.places import GROUP, KEYS
+from tests.simulation.reached import Moment
 from tests.simulation.server.cmsgpack import Unpacker
 from tests.simulation.server.keyspace import Keyspace
 from tests.simulation.server.ranking import SortedSet
@@ -82,6 +83,7 @@ class Witness:
         self._world = world
         self._lives: defaultdict[str, Life] = defaultdict(Life)
         self._jobs: dict[Place, str] = {}
+        self._is_reading_anew = False
         self._touched: dict[str, None] = {}
         self._moved: dict[Place, None] = {}
         self._taken: dict[Place, Taken] = {}
@@ -99,6 +101,8 @@ class Witness:
         self._fence = 0
         self.caller = ""
         """Whose command runs; '' where it is nobody's."""
+        self.leader = ""
+        """The process that has installed the latest fence."""
         self.steps = 0
 
     @property
@@ -138,7 +142,7 @@ class Witness:
         self._last, self._fence = None, 0
         self._fences.clear()
         self._holders.clear()
-        values = self._keys.values
+        values, self._is_reading_anew = self._keys.values, True
         for key in (*ENTRIES, JOURNAL):
             stream = values.get(key)
             if isinstance(stream, Stream):
@@ -151,6 +155,7 @@ class Witness:
                     self._scheduled(key, member)
         self._touched.clear()
         self._holders.clear()  # who wrote what is there nobody knows any more
+        self._is_reading_anew = False
 
     def step_over(self) -> None:
         """Judge what a command, or a script as a whole, has done."""
@@ -164,6 +169,10 @@ class Witness:
         for job in touched:
             for sentence in self._judge(job):
                 self._world.findings.add(sentence, self.when)
+
+    def events_of(self, job: str) -> list[LifecycleEvent]:
+        """Return what the journal tells of a job, oldest first."""
+        return self._lives[job].events
 
     # ---- writes
 
@@ -201,6 +210,8 @@ class Witness:
             return
         self._touched[event.job] = None
         self._lives[event.job].events.append(event)
+        if not self._is_reading_anew:
+            self._world.note(f"event {event.event}", Moment(self.caller, event=event))
         if event.data.get("mode") == "reaper" and "token" in event.data and event.event in RECOVERIES:
             self._judge_term(event)
 
@@ -270,6 +281,9 @@ class Witness:
                 self._world.findings.add(
                     f"I3: the fence {text(words[2])} follows {before}:{self._fences.get(before)}", self.when
                 )
+            if number > before:
+                self.leader = self.caller
+                self._world.note("fence", Moment(self.caller))
             self._fence = max(before, number)
 
     # ---- what is judged

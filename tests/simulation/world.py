@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 from typing import Any
@@ -20,15 +20,18 @@ from reaper.drill.promises import Execution
 from tests.simulation.cast import Actor, Operators, Producers, make_actors
 from tests.simulation.drops import Drops
 from tests.simulation.entropy import number_tasks
+from tests.simulation.faults import FAULTS, OF_NETWORK
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Link, Network
 from tests.simulation.places import EPOCH_S, GROUP, KEYS
 from tests.simulation.plays import Ledger, Telling
+from tests.simulation.reached import Moment, Reached, script_in
 from tests.simulation.server import ModelServer, Session
 from tests.simulation.server.streams import Pending, Stream
 from tests.simulation.server.words import entry_id as number_of
 from tests.simulation.server.words import id_text
-from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, WRITE, Story
+from tests.simulation.situations import SITUATIONS
+from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, ITSELF, LEADER, REAPER, WRITE, Step, Story
 from tests.simulation.undisturbed import take_down
 from tests.simulation.unserved import Unserved
 from tests.simulation.witness import Witness
@@ -125,10 +128,16 @@ class World:
         self.witness = Witness(self)
         self.server = self._watched(ModelServer(version=story.setting.version, clock=self.clock))
         self.unserved = Unserved(lambda: self.loop.now)
+        self.reached = Reached(self, SITUATIONS)
+        self._waiting: dict[str, list[Step]] = {}
+        self.befell: dict[str, float] = {}
+        """When a fault of each kind began last, in seconds of the story."""
         self.network = Network(self.loop, Random(f"network {story.seed}"), self._accept, self.server_process)
         self.network.watch = self._hear
         self.network.answered = self._blame_what_is_handed_out
+        self.network.sends = self._sends
         self.loop.connect = self.network.connect
+        self.ledger.begins = lambda process: self.note("started", Moment(process))
         self.drops = Drops(self)
         self.operators = Operators(self)
         self.producer = Producers(self, "producer")
@@ -170,10 +179,17 @@ class World:
             if server is self.server:
                 self.witness.was_not_allowed(words)
 
+        def executed(words: list[bytes], reply: Any) -> None:
+            if server is self.server:
+                self.reached.executed(words, reply)
+
         server.wrote, server.step_over, server.not_allowed = wrote, self.witness.step_over, not_allowed
+        server.executed = executed
         return server
 
     def _accept(self, send: Callable[[bytes], None], on_close: Callable[[], None]) -> Session:
+        if len(self.server.sessions) >= self.server.max_clients:
+            self.note("error MAX", Moment())
         return self.server.connect(send, on_close)  # whichever server is there now
 
     # ---- what is told
@@ -198,6 +214,10 @@ class World:
         if self._tell:
             who = link.process.name if link.process else "judge"
             self._tell(self.loop.now, f"{who} {'→' if what == 'request' else '←'} {data[:300]!r}")
+
+    def _sends(self, link: Link, data: bytes) -> None:
+        if name := script_in(data, self.server.scripts):
+            self.note(f"sent {name}", Moment(link.process.name if link.process else ""))
 
     def _callback_failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -261,9 +281,13 @@ class World:
             self.blame_what_is_in_hand(role)
             if self.story.least_limit == 1:  # handed out is delivered: there are no suspects (decision 58)
                 self._blame_what_is_left_by(self.actors[role])
+        self.note("killed", Moment(process.name))
         process.kill()
         self.drops.ended(process.name)
-        self.network.reset(role, both=not abruptly)
+        if abruptly:
+            self.network.reset(role, both=False)
+        else:
+            self.network.leave(role)
         for execution in self.ledger.running_in(process.name):
             self.ledger.leave(execution, process.name)
         self.later(again_after_s, lambda: self.launch(role))
@@ -466,10 +490,19 @@ class World:
     def note_what_is_lost(self) -> None:
         """Look which jobs the server does not know any more: nobody can be blamed for their loss but the story."""
         self.has_lost_writes = True
+        self._note_which_jobs_are_lost()
+        self.witness.begin_anew()
+
+    def _note_which_jobs_are_lost(self) -> None:
         kept = {text(word) for word in self._words_of_jobs()}
         ledger = self.ledger
         ledger.lost |= {job for job in (*ledger.enqueued, *ledger.payloads) if job not in kept}
-        self.witness.begin_anew()
+
+    def was_accepted(self, job: str, payload: list[tuple[bytes, bytes]], asked_at: float) -> None:
+        """Note that a producer was told so; the server may have lost the job before the producer heard of it."""
+        self.ledger.enqueued[job] = payload
+        if any(until >= asked_at for _, until in self._writes_lost):
+            self._note_which_jobs_are_lost()
 
     def _holders(self) -> dict[tuple[str, int], bytes]:
         """Return who holds what is pending: by stream and entry, the name of the consumer."""
@@ -645,20 +678,42 @@ class World:
 
     def begin(self) -> None:
         """Start everybody, and have everything befall them in time."""
-        from tests.simulation.faults import FAULTS
-
         for role in self.actors:
             self.launch(role)
         for step in self.story.steps:
-            fault = FAULTS[step.kind]
+            self.loop.call_when(step.at, self._wait_for, step, context=self.context)
 
-            def happen(step: Any = step, fault: Any = fault) -> None:
-                if not self.healed:
-                    self.say(fault.sentence(step))
-                    self.troubled_until = max(self.troubled_until, self.loop.now + step.seconds)
-                    fault.effect(self, step)
+    def _wait_for(self, step: Step) -> None:
+        if step.on:
+            self._waiting.setdefault(step.on, []).append(step)
+        elif (who := self._role_meant_by(step.who, Moment())) is not None:
+            self._befall(replace(step, who=who))
 
-            self.loop.call_when(step.at, happen, context=self.context)
+    def note(self, kind: str, moment: Moment) -> None:
+        """Note that something happens (`tests.simulation.reached`): a fault may wait for it."""
+        self.reached.note(kind, moment)
+        for step in self._waiting.pop(kind, ()):
+            who = self._role_meant_by(step.who, moment)
+            if who is None:
+                continue
+            if step.kind in OF_NETWORK:  # before the message of that moment is on its way
+                self._befall(replace(step, who=who))
+            else:
+                self.loop.call_when(self.loop.now, self._befall, replace(step, who=who), context=self.context)
+
+    def _role_meant_by(self, who: str, moment: Moment) -> str | None:
+        role = {LEADER: self.witness.leader, ITSELF: moment.by}.get(who, who).partition("#")[0]
+        return role if role in self.actors or not who else None
+
+    def _befall(self, step: Step) -> None:
+        if self.healed:
+            return
+        fault = FAULTS[step.kind]
+        self.say(fault.sentence(step))
+        self.troubled_until = max(self.troubled_until, self.loop.now + step.seconds)
+        self.befell[step.kind] = self.loop.now
+        self.note(f"fault {step.kind}", Moment(step.who))
+        fault.effect(self, step)
 
     def heal(self) -> None:
         """End all faults: who is there goes on, who is not is started."""

@@ -42,14 +42,14 @@ def _gap(row: Row) -> str:
 
 
 def _ids(row: Row) -> Markup:
-    more = f" and {row['left']:,} more; all are in the JSON file" if row["left"] else ""
+    more = f" and {row['left']:,} more, in the JSON file" if row["left"] else ""
     return Markup(f"<span>{', '.join(html.code(job) for job in row['ids'])}{more}</span>")
 
 
 _COLUMNS = {
     "group": text("group", words.pair),
     "of_type": text("type", lambda row: row["type"] or words.NOTHING),
-    "ids": text("jobs", _ids),
+    "ids": text("which", _ids),
     "cause": text("cause", _phrase("cause")),
     "meaning": text("meaning", lambda row: row["meaning"]),
     "event": text("event", lambda row: row["event"]),

@@ -51,8 +51,7 @@ def integrity(findings: Findings) -> Markup:
             ),
             table("group cause starts jobs", tables["second_starts"], "Second starts"),
             table("cause meaning", [{"cause": cause, "meaning": CAUSES[cause]} for cause in causes]),
-            table("group cause jobs", tables["duplicates"], "Duplicates"),
-            table("group cause ids", _named(tables["duplicate_jobs"], "cause"), "Which jobs were duplicated"),
+            table("group cause jobs ids", _named(tables["duplicate_jobs"], "cause"), "Duplicates"),
             *_unsettled(findings),
             table("group entries", tables["lost_payloads"], "Payloads that were gone"),
             table("group verb of calls entries", tables["refused_writes"],
@@ -63,39 +62,42 @@ def integrity(findings: Findings) -> Markup:
 
 
 def _unsettled(findings: Findings) -> list[Markup]:
-    rows, live = findings.tables["unsettled"], findings.live
+    rows, live = findings.tables["unsettled_jobs"], findings.live
     if not rows:
         return [heading("Unsettled jobs"), paragraph("None: every job in the journal has come to its end.")]
-    counts = table("group last_event jobs", rows, "Jobs without an end, by their last event")
-    named = "group last_event ids"
+    named = "group last_event jobs ids"
+    unsettled = table(named, _named(rows, "event"), "Jobs without an end, by their last event")
     if live is None:
         sentence = (
             "Whether any of them is lost is unconfirmed. They may be ready, pending, scheduled, or settled since. Run "
             "the report with --redis-url to look for them."
         )
-        which = table(named, _named(findings.tables["unsettled_jobs"], "event"), "Which jobs have no end")
-        return [heading("Unsettled jobs"), paragraph(sentence), counts, which]
+        return [heading("Unsettled jobs"), paragraph(sentence), unsettled]
     places = [{"place": _LIVE[Place(place)], "jobs": jobs} for place, jobs in live["places"].items()]
     found = [text("found", lambda row: row["place"]), number("jobs", lambda row: words.count(row["jobs"]))]
     left = f"{live['not_checked']:,} more were not looked for." if live["not_checked"] else ""
     return [
         heading("Unsettled jobs"),
-        counts,
+        unsettled,
         html.table(found, places, caption=f"Where they were in Redis at {live['at']}"),
         paragraph(left),
-        table(named, _named(live["lost"], "event"),
+        table(named, _named(live["lost"], "event", of_all=False),
               "Lost jobs, unless a worker that journals nothing has settled and deleted them"),
     ]  # fmt: skip
 
 
-def _named(rows: Rows, column: str) -> Rows:
-    """Return one row for each group and value of a column, with the IDs of its first jobs: `NAMED` in all."""
+def _named(rows: Rows, column: str, *, of_all: bool = True) -> Rows:
+    """Return one row for each group and value of a column, with the IDs of its first jobs: `NAMED` in all.
+
+    ``jobs`` is how many there are, in the answer (``n``) unless ``of_all`` says that the rows are some of them.
+    """
     heads: dict[tuple[str, ...], Row] = {}
     for row in rows:
         common = {name: row[name] for name in ("stream", "group", column)}
-        heads.setdefault(tuple(common.values()), common | {"ids": []})["ids"].append(row["job"])
+        heads.setdefault(tuple(common.values()), common | {"ids": [], "n": row["n"]})["ids"].append(row["job"])
     most = max(1, NAMED // max(1, len(heads)))
-    return [head | {"ids": head["ids"][:most], "left": max(0, len(head["ids"]) - most)} for head in heads.values()]
+    counted = [(head, head["n"] if of_all else len(head["ids"])) for head in heads.values()]
+    return [head | {"ids": head["ids"][:most], "jobs": n, "left": max(0, n - most)} for head, n in counted]
 
 
 def durations(findings: Findings) -> Markup:

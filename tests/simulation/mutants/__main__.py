@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.simulation.mutants import page, pure
 from tests.simulation.mutants.catalogue import ROOT, Mutant, load
-from tests.simulation.mutants.results import Result, known
-from tests.simulation.mutants.tiers import Tier, again, steps
+from tests.simulation.mutants.results import NONE, Result, known
+from tests.simulation.mutants.tiers import Tier, again, simulation, steps
 from tests.simulation.mutants.tree import hash_of, mutated
 
 
@@ -22,14 +22,20 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     tree = hash_of(ROOT)
     tiers = tuple(asked.tier or Tier)
-    if not asked.page:
+    if asked.stories:
+        for mutant in wanted:
+            if mutant.is_of_core:
+                print(f"{mutant.name}: {_play_stories(mutant, tree, anew=asked.anew)}", flush=True)
+    elif not asked.page:
         with ThreadPoolExecutor(asked.jobs) as room:
             for result in room.map(lambda one: _try(one, tree, tiers, asked), wanted):
                 print(_line(result), flush=True)
-    if asked.pure and not asked.page:
+    if asked.pure and not (asked.page or asked.stories):
         pure.run()
     results = {mutant.name: its for mutant in mutants if (its := known(mutant))}
     page.write(mutants, results)
+    if asked.stories:
+        return 0
     survivors = [
         mutant.name
         for mutant in wanted
@@ -48,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=2, help="of pytest, where it runs a whole tier (%(default)s)")
     parser.add_argument("--near", action="store_true", help="no whole tiers: what is found is found fast or not yet")
     parser.add_argument("--pure", action="store_true", help="have mutmut change the pure parts, too")
+    parser.add_argument("--stories", action="store_true", help="only play the 300 stories on each mutant of the core")
     parser.add_argument("--anew", action="store_true", help="forget what is known")
     parser.add_argument("--page", action="store_true", help="run nothing: write the page of what is known")
     return parser
@@ -73,6 +80,19 @@ def _try(mutant: Mutant, tree: str, tiers: Sequence[Tier], asked: argparse.Names
     result.ended = result.caught is None and not asked.near and set(tiers) == set(Tier)
     result.save()
     return result
+
+
+def _play_stories(mutant: Mutant, tree: str, *, anew: bool) -> str:
+    """Return the seed that finds a mutant among the stories of a run, or `NONE`."""
+    result = known(mutant)
+    if result is None or result.tree != tree:
+        result = Result(mutant.name, mutant.digest, tree)
+    if anew or not result.alone:
+        with mutated(ROOT, mutant) as copy:
+            found = simulation().run(copy, 1)
+        result.alone = (found.by or found.said) if found else NONE
+        result.save()
+    return result.alone
 
 
 def _line(result: Result) -> str:

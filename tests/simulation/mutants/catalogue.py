@@ -9,6 +9,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
+CORE = ("reaper/recovery/", "workers/embedded/", "workers/loop/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,11 @@ class Mutant:
                 raise ValueError(f"{self.name}: {found} times in {edit.file}, not once: {edit.text!r}")
             contents[edit.file] = content.replace(edit.text, edit.by)
         return contents
+
+    @property
+    def is_of_core(self) -> bool:
+        """Tell whether it changes a script, recovery or the worker's loop: a story may catch it."""
+        return any(edit.file.endswith(".lua") or edit.file.startswith(CORE) for edit in self.edits)
 
     @property
     def digest(self) -> str:

@@ -3,15 +3,18 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.simulation.mutants.catalogue import ROOT, Mutant
 from tests.simulation.mutants.pure import Score, scores
-from tests.simulation.mutants.results import Result
+from tests.simulation.mutants.results import NONE, Result
 from tests.simulation.mutants.tiers import Catch, Tier
 
 _ROW = re.compile(
-    r"^\| `(?P<name>[\w-]+)` \| .* \| (?P<tier>\w+) \| (?P<by>`[^`|]*`|seed .*) \| (?P<seconds>\d+) s \|$", re.MULTILINE
+    r"^\| `(?P<name>[\w-]+)` \| .* \| (?P<tier>[^|]*) \| (?P<by>[^|]*) \| (?P<seconds>\d*)[ s]* "
+    r"\| (?P<alone>[^|]*) \|$",
+    re.MULTILINE,
 )
 PAGE = ROOT / "docs/mutants.md"
 _HEAD = """# Mutants
@@ -24,6 +27,9 @@ processes, and faults; *simulation*: everything in virtual time, by seed. First 
 are tried, then the simulation, then all of each tier. A test that failed has failed once more by itself, so that chance
 finds nothing. The time is that of the command that found it, its start included. `make mutants` runs them (a long time;
 it goes on where it was ended); `make mutants MUTANTS="--only NAME"` runs one.
+
+The last column says whether 300 stories find a mutant of scripts, recovery or the worker's loop by themselves: it has
+the first seed of [run 0](simulation.md) that fails, or *none*. `make mutants MUTANTS=--stories` plays them.
 """
 
 _PURE_HEAD = """## Pure parts
@@ -37,7 +43,13 @@ millisecond, and values that come to the same.
 def write(mutants: Sequence[Mutant], results: Mapping[str, Result], place: Path = PAGE) -> None:
     """Write the page. What it says already stays where nothing newer is known here: a whole run takes many sittings."""
     said = place.read_text(encoding="utf-8") if place.exists() else ""
-    known = _found_before(said) | {name: result for name, result in results.items() if result.caught or result.ended}
+    known = _found_before(said)
+    for name, result in results.items():
+        before = known.get(name)
+        if before is None or result.caught or result.ended:
+            known[name] = replace(result, alone=result.alone or (before.alone if before else ""))
+        elif result.alone:
+            before.alone = result.alone
     tables = [_table(*part, known) for part in _by_subject(mutants).items()]
     found = scores()
     pure = _pure(found) if found else [said[said.index(_PURE_HEAD) :]] if _PURE_HEAD in said else []
@@ -50,7 +62,9 @@ def _found_before(said: str) -> dict[str, Result]:
     for row in _ROW.finditer(said):
         if row["tier"] in list(Tier):
             catch = Catch(row["tier"], row["by"], "", float(row["seconds"]))
-            found[row["name"]] = Result(row["name"], "", "", catch, ended=True)
+            found[row["name"]] = Result(row["name"], "", "", catch, ended=True, alone=row["alone"].strip())
+        elif row["alone"].strip():
+            found[row["name"]] = Result(row["name"], "", "", alone=row["alone"].strip())
     return found
 
 
@@ -70,7 +84,18 @@ def _summary(mutants: Sequence[Mutant], results: Mapping[str, Result]) -> str:
         + "--:|" * (1 + len(found))
         + "\n| "
         + " | ".join(map(str, [len(mutants), *found.values()]))
-        + " |\n"
+        + " |\n\n"
+        + _alone(mutants, results)
+    )
+
+
+def _alone(mutants: Sequence[Mutant], results: Mapping[str, Result]) -> str:
+    of_core = [results.get(mutant.name) for mutant in mutants if mutant.is_of_core and not mutant.harmless]
+    played = [result for result in of_core if result and result.alone]
+    found = sum(1 for result in played if result.alone != NONE)
+    return (
+        f"300 stories alone find {found} of the {len(played)} mutants of scripts, recovery and loop on which they were "
+        f"played. There are {len(of_core)} such mutants.\n"
     )
 
 
@@ -86,8 +111,8 @@ def _table(subject: str, mutants: Sequence[Mutant], results: Mapping[str, Result
     lines = [
         f"## {subject.capitalize()}",
         "",
-        "| mutant | what it breaks | found by | test or seed | after |",
-        "|---|---|---|---|--:|",
+        "| mutant | what it breaks | found by | test or seed | after | 300 stories |",
+        "|---|---|---|---|--:|---|",
     ]
     for mutant in mutants:
         result = results.get(mutant.name)
@@ -97,7 +122,8 @@ def _table(subject: str, mutants: Sequence[Mutant], results: Mapping[str, Result
             if caught
             else [_state(mutant, result), _cell(mutant.harmless), ""]
         )
-        lines.append("| " + " | ".join([f"`{mutant.name}`", _cell(mutant.breaks), *by]) + " |")
+        alone = _cell(result.alone) if result else ""
+        lines.append("| " + " | ".join([f"`{mutant.name}`", _cell(mutant.breaks), *by, alone]) + " |")
     return "\n".join([*lines, ""])
 
 

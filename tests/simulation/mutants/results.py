@@ -8,6 +8,7 @@ from tests.simulation.mutants.catalogue import ROOT, Mutant
 from tests.simulation.mutants.tiers import Catch
 
 FOLDER = ROOT / ".mutants"
+NONE = "none"
 
 
 @dataclass(slots=True)
@@ -23,6 +24,8 @@ class Result:
     """Steps that found nothing."""
     ended: bool = False
     """There is nothing more to try."""
+    alone: str = ""
+    """The seed that finds it among the 300 stories of a run, or `NONE`; '' = they were not played."""
 
     def save(self) -> None:
         """Keep it."""

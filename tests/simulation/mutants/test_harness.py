@@ -124,19 +124,19 @@ def test_the_page_names_what_found_a_mutant_and_marks_what_survived(
     ]
     found = {
         "subtracts": Result("subtracts", "", "", CATCH),
-        "survives": Result("survives", "", "", ended=True),
+        "survives": Result("survives", "", "", ended=True, alone="none"),
         "equal": Result("equal", "", "", ended=True),
-        "simulated": Result("simulated", "", "", Catch("simulation", "seed 7", "I5: given up", 60.0)),
+        "simulated": Result("simulated", "", "", Catch("simulation", "seed 7", "I5: given up", 60.0), alone="seed 7"),
     }
     place = tmp_path / "page.md"
     page.write(mutants, found, place)
     lines = place.read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if line.startswith("| `")] == [
-        "| `subtracts` | A sum \\| is one. | unit | `reaper/test_sum.py::test_it_adds` | 1 s |",
-        "| `survives` | Something. | **survived** |  |  |",
-        "| `equal` | Nothing. | breaks nothing | It comes to the same. |  |",
-        "| `simulated` | More. | simulation | seed 7: I5: given up | 60 s |",
-        "| `left` | Less. | not run yet |  |  |",
+        "| `subtracts` | A sum \\| is one. | unit | `reaper/test_sum.py::test_it_adds` | 1 s |  |",
+        "| `survives` | Something. | **survived** |  |  | none |",
+        "| `equal` | Nothing. | breaks nothing | It comes to the same. |  |  |",
+        "| `simulated` | More. | simulation | seed 7: I5: given up | 60 s | seed 7 |",
+        "| `left` | Less. | not run yet |  |  |  |",
     ]
 
 

@@ -18,8 +18,8 @@ from tests.simulation.mutants.near import near
 
 NEAR_S, WHOLE_S, SIMULATION_S = 1_200, 5_400, 1_200
 """What runs for longer than this stands still: that is found, too."""
-SIMULATION = ("-m", "tests.simulation", "--short")
-FIRST_SEED, SEEDS, SEEDS_AT_A_TIME = 1, 300, 10
+SIMULATION = ("-m", "tests.simulation")
+RUN = (*SIMULATION, "--run", "0", "--first-failure")
 _FAILED_SEED = re.compile(r"^seed (?P<seed>\d+) fails:\n(?P<said>[^\n]*)", re.MULTILINE)
 PASSED, FAILED, INTERRUPTED, NO_TESTS = 0, 1, 2, 5
 """What pytest ends with. Several processes of it that are to stop at the first failure are interrupted."""
@@ -98,13 +98,18 @@ def steps(mutant: Mutant, root: Path, tiers: Iterable[Tier]) -> list[Step]:
         if tier in wanted and (tests := tuple(dict.fromkeys(file for file in files if _tier_of(file) is tier)))
     ]
     if Tier.SIMULATION in wanted and simulation_is_there(root):
-        first.append(Step(Tier.SIMULATION, Tier.SIMULATION, at_most_s=SIMULATION_S))
+        first.append(simulation())
     whole = [
         Step(tier, tier, tuple(f"tests/{folder}" for folder in FOLDERS[tier]), WHOLE_S)
         for tier in FOLDERS
         if tier in wanted
     ]
     return first + whole
+
+
+def simulation() -> Step:
+    """Return the step that plays a run of stories."""
+    return Step(Tier.SIMULATION, Tier.SIMULATION, at_most_s=SIMULATION_S)
 
 
 def again(found: Catch) -> Step:
@@ -146,23 +151,19 @@ def _run_tests(root: Path, step: Step, words: Sequence[str], processes: int) -> 
 
 
 def _simulate(root: Path, at_most_s: int) -> Catch | None:
-    """Play seeds until one fails that holds without the mutant."""
-    began, first = monotonic(), FIRST_SEED
-    while first < FIRST_SEED + SEEDS and (left_s := at_most_s - (monotonic() - began)) > 0:
-        code, told = _run(root, [*SIMULATION, str(first), "--count", str(_next_seeds(first))], left_s, {})
-        failed = _FAILED_SEED.search(told)
-        if code is None or (code != PASSED and failed is None):
-            said = f"no end after {at_most_s} s" if code is None else told.strip().splitlines()[-1]
-            return Catch(Tier.SIMULATION, "", said, round(monotonic() - began, 1))
-        if failed and _run(ROOT, [*SIMULATION, failed["seed"]], at_most_s, {})[0] == PASSED:
-            took = round(monotonic() - began, 1)
-            return Catch(Tier.SIMULATION, f"seed {failed['seed']}", failed["said"].strip(), took)
-        first = int(failed["seed"]) + 1 if failed else first + _next_seeds(first)
-    return None
-
-
-def _next_seeds(first: int) -> int:
-    return max(2, min(SEEDS_AT_A_TIME, FIRST_SEED + SEEDS - first))  # one alone is told otherwise
+    """Play the run of `make test` until a story fails. Raises RuntimeError if it fails without the mutant, too."""
+    began = monotonic()
+    code, told = _run(root, RUN, at_most_s, {})
+    took = round(monotonic() - began, 1)
+    failed = _FAILED_SEED.search(told)
+    if code is None or (code != PASSED and failed is None):
+        said = f"no end after {at_most_s} s" if code is None else (told.strip().splitlines() or ["it said nothing"])[-1]
+        return None if said.startswith("never reached") else Catch(Tier.SIMULATION, "", said, took)
+    if failed is None:
+        return None
+    if _run(ROOT, [*SIMULATION, failed["seed"]], at_most_s, {})[0] != PASSED:
+        raise RuntimeError(f"seed {failed['seed']} fails without any mutant: {failed['said'].strip()}")
+    return Catch(Tier.SIMULATION, f"seed {failed['seed']}", failed["said"].strip(), took)
 
 
 def _run(root: Path, words: Sequence[str], at_most_s: float, environment: dict[str, str]) -> tuple[int | None, str]:

@@ -56,6 +56,8 @@ class ModelServer(Core):
         """Is told of each write and its reply, and…"""
         self.step_over: Callable[[], None] | None = None
         """… of the end of each command, script or transaction."""
+        self.executed: Callable[[list[bytes], Reply], None] | None = None
+        """Is told of each command that a client sent, and of its reply."""
         self.not_allowed: Callable[[list[bytes]], None] | None = None
         """Is told of what a script would have done, had its user the right to."""
         self._engine = engine(is_7=self.is_7)

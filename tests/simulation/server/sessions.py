@@ -48,7 +48,10 @@ class Session(Answered):
     def go_on(self) -> None:
         """Run what has come, as far as nothing blocks."""
         while self._later and self.waiter is None and not self.closed:
-            reply = self._server.execute(self, self._later.popleft())
+            words = self._later.popleft()
+            reply = self._server.execute(self, words)
+            if self._server.executed is not None:
+                self._server.executed(words, reply)
             if not isinstance(reply, NoReply):
                 self.push(reply)
             self._server.after_command()

@@ -68,4 +68,4 @@ def recovery_wait(settings: Mapping[str, str], now_ms: int) -> RecoveryWait | No
 
 async def note_beat(client: Redis, keys: GroupKeys) -> None:
     """Note that Redis can serve a heartbeat of the group now (``beat.lua``). Raises what redis-py raises."""
-    await BEAT.run(client, (keys.stream, keys.agreement), (keys.group,))
+    await BEAT.run(client, (keys.stream, keys.agreement, keys.journal, keys.retry), (keys.group,))

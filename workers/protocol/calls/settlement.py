@@ -340,7 +340,7 @@ class Extend(Generic[DeliveryT]):
         return [Hold(result) for result in _in_time(reply, _HELD_TOO_LATE)]
 
     def _places(self, source: str) -> tuple[str, ...]:
-        return (source, self.keys.journal, self.keys.agreement, self.keys.stream)
+        return (source, self.keys.journal, self.keys.agreement, self.keys.stream, self.keys.retry)
 
     def _words(self, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]) -> list[Word]:
         words: list[Word] = [self.keys.group, self.consumer, *self.journal]

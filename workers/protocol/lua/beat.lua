@@ -3,6 +3,9 @@
 --
 -- KEYS[1] stream    orders                  stream
 -- KEYS[2] settings  {orders}:group:billing  hash
+-- KEYS[3] journal   {orders}:journal        stream, named only
+-- KEYS[4] retry     {orders}:retry:billing  stream, named only: while a slot of a cluster moves, Redis serves a call whose keys are all
+--         there, and rejects one that names a missing key. So every call that notes a beat names all keys of all heartbeats.
 -- ARGV[1] group
 --
 -- Returns {server time in ms, for how many ms recovery has to wait, length of the last gap in ms}. Raises NOGROUP where the group is gone,

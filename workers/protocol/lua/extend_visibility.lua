@@ -8,7 +8,8 @@
 -- KEYS[2] journal  {orders}:journal                    stream
 -- KEYS[3] agreement  {orders}:group:billing            hash, and
 -- KEYS[4] stream     orders                            stream: where they are named, result 3 is told from 0
--- KEYS[5] suspects   {orders}:suspects:billing         hash, may be left out: who extends a suspect shows that it has got it
+-- KEYS[5] retry      {orders}:retry:billing            stream, named only (see beat.lua)
+-- KEYS[6] suspects   {orders}:suspects:billing         hash, may be left out: who extends a suspect shows that it has got it
 -- ARGV[1] group  ARGV[2] consumer (of every item)
 -- ARGV[3] journal: '1' = write events  ARGV[4] journal's MAXLEN
 -- ARGV[5…] per item: entry ID, PEL delivery count (and behind commas when it was proven alive last, and until when that counts, see
@@ -27,7 +28,7 @@
 --- @prelude
 --- @heartbeat
 
-local source, journal, agreement, stream, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local source, journal, agreement, stream, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6]
 local group, consumer = ARGV[1], ARGV[2]
 local write_journal, maxlen = ARGV[3] == '1', ARGV[4]
 

@@ -8,15 +8,11 @@
 -- Fields of the group settings ({orders}:group:billing): `beat` (server time of the last beat, in ms), `unbroken` (server time since which
 -- there was no gap, in ms), `gap` (length of the last gap in ms, 0 = there was no beat before).
 
--- Runs the commands of a heartbeat in a form that changes nothing. Raises what Redis answers to one that it does not allow. From 7.0 on,
--- XCLAIM without a result would create the consumer, so there the permission is asked for, and the call is made only if it is missing.
+-- Runs the commands of a heartbeat in a form that changes nothing. Raises what Redis answers to one that it does not allow.
 local function probe_heartbeat(stream, group)
   redis.call('XPENDING', stream, group, '0-0', '0-0', 1)
   redis.call('XRANGE', stream, '0-0', '0-0')
-  local is_known, may = pcall(redis.acl_check_cmd or error, 'XCLAIM', stream, group, 'none-by-reaper', '0', '0-0', 'JUSTID')
-  if not (is_known and may) then
-    redis.call('XCLAIM', stream, group, 'none-by-reaper', '0', '0-0', 'JUSTID')
-  end
+  probe_claim(stream, group)
 end
 
 -- Returns the beat as it is stored, and, as `has_gap`, whether there is a gap between it and `at`.

@@ -31,6 +31,15 @@ local function open_for_writing(stream, group, copies, notes)
   end
 end
 
+-- Raises what Redis answers to an XCLAIM that it does not allow, and changes nothing. From 7.0 on, XCLAIM without a result would create
+-- the consumer, so there the permission is asked for, and the call is made only if it is missing.
+local function probe_claim(source, group)
+  local is_known, may = pcall(redis.acl_check_cmd or error, 'XCLAIM', source, group, 'none-by-reaper', '0', '0-0', 'JUSTID')
+  if not (is_known and may) then
+    redis.call('XCLAIM', source, group, 'none-by-reaper', '0', '0-0', 'JUSTID')
+  end
+end
+
 -- Who writes for the whole group: the leader whose fence stands there, or, without a fence ('' as `own`), any worker of a
 -- group that has agreed on embedded recovery. Returns the fence found where the caller may not.
 local function refused_by_fence(own, fence, agreement)
@@ -974,6 +983,7 @@ end
 -- Or where it is. `times`: how often it was delivered, which stays its delivery count.
 local function where_it_is(source, stream, group, schedule, notes)
   local function note(job, times, deliveries, consumers, waits)
+    probe_claim(source, group) -- else it would stand in the schedule, and be pending for its worker still
     redis.call('HSET', notes, job.entry_id, written_note(job, deliveries, times, consumers, waits))
   end
   local function lay_in_wait(job, times, add)

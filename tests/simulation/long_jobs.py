@@ -1,0 +1,74 @@
+"""Stories of long jobs in live hands while the server fails: a recovery that comes too early robs a worker here."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+from tests.simulation import plays
+from tests.simulation.faults import FAULTS, workers_of
+from tests.simulation.plays import Act
+from tests.simulation.story import IN_PLACE, REAPER, NewJob, Setting, Step, Story
+from tests.simulation.unserved import NEEDED
+
+KINDS = ("freeze", "restart", "load", "failover", "loss", "clock", "clock", "deny", "deny", "deny")
+DENIED = (*NEEDED, "xclaim", "xclaim", "xclaim", "xpending", "xrange")
+"""Scripts that note a beat run most of these anyway. The last ones they have to probe."""
+PERIODS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5)
+"""How long a fault of the server lasts, in visibility timeouts."""
+DENIALS = (0.3, 0.5, 0.9, 1.2, 1.2, 1.5, 2.5)
+"""How long a command is denied, in the same unit."""
+CLOCK_STEPS = (0.1, 0.2, 0.3, 0.4, 0.6, 0.9, 1.5, 5.0, 30.0)
+"""By how much its clock is set, in the same unit."""
+JOBS = (0.3, 1.0, 2.0, 3.0, 5.0)
+"""How long a job runs, in the same unit."""
+FORMER_S = 30.0
+"""A lowered timeout does not count for about so long."""
+
+
+def with_long_jobs(story: Story, recovery: str) -> Story:
+    """Return the drawn ``story`` with long jobs, and with faults of the server; ``recovery``: who recovers."""
+    random = Random(f"long jobs {story.seed}")
+    drawn = story.setting
+    setting = replace(
+        drawn,
+        recovery=recovery,
+        redelivery=random.choice(("stream", "retry-stream")) if drawn.redelivery == IN_PLACE else drawn.redelivery,
+        max_deliveries=random.choice((2, 3, 5)),
+        bare_workers=0,
+    )
+    length_s = round(setting.visibility_s * random.uniform(4, 8), 1)
+    jobs = tuple(_lengthen(random, job, setting.visibility_s, length_s) for job in story.jobs)
+    steps = tuple(sorted(_draw_steps(random, setting, length_s), key=lambda step: step.at))
+    return replace(story, setting=setting, jobs=jobs, steps=steps, length_s=length_s)
+
+
+def _lengthen(random: Random, job: NewJob, visibility_s: float, length_s: float) -> NewJob:
+    runs_s = round(visibility_s * random.choice(JOBS) * random.uniform(0.8, 1.2), 1)
+    at = round(random.uniform(0, length_s * 0.6), 1)
+    return NewJob(at, job.number, (Act(plays.OK, runs_s),))
+
+
+def _draw_steps(random: Random, setting: Setting, length_s: float) -> Iterator[Step]:
+    for _ in range(random.choice((1, 2, 3, 4, 6))):
+        at = random.uniform(0.2 * setting.visibility_s, length_s)
+        step = _draw_fault(random, setting, at)
+        yield step
+        if random.random() < 0.3:  # so that there is something to recover when the fault ends
+            kills_at = round(max(0.0, at - random.uniform(0, 1) * setting.visibility_s), 1)
+            who = random.choice(workers_of(setting))
+            yield replace(FAULTS["kill"].draw(random, setting, kills_at), who=who, seconds=1.0)
+        if setting.recovery == REAPER and random.random() < 0.3:  # workers have not read it when the fault ends
+            lowers_at = round(max(0.0, at + step.seconds - random.uniform(0, FORMER_S)), 1)
+            lower = {"visibility_timeout": setting.visibility_s * random.choice((0.25, 0.5))}
+            yield Step(lowers_at, "visibility", value=lower)
+
+
+def _draw_fault(random: Random, setting: Setting, at: float) -> Step:
+    step = FAULTS[random.choice(KINDS)].draw(random, setting, round(at, 1))
+    about = random.uniform(0.9, 1.1) * setting.visibility_s
+    if step.kind == "clock":
+        by_s = random.choice((-1, 1, 1)) * random.choice(CLOCK_STEPS) * about
+        return replace(step, value=round(by_s, 1))
+    if step.kind == "deny":
+        return replace(step, value=random.choice(DENIED), seconds=round(random.choice(DENIALS) * about, 1))
+    return replace(step, seconds=round(random.choice(PERIODS) * about, 1))
