@@ -56,24 +56,14 @@ class Tally:
     """Deliveries that were watched, vanished with the group, and are not put back."""
     groups_lost: Whole = 0
     """How often the group was found to have been destroyed while nobody watched it: how much it held is not known."""
-    foreign_claims: Whole = 0
-    """Changes of owner that we did not make: somebody else runs XCLAIM or XAUTOCLAIM here."""
     false_alarms: Whole = 0
     """Of an observer: deliveries that would have been recovered, and that their own consumer has settled later."""
     slowest_ms: Whole = 0
     """Of an observer: the highest age at which one of those was settled, or less."""
-    rereads: Whole = 0
-    """Deliveries whose count rose without a change of owner: their consumer read its history."""
-    from_living: Whole = 0
-    """Deliveries that were recovered while their consumer, a foreign one, was at work on them."""
-    from_living_ms: Whole = 0
-    """When the latest of them was, by the server's clock; 0 = never."""
-    living: Mapping[str, Whole] = field(default_factory=dict)
-    """Those from whom most of them were taken, and how many."""
-    read_on: Whole = 0
-    """Deliveries that were recovered, and whose consumer has read again since: slow, or started anew."""
-    reading_on: Mapping[str, Whole] = field(default_factory=dict)
-    """Those from whom most of them were taken, and how many."""
+    false_recoveries: Whole = 0
+    """Deliveries that a third-party consumer settled after another one was recovered from it."""
+    false_recoveries_of: Mapping[str, Whole] = field(default_factory=dict)
+    """By consumer, for those that have the most."""
 
     refusal: str = ""
     """Why recovery refuses here: '' | several_groups | explicit_ids | foreign_namespace | no_group | …"""
@@ -91,8 +81,6 @@ class GroupReport(Tally):
     max_deliveries: Whole
     redelivery: str
 
-    longest_visibility_ms: Whole = 0
-    """The longest visibility timeout that a job may have of its own; 0 = not told."""
     scan_interval_ms: Whole = 0
     """How often the pair is scanned; 0 = not told."""
     timers: Whole = 0

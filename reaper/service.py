@@ -45,9 +45,7 @@ FAREWELL_S = 2.0
 """How long leaving the hash of replicas may take at the end, and how long callbacks may."""
 CONNECTIONS, CONTROL_CONNECTIONS = 64, 4
 """At most, for the work on groups, and for elections and heartbeats. They are opened as they are needed."""
-RELOADABLE = frozenset(
-    {"groups", "visibility_timeout", "max_deliveries", "redelivery", "spare_the_living", "foreign_workers"}
-)
+RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery"})
 
 
 @cache

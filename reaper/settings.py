@@ -30,12 +30,11 @@ TRUST_MARGIN = timedelta(milliseconds=100)
 """Least time between the end of trust and the end of the lease: what a timer may fire late on a busy machine."""
 RENEW_PART, TRUST_PART, RETRY_PART = 0.3, 0.7, 0.5
 """The renewal interval, the trust window and a follower's longest wait, as parts of the lease's TTL."""
-CALM = 4
-"""Where a pair is calm, a look may come after so many scan intervals."""
 _OBSERVE = "-observe"
 RENEWALS_TRIED = 3
 """An answer to a renewal is given up early enough for so many attempts within the trust."""
-LONGEST_VISIBILITY = timedelta(days=7)
+LONGEST_VISIBILITY_MS = 7 * 86_400_000
+"""The longest visibility timeout that a job may have of its own, unless its group has a longer one."""
 MAX_REPLICA_NAME = 200
 
 
@@ -57,8 +56,6 @@ class GroupArguments(TypedDict, total=False):
     visibility_timeout: Duration | None
     max_deliveries: int | None
     redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"] | None
-    spare_the_living: bool | None
-    foreign_workers: bool | None
 
 
 class GroupSettings(Section):
@@ -77,8 +74,6 @@ class GroupSettings(Section):
         default=None, ge=1, le=MAX_DELIVERIES_LIMIT, description="Overrides `max_deliveries` for this pair."
     )
     redelivery: Redelivery | None = Field(default=None, description="Overrides `redelivery` for this pair.")
-    spare_the_living: bool | None = Field(default=None, description="Overrides `spare_the_living` for this pair.")
-    foreign_workers: bool | None = Field(default=None, description="Overrides `foreign_workers` for this pair.")
 
     @property
     def keys(self) -> GroupKeys:
@@ -92,8 +87,6 @@ class WatchedGroup(GroupSettings):
     visibility_timeout: timedelta
     max_deliveries: int
     redelivery: Redelivery
-    spare_the_living: bool = False
-    foreign_workers: bool = False
 
 
 def _read_groups(value: Any) -> Any:
@@ -118,11 +111,8 @@ class ReaperArguments(RedisArguments, total=False):
     name: str
     groups: str | Sequence[GroupSettings | str | Mapping[str, Any]]
     visibility_timeout: Duration
-    longest_visibility_timeout: Duration
     max_deliveries: int
     redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"]
-    spare_the_living: bool
-    foreign_workers: bool
     leader_election: bool
     lease_ttl: Duration
     renew_interval: Duration | None
@@ -131,8 +121,6 @@ class ReaperArguments(RedisArguments, total=False):
     heartbeat_interval: Duration
     scan_interval: Duration
     full_scan_interval: Duration
-    scan_page: int
-    recover_batch: int
     recovery_rate: float
     observe: bool
     health_port: int | None
@@ -174,11 +162,6 @@ class ReaperSettings(ProgramSettings):
         "not ours, longer than `COUNT` (what they read at a time) times that.",
         least=SHORTEST_VISIBILITY,
     )
-    longest_visibility_timeout: Seconds = seconds(
-        LONGEST_VISIBILITY.total_seconds(),
-        "The longest visibility timeout that a job may have of its own (`reaper.visibility_ms`): who asks for more "
-        "gets this, or what its group has, and the log says so.",
-    )
     max_deliveries: int = Field(
         default=DEFAULT_MAX_DELIVERIES,
         ge=1,
@@ -190,20 +173,6 @@ class ReaperSettings(ProgramSettings):
         description="How a recovered job becomes ready again: `stream` (copy to the stream's tail; the group must be "
         "its only one), `retry-stream` (copy to the group's own retry stream) or `in-place` (nothing is copied; needs "
         "Redis 8.4, and workers that read with CLAIM, as ours do).",
-    )
-
-    spare_the_living: bool = Field(
-        default=False,
-        description="Leave what a worker that is not ours holds alone as long as it settles what it was given with it, "
-        "or before: until it has stood still for a visibility timeout, and at most for ten of them. For workers that "
-        "read more than they do in a visibility timeout; a new leader then recovers nothing for one such timeout.",
-    )
-
-    foreign_workers: bool = Field(
-        default=False,
-        description="Workers that are not ours read their history (`XREADGROUP … 0`), or claim by themselves, and "
-        "Redis counts that as deliveries: count what the leader has seen instead, one for each owner. Workers of ours "
-        "count as ever.",
     )
 
     leader_election: bool = Field(default=True, description="Off for a single reaper; the fence stays.")
@@ -223,20 +192,11 @@ class ReaperSettings(ProgramSettings):
 
     scan_interval: Seconds = seconds(
         1,
-        "How often new deliveries are looked for; at most a quarter of the shortest visibility timeout. Where nothing "
-        "has been pending for two full scans, up to four times as long may pass, within the same quarter.",
+        "How often new deliveries are looked for; at most a quarter of the shortest visibility timeout.",
         least=SHORTEST_INTERVAL,
     )
     full_scan_interval: Seconds = seconds(
         30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
-    )
-    scan_page: int = Field(default=500, ge=10, le=5_000, description="Pending entries a scan asks for at a time.")
-    recover_batch: int = Field(
-        default=96,
-        ge=1,
-        le=1_000,
-        description="Deliveries that one recovery script call may take. More recover a mass a little faster, and let "
-        "others wait longer for the server: two calls may be under way.",
     )
     recovery_rate: float = Field(default=0, ge=0, description="Recoveries per second and group; 0 = no limit.")
     observe: bool = Field(default=False, description="Elect, scan and report, but write nothing to the streams.")
@@ -288,12 +248,6 @@ class ReaperSettings(ProgramSettings):
         namespace = self.namespace_keys.namespace
         for group in self.groups:
             check_apart(namespace, group.stream)
-        for watched in self.watched:
-            if watched.foreign_workers and watched.redelivery is Redelivery.IN_PLACE:
-                raise ValueError(
-                    f"{watched.keys.pair}: redelivery 'in-place' goes by Redis's own counts, and foreign_workers does "
-                    "not: leave one of them out."
-                )
         if self.trust + TRUST_MARGIN > self.lease_ttl:
             raise ValueError(
                 f"trust_window ({self.trust.total_seconds():g} s) must end at least "
@@ -347,8 +301,6 @@ class ReaperSettings(ProgramSettings):
                 visibility_timeout=group.visibility_timeout or self.visibility_timeout,
                 max_deliveries=group.max_deliveries or self.max_deliveries,
                 redelivery=group.redelivery or self.redelivery,
-                foreign_workers=self.foreign_workers if group.foreign_workers is None else group.foreign_workers,
-                spare_the_living=self.spare_the_living if group.spare_the_living is None else group.spare_the_living,
             )
             for group in self.groups
         )
@@ -356,10 +308,6 @@ class ReaperSettings(ProgramSettings):
     def scan_interval_of(self, group: WatchedGroup) -> timedelta:
         """How often ``group`` is scanned for new deliveries: a timer must be armed well before it is due."""
         return min(self.scan_interval, group.visibility_timeout / 4)
-
-    def calm_interval_of(self, group: WatchedGroup) -> timedelta:
-        """How often it is looked whether ``group`` has anything new where it has had nothing for long."""
-        return min(self.scan_interval * CALM, group.visibility_timeout / 4)
 
 
 def check_groups(settings: ReaperSettings) -> ReaperSettings:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 MAX_DOUBLINGS = 62
 """Beyond that every cap is reached, and numbers grow for nothing."""
+UNCOUNTED_MAX_AGE_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class Backoff:
     """The longest delay after the first failure; 0 = a job that failed is ready again at once."""
     cap_ms: int
     """No delay is longer."""
-    uncounted_max_age_ms: int
+    uncounted_max_age_ms: int = UNCOUNTED_MAX_AGE_MS
     """A job that is older than this has its retries counted, whatever its handler says."""
 
     def longest_ms(self, failures: int) -> int:

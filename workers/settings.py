@@ -42,18 +42,15 @@ class WorkerOptions(RedisArguments, total=False):
 
     name: str
     concurrency: int
-    read_count: int | None
     visibility_timeout: Duration | None
     max_deliveries: int | None
     redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"] | None
     recovery: RecoveryMode | Literal["reaper", "embedded", "claim"]
     backoff_base: Duration
     backoff_cap: Duration
-    uncounted_max_age: Duration
     group_start: str
     timeout: Duration | None
     drain_timeout: Duration
-    settle_batch: int
     delete_settled: bool
     consumer_retention: Duration | None
     health_port: int | None
@@ -90,12 +87,6 @@ class WorkerSettings(ProgramSettings):
         "earlier process of that name held. Default: the host name, and nothing is run again.",
     )
     concurrency: int = Field(default=64, ge=1, le=10_000, description="Jobs that run at the same time (slots).")
-    read_count: int | None = Field(
-        default=None,
-        ge=1,
-        le=10_000,
-        description="Entries asked for at a time, never more than the free slots; default: the free slots.",
-    )
 
     visibility_timeout: Seconds | None = seconds(
         None,
@@ -130,9 +121,6 @@ class WorkerSettings(ProgramSettings):
         may_be_zero=True,
     )
     backoff_cap: Seconds = seconds(300, "Longest delay between deliveries of a job that fails.", may_be_zero=True)
-    uncounted_max_age: Seconds = seconds(
-        86_400, "From this age of a job on, its uncounted retries (`Retry(counts=False)`) count too.", may_be_zero=True
-    )
     group_start: str = Field(
         default="0",
         description="Where a group that has to be created starts: `0` (everything that is there), `$` (only what "
@@ -146,12 +134,6 @@ class WorkerSettings(ProgramSettings):
     )
     drain_timeout: Seconds = seconds(
         30, "How long running jobs may go on after the first signal to stop; the rest is handed back.", may_be_zero=True
-    )
-    settle_batch: int = Field(
-        default=128,
-        ge=1,
-        le=512,
-        description="Settlements sent in one call at most; the first one waits a millisecond for others.",
     )
     delete_settled: bool = Field(
         default=False,
@@ -189,7 +171,7 @@ class WorkerSettings(ProgramSettings):
         default=UnknownJobTypes.DEAD_LETTER,
         description="What becomes of a job whose type no handler of the program is for: `dead-letter` (at once, with a "
         "sentence that says so) or `leave` (for other workers of the group: given back without counting, after the "
-        "backoff, until it is older than `uncounted_max_age`).",
+        "backoff, until it is a day old).",
     )
     journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN
     trace_linkage: TraceLinkage = Field(
@@ -241,7 +223,7 @@ class WorkerSettings(ProgramSettings):
     @property
     def backoff(self) -> Backoff:
         """When a job that failed is ready again."""
-        return Backoff(to_ms(self.backoff_base), to_ms(self.backoff_cap), to_ms(self.uncounted_max_age))
+        return Backoff(to_ms(self.backoff_base), to_ms(self.backoff_cap))
 
     @property
     def adopts(self) -> bool:

@@ -1,4 +1,4 @@
-"""A redis-streams worker beside a reaper. It reads its history each time: set `foreign_workers` for the pair.
+"""A redis-streams worker beside a reaper. It reads its history each time: double `max_deliveries`.
 
 REDIS_URL=… python redis_streams_worker.py produce 10 | work <consumer>
 """

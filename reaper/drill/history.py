@@ -6,7 +6,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from reaper.drill.promises import DeadJob, FinalState, Pairs, PendingJob
-from workers.protocol.events import EventName, LifecycleEvent, decode_entry
+from workers.protocol.events import LifecycleEvent, decode_entry
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import DEAD_PREFIX, RESERVED_PREFIX, pair_up, read_metadata, text
 
@@ -87,10 +87,10 @@ async def read_state(client: Redis, keys: GroupKeys, *, timers_armed: int | None
 
 
 async def read_events(client: Redis, keys: GroupKeys) -> list[LifecycleEvent]:
-    """Return the events of the group's jobs, oldest first. Events of scans are left out: their moments are chance."""
+    """Return the events of the group's jobs, oldest first."""
     rows: Any = await client.xrange(keys.journal)
     events = [event for entry_id, flat in rows for event in decode_entry(entry_id, flat)]
-    return [event for event in events if event.data.get("group") == keys.group and event.event != EventName.SCANNED]
+    return [event for event in events if event.data.get("group") == keys.group]
 
 
 def user_fields(flat: Sequence[bytes]) -> Pairs:

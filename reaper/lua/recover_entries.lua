@@ -17,10 +17,7 @@
 -- ARGV[9] payload bytes after which the rest of the batch is put off
 -- ARGV[10] when the group was made, as of the caller's last look (ms)
 -- ARGV[11] longest visibility timeout that a job may ask for, in ms
--- ARGV[12] '1' = what workers that are not ours hold was delivered once, or as often as stands behind the entry ID (after a
---         space), however often Redis has counted it
--- ARGV[13] number of consumers that are at work on what they hold  ARGV[14…] for each of them its name, and up to which idle
---         time in ms what it holds is left alone; then entry IDs, ascending
+-- ARGV[12…] entry IDs, ascending
 --
 -- Returns {'ok', ready, row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}, and
 -- for a traced job {traceparent, tracestate, the delivery's name, what came before it}; behind that, where a job
@@ -44,13 +41,7 @@ local own, group = ARGV[1], ARGV[2]
 local policy = ARGV[5]
 local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
 local budget, longest = tonumber(ARGV[9]), tonumber(ARGV[11])
-local by_sight = ARGV[12] == '1'
-local first = 14
-local spared = {}
-for _ = 1, tonumber(ARGV[13]) do
-  spared[ARGV[first]] = tonumber(ARGV[first + 1])
-  first = first + 2
-end
+local first = 12
 local items = #ARGV - first + 1
 
 local GONE, NOT_DUE, PUT_OFF = 0, 4, 7 -- the others: recovery.lua
@@ -77,8 +68,7 @@ local configured_ms = tonumber(ARGV[3])
 local waits_ms = recovery_waits_ms(beat, at, configured_ms)
 if waits_ms > 0 then
   for i = first, #ARGV do -- what was delivered in the future starts over now, not only when recovery goes on
-    local entry_id = string.match(ARGV[i], '^%S+')
-    for _, row in ipairs(redis.call('XPENDING', source, group, entry_id, entry_id, 1)) do
+    for _, row in ipairs(redis.call('XPENDING', source, group, ARGV[i], ARGV[i], 1)) do
       start_over(source, group, row)
     end
   end
@@ -134,20 +124,16 @@ local function make_ready(row, fields, least)
   return new_entry
 end
 
-local function goes_by_sight(consumer)
-  return by_sight and not string.find(consumer, OUR_CONSUMER)
-end
-
 -- From which idle time on a delivery of this consumer is overdue, whoever it is judged by.
 local function find_least(consumer)
-  if laid_aside_as(consumer) or consumer == RETURNED_CONSUMER or goes_by_sight(consumer) then
+  if laid_aside_as(consumer) or consumer == RETURNED_CONSUMER then
     return math.huge -- it is not told by that alone
   end
-  return math.max(visibility, (spared[consumer] or -1) + 1)
+  return visibility
 end
 local least_idle = {}
 
-local function recover(entry_id, left, seen)
+local function recover(entry_id, left)
   local row = pending(entry_id, left)
   if not row then
     return { GONE }
@@ -159,21 +145,10 @@ local function recover(entry_id, left, seen)
     least_idle[consumer] = least
   end
   local is_sure = idle >= least
-  if not is_sure then
-    local is_aside = consumer == READY_CONSUMER or consumer == WAITING_CONSUMER
-    local is_fatal = times >= MAX_SAFE_COUNT -- somebody says so
-    if goes_by_sight(consumer) and not (in_place or is_aside or is_fatal) then
-      times = math.min(times, seen)
-      row[4] = times
-    end
-    if idle >= 0 and idle < visibility then
-      start_over(source, group, row)
-      local left_ms = math.min(visibility - idle, math.max(until_ms - at, configured_ms - idle, 1))
-      return { NOT_DUE, left_ms, idle, consumer, '', times }
-    end
-    if idle >= 0 and idle <= (spared[consumer] or -1) then
-      return { NOT_DUE, visibility, idle, consumer, '', times }
-    end
+  if not is_sure and idle >= 0 and idle < visibility then
+    start_over(source, group, row)
+    local left_ms = math.min(visibility - idle, math.max(until_ms - at, configured_ms - idle, 1))
+    return { NOT_DUE, left_ms, idle, consumer, '', times }
   end
   local entry = payload(entry_id, left)
   if not entry then
@@ -231,16 +206,13 @@ for i = 1, items do
     end
     break
   end
-  local entry_id, ok, seen = ARGV[first + i - 1], true, nil
+  local entry_id, ok = ARGV[first + i - 1], true
   local row = ready_alike(entry_id)
   if row then -- it is done
   elseif entry_id == ARGV[first + i - 2] then -- given twice, it would be copied twice: it is acknowledged at the end only
     row = { GONE }
   else
-    if by_sight then
-      entry_id, seen = string.match(entry_id, '^(%S+) ?(%d*)')
-    end
-    ok, row = pcall(recover, entry_id, items - i + 1, tonumber(seen) or 1)
+    ok, row = pcall(recover, entry_id, items - i + 1)
   end
   if not ok then
     local why = type(row) == 'table' and row.err or tostring(row)

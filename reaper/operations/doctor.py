@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from math import inf
+from math import ceil
 
-from reaper.operations.examination import Examination, GroupFacts, ServerFacts, Span
+from reaper.operations.examination import Examination, GroupFacts, ServerFacts
 from reaper.operations.judgement import Problem, Trouble, judge, replica_notes
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
@@ -305,7 +305,6 @@ def _group(examined: Examination, facts: GroupFacts, problems: Sequence[Problem]
             *([note("recovery", str(state.recovery_wait))] if state.recovery_wait else ()),
             *_consumers(state),
             *_in_place(state, facts, examined.server),
-            *_counts(state),
             *_visibility(state, facts),
             *_not_in_force(examined, state),
         ]
@@ -391,46 +390,27 @@ def _in_place(state: GroupState, facts: GroupFacts, server: ServerFacts) -> Iter
         )
 
 
-def _counts(state: GroupState) -> Iterator[Finding]:
-    if state.report and state.report.rereads:
-        yield wrong(
-            "counts",
-            f"delivery counts rose without a change of owner (seen: {counted(state.report.rereads, 'time')}): a worker "
-            "that is not ours reads its history (XREADGROUP … 0), and Redis counts each such read as a delivery, "
-            "towards max_deliveries; set foreign_workers for the pair",
-        )
-
-
-def percentile(spans: Sequence[tuple[Span, int]], share: float) -> Span | None:
-    """Return the bounds of the ``share`` quantile of weighted spans; None where there are too few."""
-    total = sum(count for _, count in spans)
-    if total < FEWEST_RUN_TIMES:
+def percentile(run_times_ms: Sequence[int], share: float) -> int | None:
+    """Return the ``share`` quantile of run times in ms; None where there are too few."""
+    if len(run_times_ms) < FEWEST_RUN_TIMES:
         return None
-    seen = 0
-    for span, count in sorted(spans, key=lambda one: (one[0][0], inf if one[0][1] is None else one[0][1])):
-        seen += count
-        if seen >= share * total:
-            return span
-    return None
+    return sorted(run_times_ms)[ceil(share * len(run_times_ms)) - 1]
 
 
 def _visibility(state: GroupState, facts: GroupFacts) -> Iterator[Finding]:
-    slow = percentile(facts.run_times, PERCENTILE)
+    slow = percentile(facts.run_times_ms, PERCENTILE)
     if slow is None or not state.visibility_ms:
         return
-    low, high = slow
-    known = duration(low) if low == high else f"at least {duration(low)}"
-    if low >= state.visibility_ms:
+    if slow >= state.visibility_ms:
         yield wrong(
             "visibility",
-            f"the visibility timeout ({duration(state.visibility_ms)}) is below what 1 job in 100 takes ({known}): "
-            "workers that do not extend lose jobs they are still running; raise it above that",
+            f"the visibility timeout ({duration(state.visibility_ms)}) is below what 1 job in 100 takes "
+            f"({duration(slow)}): workers that do not extend lose jobs they are still running; raise it above that",
         )
     else:
         yield ok(
             "visibility",
-            f"visibility timeout {duration(state.visibility_ms)}; 99 of 100 jobs take less than "
-            f"{duration(high) if high else known}",
+            f"visibility timeout {duration(state.visibility_ms)}; 99 of 100 jobs take at most {duration(slow)}",
         )
 
 

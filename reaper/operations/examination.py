@@ -19,7 +19,7 @@ from reaper.operations.streams import events_in, newest_first
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.membership import DEFAULT_REDELIVERY
 from workers.protocol.capabilities import Capabilities, Capability, capabilities_of
-from workers.protocol.events import EventName, LifecycleEvent, whole
+from workers.protocol.events import EventName
 from workers.protocol.keys import NONCE_BYTES, OUR_CONSUMERS, GroupKeys
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
 from workers.protocol.messages import RecoveryMode, Redelivery, entry_ms, entry_order, pair_up, text
@@ -29,8 +29,6 @@ PINGS = 9
 EVENTS_READ = 5_000
 """Journal entries that run times are taken from."""
 Look = TypeVar("Look")
-Span = tuple[int, int | None]
-"""A run time in ms, or the bounds of one: at least, below (None = no upper bound is known)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,7 @@ class GroupFacts:
     """Entries were deleted that the group had not been given yet."""
     ahead_ms: int = 0
     """How far the stream's last ID lies ahead of the server's clock."""
-    run_times: Sequence[tuple[Span, int]] = ()
+    run_times_ms: Sequence[int] = ()
     """Observed run times, and how often."""
 
 
@@ -212,7 +210,7 @@ _WORKER = re.compile(rf"\.[0-9a-f]{{{2 * NONCE_BYTES}}}$")
 
 async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot | None, wished: Redelivery) -> GroupFacts:
     if await client.type(keys.stream) != b"stream":
-        return GroupFacts(keys=keys, run_times=await run_times(client, keys))
+        return GroupFacts(keys=keys, run_times_ms=await run_times_ms(client, keys))
     state = snapshot.group(keys.pair) if snapshot else None
     policy = state.policy if state and state.policy else wished
     info: Any = await client.xinfo_stream(keys.stream)
@@ -226,7 +224,7 @@ async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot | No
         trimmed_pending=await _trimmed_pending(client, keys) if own else 0,
         trimmed_unread=bool(own) and _lost_unread(info, own),
         ahead_ms=entry_ms(info["last-generated-id"]) - await server_ms(client),
-        run_times=await run_times(client, keys),
+        run_times_ms=await run_times_ms(client, keys),
     )
 
 
@@ -250,33 +248,15 @@ async def _trimmed_pending(client: Redis, keys: GroupKeys, most: int = 100) -> i
     return sum(not entries for entries in await pipe.execute())
 
 
-async def run_times(client: Redis, keys: GroupKeys) -> list[tuple[Span, int]]:
-    """Return how long jobs ran, as workers and the leader's scans journalled it."""
-    found: list[tuple[Span, int]] = []
+async def run_times_ms(client: Redis, keys: GroupKeys) -> list[int]:
+    """Return how long the latest jobs ran in ms, newest first, as workers journaled it."""
+    found: list[int] = []
     read = 0
     async for event in events_in(newest_first(client, keys.journal, EVENTS_READ)):
         read += 1
         if read > EVENTS_READ:  # an entry may tell of many
             break
-        if event.data.get("group") == keys.group:
-            found += _spans(event)
+        run_ms = event.number("run_ms")
+        if event.event == EventName.ACKED and event.data.get("group") == keys.group and run_ms is not None:
+            found.append(run_ms)
     return found
-
-
-def _spans(event: LifecycleEvent) -> list[tuple[Span, int]]:
-    run_ms, gone = event.number("run_ms"), event.data.get("gone_ages")
-    if event.event == EventName.ACKED and run_ms is not None:
-        return [((run_ms, run_ms), 1)]
-    if event.event == EventName.SCANNED and isinstance(gone, list):
-        return [span for row in gone if (span := _span(row))]
-    return []
-
-
-def _span(row: object) -> tuple[Span, int] | None:
-    """Read ``[at least, below or null, how often]``; None where it is something else."""
-    if not isinstance(row, list) or len(row) != 3:
-        return None
-    low, high, count = map(whole, row)
-    if low is None or count is None or (high is None and row[1] is not None):
-        return None
-    return (low, high), count

@@ -8,6 +8,7 @@ from reaper.operations.job_search import FoundJob, Place
 from reaper.operations.judgement import REFUSALS
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
+from reaper.settings import LONGEST_VISIBILITY_MS
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.messages import counted
 from workers.runtime.settings import to_ms
@@ -72,8 +73,7 @@ def count_deliveries(job: FoundJob, max_deliveries: int) -> int:
 def visibility_of(job: FoundJob, group: GroupState) -> int:
     """Return the visibility timeout of this job in ms; a longer one of its own counts in reaper mode only."""
     agreed = group.visibility_ms or to_ms(DEFAULT_VISIBILITY_TIMEOUT)
-    longest = group.report.longest_visibility_ms if group.report else 0
-    own = min(job.own_visibility_ms, longest or job.own_visibility_ms)
+    own = min(job.own_visibility_ms, LONGEST_VISIBILITY_MS)
     return agreed if group.recovers_itself else max(agreed, own)
 
 

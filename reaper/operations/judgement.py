@@ -3,7 +3,7 @@
 `reaper.operations.snapshot` gathers the facts from Redis. Times are milliseconds; instants are the server's clock.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -24,9 +24,8 @@ SLOW_SCAN_PER_MS = 20
 LATE_MS, LONGEST_LATE_MS = 2_000, 32_000
 """Recovery may be later than due by a visibility timeout and the first of these, and at most by the second one."""
 
-LIVING_MS = 3_600_000
-"""For so long the service is degraded after a delivery was taken from a consumer at work, or after an entry was found
-deleted although it was pending; then it is a note."""
+RECENT_MS = 3_600_000
+"""For so long the service is degraded after an entry was found deleted although it was pending; then it is a note."""
 
 MOST_NAMED = 3
 """Groups that a line names of which the same is said."""
@@ -48,8 +47,6 @@ class Trouble(StrEnum):
     MISMATCH = "mismatch"
     SCAN_TOO_OLD = "scan_too_old"
     OVERDUE = "overdue"
-    FOREIGN_CLAIMS = "foreign_claims"
-    FROM_LIVING = "from_living"
     LOST_PAYLOAD = "lost_payload"
     RETRY_UNREAD = "retry_unread"
     UNREAD = "unread"
@@ -113,7 +110,7 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
         yield Trouble.MISMATCH, mismatch
     if report is not None:
         yield from _judge_report(group, report)
-    if group.lost_payload and snapshot.now_ms - group.lost_payload_ms <= LIVING_MS:
+    if group.lost_payload and snapshot.now_ms - group.lost_payload_ms <= RECENT_MS:
         yield Trouble.LOST_PAYLOAD, f"{_lost_payload(group)}: {TRIMMED}"
     idle_ms = group.main.oldest_pending_ms or 0
     if group.recovers_itself and not group.recovery_wait and idle_ms > group.visibility_ms + _may_be_late_ms(group):
@@ -172,24 +169,10 @@ def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trou
             "are in the stream still"
         )
         yield Trouble.DROPPED, text
-    if report.foreign_claims:
-        text = (
-            f"{_deliveries(report.foreign_claims, 'was', 'were')} claimed by somebody else: stop the "
-            "XAUTOCLAIM loop beside us"
-        )
-        yield Trouble.FOREIGN_CLAIMS, text
-    if report.from_living and group.reported_ms - report.from_living_ms <= LIVING_MS:
-        yield Trouble.FROM_LIVING, f"{taken_from_living(report)}: {TOO_SHORT}"
     if report.held:
         yield Trouble.HELD, f"{counted(report.held, 'overdue delivery')} cannot be copied; the leader's log says why"
     if report.error:
         yield Trouble.ERROR, report.error
-
-
-TOO_SHORT = (
-    "their jobs run twice; the visibility timeout must be longer than COUNT x the longest job: raise it, or let them "
-    "read with a smaller COUNT"
-)
 
 
 TRIMMED = (
@@ -207,15 +190,13 @@ def _deliveries(number: int, one_is: str = "", many_are: str = "") -> str:
     return counted(number, f"delivery {one_is}".strip(), f"deliveries {many_are}".strip())
 
 
-def taken_from_living(report: GroupReport) -> str:
-    """Return how much was taken from consumers that were at work on it, and from whom, as the start of a sentence."""
+def false_recoveries(report: GroupReport) -> str:
+    """Return how many false recoveries there may have been, and what to do."""
+    consumers = ", ".join(f"{on_one_line(name)}: {number}" for name, number in report.false_recoveries_of.items())
     return (
-        f"{_deliveries(report.from_living, 'was', 'were')} taken from consumers at work on it ({_who(report.living)})"
+        f"{_deliveries(report.false_recoveries, 'was', 'were')} settled by a consumer after another one was recovered "
+        f"from it ({consumers}): unless it was restarted under this name, raise the visibility timeout"
     )
-
-
-def _who(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{on_one_line(name)}: {number}" for name, number in counts.items())
 
 
 def _oldest_scan_ms(report: GroupReport) -> int:
@@ -313,7 +294,7 @@ def _group_notes(group: GroupState, now_ms: int) -> Iterator[str]:
         yield "the first scan of this term is under way"
     if group.recovery_wait:
         yield str(group.recovery_wait)
-    if group.lost_payload and now_ms - group.lost_payload_ms > LIVING_MS:
+    if group.lost_payload and now_ms - group.lost_payload_ms > RECENT_MS:
         yield f"{_lost_payload(group)}, the last of them more than an hour ago"
     if report and report.put_back:
         made_vanish = "that somebody made vanish, with a consumer or the group"
@@ -323,14 +304,8 @@ def _group_notes(group: GroupState, now_ms: int) -> Iterator[str]:
             f"{_deliveries(report.in_doubt)} went with consumers that are gone: acknowledged before, or dropped by who "
             "deleted those; the journal's events lost_delivery name them"
         )
-    if report and report.from_living and group.reported_ms - report.from_living_ms > LIVING_MS:
-        yield f"{taken_from_living(report)}, the last of them more than an hour ago"
-    if report and report.read_on:
-        yield (
-            f"{_deliveries(report.read_on, 'was', 'were')} taken from consumers that have read again since "
-            f"({_who(report.reading_on)}): they need longer than the visibility timeout, or were started anew under "
-            "the same name, which looks the same"
-        )
+    if report and report.false_recoveries:
+        yield false_recoveries(report)
     for consumer in (*group.main.silent, *group.retry.silent):
         silent_s = consumer.idle_ms // 1000
         yield f"consumer {consumer.name} holds {_deliveries(consumer.pending)} and has been silent for {silent_s} s"

@@ -17,11 +17,9 @@ from redis.exceptions import RedisError
 
 from reaper.election.elector import EndOfTerm
 from reaper.layout import layout_refusal, server_refusal
-from reaper.recovery.ages import take_together
 from reaper.recovery.context import TermContext
 from reaper.recovery.dropped import BEGINNING, Dropped, Missing
 from reaper.recovery.housekeeping import Housekeeping
-from reaper.recovery.looks import Looks
 from reaper.recovery.notes import MOVE_DUE, RELEASE_SUSPECTS, GroupNotes, settings_report
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.scanner import Scanned
@@ -35,7 +33,6 @@ from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.sight import group_names
 from workers.protocol.calls.upkeep import Authority, Moved
-from workers.protocol.events import JournalLevel
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.runtime.clock import monotonic_ms
@@ -104,22 +101,16 @@ class GroupWatch:
                 serves_for_ms=LEASES_SERVED * to_ms(context.settings.lease_ttl),
             ),
             journal=Journal.at(context.settings.journal, context.settings.journal_maxlen),
-            longest_visibility=context.settings.longest_visibility_timeout,
         )
         self._housekeeping = Housekeeping(self._writer, context.settings)
         self._dropped = Dropped(self._writer, known.missing if known else None)
         self._journal_at = known.journal_at if known else BEGINNING
-        self._looks = Looks(
-            context.settings.scan_interval_of(group).total_seconds(),
-            context.settings.calm_interval_of(group).total_seconds(),
-        )
         self._suspects = Suspects(self._writer.release_suspects, self._notes.released)
         self._schedules = Schedules(
             self._writer.move_due,
             self._moved,
             self._suspects.wake,
             serves_for_ms=self._writer.authority.serves_for_ms,
-            look_within_s=self._looks.told_within_s,
         )
         self._rate = RateLimit(context.settings.recovery_rate)
         self._sources: dict[str, SourceWatch] = {}
@@ -131,7 +122,6 @@ class GroupWatch:
         self._was_made = known is not None and known.was_made
         self._has_scanned = known is not None and known.has_scanned
         self._scanned = dict(known.scanned) if known else {}  # until this watch has scanned all of it itself
-        self._told_at_ms: int | None = None
 
     # ---- lifecycle
 
@@ -299,27 +289,20 @@ class GroupWatch:
                         tails = 0
                     else:
                         await self._scan_tail()
-                    for source in list(self._sources.values()):
-                        await source.look_at_backlogs()
                 self._notes.scanned(self._context.server_ms())
             except (RedisError, OSError) as error:
-                self._looks.stir()
                 await self._scan_failed(error)
-            await self._looks.wait(self._next_full)
+            await anyio.sleep(self._settings.scan_interval_of(self.group).total_seconds())
 
     async def _scan_tail(self) -> None:
-        entries = 0
         with self._telemetry.scanning("tail"):
             for source in list(self._sources.values()):
-                entries += await source.scanner.tail()
-        self._looks.found(entries, was_full=False)
+                await source.scanner.tail()
 
     async def _full_scan(self, tasks: TaskGroup) -> None:
-        was_calm = self._looks.are_rare
-        entries, watched, journal_at = 0, self._watched(), self._journal_at
-        if not was_calm:  # else a retry stream has nothing pending, and all that is settled from now on stands behind
-            await self._watch_retry_stream(tasks)
-            journal_at = await self._dropped.journal_position()
+        entries, watched = 0, self._watched()
+        await self._watch_retry_stream(tasks)
+        journal_at = await self._dropped.journal_position()
         recently_gone = self._sources[self._keys.stream].scanner.recently_gone()
         with self._telemetry.scanning("full"):
             for source in list(self._sources.values()):
@@ -328,26 +311,21 @@ class GroupWatch:
         interval_s = self._settings.full_scan_interval.total_seconds()
         self._next_full = anyio.current_time() + interval_s * random.uniform(1 - SPREAD, 1)
         self._notes.scanned_fully(self._context.server_ms(), entries)
-        self._looks.found(entries, was_full=True)
         if not self._settings.observe:
             kept = await self._housekeeping.run()
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
-            # The scan may have forgotten what the group has. A calm one is the one that it was, or the house says so.
-            may_be_new = kept.is_remade or not was_calm
-            if may_be_new and await self._writer.made_at() > self._made:
+            if await self._writer.made_at() > self._made:  # the scan may have forgotten what the group has
                 # Where one of ours had made it, what was not pending any more was settled: the script looked.
                 held = [*watched, *recently_gone] if kept.by_stranger else watched
                 await self._restore(held, was_there=kept.is_remade)
             elif kept.is_remade and not self._has_scanned:
                 self._group_was_lost(put_back=0, dropped=0)
             else:
-                await self._look_for_dropped(kept.lost, was_calm=was_calm)
+                await self._look_for_dropped(kept.lost)
             for source in self._sources.values():
                 source.scanner.forget_gone()
             self._journal_at = journal_at
-            if not was_calm:
-                self._suspects.wake()  # some may have been parked in an earlier term
-            await self._journal_scan()
+            self._suspects.wake()  # some may have been parked in an earlier term
         if self._verdict:
             if not self._has_scanned:
                 timers = [source.timers for source in self._sources.values()]
@@ -356,20 +334,16 @@ class GroupWatch:
         self._has_scanned = True
         self._scanned.clear()
 
-    async def _look_for_dropped(self, lost: Collection[bytes], *, was_calm: bool) -> None:
+    async def _look_for_dropped(self, lost: Collection[bytes]) -> None:
         """Put back what consumers held that somebody deleted since the full scan before, and tell of it.
 
-        Those that are ``lost`` may be there again: ours is made anew at once. Where it ``was_calm`` since then, none
-        has held anything.
+        Those that are ``lost`` may be there again: ours is made anew at once.
         """
         for key, source in list(self._sources.items()):
             if not self._has_scanned:
                 await self._dropped.take_over(key, made=self._made)
             self._dropped.found(key, source.timers)
-            if was_calm:
-                continue
             consumers = await self._writer.consumers(key)
-            self._notes.consumers_seen(consumers, monotonic_ms())
             absent = source.scanner.held_by_absent([one for one in consumers if one not in lost])
             self._dropped.note(key, absent, self._journal_at)
         for key, consumer in self._dropped.waiting(self._sources):
@@ -381,24 +355,6 @@ class GroupWatch:
                     self._next_full = anyio.current_time()
                 self._notes.dropped(consumer, result.put_back, result.in_doubt)
                 self._telemetry.vanished(put_back=result.put_back, in_doubt=result.in_doubt)
-
-    async def _journal_scan(self) -> None:
-        """Journal what the scan found; nothing where it found nothing."""
-        ages = take_together(source.ages for source in self._sources.values())
-        now, before = monotonic_ms(), self._told_at_ms
-        self._told_at_ms = now
-        if self._settings.journal is JournalLevel.OFF or not (ages.pending or ages.gone):
-            return
-        refusal = await self._writer.journal_scan(
-            {
-                "visibility_ms": to_ms(self.group.visibility_timeout),
-                **ages.as_data(),
-                "period_ms": None if before is None else now - before,
-                "scan_interval_ms": to_ms(self._settings.scan_interval_of(self.group)),
-            }
-        )
-        if refusal:
-            self._call_refused(refusal)
 
     async def _watch_retry_stream(self, tasks: TaskGroup) -> None:
         """Watch the group's retry stream while it exists, whatever the policy is now."""
@@ -468,14 +424,9 @@ class GroupWatch:
 
     def _moved(self, moved: Moved) -> None:
         self._notes.moved(moved)
-        if self._looks.are_rare:
-            self._looks.told(is_pending=moved.is_pending)
-            if not moved.is_pending:  # else there may be no group any more
-                self._notes.scanned(self._context.server_ms())
         if not moved.agreed and self._is_agreed:
             logger.warning("%s: the agreement was lost; it is written again", self._keys.pair)
             self._is_agreed = False
-            self._looks.stir()
 
     async def _look_after_schedules(self) -> None:
         with self._schedules.woken_by(self._context.notices, self._keys):
@@ -509,7 +460,6 @@ class GroupWatch:
             self._notes.paused()
         elif refusal.kind is RefusalKind.MADE:
             self._was_made = True
-            self._looks.stir()
         elif refusal.wait:
             self._notes.waits(refusal.wait)
         else:
@@ -526,15 +476,10 @@ class GroupWatch:
         """Return what is registered for ``reaper status``."""
         now, tally = monotonic_ms(), self._notes.tally
         timers = [source.timers for source in self._sources.values()]
-        dues = [
-            max(due, source.begins_ms)
-            for source in self._sources.values()
-            if (due := source.timers.next_due()) is not None
-        ]
+        dues = [due for one in timers if (due := one.next_due()) is not None]
         return settings_report(
             self._settings,
             self.group,
-            scan_interval_ms=round(self._looks.interval_s * 1000),
             timers=sum(map(len, timers)),
             next_due_ms=max(0, min(dues) - now) if dues else None,
             late_ms=max(0, now - min(dues)) if dues else 0,

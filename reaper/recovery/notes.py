@@ -5,17 +5,15 @@ A state (an error, a refusal, a pause) is logged when it begins and when it ends
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 from redis.exceptions import ResponseError
 
-from reaper.recovery.backlogs import is_foreign
-from reaper.recovery.living import Living
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
-from reaper.settings import ReaperSettings, WatchedGroup
+from reaper.settings import LONGEST_VISIBILITY_MS, ReaperSettings, WatchedGroup
 from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.calls.recovery import Outcome, Recovered, Recoveries
 from workers.protocol.calls.refusals import explained
@@ -28,9 +26,9 @@ from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
 
-FOREIGN_CLAIM_LOG_S = LIVING_LOG_S = 60.0
-NAME_CHARS = 200
-"""So much of a consumer's name is registered."""
+FALSE_RECOVERY_LOG_S = 60.0
+NAME_CHARS, MOST_NAMED = 200, 5
+"""So much is registered of a consumer's name, and of so many consumers."""
 MOVED_LOG_S = 1.0
 """In a mass, what was moved is a line each so often, not one a call."""
 HELD_FOR_S = 25.0
@@ -49,13 +47,8 @@ def settings_report(settings: ReaperSettings, group: WatchedGroup, **found: Any)
         visibility_ms=to_ms(group.visibility_timeout),
         max_deliveries=group.max_deliveries,
         redelivery=group.redelivery,
-        longest_visibility_ms=to_ms(settings.longest_visibility_timeout),
         **{"scan_interval_ms": to_ms(settings.scan_interval_of(group))} | found,
     )
-
-
-def _by_name(counts: Mapping[bytes, int]) -> dict[str, int]:
-    return {text(name)[:NAME_CHARS]: number for name, number in counts.items()}
 
 
 class GroupNotes:
@@ -70,8 +63,8 @@ class GroupNotes:
         self._pair = group.keys.pair
         self._callbacks = callbacks
         self._changed = changed
-        self._living = Living()
-        self._foreign_logged_at = self._living_logged_at = self._last_held_at = self._moved_told_at = float("-inf")
+        self._false_recoveries: Counter[str] = Counter()
+        self._false_logged_at = self._last_held_at = self._moved_told_at = float("-inf")
         self._ready = self._parked = 0
         self._moved_of: set[bytes] = set()
         self._asked_too_long = False
@@ -314,70 +307,39 @@ class GroupNotes:
             logger.info("%s: %s%s", self._pair, verdict.sentence(now_ms), beside)
         self._said = said
 
-    def asks_too_long(self, row: Recovered, longest_ms: int) -> None:
+    def asks_too_long(self, row: Recovered) -> None:
         """A job asks for a visibility timeout longer than any may have; said once a term."""
         if self._asked_too_long:
             return
         self._asked_too_long = True
         logger.warning(
             "%s: job %s asks for a visibility timeout of its own of %d ms (reaper.visibility_ms): it has %d ms, or its "
-            "group's where that is longer (longest_visibility_timeout). Said once",
+            "group's where that is longer. Said once",
             self._pair,
             on_one_line(row.job_id),
             row.asked_ms,
-            longest_ms,
+            LONGEST_VISIBILITY_MS,
         )
-        asked = f"a job asks for a visibility timeout of {row.asked_ms} ms, and none may be longer than {longest_ms} ms"
+        most = f"none may be longer than {LONGEST_VISIBILITY_MS} ms"
+        asked = f"a job asks for a visibility timeout of {row.asked_ms} ms, and {most}"
         self._report("error", job=text(row.job_id), entry=text(row.entry_id), error=asked)
 
-    # ---- those who live
+    # ---- false recoveries
 
-    def taken(self, consumer: bytes, now_ms: int, server_ms: int, *, at_work: int, others: int) -> None:
-        """So many deliveries of a foreign consumer were recovered, that was seen to be at work on some of them."""
-        self._living.taken(consumer, now_ms, at_work=at_work, others=others)
-        if not at_work:
-            return
-        tally = self.tally
-        tally.from_living, tally.from_living_ms = self._living.at_work, server_ms
-        tally.living = _by_name(self._living.named())
+    def false_recovery(self, consumer: bytes, deliveries: int) -> None:
+        """A third-party consumer settled so many deliveries after another one was recovered from it."""
+        self._false_recoveries[text(consumer)[:NAME_CHARS]] += deliveries
+        self.tally.false_recoveries += deliveries
+        self.tally.false_recoveries_of = dict(self._false_recoveries.most_common(MOST_NAMED))
         now = anyio.current_time()
-        if now - self._living_logged_at < LIVING_LOG_S:
+        if now - self._false_logged_at < FALSE_RECOVERY_LOG_S:
             return
-        self._living_logged_at = now
+        self._false_logged_at = now
         logger.warning(
-            "%s: deliveries were taken from %s, which was settling others of the same read until just before "
-            "(%d of this kind so far): their jobs run twice. The visibility timeout must be longer than COUNT times "
-            "the longest job: raise it, or read with a smaller COUNT",
+            "%s: consumer %s settled a delivery after another one was recovered from it (%d so far). Unless it was "
+            "restarted under this name, the recovery was false: raise the visibility timeout, or read with a smaller "
+            "COUNT",
             self._pair,
             on_one_line(consumer),
-            tally.from_living,
-        )
-
-    def consumers_seen(self, idle_ms: Mapping[bytes, int], now_ms: int) -> None:
-        """Take a look at the group's consumers: for how long each has not asked for anything."""
-        self._living.looked(idle_ms, now_ms)
-        self.tally.read_on = self._living.read_on
-        self.tally.reading_on = _by_name(self._living.named_read_on())
-
-    def read_again(self, consumer: bytes) -> None:
-        """A delivery was handed to its owner once more: a read of history. Redis counts that as a delivery."""
-        if is_foreign(consumer):
-            self.tally.rereads += 1
-
-    def claimed(self, entry_id: bytes, consumer: bytes) -> None:
-        """A delivery changed its owner, and not by us: somebody else's XCLAIM or XAUTOCLAIM loop."""
-        if not is_foreign(consumer):  # our own workers raise counts when they adopt, as nobody else of ours
-            return
-        self.tally.foreign_claims += 1
-        now = anyio.current_time()
-        if now - self._foreign_logged_at < FOREIGN_CLAIM_LOG_S:
-            return
-        self._foreign_logged_at = now
-        logger.warning(
-            "%s: entry %s was claimed by %s, not by us: an XCLAIM or XAUTOCLAIM loop runs next to the reaper "
-            "(%d claims seen). Both recover, and deliveries are counted twice: stop one of them",
-            self._pair,
-            text(entry_id),
-            on_one_line(consumer),
-            self.tally.foreign_claims,
+            self.tally.false_recoveries,
         )

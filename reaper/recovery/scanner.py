@@ -17,10 +17,8 @@ from anyio.lowlevel import checkpoint
 from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
-from reaper.recovery.ages import Ages
-from reaper.recovery.backlogs import Backlogs, is_foreign
-from reaper.recovery.executions import Counts, Executions
-from reaper.recovery.timers import Cohort, Sight, Timers
+from reaper.recovery.false_recoveries import FalseRecoveries
+from reaper.recovery.timers import Timers
 from workers.protocol.keys import NOBODY
 from workers.protocol.messages import LAST_ENTRY_ID
 from workers.runtime.clock import monotonic_ms
@@ -28,17 +26,9 @@ from workers.runtime.clock import monotonic_ms
 FIRST = b"-"
 MOST_GONE = 200_000
 """So much is remembered of what went between two full scans, the latest: where it vanished, it is put back."""
-
-
+LATEST_BYTES = 40_000
+"""About 2,000 entry IDs."""
 _NOBODY = NOBODY.encode()
-
-
-def _nothing(_consumer: bytes) -> None:
-    """Nobody wants to be told."""
-
-
-def _forgotten(_entry_ids: Sequence[bytes], _now_ms: int) -> None:
-    """Nobody wants to be told."""
 
 
 class Scanned(NamedTuple):
@@ -48,12 +38,11 @@ class Scanned(NamedTuple):
     held: dict[bytes, bytearray]
     """By consumer: entry IDs, a space behind each."""
     gone: deque[bytes]
-    executions: Executions | None
 
 
 @dataclass(slots=True, eq=False)
 class Scanner:
-    """Scans one source (a stream or retry stream) of one group into its timers, and notes ages on the way."""
+    """Scans one source (a stream or retry stream) of one group into its timers."""
 
     client: Redis
     source: str
@@ -61,22 +50,15 @@ class Scanner:
     visibility_ms: int
     page: int
     timers: Timers
-    ages: Ages
-    backlogs: Backlogs
     armed: Callable[[], None]
     """Called after each page, so that who sleeps for the next timer can look again."""
     ready_consumers: frozenset[bytes] = frozenset()
     """Hold what is ready where it is (`NOBODY` is one): that falls due a visibility timeout after a reader has taken
     it, from now on."""
-    executions: Executions | None = None
-    """Kept where the group counts by what is seen."""
-    read_again: Callable[[bytes], None] = _nothing
-    """Told where a consumer was handed once more what it had: in a sample, as of the full scans."""
-    forgotten: Callable[[Sequence[bytes], int], None] = _forgotten
-    """Told of what a full scan did not find any more, and when."""
-    _counts: Counts = field(default_factory=Counts)
+    forgotten: Callable[[Sequence[bytes], int], None] = lambda _entry_ids, _now_ms: None
+    """Called with the entries that a full scan did not find any more, and the instant."""
+    false_recoveries: FalseRecoveries = field(default_factory=FalseRecoveries)
     _highest: bytes = FIRST
-    _oldest_ms: int = 0
     _held: dict[bytes, bytearray] = field(default_factory=dict)
     _held_before: dict[bytes, bytearray] = field(default_factory=dict)
     _gone: deque[bytes] = field(default_factory=lambda: deque(maxlen=MOST_GONE))
@@ -88,7 +70,7 @@ class Scanner:
         held = self._held_before  # part of it is held still, where a scan was under way
         for consumer, ids in self._held.items():
             held.setdefault(consumer, bytearray()).extend(ids)
-        return Scanned(list(self.timers.ids()), held, self._gone, self.executions)
+        return Scanned(list(self.timers.ids()), held, self._gone)
 
     def follow(self, known: Scanned) -> None:
         """Go on with what the scanner before knew of the source.
@@ -96,9 +78,7 @@ class Scanner:
         When it is due is not known until the next scan has met it; what that does not meet is gone.
         """
         self._held, self._gone = known.held, known.gone
-        self.timers.arm_popped(known.pending, monotonic_ms() + self.visibility_ms, Sight.UNSURE)
-        if self.executions is not None and known.executions is not None:
-            self.executions = known.executions
+        self.timers.arm_popped(known.pending, monotonic_ms() + self.visibility_ms)
 
     def recovered(self, entry_ids: Iterable[bytes]) -> None:
         """Note what a call of ours has recovered: a page that is under way may show it as it was."""
@@ -134,47 +114,27 @@ class Scanner:
     async def full(self) -> int:
         """Scan everything, forget timers of what is gone; return how much is pending. Raises what redis-py raises."""
         self.timers.begin_sweep()
-        self._highest, self._oldest_ms = FIRST, 0
+        self.false_recoveries.scan_begins()
+        self._highest = FIRST
         for consumer, ids in self._held.items():
             self._held_before.setdefault(consumer, bytearray()).extend(ids)
         self._held = {}
-        if self.executions is not None:
-            self.executions.begin()
         entries = await self.tail()
         now = monotonic_ms()
 
-        def forgets(cohort: Cohort, ids: list[bytes]) -> None:
-            self.ages.add_gone(cohort, now)
+        def forgets(ids: list[bytes]) -> None:
             self._gone.extend(ids)
-            if cohort.sight is Sight.UNSURE:  # a call of ours may have ended them
-                self.backlogs.answered(ids)
-            else:
-                self.backlogs.gone(ids, now)
             self.forgotten(ids, now)
 
         while not self.timers.sweep(forgets=forgets):
             await checkpoint()
-        self._counts.keep(self.timers)
-        self.ages.scanned(self.timers.cohorts(), now, self._oldest_ms)
+        self.false_recoveries.scan_ends()
         return entries
 
-    def was_held_by(self, consumer: bytes, entry_id: bytes) -> bool:
-        """Tell whether a consumer had an entry when it was scanned last."""
-        held = self._held.get(consumer, b"")
-        return held.startswith(entry_id + b" ") or b" %b " % entry_id in held
-
-    @property
-    def is_read_by_others(self) -> bool:
-        """Tell whether a consumer that is no worker of ours holds something, as of the latest scans."""
-        return any(map(is_foreign, self._held))
-
-    async def look_at_backlogs(self, start: bytes) -> None:
-        """Look at one page from entry ``start`` on, for who is at work on what is old. Raises what redis-py raises."""
-        with self.backlogs.looking():
-            reply: Any = await self.client.execute_command("XPENDING", self.source, self.group, start, "+", self.page)
-            if self.executions is not None:
-                self.executions.looked(reply)
-            self.backlogs.looked(reply, start, monotonic_ms(), to_the_end=len(reply) < self.page)
+    def recovered_from(self, consumer: bytes) -> None:
+        """Note that a delivery of ``consumer`` was recovered, and watch the latest of the others that it holds."""
+        held = self._held.get(consumer, bytearray())[-LATEST_BYTES:]
+        self.false_recoveries.recovered(consumer, (one for one in bytes(held).split() if one in self.timers))
 
     async def tail(self) -> int:
         """Scan what lies past the highest ID seen; return how much that was. Raises what redis-py raises."""
@@ -184,8 +144,6 @@ class Scanner:
             self._recovered.clear()
             rows = await self._read_page()
             self._arm(rows)
-            if self.executions is not None:
-                self.executions.looked(rows)
             entries += len(rows)
             if len(rows) < self.page:
                 return entries
@@ -202,14 +160,11 @@ class Scanner:
             return
         # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
         now, visibility_ms, arm = monotonic_ms(), self.visibility_ms, self.timers.arm
-        self.timers.seen_ms = now
-        held, ready_consumers, again = self._held, self.ready_consumers, []
+        held, ready_consumers = self._held, self.ready_consumers
         recovered = self._recovered
-        for entry_id, consumer, idle_ms, count in rows:
+        for entry_id, consumer, idle_ms, _ in rows:
             if recovered and entry_id in recovered:
                 continue  # the row is of before
-            if count > 1 and not ready_consumers:  # in place every entry is delivered again, mostly to another
-                again.append((entry_id, consumer, idle_ms, count))
             ids = held.get(consumer)
             if ids is None:
                 ids = held[consumer] = bytearray()
@@ -224,10 +179,7 @@ class Scanner:
                 if not self.timers.keep(entry_id):
                     arm(entry_id, now + visibility_ms)
             else:
-                arm(entry_id, now, Sight.UNSURE if idle_ms < 0 else Sight.OVERDUE)
-                self._oldest_ms = max(self._oldest_ms, idle_ms)
+                arm(entry_id, now)
         held.pop(_NOBODY, None)  # no consumer that could be missing: what it had would be put back
-        for consumer in self._counts.looked(again):
-            self.read_again(consumer)
         self._highest = rows[-1][0]
         self.armed()

@@ -58,7 +58,7 @@ class GroupTelemetry:
     def watching(self) -> None:
         """Show that nothing is lost or taken yet: a count that begins with a loss does not seem to rise."""
         self.vanished(put_back=0, in_doubt=0, dropped=0)
-        self.taken_from_living(0)
+        self.false_recovery(0)
         self.lost_group(0)
 
     def vanished(self, *, put_back: int = 0, in_doubt: int = 0, dropped: int = 0) -> None:
@@ -68,10 +68,10 @@ class GroupTelemetry:
             instruments.VANISHED.add(in_doubt, self._labels | {telemetry.LOSS: telemetry.IN_DOUBT})
             instruments.VANISHED.add(dropped, self._labels | {telemetry.LOSS: telemetry.DROPPED})
 
-    def taken_from_living(self, deliveries: int) -> None:
-        """Count deliveries that were recovered although their consumer was at work on them."""
+    def false_recovery(self, deliveries: int) -> None:
+        """Count deliveries that a third-party consumer settled after another one was recovered from it."""
         if self._measures:
-            instruments.FROM_LIVING.add(deliveries, self._labels)
+            instruments.FALSE_RECOVERIES.add(deliveries, self._labels)
 
     def lost_group(self, times: int = 1) -> None:
         """Count a group that others destroyed while nobody watched what it held."""

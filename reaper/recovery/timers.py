@@ -11,55 +11,26 @@ calls `sweep`, which forgets what the scan did not find.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator
-from enum import IntEnum
-from itertools import groupby, islice
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from itertools import groupby
 
 BUCKET_MS = 5
 TOLERANCE_MS = 50
 
 
-class Sight(IntEnum):
-    """What the instant of a timer tells about the age of its delivery; the smaller, the more."""
-
-    DATED = 0
-    """It is one visibility timeout after the delivery, or its last extension."""
-    OVERDUE = 1
-    """The delivery is older than the visibility timeout, by how much is not known."""
-    UNSURE = 2
-    """Nothing, nor whether the delivery is still pending: a recovery call may have taken it."""
-
-
-class Cohort(NamedTuple):
-    """Timers that are due at the same moment and were first seen at about the same moment."""
-
-    due_ms: int
-    seen_ms: int
-    """When the scan that found the first of them looked; the others were found then or later."""
-    sight: Sight
-    timers: int
-
-
 class _Bucket:
     """Timers due at the same moment. ``ids`` may hold stale ones: a timer's bucket is the one the map names."""
 
-    __slots__ = ("due_ms", "ids", "live", "mark", "seen_ms", "sight")
+    __slots__ = ("due_ms", "ids", "live", "mark")
 
-    def __init__(self, due_ms: int, mark: int, seen_ms: int, sight: Sight) -> None:
+    def __init__(self, due_ms: int, mark: int) -> None:
         self.due_ms = due_ms
         self.ids: list[bytes] = []
         self.live = 0
         self.mark = mark
-        self.seen_ms = seen_ms
-        self.sight = sight
 
     def __lt__(self, other: "_Bucket") -> bool:
         return self.due_ms < other.due_ms
-
-    def cohort(self) -> Cohort:
-        """Return what it says of its timers."""
-        return Cohort(self.due_ms, self.seen_ms, self.sight, self.live)
 
     def leave(self, timers: int = 1) -> None:
         """So many timers fewer. Their IDs stay among the stale ones, until the last timer goes."""
@@ -69,18 +40,14 @@ class _Bucket:
 
 
 class Timers:
-    """Timers by entry ID. Instants are milliseconds of any one monotonic clock.
+    """Timers by entry ID. Instants are milliseconds of any one monotonic clock."""
 
-    ``seen_ms`` is when whoever arms timers last looked at Redis: set it before what was found there is armed.
-    """
-
-    __slots__ = ("_by_id", "_fresh", "_heap", "_mark", "_unseen", "seen_ms")
+    __slots__ = ("_by_id", "_fresh", "_heap", "_mark", "_unseen")
 
     def __init__(self) -> None:
-        self.seen_ms = 0
         self._by_id: dict[bytes, _Bucket] = {}
         self._heap: list[_Bucket] = []
-        self._fresh: tuple[dict[int, _Bucket], ...] = _no_buckets()
+        self._fresh: dict[int, _Bucket] = {}
         self._unseen: list[_Bucket] = []
         self._mark = 0
 
@@ -94,38 +61,33 @@ class Timers:
         """Return the entry IDs that have a timer."""
         return self._by_id.keys()
 
-    def cohorts(self) -> Iterator[Cohort]:
-        """Return what is known of the timers, those together that share a bucket."""
-        return (bucket.cohort() for bucket in self._heap if bucket.live)
-
-    def arm(self, entry_id: bytes, due_ms: int, sight: Sight = Sight.DATED) -> None:
+    def arm(self, entry_id: bytes, due_ms: int) -> None:
         """Set the timer of ``entry_id`` to ``due_ms``, rounded up to the bucket."""
         slot = -(-due_ms // BUCKET_MS) * BUCKET_MS
         known = self._by_id.get(entry_id)
         if known is not None:
             if abs(known.due_ms - slot) <= TOLERANCE_MS:
-                if known.mark == self._mark and known.sight <= sight:
+                if known.mark == self._mark:
                     return
                 slot = known.due_ms
             known.leave()
             # The key's object goes with its old bucket: else each scan would leave two copies of every ID behind.
             del self._by_id[entry_id]
-        bucket = self._bucket_of(slot, sight)
+        bucket = self._bucket_of(slot)
         bucket.ids.append(entry_id)
         bucket.live += 1
         self._by_id[entry_id] = bucket
 
-    def _bucket_of(self, slot: int, sight: Sight) -> _Bucket:
-        fresh = self._fresh[sight]
-        bucket = fresh.get(slot)
+    def _bucket_of(self, slot: int) -> _Bucket:
+        bucket = self._fresh.get(slot)
         if bucket is None:
-            bucket = fresh[slot] = _Bucket(slot, self._mark, self.seen_ms, sight)
+            bucket = self._fresh[slot] = _Bucket(slot, self._mark)
             heapq.heappush(self._heap, bucket)
         return bucket
 
-    def arm_popped(self, entry_ids: Collection[bytes], due_ms: int, sight: Sight = Sight.DATED) -> None:
+    def arm_popped(self, entry_ids: Collection[bytes], due_ms: int) -> None:
         """Set the timers of ``entry_ids``, none of which has one: they were popped, or disarmed, a moment ago."""
-        bucket = self._bucket_of(-(-due_ms // BUCKET_MS) * BUCKET_MS, sight)
+        bucket = self._bucket_of(-(-due_ms // BUCKET_MS) * BUCKET_MS)
         bucket.ids += entry_ids
         bucket.live += len(entry_ids)
         self._by_id.update(dict.fromkeys(entry_ids, bucket))
@@ -134,7 +96,7 @@ class Timers:
         """Note that ``entry_id`` was found, and that its timer stands; return whether it has one."""
         known = self._by_id.get(entry_id)
         if known is not None:
-            self.arm(entry_id, known.due_ms, known.sight)
+            self.arm(entry_id, known.due_ms)
         return known is not None
 
     def disarm(self, entry_id: bytes) -> None:
@@ -150,19 +112,16 @@ class Timers:
             if bucket is not None:
                 bucket.leave(len(list(same)))
 
-    def pop_cohorts(self, now_ms: int, limit: int) -> list[tuple[Cohort, list[bytes]]]:
-        """Remove and return up to ``limit`` entry IDs whose time has come, earliest bucket first.
-
-        Those together that share a bucket, with what is known of them.
-        """
-        popped: list[tuple[Cohort, list[bytes]]] = []
+    def pop_due(self, now_ms: int, limit: int) -> list[bytes]:
+        """Remove and return up to ``limit`` entry IDs whose time has come, earliest bucket first."""
+        popped: list[bytes] = []
         while self._heap and limit > 0:
             bucket = self._heap[0]
             if bucket.live and bucket.due_ms > now_ms:
                 break
             if bucket.live:
                 ids = self._pop_from(bucket, limit)
-                popped.append((Cohort(bucket.due_ms, bucket.seen_ms, bucket.sight, len(ids)), ids))
+                popped += ids
                 limit -= len(ids)
             if not bucket.live:
                 self._drop_head()
@@ -187,20 +146,13 @@ class Timers:
             self._drop_head()
         return self._heap[0].due_ms if self._heap else None
 
-    def head(self, most: int) -> list[bytes]:
-        """Return what is due first, at most so many of a bucket: the first ones that were armed."""
-        if self.next_due() is None:
-            return []
-        bucket, by_id = self._heap[0], self._by_id
-        return list(islice((entry_id for entry_id in bucket.ids if by_id.get(entry_id) is bucket), most))
-
     def begin_sweep(self) -> None:
         """Start a mark-and-sweep: what is not armed again before `sweep` returns True is forgotten."""
         self._mark += 1
         self._unseen = [bucket for bucket in self._heap if bucket.live]
-        self._fresh = _no_buckets()
+        self._fresh = {}
 
-    def sweep(self, limit: int = 10_000, forgets: Callable[[Cohort, list[bytes]], None] | None = None) -> bool:
+    def sweep(self, limit: int = 10_000, forgets: Callable[[list[bytes]], None] | None = None) -> bool:
         """Forget unseen timers, looking at about ``limit``; return whether the sweep is complete.
 
         ``forgets`` is told of what is forgotten.
@@ -208,13 +160,13 @@ class Timers:
         while self._unseen and limit > 0:
             bucket = self._unseen.pop()
             limit -= 1 + len(bucket.ids)
-            cohort, forgotten = bucket.cohort(), []
+            forgotten = []
             for entry_id in bucket.ids:
                 if self._by_id.get(entry_id) is bucket:
                     del self._by_id[entry_id]
                     forgotten.append(entry_id)
-            if cohort.timers and forgets:
-                forgets(cohort, forgotten)
+            if forgotten and forgets:
+                forgets(forgotten)
             bucket.live = 0
             bucket.ids.clear()
         if self._unseen:
@@ -226,16 +178,9 @@ class Timers:
         # Each scan empties all buckets of the last one: with a long timeout, dozens of generations would wait here.
         self._heap = [bucket for bucket in self._heap if bucket.live]
         heapq.heapify(self._heap)
-        self._fresh = tuple(
-            {due_ms: bucket for due_ms, bucket in fresh.items() if bucket.live} for fresh in self._fresh
-        )
+        self._fresh = {due_ms: bucket for due_ms, bucket in self._fresh.items() if bucket.live}
 
     def _drop_head(self) -> None:
         bucket = heapq.heappop(self._heap)
-        fresh = self._fresh[bucket.sight]
-        if fresh.get(bucket.due_ms) is bucket:
-            del fresh[bucket.due_ms]
-
-
-def _no_buckets() -> tuple[dict[int, _Bucket], ...]:
-    return tuple({} for _ in Sight)
+        if self._fresh.get(bucket.due_ms) is bucket:
+            del self._fresh[bucket.due_ms]

@@ -3,23 +3,20 @@
 Those that workers make too, in embedded mode, are in `workers.protocol.calls`; they take the leader's authority.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import IntEnum
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import anyio
 from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
-from reaper.settings import LONGEST_VISIBILITY, WatchedGroup
+from reaper.settings import LONGEST_VISIBILITY_MS, WatchedGroup
 from workers.protocol.calls import CALL_BYTES, Journal
 from workers.protocol.calls.recovery import Recoveries, read_recoveries
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
-from workers.protocol.events import encode_data
 from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys
 from workers.protocol.messages import RecoveryMode, text, told, whole_number
 from workers.protocol.scripts import load_script
@@ -35,7 +32,6 @@ Answer = TypeVar("Answer")
 
 TAKE_OVER_GROUP = load_script("reaper", "take_over_group")
 RECOVER_ENTRIES = load_script("reaper", "recover_entries")
-TELL_SCAN = load_script("reaper", "tell_scan")
 RESTORE_GROUP = load_script("reaper", "restore_group")
 PUT_BACK = load_script("reaper", "put_back")
 
@@ -98,8 +94,6 @@ class GroupWriter:
     group: WatchedGroup
     authority: Authority
     journal: Journal
-    longest_visibility: timedelta = LONGEST_VISIBILITY
-    """The longest visibility timeout that a job may have of its own."""
 
     @property
     def keys(self) -> GroupKeys:
@@ -121,33 +115,20 @@ class GroupWriter:
         *before, made = agreed or (0,)
         return TakeOver(TakeOverCode(code), told(detail), tuple(map(text, before)), made)
 
-    async def recover(
-        self,
-        source: str,
-        entry_ids: Sequence[bytes],
-        *,
-        made: int,
-        spared: Mapping[bytes, int] = MappingProxyType({}),
-        executions: Callable[[bytes], int] | None = None,
-    ) -> Recoveries | Refusal:
+    async def recover(self, source: str, entry_ids: Sequence[bytes], *, made: int) -> Recoveries | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover_entries.lua``).
 
-        Not in a group that was ``made`` later. ``spared``: by consumer, up to which idle time in ms what it holds is
-        left alone.
-        ``executions`` tells how often an entry was delivered that is held by a worker which is not ours; without it
-        that is what Redis has counted.
+        Not in a group that was ``made`` later.
         """
         keys, group = self.keys, self.group
         places = [
             source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence, keys.agreement,
             keys.journal, keys.notes,
         ]  # fmt: skip
-        alone: list[bytes | int] = [word for pair in spared.items() for word in pair]
-        asked = entry_ids if executions is None else [b"%b %d" % (one, executions(one)) for one in entry_ids]
         words: list[str | bytes | int] = [
             self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,
             group.redelivery, *self.journal, self.authority.token, CALL_BYTES,
-            made, to_ms(self.longest_visibility), int(executions is not None), len(spared), *alone, *asked,
+            made, LONGEST_VISIBILITY_MS, *entry_ids,
         ]  # fmt: skip
         reply = await _finished("recover", lambda: RECOVER_ENTRIES.run(self.client, places, words))
         failpoint("recover.after_write")
@@ -247,16 +228,6 @@ class GroupWriter:
         """Return when the group was made, by the server's clock in ms; 0 = not by us."""
         made: Any = await self.client.hget(self.keys.agreement, "made")
         return whole_number(made, 0)
-
-    async def journal_scan(self, data: Mapping[str, Any]) -> Refusal | None:
-        """Journal what a full scan found (``tell_scan.lua``)."""
-        facts = {"group": self.group.group, "mode": str(RecoveryMode.REAPER), "token": self.authority.token}
-        reply = await TELL_SCAN.run(
-            self.client,
-            [self.keys.fence, self.keys.journal],
-            [self.authority.fence, self.journal.maxlen, encode_data(facts | dict(data))],
-        )
-        return None if reply[0] == b"ok" else read_refusal(reply)
 
 
 async def _finished(what: str, write: Callable[[], Awaitable[Answer]]) -> Answer:

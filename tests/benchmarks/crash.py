@@ -21,17 +21,17 @@ from tests.benchmarks.stage import Stage, open_stage, server_knows_claim, stoppe
 from tests.benchmarks.streams import create_group, delivered_at, enqueue, progress
 from tests.support.processes import Running
 from tests.support.waiting import wait_until
+from workers.loop.settlement import SETTLE_BATCH
 from workers.protocol.events import EventName
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import RecoveryMode, text
-from workers.settings import WorkerSettings
 
 JOBS, KILL_AFTER = 2_400, 800
 SLOTS = 200
 ROUNDS, QUICK_ROUNDS = 2, 1
 VISIBILITY_S = 5.0
 VISIBILITY = ("--visibility-timeout", str(VISIBILITY_S))
-BATCH: int = WorkerSettings.model_fields["settle_batch"].default
+BATCH = SETTLE_BATCH
 DEMANDED_MS = 250.0
 TIMEOUT_S = 60.0
 KEYS = group_keys("jobs", "billing")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import anyio
 from redis.asyncio import Redis
 
-from reaper.settings import ReaperSettings
+from reaper.recovery.source_watch import RECOVER_BATCH
 from tests.benchmarks import profiles, server_load, usage
 from tests.benchmarks.bystander import with_unsent
 from tests.benchmarks.figures import (
@@ -39,7 +39,7 @@ from workers.protocol.keys import GroupKeys, group_keys
 SIZES = {1_000: 3, 10_000: 3, 100_000: 3}
 """Stranded deliveries, and how often they are recovered."""
 QUICK_SIZES = {1_000: 2, 10_000: 2}
-BATCH: int = ReaperSettings.model_fields["recover_batch"].default
+BATCH = RECOVER_BATCH
 PROFILED_TIMES = 2
 """So many more under the profiler: it needs many samples."""
 VISIBILITY_S = 0.5

@@ -10,8 +10,8 @@ from statistics import median
 
 from redis.asyncio import Redis
 
+from reaper.recovery.source_watch import SCAN_PAGE
 from reaper.replicas import GroupReport
-from reaper.settings import ReaperSettings
 from tests.benchmarks import usage
 from tests.benchmarks.figures import Result, Row, at_least_ratio, at_most, median_ratio
 from tests.benchmarks.leadership import report_of, terms_begun
@@ -23,7 +23,7 @@ from workers.protocol.keys import group_keys
 
 ENTRIES, QUICK_ENTRIES = 1_000_000, 100_000
 ROUNDS = 2
-PAGE: int = ReaperSettings.model_fields["scan_page"].default
+PAGE = SCAN_PAGE
 KEYS = group_keys("jobs", "billing")
 LARGEST_MB = 400.0
 TIMEOUT_S = 60.0

@@ -32,15 +32,12 @@ from tests.benchmarks.synthetic_steps import (
     event_columns,
     part_of_error,
     steps,
-    term_of,
-    uniform,
 )
 from tests.pipeline.lakes import publish
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import FULL_ONLY, EventName
-from workers.protocol.keys import group_keys, namespace_keys
+from workers.protocol.keys import namespace_keys
 
-SCAN_MS = 30_000
 ROWS_PER_FILE = 500_000
 _METHOD_LIMIT = "spark.sql.codegen.hugeMethodLimit"
 _NAMESPACE = namespace_keys("reaper")
@@ -105,7 +102,7 @@ def journal(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> DataFr
     events = steps(spark, jobs, seed, files).select(*event_columns())
     # `date` first: files are written by date, and would be sorted once more.
     events = events.sortWithinPartitions("date", "at", "seq")
-    return events.union(_scans(spark, jobs, seed)).union(_leadership(spark, jobs))
+    return events.union(_leadership(spark, jobs))
 
 
 def dead_letters(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> DataFrame:
@@ -148,42 +145,6 @@ def dead_letters(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> D
 
 def _span_ms(jobs: int) -> int:
     return max(1, jobs * 1000 // JOBS_PER_S)
-
-
-def _scans(spark: SparkSession, jobs: int, seed: int) -> DataFrame:
-    """Return what the leader's full scans told of each group it serves."""
-    groups = {kind.group: kind for kind in KINDS if kind.mode == "reaper"}
-    scans = spark.range(0, -(-_span_ms(jobs) // SCAN_MS), 1, 1).withColumnRenamed("id", "job_no")
-    tables = [_scans_of(scans, place, kind, seed) for place, kind in enumerate(groups.values())]
-    union = tables[0]
-    for table in tables[1:]:
-        union = union.union(table)
-    return union.coalesce(1)
-
-
-def _scans_of(scans: DataFrame, place: int, kind: Kind, seed: int) -> DataFrame:
-    at_ms = F.lit(BEGIN_MS + place) + F.col("job_no") * SCAN_MS
-    pending, short, long = (
-        F.floor(uniform(seed, f"{what}.{place}") * most).cast("int")
-        for what, most in (("pending", 40), ("short", 60), ("long", 12))
-    )
-    oldest = F.floor(uniform(seed, f"oldest.{place}") * kind.visibility_ms).cast("int")
-    extra = F.format_string(
-        '{"pending":%d,"oldest_idle_ms":%d,"pending_ages":[[0,%d]],"gone":%d,"gone_ages":[[0,1024,%d],[1024,8192,%d]],'
-        f'"period_ms":{SCAN_MS},"scan_interval_ms":1000}}',
-        pending, oldest, pending, short + long, short, long,
-    )  # fmt: skip
-    facts = {"event": "scanned", "group": kind.group, "mode": "reaper", "visibility_ms": kind.visibility_ms, "v": 1}
-    made = {name: F.lit(value) for name, value in facts.items()} | {
-        "id": F.concat_ws("-", at_ms, F.lit(0)),
-        "stream": F.lit(group_keys(kind.stream, kind.group).journal),
-        "at": F.timestamp_millis(at_ms),
-        "seq": F.lit(0),
-        "token": term_of(at_ms),
-        "extra": extra,
-        "date": F.to_date(F.timestamp_millis(at_ms)),
-    }
-    return scans.select(*(made.get(name, F.lit(None)).cast(EVENTS[name].dataType).alias(name) for name in EVENTS.names))
 
 
 def _leadership(spark: SparkSession, jobs: int) -> DataFrame:

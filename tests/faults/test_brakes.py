@@ -4,14 +4,11 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.groups import set_paused
-from tests.conftest import StartProxy
-from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings
+from tests.faults.reapers import Case, leading, nothing_left, quick_settings
 from tests.support.dump import dump
-from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName
-from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
@@ -124,36 +121,3 @@ async def test_recoveries_keep_to_their_rate(case: Case) -> None:
 
 async def _all_ready(case: Case, count: int) -> bool:
     return len((await case.state()).ready) == count
-
-
-# ---- somebody else's recovery
-
-
-async def test_an_xautoclaim_loop_next_to_the_reaper_is_noticed(
-    case: Case, proxy: StartProxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    through = await proxy(case.server)
-    recovery = through.hold_requests(runs(load_script("reaper", "recover_entries")))
-    async with leading(quick_settings(case.server, redis_url=through.url)):
-        jobs = await case.stalled(5)
-        await recovery.wait()  # the leader has seen that they are overdue, and somebody else is a little faster
-        await case.client.execute_command(
-            "XAUTOCLAIM", "orders", "billing", "thief", VISIBILITY_MS, "0-0", "COUNT", 100
-        )
-        recovery.release()
-        await case.wait_for_report(lambda report: report.foreign_claims > 0, "foreign claims are counted")
-    assert any("was claimed by thief, not by us" in record.message for record in caplog.records)
-    # Their claims make deliveries young again: the reaper recovers nothing before its time.
-    assert [(entry, consumer) for entry, consumer, _ in await case.pending()] == [(job, "thief") for job in jobs]
-    assert await case.violations() == []
-
-
-async def test_recoveries_of_our_own_are_not_taken_for_foreign_claims(case: Case) -> None:
-    async with leading(quick_settings(case.server, max_deliveries=5)):
-        jobs = await case.stalled(5)
-        for delivery in range(1, 4):
-            await wait_until(lambda: _all_ready(case, len(jobs)), "the jobs are ready again")
-            await case.read(f"w{delivery}")
-            await case.make_overdue()
-        report = await case.wait_for_report(lambda report: report.recovered >= 3 * len(jobs), "all are counted")
-    assert report.foreign_claims == 0

@@ -6,6 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill.promises import Execution
+from reaper.recovery import writer
 from tests.faults.reapers import VISIBILITY_MS, Case, leading, quick_settings, running, start_replica
 from tests.faults.scene import STREAM, create_group, leads, running_reaper, strand
 from tests.support.processes import Processes, Running
@@ -93,16 +94,17 @@ async def _none_left(case: Case) -> bool:
 
 
 async def test_a_job_that_asks_never_to_be_recovered_is_recovered(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create_group(client)
     added = await client.xadd(STREAM, {"n": 1, "reaper.visibility_ms": 999_999_999_999_999})
     await strand(client, 1, overdue=True)
-    async with running_reaper(server.url, longest_visibility_timeout=2) as reaper:
+    monkeypatch.setattr(writer, "LONGEST_VISIBILITY_MS", 2_000)
+    async with running_reaper(server.url) as reaper:
         await leads(reaper)
 
         async def recovered() -> bool:
             return not await client.xrange(STREAM, added, added)
 
         await wait_until(recovered, "it is ready again, as a copy")
-    assert sum("longest_visibility_timeout" in line for line in caplog.messages) == 1
+    assert sum("asks for a visibility timeout" in line for line in caplog.messages) == 1

@@ -161,7 +161,7 @@ async def test_after_a_leader_was_killed_mid_way_another_gives_back_the_rest_and
 ) -> None:
     case = await Case.prepared(server, client)
     jobs = await case.stalled(200)
-    first = start_replica(processes, server, redelivery="in-place", recover_batch=10, recovery_rate=100)
+    first = start_replica(processes, server, redelivery="in-place", recovery_rate=100)
     await wait_until(lambda: ready_there(case), "some jobs are given back")
     first.kill()
     await case.end_lease()

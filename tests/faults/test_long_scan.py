@@ -40,7 +40,7 @@ async def test_one_leader_scans_a_million_deliveries_and_arms_every_timer(
 ) -> None:
     case = await Case.prepared(server, client)
     await fill(case)
-    start_replica(processes, server, scan_page=SCAN_PAGE, full_scan_interval=3_600, renew_interval=0.1)
+    start_replica(processes, server, full_scan_interval=3_600, renew_interval=0.1)
     seen: set[str] = set()
     renewed: list[int] = []
 

@@ -55,7 +55,7 @@ async def test_scripts_may_be_flushed_at_any_time(server: RedisServer, client: R
 
     async with (
         scene.running_reaper(server.url) as reaper,
-        scene.running_worker(server.url, handler, settle_batch=8) as worker,
+        scene.running_worker(server.url, handler) as worker,
         anyio.create_task_group() as tasks,
     ):
         errors = [heard_errors(reaper), heard_errors(worker)]

@@ -122,17 +122,6 @@ async def test_retries_that_do_not_count_burn_no_delivery(server: RedisServer, c
     await faultless(client, enqueued, handler.inner)
 
 
-async def test_the_uncounted_retries_of_a_job_that_is_too_old_end_in_a_dead_letter(
-    server: RedisServer, client: Redis
-) -> None:
-    async def handle(_job: Job) -> None:
-        raise Retry("the bank is down", delay=0, counts=False)
-
-    async with scene.running_worker(server.url, handle, uncounted_max_age=0) as worker:
-        await scene.enqueue(client, 1)
-        await wait_until(lambda: worker.counts.dead_lettered == 1, "it was given up")
-
-
 async def test_with_a_retry_stream_retries_wait_in_the_same_schedule(server: RedisServer, client: Redis) -> None:
     handler = Scripted(Retry("later", delay=SOON))
     retrying = {"redelivery": "retry-stream"}

@@ -121,7 +121,7 @@ def test_handlers_that_never_await_starve_nobody(loop: EventLoop, server: RedisS
         if ran == slots - 1:
             seen.update(turns=turns, extended=extended, acked=worker.counts.acked, read=worker.counts.read)
 
-    worker = make_worker(server.url, compute, concurrency=slots, settle_batch=slots, read_count=slots)
+    worker = make_worker(server.url, compute, concurrency=slots)
 
     async def program(client: Redis) -> None:
         nonlocal turns

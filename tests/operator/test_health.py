@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reaper.operations.judgement import LIVING_MS, Problem, Trouble, judge, notes
+from reaper.operations.judgement import RECENT_MS, Problem, Trouble, judge, notes
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
 from reaper.replicas import FOLLOWER, STANDALONE, GroupReport, Replica
 from reaper.settings import observers_of
@@ -160,12 +160,6 @@ def test_without_any_group_there_is_nothing_to_watch() -> None:
         ({"refusal": "explicit_ids"}, Trouble.REFUSED, "set redelivery = 'retry-stream'"),
         ({"refusal": "foreign_namespace"}, Trouble.REFUSED, "another namespace"),
         ({"refusal": "something_new"}, Trouble.REFUSED, "something_new"),
-        ({"foreign_claims": 3}, Trouble.FOREIGN_CLAIMS, "3 deliveries were claimed by somebody else"),
-        (
-            {"from_living": 3, "from_living_ms": NOW - LIVING_MS, "living": {"web\n1": 3}},
-            Trouble.FROM_LIVING,
-            "at work on it (web\\n1: 3): their jobs run twice; the visibility timeout must be longer than COUNT",
-        ),
         ({"held": 2}, Trouble.HELD, "2 overdue deliveries cannot be copied"),
         ({"error": "scan: NOPERM"}, Trouble.ERROR, "scan: NOPERM"),
         ({"late_ms": 32_001}, Trouble.OVERDUE, "recovery is 32 s late"),
@@ -252,13 +246,10 @@ def test_every_problem_is_told() -> None:
         ALL_WELL,
         refusal="several_groups",
         held=1,
-        foreign_claims=1,
         error="x",
         last_scan_ms=1,
         late_ms=32_001,
         dropped=1,
-        from_living=1,
-        from_living_ms=NOW,
     )
     snapshot = a_snapshot(
         report=report,
@@ -285,7 +276,7 @@ def test_notes_tell_what_may_matter_soon() -> None:
         dead,
         report=ALL_WELL,
         lost_payload=4,
-        lost_payload_ms=NOW - LIVING_MS - 1,
+        lost_payload_ms=NOW - RECENT_MS - 1,
         main=SourceState(exists=True, silent=(SilentConsumer("w1", 3, 61_000),)),
         recovery_wait=RecoveryWait(2_500, 41_000),
     )
@@ -300,14 +291,14 @@ def test_notes_tell_what_may_matter_soon() -> None:
     )
 
 
-def test_whom_deliveries_were_taken_from_long_ago_or_who_may_have_been_started_again_is_a_note() -> None:
-    long_ago: dict[str, Any] = {"from_living": 3, "from_living_ms": NOW - LIVING_MS - 1, "living": {"web-1": 3}}
-    report = replace(ALL_WELL, **long_ago, read_on=4, reading_on={"web-2": 3, "web-3": 1})
-    snapshot = a_snapshot(report=report)
+def test_what_may_have_been_a_false_recovery_is_a_note() -> None:
+    snapshot = a_snapshot(report=replace(ALL_WELL, false_recoveries=3, false_recoveries_of={"web\n1": 3}))
     assert judge(snapshot) == ()
-    first, second = notes(snapshot)
-    assert first.endswith("taken from consumers at work on it (web-1: 3), the last of them more than an hour ago")
-    assert "4 deliveries were taken from consumers that have read again since (web-2: 3, web-3: 1)" in second
+    (note,) = notes(snapshot)
+    assert note.endswith(
+        "3 deliveries were settled by a consumer after another one was recovered from it (web\\n1: 3): unless it was "
+        "restarted under this name, raise the visibility timeout"
+    )
 
 
 def test_what_is_said_of_many_groups_is_said_once() -> None:

@@ -19,7 +19,7 @@ def test_fields_of_a_newer_version_are_ignored_and_those_an_older_one_lacks_fill
     replica = a_replica("alice", a_report(), at_ms=NOW)
     raw = json.loads(replica.to_json())
     raw["mood"] = raw["groups"]["orders/billing"]["mood"] = "sunny"
-    del raw["renewals_failed"], raw["groups"]["orders/billing"]["foreign_claims"]
+    del raw["renewals_failed"], raw["groups"]["orders/billing"]["false_recoveries"]
     assert Replica.from_json(json.dumps(raw)) == replica
 
 

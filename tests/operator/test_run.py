@@ -148,9 +148,9 @@ async def test_other_changes_are_named_as_needing_a_restart(
     client: Redis, processes: Processes, server: RedisServer, file: Path
 ) -> None:
     replica = await _leader(client, processes, server, file)
-    _write(file, "lease_ttl = 1800\nscan_page = 100\nvisibility_timeout = 3600\n", _table("billing"))
+    _write(file, "lease_ttl = 1800\njournal_maxlen = 100\nvisibility_timeout = 3600\n", _table("billing"))
     replica.hang_up()
-    await replica.prints("reload: lease_ttl, scan_page changed; a restart is needed for that")
+    await replica.prints("reload: journal_maxlen, lease_ttl changed; a restart is needed for that")
 
 
 @pytest.mark.parametrize(

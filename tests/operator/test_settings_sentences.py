@@ -40,8 +40,8 @@ def _complaint(tmp_path: Path, toml: str = "", flags: Mapping[str, str] | None =
         (
             PAIR + "zzz = 3",
             (
-                "unknown setting 'groups.0.zzz' (in FILE): known are foreign_workers, group, max_deliveries, "
-                "redelivery, spare_the_living, stream, visibility_timeout."
+                "unknown setting 'groups.0.zzz' (in FILE): known are group, max_deliveries, redelivery, "
+                "stream, visibility_timeout."
             ),
         ),
         (
@@ -198,20 +198,20 @@ def test_combinations_that_cannot_work(toml: str, sentence: str, tmp_path: Path)
 
 
 def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
-    assert _complaint(tmp_path, "scan_page = 1\nlease_ttl = 0").splitlines() == [
+    assert _complaint(tmp_path, "max_deliveries = 0\nlease_ttl = 0").splitlines() == [
+        "setting 'max_deliveries' (in FILE) cannot be 0: write a whole number from 1 to 1000000, such as 3.",
         "setting 'lease_ttl' (in FILE) cannot be 0: write a number of seconds greater than 0, such as 10.",
-        "setting 'scan_page' (in FILE) cannot be 1: write a whole number from 10 to 5000, such as 500.",
     ]
 
 
 def test_a_flag_and_the_environment_are_named_as_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REAPER_SCAN_PAGE", "1")
+    monkeypatch.setenv("REAPER_MAX_DELIVERIES", "0")
     assert _complaint(tmp_path, flags={"lease_ttl": "0"}).splitlines() == [
-        "setting 'lease_ttl' (as flag --lease-ttl) cannot be 0: write a number of seconds greater than 0, such as 10.",
         (
-            "setting 'scan_page' (in the environment as REAPER_SCAN_PAGE) cannot be '1': write a whole number from "
-            "10 to 5000, such as 500."
+            "setting 'max_deliveries' (in the environment as REAPER_MAX_DELIVERIES) cannot be '0': write a whole "
+            "number from 1 to 1000000, such as 3."
         ),
+        "setting 'lease_ttl' (as flag --lease-ttl) cannot be 0: write a number of seconds greater than 0, such as 10.",
     ]
 
 
@@ -226,11 +226,11 @@ def test_a_flag_is_stronger_than_the_environment_and_that_than_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "reaper.toml"
-    file.write_text("scan_page = 100\nrecover_batch = 100\nmax_deliveries = 5\n" + PAIR)
-    monkeypatch.setenv("REAPER_SCAN_PAGE", "200")
-    monkeypatch.setenv("REAPER_RECOVER_BATCH", "200")
-    settings = load_settings(ReaperSettings, flags={"scan_page": "300", "groups": None}, file=file)
-    assert (settings.scan_page, settings.recover_batch, settings.max_deliveries) == (300, 200, 5)
+    file.write_text("journal_maxlen = 100\nrecovery_rate = 100\nmax_deliveries = 5\n" + PAIR)
+    monkeypatch.setenv("REAPER_JOURNAL_MAXLEN", "200")
+    monkeypatch.setenv("REAPER_RECOVERY_RATE", "200")
+    settings = load_settings(ReaperSettings, flags={"journal_maxlen": "300", "groups": None}, file=file)
+    assert (settings.journal_maxlen, settings.recovery_rate, settings.max_deliveries) == (300, 200, 5)
     assert [(group.keys.pair, group.max_deliveries) for group in settings.watched] == [("orders/billing", 5)]
 
 

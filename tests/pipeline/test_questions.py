@@ -1,6 +1,5 @@
 """The questions of the analysis, on hand-made histories whose answers were worked out by hand."""
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from reaper.pipeline.analysis.answers import SHARES, Asked, Rows
 from reaper.pipeline.analysis.scope import Scope
-from reaper.pipeline.report.findings import quantile, tables_of
+from reaper.pipeline.report.findings import tables_of
 from tests.pipeline import stories
 from tests.pipeline.questions import ask
 from tests.pipeline.stories import GROUP, JOURNAL, NAMESPACE_JOURNAL, about, acked, event, nacked, recovered, refused
@@ -188,7 +187,6 @@ def counted(spark: SparkSession) -> Tables:
         recovered(3_100, 3_050, {**about("900", 1), "consumer": "plain"}, "3100"),
         event("dead_lettered", 3_200, run_ms=5, **about("3100", 1, consumer="w2")),
         acked(5_000, 1, about("4999", 3, consumer="w2")),
-        event("scanned", 5_100, token=1),
     ]
     asked = ask(spark, events=rows)
     assert asked.period_ms == 1_000
@@ -221,11 +219,6 @@ def test_deliveries_until_done_are_counted(counted: Tables) -> None:
 # ---- durations
 
 
-def scanned(at: int, gone_ages: list[list[int | None]]) -> stories.Row:
-    extra = json.dumps({"pending": 1, "gone": len(gone_ages), "gone_ages": gone_ages, "period_ms": 30_000})
-    return event("scanned", at, stream=FOREIGN, group="plain", token=1, extra=extra)
-
-
 @pytest.fixture(scope="module")
 def timed(spark: SparkSession) -> Tables:
     rows = [
@@ -236,9 +229,6 @@ def timed(spark: SparkSession) -> Tables:
         recovered(8_010, 3_010, about("5000", 1), "8010"),
         acked(8_500, 400, about("5000", 2, "8010"), wait=90, type="mail"),
         acked(9_100, 50, about("9000", 1)) | {"ready_ms": None},  # an entry ID that a producer chose
-        scanned(30_000, [[64, 128, 2], [1024, 2048, 7]]),
-        scanned(60_000, [[1024, 2048, 10], [4096, None, 1]]),
-        scanned(90_000, []),
         recovered(95_000, 3_100, about("90000", 1), "95000") | {"stream": FOREIGN, "group": "plain"},
     ]
     return tables_of(ask(spark, events=rows).answers)
@@ -264,21 +254,8 @@ def test_the_queue_wait_of_a_claimed_delivery_begins_when_it_was_claimed(spark: 
     assert {row["measure"]: row["max"] for row in answers["durations"]} == {"wait": 5, "run": 100}
 
 
-def test_scans_bound_the_durations_of_workers_that_journal_nothing(timed: Tables) -> None:
-    assert picked(timed["scanned_ages"], "at_least_ms", "below_ms", "n") == [
-        (64, 128, 2), (1024, 2048, 17), (4096, None, 1),
-    ]  # fmt: skip
-    (row,) = timed["scanned_durations"]
-    assert row == {
-        "stream": FOREIGN, "group": "plain", "n": 20, "p50_at_least": 1024, "p50_below": 2048, "p95_at_least": 1024,
-        "p95_below": 2048, "p99_at_least": 4096, "p99_below": None,
-    }  # fmt: skip
-    assert timed["foreign_groups"] == [{"stream": FOREIGN, "group": "plain", "seen_by_leader": 4}]
-
-
-def test_a_quantile_is_by_nearest_rank() -> None:
-    assert [quantile([(5, 19), (7, 1)], share) for share in (0.5, 0.95, 0.99)] == [5, 5, 7]
-    assert quantile([(None, 1), (5, 1)], 0.999) is None
+def test_groups_whose_workers_journal_nothing_are_named(timed: Tables) -> None:
+    assert timed["foreign_groups"] == [{"stream": FOREIGN, "group": "plain", "seen_by_leader": 1}]
 
 
 def test_a_duration_that_cannot_be_is_counted_and_in_no_figure(spark: SparkSession) -> None:
@@ -319,9 +296,9 @@ def test_terms_have_holders_ends_and_the_gap_after_them(spark: SparkSession) -> 
         lease("lease_acquired", 5_020, 2, "r2.b@1500"),
         # r2 is killed: its lease expires, and for a while there is no leader
         seen("recovered", 7_000, 2),
-        seen("scanned", 8_000, 2),
+        seen("dead_lettered", 8_000, 2),
         seen("refused", 8_900, 2),  # a write that came too late proves nothing
-        seen("scanned", 9_000 + 1, 2),  # nor does an event after its successor's first
+        seen("dead_lettered", 9_000 + 1, 2),  # nor does an event after its successor's first
         lease("lease_acquired", 9_000, 3, "r3.c@1500"),
         lease("lease_acquired", 12_000, 4, "r1.d@1500"),
         # r3 was paused, and reports its end when r1 leads already; r1 reports its own twice
@@ -335,7 +312,7 @@ def test_terms_have_holders_ends_and_the_gap_after_them(spark: SparkSession) -> 
         # Two namespaces, and the event does not say whose token 3 it is.
         lease("lease_acquired", 8_000, 3, "x.b", stream=OTHER),
         lease("lease_acquired", 14_500, 4, "x.c", stream=OTHER),
-        seen("scanned", 11_000, 3),
+        seen("dead_lettered", 11_000, 3),
         event("lease_acquired", 15_000, stream=OTHER, token=5),  # without a holder
         event("fault_injected", 8_000, stream=NAMESPACE_JOURNAL, kind="kill-leader", target="r2", holder="r2.b@1500"),
     ]

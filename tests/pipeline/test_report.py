@@ -142,9 +142,7 @@ def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSe
             )
             for at in (60, 61)
         ),
-        stories.event("scanned", NOON_MS, group=None, token=1, extra='{"gone_ages":[[1,2,3]]}'),
-        stories.event("scanned", NOON_MS, token=1, extra='{"gone_ages":[[1,2],[],[-1,2,3],[1,2,-3],null,[16,32,7]]}'),
-        stories.event("scanned", NOON_MS, token=1, extra='{"gone_ages":"none"}'),
+        stories.event("recovered", NOON_MS, group=None, token=1),
         stories.event("lease_acquired", NOON_MS, stream=stories.NAMESPACE_JOURNAL, token=1),
         stories.event("teleported", NOON_MS, "6-0", group=None),
     ]
@@ -172,7 +170,6 @@ def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSe
     assert told["duplicates"] == told["refused_writes"] == told["terms"] == []
     assert [row["n"] for row in told["dead_letter_clusters"]] == [1]
     assert {row["ms"] for row in told["executions"] if row["kind"] == "in_force"} == {9, 3_000}
-    assert [row["n"] for row in told["executions"] if row["kind"] == "scanned"] == [7]
     assert len(told["unsettled_jobs"]) == 6
     assert "2 events that claim to be from before 2018" in page
 

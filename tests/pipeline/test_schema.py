@@ -8,10 +8,8 @@ from pyspark.sql.types import StructType
 from reaper.pipeline.lake.layout import TABLES as FOLDERS
 from reaper.pipeline.lake.schema import DATA_COLUMNS, EVENTS, TABLES
 
-SCANNED = {"scan_interval_ms", "oldest_idle_ms", "pending", "period_ms", "gone_ages", "pending_ages", "gone"}
-"""What a leader's scan tells of a group: one event a scan, read from ``extra``."""
-IN_EXTRA = SCANNED | {"until_ms"}
-"""And what is told once of a consumer that somebody deleted."""
+IN_EXTRA = {"until_ms"}
+"""What is told once of a consumer that somebody deleted, read from ``extra``."""
 VALUES = {"timeout", "acked", "recovered", "delivered", "last_delivery", "crashed_in_company", "never_arrived"}
 """Named in the descriptions of keys, and no keys."""
 

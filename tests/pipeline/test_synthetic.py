@@ -198,12 +198,6 @@ def test_every_dead_letter_is_told_of_in_the_journal(events: DataFrame, dead: Da
     assert kept.count() > 0
 
 
-def test_scans_tell_of_foreign_groups(events: DataFrame) -> None:
-    of_search = events.where("`group` = 'search'")
-    assert of_search.where("event = 'scanned' and get_json_object(extra, '$.gone_ages[0][2]') > 0").count() > 0
-    assert of_search.where("event = 'acked'").count() == 0
-
-
 # ---- lakes
 
 

@@ -10,8 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from reaper.recovery.notes import (
-    FOREIGN_CLAIM_LOG_S,
-    LIVING_LOG_S,
+    FALSE_RECOVERY_LOG_S,
     MOVED_LOG_S,
     NAME_CHARS,
     GroupNotes,
@@ -346,7 +345,7 @@ async def test_names_from_outside_neither_break_a_line_nor_forge_one(told: Told)
     told.notes.batch(
         Recoveries([], [row(Outcome.DEAD_LETTERED, consumer=name), row(Outcome.REDELIVERED, consumer=name)])
     )
-    told.notes.claimed(b"1-0", name)
+    told.notes.false_recovery(name, 1)
     assert [shown in line and line.isprintable() for _, line in told.lines()] == [True] * 3
 
 
@@ -378,26 +377,6 @@ async def test_an_observer_reports_each_and_logs_what_it_comes_to_where_that_is_
     assert (tally.recovered, tally.false_alarms, tally.slowest_ms) == (1, 1, 250_000)
 
 
-# ---- others who claim
-
-
-async def test_claims_of_somebody_else_are_counted_and_told_once_a_minute(told: Told) -> None:
-    for _ in range(3):
-        told.notes.claimed(b"1-0", b"autoclaimer")
-    await anyio.sleep(FOREIGN_CLAIM_LOG_S)
-    told.notes.claimed(b"2-0", b"autoclaimer")
-    assert told.notes.tally.foreign_claims == 4
-    assert [(level, line.partition(":")[2].partition(", not by us")[0]) for level, line in told.lines()] == [
-        ("WARNING", " entry 1-0 was claimed by autoclaimer"),
-        ("WARNING", " entry 2-0 was claimed by autoclaimer"),
-    ]
-
-
-async def test_what_our_own_workers_adopt_is_no_foreign_claim(told: Told) -> None:
-    told.notes.claimed(b"1-0", b"host-1.0123456789ab")
-    assert (told.lines(), told.notes.tally) == ([], Tally())
-
-
 # ---- reports
 
 
@@ -408,7 +387,6 @@ def test_a_follower_reports_its_settings_alone() -> None:
         visibility_ms=30_000,
         max_deliveries=3,
         redelivery="stream",
-        longest_visibility_ms=7 * 86_400_000,
         scan_interval_ms=2_000,
     )
 
@@ -416,31 +394,23 @@ def test_a_follower_reports_its_settings_alone() -> None:
 async def test_a_job_that_asks_for_too_long_a_visibility_timeout_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog, "error")
     for entry in (b"1-1", b"2-1"):
-        told.notes.asks_too_long(Recovered(entry, Outcome.NOT_DUE, 1, job_id=b"o\n1", asked_ms=10**14), 60_000)
+        told.notes.asks_too_long(Recovered(entry, Outcome.NOT_DUE, 1, job_id=b"o\n1", asked_ms=10**14))
     assert [(level, "job o\\n1 asks" in line) for level, line in told.lines()] == [("WARNING", True)]
     assert [report["entry"] for _, report in await told.reports()] == ["1-1"]
 
 
-# ---- those who live
+# ---- false recoveries
 
 
-async def test_whom_deliveries_are_taken_from_is_told_once_a_minute_and_counted_always(told: Told) -> None:
-    told.notes.taken(b"web", 1_000, 7_000, at_work=0, others=4)
-    assert (told.lines(), told.notes.tally.from_living) == ([], 0)
+async def test_false_recoveries_are_logged_once_a_minute_and_counted_always(told: Told) -> None:
     for _ in range(2):
-        told.notes.taken(b"web", 1_000, 9_000, at_work=2, others=0)
+        told.notes.false_recovery(b"web", 2)
     ((level, line),) = told.lines()
     assert level == "WARNING"
-    assert "taken from web, which was settling others" in line
+    assert "consumer web settled a delivery after another one was recovered from it (2 so far)" in line
     tally = told.notes.tally
-    assert (tally.from_living, tally.from_living_ms, tally.living) == (4, 9_000, {"web": 4})
-    await anyio.sleep(LIVING_LOG_S)
-    told.notes.taken(b"x" * 10_000, 1_000, 9_000, at_work=2, others=0)
+    assert (tally.false_recoveries, tally.false_recoveries_of) == (4, {"web": 4})
+    await anyio.sleep(FALSE_RECOVERY_LOG_S)
+    told.notes.false_recovery(b"x" * 10_000, 2)
     assert len(told.lines()) == 1
-    assert tally.living == {"web": 4, "x" * NAME_CHARS: 2}
-
-
-async def test_who_has_read_on_is_counted_and_logged_by_nobody(told: Told) -> None:
-    told.notes.taken(b"web", 1_000, 7_000, at_work=0, others=4)
-    told.notes.consumers_seen({b"web": 0}, 60_000)
-    assert (told.notes.tally.read_on, told.notes.tally.reading_on, told.lines()) == (4, {"web": 4}, [])
+    assert tally.false_recoveries_of == {"web": 4, "x" * NAME_CHARS: 2}

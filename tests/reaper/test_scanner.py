@@ -8,18 +8,14 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from reaper.recovery.ages import Ages
-from reaper.recovery.backlogs import Backlogs
 from reaper.recovery.scanner import Scanner
-from reaper.recovery.timers import BUCKET_MS, Sight, Timers
+from reaper.recovery.timers import BUCKET_MS, Timers
 from tests.scripts.scene import Scene, entry_id
 from workers.runtime.clock import monotonic_ms
 
 pytestmark = pytest.mark.anyio
 
-UNIT_MS = 256
-"""A power of two, so large that what a busy machine takes for a step of a test moves no age to the next power."""
-VISIBILITY_MS = 30_000 * UNIT_MS
+VISIBILITY_MS = 30_000 * 256
 PAGE = 10
 
 
@@ -28,7 +24,6 @@ class Watched:
 
     def __init__(self, client: Any) -> None:
         self.timers = Timers()
-        self.ages = Ages(VISIBILITY_MS)
         self.asked_from: list[str] = []
         self.armed = 0
         self.fails_at_page: int | None = None
@@ -40,8 +35,6 @@ class Watched:
             visibility_ms=VISIBILITY_MS,
             page=PAGE,
             timers=self.timers,
-            ages=self.ages,
-            backlogs=Backlogs(VISIBILITY_MS),
             armed=self._count,
         )
 
@@ -59,8 +52,7 @@ class Watched:
         return sorted(one.decode() for one in self.timers.ids())
 
     def pop_due(self) -> list[str]:
-        popped = self.timers.pop_cohorts(monotonic_ms() + BUCKET_MS, 1_000)
-        return sorted(one.decode() for _, ids in popped for one in ids)
+        return sorted(one.decode() for one in self.timers.pop_due(monotonic_ms() + BUCKET_MS, 1_000))
 
 
 class Rows:
@@ -237,62 +229,6 @@ async def test_a_group_that_is_gone_is_an_error(scene: Scene, watched: Watched) 
 # ---- ages
 
 
-async def test_a_full_scan_tells_how_old_pending_deliveries_are(scene: Scene, watched: Watched) -> None:
-    for idle_ms in (0, 5_000 * UNIT_MS, 20_000 * UNIT_MS, VISIBILITY_MS, 100_000 * UNIT_MS):
-        await deliver_next(scene, 1, idle_ms=idle_ms)
-    await watched.scanner.full()
-    told = watched.ages.as_data()
-    oldest = told.pop("oldest_idle_ms")
-    youngest = told["pending_ages"].pop(0)  # a moment old, however busy the machine is
-    assert 100_000 * UNIT_MS <= oldest < 160_000 * UNIT_MS
-    assert youngest[0] < 4_096 * UNIT_MS
-    ages = [[4_096 * UNIT_MS, 1], [16_384 * UNIT_MS, 3]]
-    assert told == {"pending": 5, "pending_ages": ages, "gone": 0, "gone_ages": []}
-
-
-async def test_what_went_between_two_full_scans_is_told_with_the_bounds_of_its_age(
-    scene: Scene, watched: Watched
-) -> None:
-    settled = await deliver_next(scene, 3, idle_ms=10_000 * UNIT_MS)
-    await watched.scanner.full()
-    await scene.client.xack("orders", "billing", *settled)
-    await watched.scanner.full()
-    assert watched.ages.as_data() == {
-        "pending": 0,
-        "oldest_idle_ms": 0,
-        "pending_ages": [],
-        "gone": 3,
-        "gone_ages": [[8_192 * UNIT_MS, 16_384 * UNIT_MS, 3]],
-    }
-
-
-async def test_what_a_tail_scan_saw_and_the_next_full_scan_misses_is_gone_too(scene: Scene, watched: Watched) -> None:
-    await watched.scanner.full()
-    settled = await deliver_next(scene, 2, idle_ms=5_000 * UNIT_MS)
-    await watched.scanner.tail()
-    await scene.client.xack("orders", "billing", *settled)
-    await watched.scanner.full()
-    assert watched.ages.as_data()["gone_ages"] == [[4_096 * UNIT_MS, 8_192 * UNIT_MS, 2]]
-
-
-async def test_nothing_bounds_the_age_of_an_overdue_delivery_that_went(scene: Scene, watched: Watched) -> None:
-    settled = await deliver_next(scene, 1, idle_ms=VISIBILITY_MS + 1)
-    await watched.scanner.full()
-    await scene.client.xack("orders", "billing", *settled)
-    await watched.scanner.full()
-    assert watched.ages.as_data()["gone_ages"] == [[16_384 * UNIT_MS, None, 1]]
-
-
-async def test_what_a_recovery_call_may_have_taken_is_not_told_as_gone(scene: Scene, watched: Watched) -> None:
-    taken, left = await deliver_next(scene, 2)
-    await watched.scanner.full()
-    watched.timers.disarm(taken.encode())
-    watched.timers.arm(taken.encode(), monotonic_ms() + 1_000, Sight.UNSURE)
-    await scene.client.xack("orders", "billing", taken, left)
-    await watched.scanner.full()
-    assert watched.ages.as_data()["gone"] == 1
-
-
 async def test_what_was_recovered_while_a_page_was_on_its_way_is_not_watched_again(
     scene: Scene, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,12 +246,6 @@ async def test_what_was_recovered_while_a_page_was_on_its_way_is_not_watched_aga
     monkeypatch.undo()
     await watched.scanner.full()
     assert watched.armed_ids() == sorted([one, two]), "the next page shows how it is"
-
-
-async def test_a_delivery_that_nobody_owns_has_no_age() -> None:
-    watched = Watched(Rows([[b"1-0", b"", -1, 2]]))
-    await watched.scanner.full()
-    assert watched.ages.as_data()["pending_ages"] == [[0, 1]]
 
 
 async def test_what_nobody_held_was_dropped_with_no_consumer() -> None:

@@ -462,9 +462,9 @@ async def test_what_needs_a_restart_is_named_and_not_taken_over(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Reaper(settings_for(server)) as reaper:
-        reaper.reload(settings_for(server, lease_ttl=30, scan_page=100, max_deliveries=5))
+        reaper.reload(settings_for(server, lease_ttl=30, journal_maxlen=100, max_deliveries=5))
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert "reload: lease_ttl, scan_page changed; a restart is needed for that" in warnings
+    assert "reload: journal_maxlen, lease_ttl changed; a restart is needed for that" in warnings
     assert (reaper.settings.lease_ttl.total_seconds(), reaper.settings.max_deliveries) == (60, 5)
 
 

@@ -10,18 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from reaper.recovery.timers import BUCKET_MS, TOLERANCE_MS, Cohort, Sight, Timers
+from reaper.recovery.timers import BUCKET_MS, TOLERANCE_MS, Timers
 from tests.support.processes import ROOT
 
 ids = st.integers(0, 9).map(lambda number: b"170000000000%d-0" % number)
 # Few of them, so that timers meet in one bucket; around the tolerance; and any.
 instants = st.sampled_from([500, 1_000, 1_005, 1_050, 1_055, 1_500]) | st.integers(0, 2_000)
 EVERYTHING = 1_000_000
-
-
-def pop_due(timers: Timers, now_ms: int, limit: int) -> list[bytes]:
-    """Pop entry IDs whose time has come."""
-    return [entry_id for _, popped in timers.pop_cohorts(now_ms, limit) for entry_id in popped]
 
 
 class TimersMatchTheModel(RuleBasedStateMachine):
@@ -59,7 +54,7 @@ class TimersMatchTheModel(RuleBasedStateMachine):
 
     @rule(now_ms=instants, limit=st.integers(1, 20))
     def pop_due(self, now_ms: int, limit: int) -> None:
-        popped = pop_due(self.timers, now_ms, limit)
+        popped = self.timers.pop_due(now_ms, limit)
         due = sorted(instant for instant in self.due.values() if instant <= now_ms)
         assert len(set(popped)) == len(popped)
         assert [self.due[entry_id] for entry_id in popped] == due[:limit]  # the earliest, in order
@@ -93,7 +88,7 @@ class TimersMatchTheModel(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Whatever happened before, each timer fires once, in order."""
-        popped = pop_due(self.timers, EVERYTHING, EVERYTHING)
+        popped = self.timers.pop_due(EVERYTHING, EVERYTHING)
         assert [self.due[entry_id] for entry_id in popped] == sorted(self.due.values())
         assert (len(self.timers), self.timers.next_due()) == (0, None)
 
@@ -115,7 +110,7 @@ def test_a_timer_fires_within_the_tolerance_of_the_last_instant_it_was_armed_for
 def test_a_timer_armed_once_is_never_early() -> None:
     timers = Timers()
     timers.arm(b"1-0", 1_001)
-    assert (pop_due(timers, 1_004, 10), pop_due(timers, 1_005, 10)) == ([], [b"1-0"])
+    assert (timers.pop_due(1_004, 10), timers.pop_due(1_005, 10)) == ([], [b"1-0"])
 
 
 @pytest.mark.parametrize("moved_by_ms", [-1_000, 1_000], ids=["earlier", "later"])
@@ -124,7 +119,7 @@ def test_the_newest_knowledge_moves_a_timer(moved_by_ms: int) -> None:
     timers.arm(b"1-0", 5_000)
     timers.arm(b"1-0", 5_000 + moved_by_ms)
     assert timers.next_due() == 5_000 + moved_by_ms
-    assert pop_due(timers, EVERYTHING, 10) == [b"1-0"]
+    assert timers.pop_due(EVERYTHING, 10) == [b"1-0"]
 
 
 def test_a_move_within_the_tolerance_is_none_however_often_it_comes() -> None:
@@ -166,7 +161,7 @@ def test_an_instant_that_a_sweep_found_empty_can_be_armed_again() -> None:
     timers.disarm(b"1-0")
     assert timers.sweep()
     timers.arm(b"1-0", 1_000)
-    assert pop_due(timers, EVERYTHING, 10) == [b"first", b"1-0"]
+    assert timers.pop_due(EVERYTHING, 10) == [b"first", b"1-0"]
 
 
 def test_scans_that_find_the_same_again_leave_nothing_behind() -> None:
@@ -181,79 +176,25 @@ def test_scans_that_find_the_same_again_leave_nothing_behind() -> None:
     assert len(timers._heap) == 100
 
 
-# ---- what is known of ages
-
-
-def seen(timers: Timers, at_ms: int, entry_id: bytes, due_ms: int, sight: Sight = Sight.DATED) -> None:
-    """Arm a timer for what was seen at a moment."""
-    timers.seen_ms = at_ms
-    timers.arm(entry_id, due_ms, sight)
-
-
-def test_timers_that_share_an_instant_share_a_cohort_and_what_was_seen_first_counts() -> None:
-    timers = Timers()
-    seen(timers, 100, b"1-0", 1_000)
-    seen(timers, 200, b"2-0", 1_000)
-    seen(timers, 200, b"3-0", 1_000, Sight.OVERDUE)
-    assert sorted(timers.cohorts()) == [Cohort(1_000, 100, Sight.DATED, 2), Cohort(1_000, 200, Sight.OVERDUE, 1)]
-
-
-def test_the_head_is_what_was_armed_first_of_what_is_due_first() -> None:
-    timers = Timers()
-    assert timers.head(2) == []
-    for number in range(5):
-        timers.arm(b"%d-0" % number, 1_000)
-    timers.arm(b"9-0", 900)
-    assert timers.head(2) == [b"9-0"]
-    timers.disarm(b"9-0")
-    timers.disarm(b"0-0")
-    assert timers.head(2) == [b"1-0", b"2-0"]
-
-
-def test_timers_that_fire_say_what_is_known_of_them() -> None:
-    timers = Timers()
-    seen(timers, 100, b"1-0", 1_000)
-    seen(timers, 100, b"2-0", 2_000)
-    seen(timers, 300, b"3-0", 2_000)
-    assert timers.pop_cohorts(2_000, limit=2) == [
-        (Cohort(1_000, 100, Sight.DATED, 1), [b"1-0"]),
-        (Cohort(2_000, 100, Sight.DATED, 1), [b"3-0"]),
-    ]
-    assert list(timers.cohorts()) == [Cohort(2_000, 100, Sight.DATED, 1)]
-
-
 def test_a_sweep_tells_what_it_forgets_and_nothing_of_what_was_seen_again_or_had_fired() -> None:
-    timers, forgotten = Timers(), list[tuple[Cohort, list[bytes]]]()
+    timers, forgotten = Timers(), list[bytes]()
     for entry_id, due_ms in ((b"again", 1_000), (b"gone", 1_000), (b"fired", 500)):
-        seen(timers, 100, entry_id, due_ms)
-    pop_due(timers, 500, 1)
+        timers.arm(entry_id, due_ms)
+    timers.pop_due(500, 1)
     timers.begin_sweep()
-    seen(timers, 900, b"again", 1_000)
-    assert timers.sweep(forgets=lambda cohort, ids: forgotten.append((cohort, ids)))
-    assert forgotten == [(Cohort(1_000, 100, Sight.DATED, 1), [b"gone"])]
-    assert list(timers.cohorts()) == [Cohort(1_000, 900, Sight.DATED, 1)]
-
-
-def test_the_better_knowledge_stays_where_the_instant_is_the_same() -> None:
-    timers = Timers()
-    seen(timers, 100, b"1-0", 1_000)
-    seen(timers, 1_000, b"1-0", 1_000, Sight.OVERDUE)
-    assert list(timers.cohorts()) == [Cohort(1_000, 100, Sight.DATED, 1)]
-    seen(timers, 1_010, b"2-0", 1_010, Sight.UNSURE)
-    seen(timers, 1_020, b"2-0", 1_020, Sight.OVERDUE)
-    assert sorted(cohort.sight for cohort in timers.cohorts()) == [Sight.DATED, Sight.OVERDUE]
+    timers.arm(b"again", 1_000)
+    assert timers.sweep(forgets=forgotten.extend)
+    assert (forgotten, list(timers.ids())) == ([b"gone"], [b"again"])
 
 
 def test_a_timer_that_is_kept_stands_and_survives_the_sweep() -> None:
     timers = Timers()
-    seen(timers, 100, b"1-0", 1_000, Sight.OVERDUE)
-    seen(timers, 100, b"2-0", 2_000)
+    timers.arm(b"1-0", 1_000)
+    timers.arm(b"2-0", 2_000)
     timers.begin_sweep()
-    timers.seen_ms = 500
     assert [timers.keep(entry_id) for entry_id in (b"1-0", b"2-0", b"3-0")] == [True, True, False]
     assert timers.sweep()
-    assert sorted(timers.cohorts()) == [Cohort(1_000, 500, Sight.OVERDUE, 1), Cohort(2_000, 500, Sight.DATED, 1)]
-    assert (b"1-0" in timers, b"3-0" in timers, len(timers)) == (True, False, 2)
+    assert (timers.next_due(), b"1-0" in timers, b"3-0" in timers, len(timers)) == (1_000, True, False, 2)
 
 
 _MILLION = """

@@ -1,9 +1,8 @@
 """One stream and one group as the scripts find them, and a typed call for each script that works on them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from types import MappingProxyType
 from typing import Any
 
 from redis.asyncio import Redis
@@ -181,13 +180,10 @@ class Scene:
         budget_bytes: int = 10**9,
         made: int = 0,
         longest_ms: int = 10**9,
-        spared: Mapping[str, int] = MappingProxyType({}),
-        by_sight: bool = False,
     ) -> Any:
         """Run ``recover_entries``; return its answer with a row for each entry, see `rows`."""
         keys = self.keys
         await self._beats_if_new(visibility_ms)
-        alone: list[str | int] = [word for pair in spared.items() for word in pair]
         reply = await load_script("reaper", "recover_entries").run(
             self.client,
             [
@@ -196,10 +192,10 @@ class Scene:
             ],
             [
                 fence, keys.group, visibility_ms, max_deliveries, policy, int(journal), 1_000, 7, budget_bytes,
-                made, longest_ms, int(by_sight), len(spared), *alone, *ids,
+                made, longest_ms, *ids,
             ],
         )  # fmt: skip
-        return one_by_one(reply, [one.split()[0].encode() for one in ids])
+        return one_by_one(reply, [one.encode() for one in ids])
 
     async def autoclaim(
         self,

@@ -34,7 +34,6 @@ NEEDS_NO_MEMORY = {
     "find_scheduled": "reads only",
     "list_scheduled": "reads only",
     "write_events": "a journal may be refused",
-    "tell_scan": "a journal may be refused",
     "enqueue": "a producer is refused, and nothing is enqueued",
 }
 """Scripts that need no harmless write in front: when memory is full, what they do is allowed, or may be refused."""

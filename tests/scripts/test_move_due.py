@@ -24,8 +24,6 @@ E1, E2, E3 = entry_id(1), entry_id(2), entry_id(3)
 NOTHING_DUE = -1
 LOST = 0
 """The scene has no agreement, though a leader is there."""
-CALM, STIRRED = 0, 1
-"""Something is pending in the group, or there is no group."""
 PAYLOAD: tuple[Word, ...] = ("n", 1, "n", 2, BINARY, BINARY)
 
 
@@ -50,7 +48,7 @@ async def test_a_retry_that_is_due_becomes_ready_whole_and_no_other(scene: Scene
     await scene.make_due(scene.keys.schedule)
     await schedule_retry(scene)
     reply = await scene.move_due()
-    assert (reply[:2], reply[3:]) == ([b"ok", 1], [0, b"", 0, LOST, CALM])
+    assert (reply[:2], reply[3:]) == ([b"ok", 1], [0, b"", 0, LOST])
     assert 59_000 < reply[2] <= 60_000
     state = await scene.state()
     [later] = state.pop("{orders}:scheduled:billing")
@@ -75,7 +73,7 @@ async def test_a_leader_says_for_how_long_it_is_sure_to_serve_and_a_worker_does_
 async def test_a_retry_that_did_not_count_brings_its_waits_along(scene: Scene) -> None:
     await schedule_retry(scene, "n", 1, "reaper.waits", 4, "reaper.copies", 6, verb="retry")
     await scene.make_due(scene.keys.schedule)
-    assert await scene.move_due() == [b"ok", 1, NOTHING_DUE, 0, b"", 0, LOST, CALM]
+    assert await scene.move_due() == [b"ok", 1, NOTHING_DUE, 0, b"", 0, LOST]
     assert await entries(scene) == [ready(E1, 0, "w1", "n", 1, copies=7, waits=5)]
 
 
@@ -90,7 +88,7 @@ async def test_with_policy_retry_stream_a_retry_becomes_ready_there(scene: Scene
 async def test_a_delayed_enqueue_becomes_the_first_entry_of_its_job(scene: Scene) -> None:
     assert await scene.enqueue(("mail-1", 5_000, *PAYLOAD), call="") == [1]
     await scene.make_due("{orders}:scheduled")
-    assert await scene.move_due() == [b"ok", 1, NOTHING_DUE, 0, b"", 0, LOST, CALM]
+    assert await scene.move_due() == [b"ok", 1, NOTHING_DUE, 0, b"", 0, LOST]
     assert await entries(scene) == [(*(shown(word) for word in PAYLOAD), "reaper.job", "mail-1")]
 
 
@@ -131,7 +129,7 @@ async def test_suspects_are_never_due(scene: Scene) -> None:
     await scene.stalled(times=2)
     await scene.recover(E1)
     before = await scene.state()
-    assert await scene.move_due() == [b"ok", 0, NOTHING_DUE, 0, b"", 1, LOST, CALM]
+    assert await scene.move_due() == [b"ok", 0, NOTHING_DUE, 0, b"", 1, LOST]
     before["{orders}:group:billing"]["served_until"] = "now"
     assert await scene.state() == before
 
@@ -170,7 +168,7 @@ async def test_memory_that_is_full_stops_nothing_that_is_due(scene: Scene) -> No
     await scene.fill_memory()
     reply = await scene.move_due()
     await scene.free_memory()
-    assert reply == [b"ok", 2, NOTHING_DUE, 0, b"", 0, LOST, CALM]
+    assert reply == [b"ok", 2, NOTHING_DUE, 0, b"", 0, LOST]
 
 
 async def test_what_cannot_be_made_ready_is_put_off_and_is_in_nobodys_way(scene: Scene) -> None:
@@ -191,7 +189,7 @@ async def test_where_the_policy_cannot_work_retries_wait_and_enqueues_do_not(sce
     await scene.make_due(scene.keys.schedule)
     await scene.make_due("{orders}:scheduled")
     reply = await scene.move_due()
-    assert (reply[1], *reply[3:]) == (1, 1, b"several_groups", 0, LOST, CALM)
+    assert (reply[1], *reply[3:]) == (1, 1, b"several_groups", 0, LOST)
     await scene.client.xgroup_destroy("orders", "audit")
     await scene.make_due(scene.keys.schedule)
     assert (await scene.move_due())[1] == 1
@@ -222,36 +220,3 @@ async def test_a_leader_is_told_where_its_agreement_was_lost(scene: Scene) -> No
     assert (await scene.move_due())[6] == LOST
     await scene.agree(fence_token=7)
     assert (await scene.move_due())[6] == 1
-
-
-async def test_a_leader_is_told_whether_anything_is_pending(scene: Scene) -> None:
-    added = await scene.stalled()
-    assert (await scene.move_due())[7] == STIRRED
-    await scene.client.xack("orders", "billing", added)
-    await scene.client.xadd("orders", {"n": "1"})  # ready, and nobody has it
-    assert (await scene.move_due())[7] == CALM
-
-
-@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
-async def test_what_is_pending_in_the_retry_stream_is_told_whatever_the_policy(scene: Scene, policy: str) -> None:
-    await scene.client.xgroup_create(scene.keys.retry, scene.keys.group, "0", mkstream=True)
-    assert (await scene.move_due(policy=policy))[7] == CALM
-    await scene.client.xadd(scene.keys.retry, {"n": "1"})
-    await scene.client.xreadgroup(scene.keys.group, "w1", {scene.keys.retry: ">"})
-    assert (await scene.move_due(policy=policy))[7] == STIRRED
-
-
-@pytest.mark.parametrize(("policy", "told"), [("stream", CALM), ("retry-stream", STIRRED)])
-async def test_a_retry_stream_that_is_missing_is_told_where_one_is_needed(scene: Scene, policy: str, told: int) -> None:
-    assert (await scene.move_due(policy=policy))[7] == told
-
-
-async def test_a_group_that_is_missing_is_told_as_if_it_held_something(scene: Scene) -> None:
-    await scene.client.xgroup_destroy("orders", "billing")
-    assert (await scene.move_due())[7] == STIRRED
-
-
-async def test_a_worker_is_not_told_what_is_pending(scene: Scene) -> None:
-    await scene.agree(recovery="embedded")
-    await scene.stalled()
-    assert (await scene.move_due(fence=""))[7] == CALM

@@ -125,11 +125,10 @@ async def test_what_has_had_its_deliveries_is_a_dead_letter_that_names_who_had_i
 
 
 @pytest.mark.parametrize("policy", [IN_PLACE, STREAM])
-@pytest.mark.parametrize("by_sight", [False, True])
-async def test_fatal_is_a_dead_letter(scene: Scene, policy: str, by_sight: bool) -> None:
+async def test_fatal_is_a_dead_letter(scene: Scene, policy: str) -> None:
     await scene.agree(policy=policy, **SERVED)
     one = await nacked(scene, mode="FATAL")
-    assert [row[0] for row in rows(await scene.recover(one, policy=policy, by_sight=by_sight))] == [3]
+    assert [row[0] for row in rows(await scene.recover(one, policy=policy))] == [3]
     assert len(await letters(scene)) == 1
 
 

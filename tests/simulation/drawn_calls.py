@@ -297,8 +297,7 @@ def recover(scene: Scene) -> None:
     made = scene.hash_value(KEYS.agreement, "made") or 0
     scene.lead(
         "recover_entries", keys, scene.fence(), GROUP, scene.visibility(), scene.limit(), scene.policy(), "1", 50, 1,
-        100_000, made, 60_000, scene.random.randrange(2), 1, scene.consumer(),
-        45_000, *(row[0] for row in scene.pending(source)),
+        100_000, made, 60_000, *(row[0] for row in scene.pending(source)),
     )  # fmt: skip
 
 
@@ -411,7 +410,6 @@ def elect(scene: Scene) -> None:
             scene.lead("step_down", (SPACE.lease, SPACE.step_down), holder, 60)
         case _:
             scene.lead("register_replica", (SPACE.replicas,), holder, '{"v":1}')
-            scene.lead("tell_scan", (KEYS.fence, KEYS.journal), scene.fence(), 50, DATA)
 
 
 def tell(scene: Scene) -> None:

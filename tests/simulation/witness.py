@@ -206,7 +206,7 @@ class Witness:
             self._lives[job].entries.add((key, number))
 
     def _told(self, event: LifecycleEvent) -> None:
-        if event.data.get("group") != GROUP or event.event == EventName.SCANNED or not event.job:
+        if event.data.get("group") != GROUP or not event.job:
             return
         self._touched[event.job] = None
         self._lives[event.job].events.append(event)

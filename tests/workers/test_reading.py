@@ -200,21 +200,3 @@ async def test_one_slot_serves_the_stream_and_its_retries(server: RedisServer, c
 
     assert most == 1
     assert served[:6] == [True, False] * 3
-
-
-async def test_a_read_asks_for_no_more_than_the_read_count(server: RedisServer, client: Redis) -> None:
-    most = 0
-    go = anyio.Event()
-
-    async def handle(_job: Job) -> None:
-        await go.wait()
-
-    await enqueue(client, *range(10))
-    server.command("CONFIG", "RESETSTAT")
-    async with running(make_worker(server.url, handle, read_count=2, concurrency=8)) as worker:
-        await wait_until(lambda: worker.counts.read == 8, "all slots are taken")
-        most = server.command("INFO", "commandstats")["cmdstat_xreadgroup"]["calls"]
-        go.set()
-        await wait_for_settled(worker, 10)
-
-    assert most == 4

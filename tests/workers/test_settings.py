@@ -43,7 +43,6 @@ def test_what_the_group_agrees_on_is_not_set_by_default() -> None:
         ({"health_host": "\udcff"}, "'health_host' .*: it is not valid text; write it in UTF-8."),
         ({"visibility_timeout": "0"}, "visibility_timeout"),
         ({"stream": "{orders}"}, "nothing but a hash tag"),
-        ({"settle_batch": "100000"}, "settle_batch"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_a_sentence(flags: dict[str, str], sentence: str) -> None:
@@ -61,16 +60,17 @@ def test_flags_beat_the_environment_beats_the_file_beats_arguments_beats_default
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "worker.toml"
-    file.write_text("concurrency = 3\nsettle_batch = 3\nread_count = 3\n")
+    file.write_text("concurrency = 3\njournal_maxlen = 300\ndrain_timeout = 3\n")
     monkeypatch.setenv("REAPER_CONCURRENCY", "2")
-    monkeypatch.setenv("REAPER_SETTLE_BATCH", "2")
-    worker = Worker("orders", "billing", concurrency=4, settle_batch=4, read_count=4, max_deliveries=4)
+    monkeypatch.setenv("REAPER_JOURNAL_MAXLEN", "200")
+    worker = Worker("orders", "billing", concurrency=4, journal_maxlen=400, drain_timeout=4, max_deliveries=4)
 
     worker.configure(flags={"concurrency": "1"}, file=file)
 
     settings = worker.settings
-    assert (settings.concurrency, settings.settle_batch, settings.read_count, settings.max_deliveries) == (1, 2, 3, 4)
-    assert settings.journal_maxlen == WorkerSettings.model_fields["journal_maxlen"].default
+    assert (settings.concurrency, settings.journal_maxlen, settings.max_deliveries) == (1, 200, 4)
+    assert settings.drain_timeout.total_seconds() == 3
+    assert settings.backoff_cap.total_seconds() == 300
 
 
 def test_settings_given_as_a_whole_are_overridden_by_flags_only_where_they_speak() -> None:

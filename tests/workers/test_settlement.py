@@ -21,6 +21,7 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job, Reject, Retry
+from workers.loop import settlement
 from workers.loop.settlement import GATHER_BATCHES
 from workers.protocol.calls.settlement import SETTLE
 from workers.runtime.callbacks import Report
@@ -81,7 +82,9 @@ async def test_settlements_gather_while_a_call_is_under_way(
     assert worker.counts.acked == 50
 
 
-async def test_a_call_settles_no_more_than_the_batch(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
+async def test_a_call_settles_no_more_than_the_batch(
+    server: RedisServer, client: Redis, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await client.script_load(SETTLE.source)
     through = await proxy(server)
     sizes: list[int] = []
@@ -93,7 +96,8 @@ async def test_a_call_settles_no_more_than_the_batch(server: RedisServer, client
 
     through.hold_request(note_size)
     await enqueue(client, *range(40))
-    async with running(make_worker(through.url, accept, concurrency=16, settle_batch=4)) as worker:
+    monkeypatch.setattr(settlement, "SETTLE_BATCH", 4)
+    async with running(make_worker(through.url, accept, concurrency=16)) as worker:
         await wait_for_settled(worker, 40)
 
     assert (max(sizes), sum(sizes)) == (4, 40)
@@ -325,7 +329,7 @@ async def test_a_verdict_that_came_later_is_no_part_of_what_was_sent_without_an_
 
 
 async def test_verdicts_that_gather_in_an_outage_are_bounded_and_settled_after_it(
-    server: RedisServer, client: Redis, proxy: StartProxy
+    server: RedisServer, client: Redis, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.script_load(SETTLE.source)
     through = await proxy(server)
@@ -337,7 +341,8 @@ async def test_verdicts_that_gather_in_an_outage_are_bounded_and_settled_after_i
 
     held = through.hold_request(runs(SETTLE))
     await enqueue(client, *range(100))
-    async with running(make_worker(through.url, handle, concurrency=10, settle_batch=2)) as worker:
+    monkeypatch.setattr(settlement, "SETTLE_BATCH", 2)
+    async with running(make_worker(through.url, handle, concurrency=10)) as worker:
         await held.wait()
         # So many verdicts may gather; then each runner holds one more, and its slot.
         await wait_until(lambda: len(ran) == gathered + 10 - 1, "every runner waits")

@@ -32,7 +32,7 @@ class Retry(Exception):  # noqa: N818 - a verdict of the handler, not an error
 
     ``delay`` (seconds, or a timedelta) says when; without it the worker's backoff does. ``counts=False`` is for a
     failure that is not the job's (a service is down): the delivery does not count, until the job is older than
-    `uncounted_max_age`. Raises ValueError for a delay that is none.
+    a day. Raises ValueError for a delay that is none.
     """
 
     def __init__(self, reason: str = "", *, delay: float | timedelta | None = None, counts: bool = True) -> None:

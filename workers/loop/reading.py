@@ -172,7 +172,7 @@ class Reader(Part):
         idle_ms = self._claiming.idle_ms()
         for source in sources:
             source.is_asked(claims=idle_ms is not None)
-        plan = self._planner.plan(sources, min(free, self._settings.read_count or free))
+        plan = self._planner.plan(sources, free)
         may_block = plan.blocks and self.has_read  # the first read shows at once whether we may
         block_ms = self._block_ms(free) if may_block else 0
 

@@ -30,6 +30,8 @@ from workers.runtime.pauses import pause_s
 
 ENDED = frozenset({Result.DONE, Result.DEAD, Result.LOST})
 """The call has ended the delivery."""
+SETTLE_BATCH = 128
+"""Settlements in one call at most."""
 GATHER_BATCHES = 4
 """How many full batches may gather before runners wait: memory stays bounded through an outage."""
 
@@ -64,7 +66,7 @@ class Settlements(Part):
         self._keys = context.settings.keys
         self._facts = context.facts()
         self._journal = context.journal(EventName.ACKED)
-        self._full = context.settings.settle_batch
+        self._full = SETTLE_BATCH
         self._capacity = GATHER_BATCHES * self._full
         self._piles = {source.key: _Pile(source, part=f"settling {source.key}") for source in context.membership.both}
         self._gathered = 0
@@ -118,7 +120,7 @@ class Settlements(Part):
 
     async def _wait_for_more(self) -> None:
         """Let others join the first verdict, for a moment: a call costs as much as dozens of verdicts."""
-        if self._gathered >= self._settings.settle_batch:
+        if self._gathered >= self._full:
             return
         timer = asyncio.get_running_loop().call_later(GATHER_S, self._filled.notify)
         try:
@@ -156,7 +158,7 @@ class Settlements(Part):
 
     def _next_batch(self, pile: _Pile) -> list[Held]:
         """Choose the first verdicts that fit into one call: by their number, and by the bytes it has to copy."""
-        size = min(pile.limit or self._settings.settle_batch, len(pile.waiting))
+        size = min(pile.limit or self._full, len(pile.waiting))
         if pile.reply_was_lost:  # never mixed with new ones: a new one is not "unknown"
             size = min(size, pile.reply_was_lost)
         batch = list(islice(pile.waiting, size))

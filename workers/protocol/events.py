@@ -46,7 +46,6 @@ class EventName(StrEnum):
     LOST_PAYLOAD = "lost_payload"
     LOST_DELIVERY = "lost_delivery"
     LOST_CONSUMER = "lost_consumer"
-    SCANNED = "scanned"
     LEASE_ACQUIRED = "lease_acquired"
     LEASE_LOST = "lease_lost"
     LEASE_RELEASED = "lease_released"

@@ -41,8 +41,10 @@ VANISHED = METER.create_counter(
 LOST = METER.create_counter(
     "reaper.lost", "{loss}", "Groups and consumers of dead workers that others destroyed, and nobody knows with what."
 )
-FROM_LIVING = METER.create_counter(
-    "reaper.taken_from_living", "{delivery}", "Deliveries that were recovered while their consumer was at work on them."
+FALSE_RECOVERIES = METER.create_counter(
+    "reaper.false_recoveries",
+    "{delivery}",
+    "Deliveries that a third-party consumer settled after another one was recovered from it.",
 )
 ELECTIONS = METER.create_counter("reaper.elections", "{term}", "Terms that began.")
 SCAN_DURATION = _duration("reaper.scan.duration", "How long a scan of a group's pending entries takes.")

@@ -33,19 +33,16 @@ class Schedules:
         *,
         serves_for_ms: int = 0,
         jitter_s: float = 0.0,
-        look_within_s: Callable[[], float] = lambda: inf,
     ) -> None:
         """``moved`` is told of each look, and ``wake_suspects`` called where some are parked.
 
         ``serves_for_ms`` as in `Authority`; ``jitter_s``: so much later at most, where many look after the same group.
-        ``look_within_s`` tells how soon the next look is wanted for what else it tells.
         """
         self._move_due = move_due
         self._moved = moved
         self._wake_suspects = wake_suspects
         self._latest_look_s = min(LATEST_LOOK_S, serves_for_ms / 1000 / LOOKS_PER_SIGN or inf)
         self._jitter_s = jitter_s
-        self._look_within_s = look_within_s
         self._noticed = anyio.Event()
 
     def woken_by(self, notices: Notices, keys: GroupKeys) -> AbstractContextManager[None]:
@@ -69,8 +66,7 @@ class Schedules:
         return None
 
     def _pause_s(self, next_due_ms: int | None) -> float:
-        latest_s = min(self._latest_look_s, self._look_within_s())
         if next_due_ms is None:
-            return latest_s
+            return self._latest_look_s
         late_s = random.uniform(0, self._jitter_s) if next_due_ms else 0.0
-        return min(latest_s, next_due_ms / 1000 + late_s)
+        return min(self._latest_look_s, next_due_ms / 1000 + late_s)

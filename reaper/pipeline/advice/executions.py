@@ -34,9 +34,8 @@ def _record(stream: str, group: str, rows: list[Row], workers: Workers | None) -
             by_type[row["type"]][max(1, row["ms"])] += row["n"]
     ours = bool(counts["execution"] or counts["stall"]) and not any(row["strangers"] for row in rows)
     workers = workers or (Workers.EXTENDING if ours else Workers.PLAIN)
-    scanned = not counts["execution"]
-    cut_off = counts["late"] if workers is Workers.EXTENDING else counts["twice"] + (counts["overdue"] * scanned)
-    durations = Counter(by_kind["scanned" if scanned else "execution"])
+    cut_off = counts["late"] if workers is Workers.EXTENDING else counts["twice"]
+    durations = Counter(by_kind["execution"])
     if workers is Workers.PLAIN and cut_off:
         durations[math.inf] = cut_off
     in_force = max((row for row in rows if row["kind"] == "in_force"), key=lambda row: row["last_ms"], default=None)
@@ -47,6 +46,5 @@ def _record(stream: str, group: str, rows: list[Row], workers: Workers | None) -
         durations=durations,
         by_type=dict(sorted(by_type.items())),
         cut_off=cut_off,
-        scanned=scanned,
         in_force_ms=in_force["ms"] if in_force else None,
     )

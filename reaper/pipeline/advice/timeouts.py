@@ -68,8 +68,6 @@ class GroupRecord:
     """The durations of each job type. Third-party workers journal no type."""
     cut_off: int = 0
     """Executions that outlasted the visibility timeout, most likely not because their worker crashed."""
-    scanned: bool = False
-    """Durations are upper bounds from scans of a leader, because the workers write no journal."""
     in_force_ms: int | None = None
     """The visibility timeout that was last in force, if an event names one."""
 

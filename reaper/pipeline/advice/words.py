@@ -38,7 +38,6 @@ def as_json(advices: Iterable[Advice], promise: Promise) -> dict[str, Any]:
                 "workers": str(advice.record.workers),
                 "executions": advice.record.executions,
                 "longest_ms": advice.record.longest_ms,
-                "scanned": advice.record.scanned,
                 "cut_off": advice.record.cut_off,
                 "in_force_ms": advice.record.in_force_ms,
                 "verdict": str(advice.verdict),

@@ -25,7 +25,7 @@ CHAINS: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("story", "delivery"): ("recoveries", "restarts", "second_starts", "duplicate_jobs", "unsettled_jobs"),
     ("activity",): ("activity_counts", "stalls_by_worker", "over_time"),
     (): ("durations", "misdated", "malformed"),
-    ("rare",): ("terms", "scanned_ages", "dead_letter_clusters", "executions"),
+    ("rare",): ("terms", "dead_letter_clusters", "executions"),
 }
 """Questions, by the views that they need. The questions of a chain run one after the other, and chains side by side."""
 QUESTIONS = tuple(name for names in CHAINS.values() for name in names)

@@ -1,6 +1,6 @@
 """Turns the answers of a lake into the tables of a report, as plain rows. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ RANKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 OF_NAMESPACES = (EventName.LEASE_ACQUIRED, EventName.LEASE_LOST, EventName.LEASE_RELEASED, EventName.FAULT_INJECTED)
 """Events of no group."""
 _SETTLED = (EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.REFUSED)
-_SEEN = (EventName.SCANNED, EventName.RECOVERED, EventName.SUSPECTED)
+_SEEN = (EventName.RECOVERED, EventName.SUSPECTED)
 _GROUP = ("stream", "group")
 _RECOVERY = (*_GROUP, "mode", "outcome", "reason")
 
@@ -70,8 +70,6 @@ def tables_of(answers: Answers) -> dict[str, Rows]:
         "durations": _ordered(
             [_with_ranks(row) for row in answers["durations"] if row["measure"] != "skewed"],
             *_GROUP, "type", "measure"),
-        "scanned_ages": _ordered(answers["scanned_ages"], *_GROUP, "at_least_ms", "below_ms"),
-        "scanned_durations": scanned_durations(answers["scanned_ages"]),
         "recovery_counts": _ordered([_only(row, *_RECOVERY, "recoveries", "early") for row in recovered], *_RECOVERY),
         "recovery_times": _ordered(
             [_only(row, *_RECOVERY, "measure", *rank) for row in times if not row["is_sum"]], *_RECOVERY, "measure"),
@@ -124,37 +122,6 @@ def _skewed(answers: Answers) -> Rows:
         "duration": _sums(durations, ("stream",), events="n"),
     }
     return [row | {"what": what} for what, rows in found.items() for row in rows]
-
-
-def scanned_durations(ages: Rows) -> Rows:
-    """Return the bounds of the quantiles of ``scanned_ages``, by group: ``n, p50_at_least, p50_below, …`` in ms.
-
-    A quantile of ages is at least that of their lower bounds, and below that of their upper bounds; None = no upper
-    bound is known.
-    """
-    groups: dict[tuple[str, str], Rows] = {}
-    for row in ages:
-        groups.setdefault((row["stream"], row["group"]), []).append(row)
-    return [
-        {"stream": stream, "group": group, "n": sum(row["n"] for row in rows)}
-        | {
-            f"{name}_{bound}": quantile([(row[f"{bound}_ms"], row["n"]) for row in rows], RANKS[name])
-            for name in ("p50", "p95", "p99")
-            for bound in ("at_least", "below")
-        }
-        for (stream, group), rows in sorted(groups.items())
-    ]
-
-
-def quantile(counted: Iterable[tuple[int | None, int]], share: float) -> int | None:
-    """Return the quantile by nearest rank of counted values; None is longer than every value."""
-    ordered = sorted(counted, key=lambda pair: (pair[0] is None, pair[0] or 0))
-    left = -(-round(share * 1000) * sum(n for _, n in ordered) // 1000)
-    for value, n in ordered:
-        left -= n
-        if left <= 0:
-            return value
-    return None
 
 
 # ---- rows

@@ -117,26 +117,19 @@ def durations(findings: Findings) -> Markup:
             ),
             charts.distributions("durations", panels, words.kind) if rows else Markup(""),
             *(table(f"group of_type acknowledged {RANKS}", part, title) for title, part in panels.items()),
-            *_scanned(findings),
+            *_third_party(findings),
         ],
     )
 
 
-def _scanned(findings: Findings) -> list[Markup]:
-    rows = findings.tables["scanned_durations"]
-    foreign = {words.pair(row) for row in findings.tables["foreign_groups"]}
-    unknown = sorted(foreign - {words.pair(row) for row in rows})
-    if not rows and not foreign:
+def _third_party(findings: Findings) -> list[Markup]:
+    groups = sorted(words.pair(row) for row in findings.tables["foreign_groups"])
+    if not groups:
         return []
-    left = f" and {len(unknown) - NAMED:,} more" if len(unknown) > NAMED else ""
+    left = f" and {len(groups) - NAMED:,} more" if len(groups) > NAMED else ""
     return [
         heading("Workers that journal nothing"),
-        paragraph(
-            "Between two full scans a leader sees deliveries disappear. That bounds their time in a worker. Deliveries "
-            "that were settled between two scans are not seen, so short jobs are underrated."
-        ),
-        table("group gone p50_bounds p95_bounds p99_bounds", rows),
-        paragraph(f"No worker and no scan reports on {', '.join(unknown[:NAMED])}{left}." if unknown else ""),
+        paragraph(f"No worker reports how long it ran jobs of {', '.join(groups[:NAMED])}{left}."),
     ]
 
 

@@ -53,8 +53,6 @@ class Moved:
     """Suspects that wait to be let out."""
     agreed: bool = True
     """The leader's agreement is there; else it was lost, and is to be written anew."""
-    is_pending: bool = False
-    """Something is pending in the group, or there is no group; told to a leader."""
 
 
 async def move_due(
@@ -74,8 +72,8 @@ async def move_due(
     )  # fmt: skip
     if reply[0] != b"ok":
         return read_refusal(reply)
-    _, _, next_due_ms, held, why, parked, agreed, pending = reply
-    return Moved(next_due_ms if next_due_ms >= 0 else None, held, text(why), parked, agreed == 1, pending == 1)
+    _, _, next_due_ms, held, why, parked, agreed = reply
+    return Moved(next_due_ms if next_due_ms >= 0 else None, held, text(why), parked, agreed == 1)
 
 
 @dataclass(frozen=True, slots=True)

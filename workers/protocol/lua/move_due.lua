@@ -15,8 +15,7 @@
 -- ARGV[9] for how long a leader serves the group without another sign of life, in ms ('' = no leader)
 --
 -- Returns {'ok', moved, ms until the next is due (0 = call again, -1 = nothing is scheduled), held, why the last one is
--- held, suspects parked, the leader's agreement is there (1|0: it was lost, and is to be written anew), something is pending in
--- the group, or there is no group (1|0; not looked at without a fence)}, or
+-- held, suspects parked, the leader's agreement is there (1|0: it was lost, and is to be written anew)}, or
 -- {'stale', fence found}. A held job cannot be made ready (no job, too large, the policy cannot
 -- work here): it is looked at again after HOLD_MS, and is in nobody's way until then. A retry on probation is parked when it
 -- is due: release_suspects.lua is to be called while any are.
@@ -128,14 +127,4 @@ local first, second = next_due(schedule), next_due(stream_schedule)
 local due = first and second and math.min(first, second) or first or second
 local parked = redis.call('ZCOUNT', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf')
 local is_agreed = own == '' or redis.call('HGET', agreement, 'fence_token') ~= false
-
--- A leader that knows of nothing pending goes by this, and looks more seldom by itself.
-local function is_any_pending(key, is_read)
-  local rows = redis.pcall('XPENDING', key, group, '-', '+', 1)
-  if rows.err then
-    return is_read
-  end
-  return #rows > 0
-end
-local is_pending = own ~= '' and (is_any_pending(stream, true) or is_any_pending(retry, policy == 'retry-stream'))
-return { 'ok', moved, due and math.max(0, due - at) or -1, held, why, parked, is_agreed and 1 or 0, is_pending and 1 or 0 }
+return { 'ok', moved, due and math.max(0, due - at) or -1, held, why, parked, is_agreed and 1 or 0 }

@@ -696,7 +696,7 @@ end
 local told_end
 do
   local MOST_TOLD, MOST_LOOKS = 200, 8
-  local GOES_ON = { delivered = true, started = true, extended = true, refused = true, scanned = true }
+  local GOES_ON = { delivered = true, started = true, extended = true, refused = true }
   local looks = {} -- each: since when, whether it tells of all, and by entry or job ID when one ended last, and was over
 
   local function note_end(known, group, event, ms)

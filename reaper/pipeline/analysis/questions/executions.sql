@@ -5,8 +5,6 @@
 --   late       one of them was settled after its recovery, so its worker was alive
 --   stall      a delivery outlasted the timeout
 --   twice      the second delivery of a job did, so the job is slow or poison
---   scanned    a leader's scan saw that a delivery had gone; `ms` is the upper bound of its age
---   overdue    the same, without an upper bound
 --   in_force   an event names this visibility timeout; `last_ms` is when it did so last
 with execution as (
   select stream, grp, type, 'execution' as kind, greatest(at_ms - delivered_ms, run_ms) as ms, 1L as n, at_ms, consumer
@@ -18,16 +16,11 @@ with execution as (
   from rare
   where grp is not null
 ), other as (
-  select stream, grp, '' as type, inline(concat(
-      array(
+  select stream, grp, '' as type, inline(array(
         if(is_settlement and event = 'refused', struct('late' as kind, 0L as ms, 1L as n), null),
         if(outlasted, struct('stall' as kind, 0L as ms, 1L as n), null),
         if(outlasted and delivery = 2, struct('twice' as kind, 0L as ms, 1L as n), null),
-        if(visibility_ms > 0, struct('in_force' as kind, visibility_ms as ms, 1L as n), null)),
-      if(event = 'scanned', transform(
-        coalesce(from_json(get_json_object(extra, '$.gone_ages'), 'array<array<bigint>>'), array()),
-        age -> struct(if(get(age, 1) is null, 'overdue', 'scanned') as kind,
-          if(get(age, 0) >= 0, coalesce(get(age, 1), 0L), null) as ms, get(age, 2) as n)), array()))),
+        if(visibility_ms > 0, struct('in_force' as kind, visibility_ms as ms, 1L as n), null))),
     at_ms, consumer
   from timed
 )
