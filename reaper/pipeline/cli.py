@@ -53,7 +53,7 @@ def pipeline() -> None:
 
 # --- ingest -------------------------------------------------------------------------------------------------
 
-_READING = ("trigger", "max_entries_per_trigger", "partitions", "fail_on_data_loss")
+_READING = ("trigger", "max_entries_per_trigger", "max_tasks", "fail_on_data_loss")
 _INGEST = (*LAKE, *_STATE, *_SOURCE, *_READING, "target_mb", "keep", *SPARK)
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.maintenance import Upkeep
-from reaper.pipeline.spark.failures import reason_from_outside
+from reaper.pipeline.spark.failures import all_words, missing_package, reason_from_outside
 from reaper.pipeline.storage import is_of_store, reason_of_store
 from workers.protocol.errors import StreamReaperError
 
@@ -170,7 +170,8 @@ _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTIL
 
 def is_final(error: Exception) -> bool:
     """Tell whether starting the query again would only fail again, or repeat what must not be repeated."""
-    return isinstance(error, StreamReaperError) or _OURS.search(str(error)) is not None
+    ours = isinstance(error, StreamReaperError) or _OURS.search(str(error)) is not None
+    return ours or bool(missing_package(all_words(error)))
 
 
 def attempts_against(reason: str) -> int:
