@@ -52,9 +52,16 @@ _EMBEDDED: Mapping[str, str] = {
     "spark.driver.host": _LOOPBACK,
 }
 _LOG4J = """\
-# Failures reach the command as exceptions, and it prints one line of each.
+# Failures reach the command as exceptions, and it prints one line of each. Spark logs all the same if there is no
+# appender, or if the root's level is another than that of its gateway.
 status = off
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = off
 rootLogger.level = off
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
 """
 
 
