@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from time import monotonic
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -97,15 +97,16 @@ class Supervisor:
         try:
             return self._watch(self._start())
         except (PySparkException, Py4JJavaError) as error:  # Java has answered
-            return None if self._run.stop.is_set() else error
+            failure: Exception = error
         except (Py4JError, ConnectionError) as error:
-            if self._run.stop.is_set():  # a signal to all processes of a service ends Java by itself
-                return None
-            raise IngestError(f"Spark's driver is gone: {reason_of(error)}. Start ingestion again.") from error
+            if not self._run.stop.is_set():  # a signal to all processes of a service ends Java by itself
+                raise IngestError(f"Spark's driver is gone: {reason_of(error)}. Start ingestion again.") from error
+            failure = error
         except Exception as error:
             if not is_of_store(error):
                 raise
-            return None if self._run.stop.is_set() else error
+            failure = error
+        return None if self._run.stop.is_set() else failure
 
     def _watch(self, query: StreamingQuery) -> Exception | None:
         looked = monotonic()
@@ -116,15 +117,14 @@ class Supervisor:
                 if monotonic() >= looked + REPORT_EVERY_S:
                     self._look_at(query)
                     looked = monotonic()
-        except OSError:  # the totals cannot be read
+            if not self._run.stop.is_set():
+                self._look_at(query)
+                return query.exception()
+        finally:
             with suppress(ConnectionError):
-                query.stop()
-            raise
-        if self._run.stop.is_set():
-            query.stop()
-            return None
-        self._look_at(query)
-        return query.exception()
+                if query.isActive:  # told to end, or the totals cannot be read
+                    query.stop()
+        return None
 
     def _look_at(self, query: StreamingQuery) -> None:
         last = query.lastProgress
@@ -134,15 +134,9 @@ class Supervisor:
 
     def progress(self) -> Progress:
         """Return what the run has ingested so far."""
-        now, before = self._layout.totals(), self._before
-        return Progress(
-            now.batch - before.batch,
-            now.events - before.events,
-            now.dead_letters - before.dead_letters,
-            now.malformed - before.malformed,
-            self._behind,
-            self._restarts,
-        )
+        now, before = astuple(self._layout.totals()), astuple(self._before)
+        batches, events, letters, malformed = (new - old for new, old in zip(now, before, strict=True))
+        return Progress(batches, events, letters, malformed, self._behind, self._restarts)
 
 
 def _behind(latest: str | None) -> int | None:
