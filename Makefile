@@ -123,11 +123,19 @@ $(DOCS): pyproject.toml | $(BIN)/python
 	@touch $@
 
 # Other people's frameworks, which only the matrix runs.
-$(RECIPES): pyproject.toml | $(DEV)
+$(RECIPES): pyproject.toml $(wildcard docs/examples/*.go) | $(DEV)
 	@$(PIP) install -e '.[recipes]'
 	@if command -v npm >/dev/null; then \
 	  npm install --silent --no-audit --no-fund --prefix $(VENV)/node ioredis redis redis-streams-broker; \
 	else echo "make: no npm, so the recipes for Node are not run"; fi
+	@command -v go >/dev/null || echo "make: no go, so the recipes for Go are not run"
+	@! command -v go >/dev/null || { mkdir -p $(VENV)/go && cd $(VENV)/go && { [ -e go.mod ] || go mod init recipes; } && \
+	  go get github.com/redis/go-redis/v9 github.com/ThreeDotsLabs/watermill-redisstream && \
+	  go build -o go_redis $(CURDIR)/docs/examples/go_redis_worker.go && \
+	  go build -o watermill $(CURDIR)/docs/examples/watermill_worker.go; } || \
+	  echo "make: go cannot get its modules or build with them, so the recipes for Go are not run"
+	@php -r "require 'Symfony/Component/Messenger/Bridge/Redis/autoload.php';" >/dev/null 2>&1 || \
+	  echo "make: no PHP with Debian's php-symfony-redis-messenger, so the recipe for Symfony is not run"
 	@touch $@
 
 # A tool of its own, with many dependencies that nothing else here needs.

@@ -26,9 +26,8 @@ Name the file with `--config FILE` or in `REAPER_CONFIG`.
 In the file a setting has the name of the first column.
 
 `reaper` and `worker` share the prefix `REAPER_` and can share a file.
-A setting that both programs have means the same for both, and each ignores the settings that only the other one has.
-`REDIS_URL`, which many programs share, is the address if nothing else names one: no flag, no `REAPER_REDIS_URL`, no
-file and no argument of the program.
+A setting that both programs have means the same for both. Each program ignores the settings of the other one.
+`REDIS_URL` is the address if nothing else sets `redis_url`: no flag, no `REAPER_REDIS_URL`, no file and no argument.
 
 A variable with `_FILE` at its end names a file that holds the value: `REAPER_REDIS_URL_FILE=/run/secrets/redis-url`.
 So a password is in no list of processes and in no settings file ([secrets](deployment.md#secrets)).

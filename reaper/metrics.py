@@ -84,7 +84,6 @@ class ReplicaMetrics:
 
 def _of_its_work(report: GroupReport) -> Mapping[instruments.Gauge, float]:
     return {
-        instruments.GRACE_ACTIVE: int(report.grace_ms_left > 0),
         instruments.REFUSES: int(bool(report.refusal)),
         instruments.HELD: report.held,
     }

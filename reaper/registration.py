@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from reaper.election.elector import Elector
 from reaper.replicas import Replica, parse_replicas, register
 from workers.protocol.keys import NamespaceKeys
-from workers.protocol.meaning import in_words, is_contact_error, is_refused_to_workers
+from workers.protocol.meaning import in_words, is_contact_error
 from workers.runtime.clock import monotonic, monotonic_ms, server_ms
 from workers.runtime.troubles import Troubles
 
@@ -91,13 +91,10 @@ class Registration:
         """Note that the heartbeat was written, by whichever call."""
         self._told_at = monotonic()
         self.has_registered = True
-        self._elector.denials.answered(REGISTRATION, monotonic_ms())
         if self.troubles.works(REGISTRATION, monotonic()):
             logger.warning("the replica is registered again")
 
     def _failed(self, error: Exception) -> None:
-        if is_refused_to_workers(error):  # without an election, nothing else of a leader writes while nothing is due
-            self._elector.denials.denied(REGISTRATION)
         # The elector tells of outages.
         if not is_contact_error(error) and self.troubles.failed(REGISTRATION, error, monotonic()):
             logger.error("Redis refuses to register the replica: %s. Trying until it works", in_words(error))

@@ -48,7 +48,6 @@ class Tally:
     dead_lettered: Whole = 0
     held: Whole = 0
     """Deliveries that are overdue and cannot be copied now; they stay pending."""
-    lost_payload: Whole = 0
     put_back: Whole = 0
     """Deliveries that somebody made vanish, with their consumer or the group, and that are pending again."""
     in_doubt: Whole = 0
@@ -100,10 +99,7 @@ class GroupReport(Tally):
     next_due_ms: Whole | None = None
     """Milliseconds from the heartbeat until the next timer is due; None = no timer is armed."""
     late_ms: Whole = 0
-    """For how long recovery should have begun, the longest grace granted: a limit of the rate, or a leader too slow."""
-    grace_ms_left: Whole = 0
-    grace_why: str = ""
-    """What recovery waits after."""
+    """For how long recovery should have begun: a limit of the rate, or a leader too slow."""
 
     @property
     def pair(self) -> str:

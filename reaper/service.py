@@ -23,7 +23,7 @@ from anyio.abc import TaskStatus
 
 from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.metrics import ReplicaMetrics
-from reaper.recovery.shards import Shards
+from reaper.recovery.beats import Beats
 from reaper.recovery.term import TermWork
 from reaper.registration import Registration
 from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
@@ -31,11 +31,9 @@ from reaper.settings import ReaperSettings
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import check_server, commands_client, reader_client
 from workers.protocol.meaning import Meaning, meaning_of_text
-from workers.protocol.routing import RoutedClient
 from workers.runtime.beginning import once_served
 from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.event_loop import call_in, require_asyncio
-from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.settings import to_ms
 
@@ -74,10 +72,7 @@ class Reaper:
         home = self._keys.lease
         self._control = commands_client(settings.redis_url, key=home, max_connections=CONTROL_CONNECTIONS)
         self._reader = reader_client(settings.redis_url, key=home, block_ms=to_ms(settings.acquire_retry))
-        self._grace = Grace(to_ms(settings.grace), to_ms(settings.trust))
-        self._elector = Elector(
-            self._control, self._reader, settings, self.replica_id, self._grace, self._longest_silence_s
-        )
+        self._elector = Elector(self._control, self._reader, settings, self.replica_id)
         self._registration = Registration(
             self._control,
             self._keys,
@@ -86,16 +81,14 @@ class Reaper:
             self._heartbeat_s,
             lambda: len(self.settings.groups),
         )
-        self._shards = self._several_nodes()
+        self._beats = Beats(self._client, lambda: self.settings.watched)
         self._listener = notices_client(settings.redis_url, home)
         self._work = TermWork(
             self._client,
             Notices(self._listener),
             settings,
             self._elector,
-            self._grace,
             self._callbacks,
-            self._shards,
             self._registration.at_once,
         )
         self._metrics = ReplicaMetrics(
@@ -175,8 +168,8 @@ class Reaper:
                     await tasks.start(self._callbacks.run)
                     tasks.start_soon(self._registration.run)
                     tasks.start_soon(self._metrics.run)
-                    if self._shards:
-                        tasks.start_soon(self._shards.run)
+                    if not self.settings.observe:
+                        tasks.start_soon(self._beats.run)
                     tasks.start_soon(self._elector.run, self._work.work, self._began, self._ended)
                     task_status.started()
                 if not self.is_stopping:
@@ -190,24 +183,6 @@ class Reaper:
 
     async def _ask_server(self) -> str:
         return str(await check_server(self._control, self.settings.redis_url))
-
-    def _several_nodes(self) -> Shards | None:
-        if not isinstance(self._client, RoutedClient):
-            return None
-
-        def grace() -> Grace:
-            return Grace(to_ms(self.settings.grace), to_ms(self.settings.trust))
-
-        def streams() -> list[str]:
-            return [group.keys.stream for group in self.settings.watched]
-
-        def every_s() -> float:
-            return min(self.settings.renew.total_seconds(), self._longest_silence_s() / 2)
-
-        return Shards(self._client, streams, grace, every_s)
-
-    def _longest_silence_s(self) -> float:
-        return self.settings.longest_silence.total_seconds()
 
     def _heartbeat_s(self) -> float:
         return self.settings.heartbeat_interval.total_seconds()

@@ -13,7 +13,6 @@ from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys, split_pair
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
 from workers.runtime.event_loop import EventLoop, Loop
-from workers.runtime.grace import OUTAGE_PART
 from workers.runtime.redis_settings import ProgramSettings, RedisArguments
 from workers.runtime.settings import (
     SHORTEST_INTERVAL,
@@ -36,8 +35,6 @@ CALM = 4
 _OBSERVE = "-observe"
 RENEWALS_TRIED = 3
 """An answer to a renewal is given up early enough for so many attempts within the trust."""
-SHORTEST_SILENCE = timedelta(seconds=1)
-"""So long nothing need be heard of Redis, however short a visibility timeout is: this costs requests."""
 LONGEST_VISIBILITY = timedelta(days=7)
 MAX_REPLICA_NAME = 200
 
@@ -137,7 +134,6 @@ class ReaperArguments(RedisArguments, total=False):
     scan_page: int
     recover_batch: int
     recovery_rate: float
-    grace: Duration
     observe: bool
     health_port: int | None
     health_host: str
@@ -214,8 +210,7 @@ class ReaperSettings(ProgramSettings):
     lease_ttl: Seconds = seconds(10, "How long leadership lasts without renewal.")
     renew_interval: Seconds | None = seconds(
         None,
-        "How often the leader renews, at least: a group with a short visibility timeout has it ask more often (a sixth "
-        "of that). Default 0.3 * `lease_ttl`.",
+        "How often the leader renews; default 0.3 * `lease_ttl`.",
         least=SHORTEST_INTERVAL,
     )
     trust_window: Seconds | None = seconds(
@@ -244,11 +239,6 @@ class ReaperSettings(ProgramSettings):
         "others wait longer for the server: two calls may be under way.",
     )
     recovery_rate: float = Field(default=0, ge=0, description="Recoveries per second and group; 0 = no limit.")
-    grace: Seconds = seconds(
-        30,
-        "Longest wait after an outage of Redis before recovery goes on (at most the visibility timeout).",
-        may_be_zero=True,
-    )
     observe: bool = Field(default=False, description="Elect, scan and report, but write nothing to the streams.")
 
     health_port: int | None = Field(
@@ -324,7 +314,7 @@ class ReaperSettings(ProgramSettings):
 
     @property
     def renew(self) -> timedelta:
-        """The renewal interval, where `longest_silence` does not ask for a shorter one."""
+        """The renewal interval in force."""
         return self.renew_interval or self.lease_ttl * RENEW_PART
 
     @property
@@ -341,15 +331,6 @@ class ReaperSettings(ProgramSettings):
     def acquire_retry(self) -> timedelta:
         """The longest wait between attempts in force."""
         return self.acquire_retry_interval or self.lease_ttl * RETRY_PART
-
-    @property
-    def longest_silence(self) -> timedelta:
-        """For how long nothing need be heard of Redis: an outage within is none to any group watched."""
-        shortest = min(
-            (group.visibility_timeout or self.visibility_timeout for group in self.groups),
-            default=self.visibility_timeout,
-        )
-        return max(min(self.trust, shortest / OUTAGE_PART), SHORTEST_SILENCE)
 
     @property
     def namespace_keys(self) -> NamespaceKeys:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from workers.loop.reporting import Counts as Counts
     from workers.loop.reporting import WorkerEvent as WorkerEvent
     from workers.new_jobs import NewJob as NewJob
+    from workers.outbox import JobId as JobId
     from workers.producer import Producer as Producer
     from workers.protocol.errors import ConfigurationError as ConfigurationError
     from workers.protocol.errors import HandlerExitError as HandlerExitError
@@ -54,6 +55,7 @@ else:
         "InvalidFieldError": "workers.protocol.errors",
         "InvalidJobError": "workers.protocol.errors",
         "Job": "workers.loop.job",
+        "JobId": "workers.outbox",
         "JournalLevel": "workers.protocol.events",
         "NewJob": "workers.new_jobs",
         "NotReplicatedError": "workers.protocol.errors",

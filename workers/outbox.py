@@ -6,7 +6,7 @@ A lost reply makes no second job: what was sent is sent again as the same call, 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, Self
 
 from redis.exceptions import DataError, ResponseError
 
@@ -32,6 +32,20 @@ CALL_REMEMBERED = timedelta(seconds=60)
 """How long the server remembers a call: longer than it is sent again."""
 CALL_JOBS = 200
 """Jobs in one call, however small they are."""
+
+
+class JobId(str):
+    """The ID of a job that was enqueued: text, which also says whether the job is new."""
+
+    __slots__ = ("is_new",)
+
+    is_new: bool
+    """False: a job with this ID was enqueued before, within the dedup window, and this one was not enqueued."""
+
+    def __new__(cls, text: str, *, is_new: bool = True) -> Self:  # noqa: D102
+        job_id = super().__new__(cls, text)
+        job_id.is_new = is_new
+        return job_id
 
 
 class HasRedis(Protocol):
@@ -105,9 +119,14 @@ class Outbox:
     def calls(self, jobs: Iterable[PackedJob]) -> "Iterator[Call]":
         """Yield the calls that enqueue ``jobs``, each when it is about to be sent for the first time."""
         for some in in_calls(jobs, lambda job: job.size, most=CALL_JOBS, most_bytes=CALL_BYTES):
-            own = "" if all(job.chosen for job in some) else uuid.uuid4().hex
             request = Enqueueing(
-                self._keys, some, own, to_ms(CALL_REMEMBERED), self._window_ms, self._replicas, self._replicas_ms
+                self._keys,
+                some,
+                uuid.uuid4().hex,
+                to_ms(CALL_REMEMBERED),
+                self._window_ms,
+                self._replicas,
+                self._replicas_ms,
             )
             yield Call(request)
 
@@ -120,6 +139,11 @@ class Call:
         """What is sent, each time the same."""
         self._give_up_at = monotonic() + RETRY_FOR_S
         self._failures = 0
+
+    def ids(self, added: Sequence[bool]) -> list[JobId]:
+        """Return the IDs of the jobs. ``added``: of each, whether this call has added it."""
+        jobs = self.request.jobs
+        return [JobId(text(job.job_id), is_new=is_new) for job, is_new in zip(jobs, added, strict=True)]
 
     def pause_after(self, error: Exception) -> float | None:
         """Return after how many seconds to send again, or None where Redis has refused the call.

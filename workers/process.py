@@ -132,8 +132,6 @@ class WorkerProcess:
 
     def _is_not_served(self, why: BaseException) -> None:
         self._context.reporter.failed(JOINING, why)
-        if self._recovery:
-            self._recovery.was_not_served()
 
     async def _serve(self, signals: AsyncIterable[signal.Signals] | None, task_status: TaskStatus[None]) -> None:
         membership = self._context.membership

@@ -17,13 +17,12 @@ import anyio
 from redis.asyncio import Redis
 
 from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
-from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, Outbox, address_of
+from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, JobId, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue
 from workers.protocol.connection import commands_client, drop_idle
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.given_clients import another_loop, check_loop, checked
 from workers.protocol.meaning import is_contact_error
-from workers.protocol.messages import text
 from workers.runtime.event_loop import require_asyncio
 from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
@@ -97,8 +96,8 @@ class Producer:
         delay: Duration | None = None,
         visibility_timeout: Duration | None = None,
         timeout: Duration | None = None,
-    ) -> str:
-        """Enqueue one job; return its ID. Durations are seconds or timedeltas.
+    ) -> JobId:
+        """Enqueue one job; return its ID, which says whether the job is new. Durations are seconds or timedeltas.
 
         ``job_id``: 1 to 256 bytes; given twice within the dedup window it is one job, the first. ``delay``: the job is
         ready only then. ``visibility_timeout`` lengthens the group's for this job; ``timeout``: how long it may run.
@@ -109,21 +108,19 @@ class Producer:
         """
         return (await self.enqueue_many([NewJob(fields, job_id, delay, visibility_timeout, timeout)]))[0]
 
-    async def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[str]:
+    async def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[JobId]:
         """Enqueue jobs in their order; return their IDs. Each is checked before the first is sent.
 
-        Large numbers go out in several calls, each of which is all or nothing. Raises as `enqueue`; what earlier
-        calls have enqueued stays, and so does what a NotReplicatedError tells of. Later calls are not made then.
+        Large numbers of jobs are sent in several calls. Each call enqueues all of its jobs or none. Raises as
+        `enqueue`: then later calls are not made, and the jobs of earlier calls stay enqueued.
         """
         self._enter_loop()
         packed = self._outbox.pack(jobs)
         with sending(self.stream, packed):
-            for call in self._outbox.calls(packed):
-                await self._send(call)
-        return [text(job.job_id) for job in packed]
+            return [job_id for call in self._outbox.calls(packed) for job_id in await self._send(call)]
 
     def _enter_loop(self) -> None:
-        """Belong to the event loop that runs here. Raises ConfigurationError where we belong to another one."""
+        """Belong to the running event loop. Raises ConfigurationError if the producer or its client has another one."""
         loop = require_asyncio("a producer")
         if self._loop is loop:
             return
@@ -140,13 +137,13 @@ class Producer:
             check_loop(self._client, loop)
         self._loop = loop
 
-    async def _send(self, call: Call) -> None:
+    async def _send(self, call: Call) -> list[JobId]:
         while True:
             try:
                 async with self._turns:
                     if self._lost is not None:
                         call.give_up_in_time(self._lost)  # where others have found out, nobody waits for his own turns
-                    await enqueue(self._client, call.request)
+                    added = await enqueue(self._client, call.request)
             except Exception as error:
                 if is_contact_error(error):
                     self._lost = error
@@ -157,4 +154,4 @@ class Producer:
                 await anyio.sleep(pause)
             else:
                 self._lost = None
-                return
+                return call.ids(added)

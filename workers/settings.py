@@ -13,7 +13,6 @@ from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redeli
 from workers.runtime.event_loop import EventLoop, Loop
 from workers.runtime.redis_settings import ProgramSettings, RedisArguments
 from workers.runtime.settings import (
-    SHORTEST_INTERVAL,
     SHORTEST_VISIBILITY,
     Duration,
     HealthHost,
@@ -56,7 +55,6 @@ class WorkerOptions(RedisArguments, total=False):
     drain_timeout: Duration
     settle_batch: int
     delete_settled: bool
-    refresh_interval: Duration
     consumer_retention: Duration | None
     health_port: int | None
     health_host: str
@@ -159,9 +157,6 @@ class WorkerSettings(ProgramSettings):
         default=False,
         description="Delete an entry from the stream once it is acknowledged. Only done while the group is the "
         "stream's only one; readers without a group miss what is deleted.",
-    )
-    refresh_interval: Seconds = seconds(
-        30, "How often the worker looks at what the group has agreed on.", least=SHORTEST_INTERVAL
     )
     consumer_retention: Seconds | None = seconds(
         None, "Recovery by workers: delete consumers that hold nothing and were silent for this long; default: never."

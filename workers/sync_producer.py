@@ -13,11 +13,10 @@ from typing import Self
 from redis import Redis
 
 from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
-from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, Outbox, address_of
+from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, JobId, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue_blocking
 from workers.protocol.connection import blocking_client, drop_idle_blocking
 from workers.protocol.given_clients import checked
-from workers.protocol.messages import text
 from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
 
@@ -83,25 +82,23 @@ class SyncProducer:
         delay: Duration | None = None,
         visibility_timeout: Duration | None = None,
         timeout: Duration | None = None,
-    ) -> str:
+    ) -> JobId:
         """Enqueue one job; return its ID. Arguments and errors are those of `Producer.enqueue`.
 
         Blocks the thread until Redis has answered: where contact is lost, for 15 seconds and some.
         """
         return self.enqueue_many([NewJob(fields, job_id, delay, visibility_timeout, timeout)])[0]
 
-    def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[str]:
+    def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[JobId]:
         """Enqueue jobs in their order; return their IDs. As `Producer.enqueue_many`."""
         packed = self._outbox.pack(jobs)
         with sending(self.stream, packed):
-            for call in self._outbox.calls(packed):
-                self._send(call)
-        return [text(job.job_id) for job in packed]
+            return [job_id for call in self._outbox.calls(packed) for job_id in self._send(call)]
 
-    def _send(self, call: Call) -> None:
+    def _send(self, call: Call) -> list[JobId]:
         while True:
             try:
-                enqueue_blocking(self._client, call.request)
+                added = enqueue_blocking(self._client, call.request)
             except Exception as error:
                 pause = call.pause_after(error)
                 if pause is None:
@@ -109,4 +106,4 @@ class SyncProducer:
                 drop_idle_blocking(self._client, error)
                 sleep(pause)
             else:
-                return
+                return call.ids(added)

@@ -12,7 +12,7 @@ from workers.runtime.options import examples
 from workers.runtime.printing import show, show_json, styled
 
 FINDINGS_EXIT = 1
-_COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.UNKNOWN: "yellow", Level.WRONG: "red"}
+_COLOURS = {**dict.fromkeys(Level, "yellow"), Level.OK: "green", Level.WRONG: "red"}
 _NOT_ASKED = ("health_port", "health_host", "actions_token_file", "liveness_timeout")
 
 

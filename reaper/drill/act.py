@@ -11,7 +11,6 @@ import anyio
 
 from reaper.drill import cast, queries
 from reaper.drill.evidence import Evidence
-from reaper.drill.faults import FaultKind
 from reaper.drill.history import read_state
 from reaper.drill.injection import Injector
 from reaper.drill.kit import Kit
@@ -110,12 +109,12 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen, kit: Ki
         async with anyio.create_task_group() as playing:
             playing.start_soon(witness.run)
             playing.start_soon(_keep_measuring, supervisor)
-            playing.start_soon(screen.run, scene)
+            playing.start_soon(screen, scene)
             playing.start_soon(scene.producer.run)
             playing.start_soon(injector.run, stage.settings.faults_for(stage.recovery))
             await _until_over(stage, injector)
             usage = used_between(before, await meters.read(supervisor))
-            await anyio.sleep(3 * stage.settings.look_interval.total_seconds())  # so that the screen shows the end
+            await anyio.sleep(3 * stage.settings.look_s)  # so that the screen shows the end
             playing.cancel_scope.cancel()
         # Workers first, so that their last settlements are in before the leader goes.
         await supervisor.stop(*WORKERS)
@@ -202,7 +201,7 @@ async def _missing(stage: Stage, strangers: int) -> str:
 
 async def _until_over(stage: Stage, injector: Injector) -> None:
     """Wait until nothing more will happen: by what Redis shows, or in the end by the clock."""
-    interval_s = max(CHECK_INTERVAL_S, stage.settings.look_interval.total_seconds() / 2)
+    interval_s = max(CHECK_INTERVAL_S, stage.settings.look_s / 2)
     tools, view = injector.tools, View()
     with anyio.move_on_after(patience_s(stage.settings, stage.recovery, tools.producer.jobs)):
         while True:
@@ -217,16 +216,14 @@ async def _until_over(stage: Stage, injector: Injector) -> None:
 
 def patience_s(settings: DrillSettings, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
     """Return after how many seconds an act is over, whatever is left: long after all work could have been done."""
-    long_jobs = [fault for fault in settings.faults if fault.kind == FaultKind.LONG_JOBS and fault.lasts]
     last = max([job.at for job in jobs] + [fault.over_at for fault in settings.faults], default=timedelta(0))
     work = sum((job.duration for job in jobs), timedelta(0))
-    work += sum((int(fault.amount) * (fault.lasts or timedelta(0)) for fault in long_jobs), timedelta(0))
-    longest = max([job.duration for job in jobs] + [fault.lasts or timedelta(0) for fault in long_jobs], default=last)
+    work += sum((int(fault.amount) * fault.lasts for fault in settings.long_jobs), timedelta(0))
+    longest = max([job.duration for job in jobs] + [fault.lasts for fault in settings.long_jobs], default=last)
     in_a_row = PUBLISHED_BATCH if recovery.cast is Cast.PUBLISHED else 1
     executions = settings.max_deliveries * (work / (settings.workers * settings.loops) + in_a_row * longest)
     timeouts = (settings.max_deliveries * 3 + 1) * settings.visibility_timeout
-    more_s = settings.more_patience_s(recovery, jobs)
-    return (last + executions + timeouts).total_seconds() + 4 * PATIENCE_S + more_s
+    return (last + executions + timeouts).total_seconds() + 4 * PATIENCE_S + settings.more_patience_s
 
 
 async def _at_rest(tools: Toolbox, view: View) -> bool:

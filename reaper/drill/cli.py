@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -15,10 +16,9 @@ from reaper.drill.drill import InterruptedDrillError, Programme, perform
 from reaper.drill.faults import DEMO_FAULTS, FORMS
 from reaper.drill.lines import fitted
 from reaper.drill.live import screen_at_hand
-from reaper.drill.plan import planned
-from reaper.drill.recoveries import RECOVERIES, Recovery, find_recovery
+from reaper.drill.recoveries import RECOVERIES, find_recovery
 from reaper.drill.report import as_text
-from reaper.drill.settings import DrillSettings
+from reaper.drill.settings import NO_OPTIONS, DrillSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import counted
 from workers.runtime.entrance import INTERRUPTED_EXIT
@@ -28,13 +28,7 @@ from workers.runtime.printing import show
 from workers.runtime.settings import load_settings
 
 DEMO_JOBS = 700
-
 EXIT_FAILED = 1
-NEXT = (
-    ("{reaper} drill --help", "faults and traces of your own"),
-    ("{reaper} init orders/billing", "a group on a Redis of your own"),
-    ("docs/README.md", "where to read on"),
-)
 HELP = f"""Break an installation on purpose, and account for every job.
 
 Starts workers and reapers as processes, replays a trace of jobs, kills and pauses processes at the given times,
@@ -55,10 +49,8 @@ Faults, in seconds after the first job (* or as soon after as there is a process
 {chr(10).join(f"  {form.example:<20} {form.does}" for form in FORMS.values())}
 Where no reapers run, pause-leader only kills a worker, and the other faults of reapers are left out.
 """
-
-_redis_option = click.option(
-    "--redis-url", envvar="REAPER_REDIS_URL", help=DrillSettings.model_fields["redis_url"].description
-)
+_FIELDS = DrillSettings.model_fields
+_redis_option = click.option("--redis-url", envvar="REAPER_REDIS_URL", help=_FIELDS["redis_url"].description)
 _json_option = output_file("--json", "json_file", metavar="FILE", help="Write the report to this file.")
 
 
@@ -83,9 +75,9 @@ _json_option = output_file("--json", "json_file", metavar="FILE", help="Write th
     "faults",
     multiple=True,
     metavar="KIND[:AMOUNT]@SECONDS[+SECONDS]",
-    help=DrillSettings.model_fields["faults"].description,
+    help=_FIELDS["faults"].description,
 )
-@settings_options(DrillSettings, exclude=("redis_url", "faults", "max_deliveries"))
+@settings_options(DrillSettings, exclude=("redis_url", *NO_OPTIONS))
 @_redis_option
 @_json_option
 @click.option("--show-trace", is_flag=True, help="Trace every job, and print the trace of one that was recovered.")
@@ -93,17 +85,18 @@ def drill(recovery: str, json_file: OutputFile | None, show_trace: bool, **flags
     """Play one drill; see `HELP`."""
     with errors_for_people():
         settings = load_settings(DrillSettings, flags=flags)
-        programme = _programme(settings, find_recovery(recovery), faults_given=bool(flags.get("faults")))
-        with _trace_shown(programme, wanted=show_trace) as programme:
-            (ending,) = show_and_perform(programme)
-        if json_file:
-            json_file.write(_as_text(ending.as_json()))
+        jobs = settings.jobs()
+        if not flags.get("faults"):  # the default ones only as far as the trace goes
+            settings = settings.fitting(jobs)
+        programme = Programme(settings, jobs, [find_recovery(recovery)])
+        (ending,) = _perform_with_trace(programme) if show_trace else show_and_perform(programme)
+        _write(json_file, ending.as_json())
     sys.exit(EXIT_FAILED if ending.objections else 0)
 
 
 @click.command(epilog=examples("reaper demo", "reaper demo --redis-url redis://127.0.0.1:6379/5 --json demo.json"))
 @_redis_option
-@settings_options(DrillSettings, exclude=DrillSettings.model_fields.keys() - {"seed"})
+@settings_options(DrillSettings, exclude=_FIELDS.keys() - {"seed"})
 @_json_option
 def demo(json_file: OutputFile | None, **flags: Any) -> None:
     """Show what happens to the jobs of a killed worker: without recovery, with the reaper, and embedded.
@@ -115,110 +108,92 @@ def demo(json_file: OutputFile | None, **flags: Any) -> None:
     with errors_for_people():
         settings = load_settings(DrillSettings, flags=flags | {"faults": DEMO_FAULTS, "limit": DEMO_JOBS})
         acts = [find_recovery(name) for name in ("none", "reaper", "embedded")]
-        with _trace_shown(Programme(settings, planned(settings), acts)) as programme:
-            endings = show_and_perform(programme)
-            show("", *fitted(_moral(endings)))
-        if json_file:
-            json_file.write(_as_text({"acts": [ending.as_json() for ending in endings]}))
-        show("", *_next_steps(sys.argv[0]))
+        endings = _perform_with_trace(Programme(settings, settings.jobs(), acts))
+        _write(json_file, {"acts": [ending.as_json() for ending in endings]})
+        show("", *_conclusion(endings), "", *_next_steps(sys.argv[0]))
     failed = any(ending.objections for ending in endings if ending.stage.recovery.promises)
     sys.exit(EXIT_FAILED if failed else 0)
 
 
 def _next_steps(program: str) -> list[str]:
-    """Return what to type next, as it can be typed: ``make demo`` starts a ``program`` that is not on the PATH."""
+    """Return commands that can be typed: ``make demo`` starts a ``program`` that is not on the PATH."""
     reaper = "reaper" if shutil.which("reaper") or program.endswith(".py") else program
-    steps = [(step.format(reaper=reaper), why) for step, why in NEXT]
-    width = max(len(step) for step, _ in steps)
-    return [f"{'      ' if number else 'next: '}{step:<{width}}   {why}" for number, (step, why) in enumerate(steps)]
+    drill_help, init = f"{reaper} drill --help", f"{reaper} init orders/billing"
+    return [
+        f"next: {drill_help:<{len(init)}}   faults and traces of your own",
+        f"      {init}   a group on a Redis of your own",
+        f"      {'docs/README.md':<{len(init)}}   where to read on",
+    ]
 
 
-def _moral(endings: list[Ending]) -> list[str]:
-    """Return what the acts have shown."""
+def _conclusion(endings: list[Ending]) -> list[str]:
     without, with_reaper, embedded = (ending.ledger.stuck for ending in endings)
     stuck = counted(without, "job was", "jobs were")
-    told = [f"Without recovery {stuck} stuck for good; with the reaper {with_reaper}, embedded {embedded}."]
+    lines = [f"Without recovery {stuck} stuck for good; with the reaper {with_reaper}, embedded {embedded}."]
     if any(ending.ledger.duplicates for ending in endings):
-        told.append(
-            "A job counts as a duplicate that ran to its end twice: it was done when its worker was killed, and its "
-            "acknowledgement not sent yet. No queue can tell that: delivery is at least once, so handlers should be "
-            "idempotent."
+        lines.append(
+            "A job counts as a duplicate if it ran to its end twice: its worker was killed after the work and before "
+            "the acknowledgement. No queue can see that. Delivery is at least once, so make handlers idempotent."
         )
-    return told
-
-
-def _programme(settings: DrillSettings, recovery: Recovery, *, faults_given: bool) -> Programme:
-    """Return what to play: the default faults only if they come while jobs do. Raises ConfigurationError."""
-    jobs = planned(settings)
-    return Programme(settings if faults_given else settings.fitting(jobs), jobs, [recovery])
+    return fitted(lines)
 
 
 def show_and_perform(programme: Programme) -> list[Ending]:
     """Play, and print the programme and how each act ended. Raises a StreamReaperError."""
+    settings = programme.settings
     for recovery in programme.recoveries:
-        programme.settings.check(recovery)
-    screen = screen_at_hand(quiet=programme.settings.quiet)
-    show(*_introduction(programme))
+        settings.check(recovery)
+    screen = screen_at_hand(quiet=settings.quiet)
+    reapers = any(recovery.by_reapers for recovery in programme.recoveries)
+    cast = [counted(settings.workers, "worker"), *([counted(settings.reapers, "reaper")] if reapers else [])]
+    trace, seconds = settings.trace, timedelta.total_seconds
+    introduction = (
+        f"{counted(len(programme.jobs), 'job')} in {seconds(programme.jobs[-1].at):.0f} s "
+        f"(trace: {trace.name if trace else 'generated'}), {', '.join(cast)}.\n"
+        f"visibility timeout {seconds(settings.visibility_timeout):g} s, lease TTL {seconds(settings.lease_ttl):g} s, "
+        f"scan interval {seconds(settings.scan):g} s, max_deliveries {settings.max_deliveries}: short, so that you can "
+        f"watch. Not for production.\nFaults: {' '.join(map(str, settings.faults)) or 'none'}."
+    )
+    show(*fitted(introduction.split("\n")))
     return perform(programme, screen, opens=lambda text: show(*fitted(text.split("\n"))), closes=_close)
 
 
-@contextmanager
-def _trace_shown(programme: Programme, *, wanted: bool = True) -> Iterator[Programme]:
-    """Give the programme with traces; once the block has played it, print the trace of a recovered job."""
-    if not wanted:
-        yield programme
-        return
+def _perform_with_trace(programme: Programme) -> list[Ending]:
+    """Play with traces, then print the trace of a recovered job. Raises a StreamReaperError."""
     try:
         from reaper.drill.tracing import as_tree, recovered_trace, tracing  # an extra
     except ImportError as error:
         raise ConfigurationError(
-            f"a trace is to be shown, and {error.name} is not installed: pip install 'stream-reaper[telemetry]'."
+            f"a trace is to be shown, and {error.name} is not installed: run pip install '.[telemetry]' in your clone."
         ) from error
     with tracing() as traces:
-        yield replace(programme, tracing=traces)
+        endings = show_and_perform(replace(programme, tracing=traces))
         traces.flush()
         spans = recovered_trace(traces.received.spans)
     if spans:
         show("", "Trace of a job whose worker was killed:", *fitted(as_tree(spans).split("\n")))
     else:
         show("", "No job was recovered and then acknowledged by a worker that traces: there is no trace to show.")
-
-
-def _introduction(programme: Programme) -> list[str]:
-    settings, span = programme.settings, programme.jobs[-1].at.total_seconds()
-    reapers = any(recovery.by_reapers for recovery in programme.recoveries)
-    told = [
-        (
-            f"{counted(len(programme.jobs), 'job')} in {span:.0f} s (trace: {settings.trace_name}), "
-            f"{counted(settings.workers, 'worker')}"
-            f"{', ' + counted(settings.reapers, 'reaper') if reapers else ''}."
-        ),
-        (
-            f"visibility timeout {settings.visibility_timeout.total_seconds():g} s, lease TTL "
-            f"{settings.lease_ttl.total_seconds():g} s, scan interval {settings.scan.total_seconds():g} s, "
-            f"max_deliveries {settings.max_deliveries}: short, so that you can watch. Not for production."
-        ),
-    ]
-    faults = " ".join(map(str, settings.faults)) or "none"
-    return fitted([*told, f"Faults: {faults}."])
+    return endings
 
 
 def _close(ending: Ending) -> None:
     recovery = ending.stage.recovery
     table = as_text(ending.ledger, recovery=recovery, started_at=ending.started_at)
     show("", f"Ledger, {recovery.title}:", *fitted(table.split("\n")))
-    # Of the references nothing is promised: what is stuck or lost is what the act shows.
+    # The references promise nothing: their stuck and lost jobs are what the act shows.
     for objection in ending.objections if recovery.promises else ():
         show(*fitted([f"  NOT AS PROMISED: {objection}."]))
 
 
-def _as_text(report: dict[str, Any]) -> str:
-    return json.dumps(report, indent=2) + "\n"
+def _write(file: OutputFile | None, report: dict[str, Any]) -> None:
+    if file:
+        file.write(json.dumps(report, indent=2) + "\n")
 
 
 @contextmanager
 def errors_for_people() -> Iterator[None]:
-    """Print what went wrong in a sentence, and exit."""
+    """Print an error as a sentence, and exit."""
     with errors_as_sentences():
         try:
             yield

@@ -31,10 +31,8 @@ class Figures:
     latency_s: Spread = field(default_factory=Spread)
     """From enqueueing to first start, of those enqueued in it."""
 
-    @property
-    def throughput_per_s(self) -> float | None:
-        """Jobs completed a second; None for no time at all."""
-        return self.done / self.seconds if self.seconds else None
+    throughput_per_s: float | None = None
+    """Jobs completed a second; None for no time at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +61,14 @@ def healthy_jobs(evidence: Evidence, starts: Sequence[SecondStart]) -> Healthy:
     whole = min(enqueued.values()), max([*enqueued.values(), *done.values()])
 
     def figures(windows: Sequence[Window]) -> Figures:
+        seconds = sum(end - start for start, end in windows)
+        completed = sum(_within(at, windows) for at in done.values())
         return Figures(
-            seconds=sum(end - start for start, end in windows),
+            seconds=seconds,
             enqueued=sum(_within(at, windows) for at in enqueued.values()),
-            done=sum(_within(at, windows) for at in done.values()),
+            done=completed,
             latency_s=spread(max(0.0, at - enqueued[n]) for n, at in started.items() if _within(enqueued[n], windows)),
+            throughput_per_s=completed / seconds if seconds else None,
         )
 
     return Healthy(len(enqueued), figures([whole]), figures(_clipped(fault_windows(evidence), whole)))
@@ -76,7 +77,8 @@ def healthy_jobs(evidence: Evidence, starts: Sequence[SecondStart]) -> Healthy:
 def fault_windows(evidence: Evidence) -> list[Window]:
     """Return when faults were being coped with, without overlaps."""
     windows: list[Window] = []
-    for start, end in sorted(_window(fault, evidence) for fault in evidence.faults if _is_harmful(fault)):
+    harmful = (fault for fault in evidence.faults if fault.kind != FaultKind.LONG_JOBS)
+    for start, end in sorted(_window(fault, evidence) for fault in harmful):
         if windows and start <= windows[-1][1]:
             windows[-1] = windows[-1][0], max(end, windows[-1][1])
         else:
@@ -105,10 +107,6 @@ def _clipped(windows: Sequence[Window], whole: Window) -> list[Window]:
     """Leave out what is before the first job or after the last completion: there was nothing to do."""
     clipped = ((max(start, whole[0]), min(end, whole[1])) for start, end in windows)
     return [(start, end) for start, end in clipped if start < end]
-
-
-def _is_harmful(fault: InjectedFault) -> bool:
-    return fault.kind != FaultKind.LONG_JOBS
 
 
 def _window(fault: InjectedFault, evidence: Evidence) -> Window:

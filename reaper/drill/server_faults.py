@@ -35,6 +35,17 @@ class ServerFaults:
         self.tools.over(injected, "Redis goes on")
         return ""
 
+    async def pause_clients(self, fault: Fault) -> str:
+        """Have Redis postpone commands, as it does by itself in a planned failover and before a shutdown."""
+        tools, which = self.tools, "WRITE" if fault.amount == "writes" else "ALL"
+        injected = InjectedFault(fault.kind, which, time.time(), effect=Effect.AWAY)
+        await tools.note(injected, f"Redis postpones {fault.amount} for {fault.lasts_s:g} s")
+        tools.supervisor.forgive(fault.lasts_s + AFTER_PAUSE_S)
+        await tools.stage.client.execute_command("CLIENT", "PAUSE", round(fault.lasts_s * 1000), which)
+        await anyio.sleep(fault.lasts_s)
+        tools.over(injected, "Redis goes on")
+        return ""
+
     async def restart(self, fault: Fault) -> str:
         """Kill the server, and start it again after a while. Raises NoServerError."""
         tools, server = self.tools, self.tools.stage.server

@@ -7,19 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator
 
-from reaper.drill.faults import (
-    DEFAULT_FAULTS,
-    FORMS,
-    Adapted,
-    Fault,
-    FaultKind,
-    Form,
-    adapt_faults,
-    check_faults,
-    parse_fault,
-)
+from reaper.drill.faults import DEFAULT_FAULTS, FORMS, Adapted, Fault, FaultKind, Form, adapt_faults, parse_fault
 from reaper.drill.recoveries import Cast, Recovery
-from reaper.drill.trace import LONGEST, PlannedJob, TokenTimes
+from reaper.drill.trace import LONGEST, MOST_JOBS, PlannedJob, TokenTimes, generate_requests, plan_jobs, read_requests
 from workers.protocol.connection import read_address
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
@@ -30,6 +20,11 @@ MOST_SLOTS = 10_000
 """Jobs that a worker runs at a time, at most."""
 MOST_LOOPS = 250
 """Loops in a process of published workers: each is a thread that polls."""
+GENERATED_JOBS = 1_000
+GENERATED_RATE = 70.0
+"""Jobs a second; with the generated durations about 20 are in flight at a time."""
+NO_OPTIONS = ("faults", "max_deliveries", "reaper_lines", "worker_flags", "spares_last_deliveries", "more_patience_s")
+"""Fields that are not options of their own."""
 IN_PLACE = "in-place"
 _TOKENS, _MS = TokenTimes(), timedelta(milliseconds=1)
 
@@ -58,8 +53,7 @@ class DrillSettings(Section):
         16,
         ge=1,
         le=MOST_SLOTS,
-        description="Jobs that a worker runs at a time (the bare one: 1; published: loops in a process, at most "
-        f"{MOST_LOOPS}).",
+        description=f"Jobs that a worker runs at a time (the bare one: 1; a published one: at most {MOST_LOOPS}).",
     )
     bare_worker: bool = Field(True, description="Let the last worker be a bare redis-py loop; without, all are alike.")
     reapers: int = Field(3, ge=0, le=100, description="Reaper replicas.")
@@ -87,16 +81,21 @@ class DrillSettings(Section):
         description=f"Repeatable; or none. Default: {' '.join(map(str, DEFAULT_FAULTS))}, as far as the trace goes.",
     )
     idle: Seconds = Field(
-        timedelta(0),
-        ge=timedelta(0),
-        description="Measure everybody for so many seconds before the first job, with nothing to do.",
+        timedelta(0), ge=timedelta(0), description="Measure all processes for so many seconds before the first job."
     )
-    quiet: bool = Field(
-        False, description="No view, and a look at Redis a second only, so that it disturbs no measurement."
-    )
+    quiet: bool = Field(False, description="Show nothing, and look at Redis once a second only: for measurements.")
     seed: int = Field(1, description="Of the generated trace and the payloads.")
     files: Path | None = Field(None, description="Keep the ledgers and logs of all processes in this folder.")
+
     max_deliveries: int = 3
+    reaper_lines: tuple[str, ...] = ()
+    """More lines of the reapers' settings file."""
+    worker_flags: Mapping[str, str | float] = {}
+    """More flags of the workers."""
+    spares_last_deliveries: bool = False
+    """A worker that runs a job for the last time is never killed at a fixed moment."""
+    more_patience_s: float = 0.0
+    """How much longer than usual an act may take."""
 
     @field_validator("faults", mode="before")
     @classmethod
@@ -109,13 +108,8 @@ class DrillSettings(Section):
         return tuple(parse_fault(one, cls.forms) if isinstance(one, str) else one for one in value)
 
     @property
-    def trace_name(self) -> str:
-        """What a report calls the trace."""
-        return "generated" if self.trace is None else self.trace.name
-
-    @property
     def times(self) -> TokenTimes:
-        """What a token costs."""
+        """How long a token takes."""
         return TokenTimes(self.prefill_ms * _MS, self.decode_ms * _MS)
 
     @property
@@ -124,22 +118,9 @@ class DrillSettings(Section):
         return self.scan_interval or min(timedelta(seconds=1), self.visibility_timeout / 8)
 
     @property
-    def look_interval(self) -> timedelta:
-        """How often the drill looks at Redis, for the screen and to notice the end."""
-        return timedelta(seconds=1 if self.quiet else 0.2)
-
-    def for_jobs(self, jobs: Sequence[PlannedJob]) -> Self:
-        """Return the settings for these jobs: without a bare worker if one of them reaches the visibility timeout.
-
-        A bare loop extends nothing, so such a job would start there again and again, and end as a dead letter.
-        """
-        longest = max([job.duration for job in jobs] + self._long_jobs(), default=timedelta(0))
-        return self.model_copy(update={"bare_worker": self.bare_worker and longest < self.shortest_visibility})
-
-    def fitting(self, jobs: Sequence[PlannedJob]) -> Self:
-        """Return the settings with those faults that come while jobs still do: a short trace has no room for all."""
-        last = max((job.at for job in jobs), default=timedelta(0))
-        return self.model_copy(update={"faults": tuple(fault for fault in self.faults if fault.at < last)})
+    def look_s(self) -> float:
+        """Seconds between two looks at Redis, for the screen and to notice the end."""
+        return 1.0 if self.quiet else 0.2
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -147,46 +128,19 @@ class DrillSettings(Section):
         return frozenset(fault.kind for fault in self.faults)
 
     @property
+    def long_jobs(self) -> list[Fault]:
+        """The faults that put in long jobs."""
+        return [fault for fault in self.faults if fault.kind == FaultKind.LONG_JOBS]
+
+    @property
     def shortest_visibility(self) -> timedelta:
         """The shortest visibility timeout of the act."""
         return self.visibility_timeout
 
     @property
-    def reaper_lines(self) -> Sequence[str]:
-        """More lines of the reapers' settings file."""
-        return ()
-
-    @property
-    def worker_flags(self) -> Mapping[str, str | float]:
-        """More flags of the workers."""
-        return {}
-
-    @property
-    def spares_last_deliveries(self) -> bool:
-        """Whether a worker that runs a job for the last time is never killed at a fixed moment."""
-        return False
-
-    def more_patience_s(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
-        """Return how much longer than usual an act may take, in seconds."""
-        del recovery, jobs
-        return 0.0
-
-    def _long_jobs(self) -> list[timedelta]:
-        return [fault.lasts for fault in self.faults if fault.kind == FaultKind.LONG_JOBS and fault.lasts]
-
-    def adapted(self, recovery: Recovery) -> list[Adapted]:
-        """Return what becomes of each fault: without reapers nobody leads, and only the workers can be hit."""
-        return adapt_faults(self.faults, reapers=recovery.by_reapers)
-
-    def faults_for(self, recovery: Recovery) -> tuple[Fault, ...]:
-        """Return the faults that are played."""
-        return tuple(adapted.played for adapted in self.adapted(recovery) if adapted.played)
-
-    @property
-    def away(self) -> timedelta:
-        """How long Redis is away in all."""
-        away = (fault.lasts for fault in self.faults if self.forms[fault.kind].hits == "redis" and fault.lasts)
-        return sum(away, timedelta(0))
+    def away_s(self) -> float:
+        """How long Redis is away in all, in seconds."""
+        return sum(fault.lasts_s for fault in self.faults if self.forms[fault.kind].hits == "redis")
 
     @property
     def has_bare_worker(self) -> bool:
@@ -198,12 +152,45 @@ class DrillSettings(Section):
         """Loops in each process of published workers."""
         return min(self.concurrency, MOST_LOOPS)
 
+    def jobs(self) -> list[PlannedJob]:
+        """Return the jobs of the trace, or generated ones. Raises ConfigurationError, by the names of options."""
+        if self.trace:
+            requests = read_requests(self.trace, limit=self.limit)
+        else:
+            count = self.limit or GENERATED_JOBS
+            if count > MOST_JOBS:
+                raise ConfigurationError(f"--limit asks for {count} jobs: at most {MOST_JOBS} are generated.")
+            requests = generate_requests(self.seed, count=count, rate=GENERATED_RATE)
+        return plan_jobs(requests, self.times, speedup=self.speedup)
+
+    def for_jobs(self, jobs: Sequence[PlannedJob]) -> Self:
+        """Return the settings for these jobs: without a bare worker if one of them reaches the visibility timeout.
+
+        A bare loop extends nothing, so such a job would start there again and again, and end as a dead letter.
+        """
+        durations = [*(job.duration for job in jobs), *(fault.lasts for fault in self.long_jobs)]
+        can_be_bare = max(durations, default=timedelta(0)) < self.shortest_visibility
+        return self.model_copy(update={"bare_worker": self.bare_worker and can_be_bare})
+
+    def fitting(self, jobs: Sequence[PlannedJob]) -> Self:
+        """Return the settings with those faults that come while jobs still do: a short trace has no room for all."""
+        last = max((job.at for job in jobs), default=timedelta(0))
+        return self.model_copy(update={"faults": tuple(fault for fault in self.faults if fault.at < last)})
+
+    def adapted(self, recovery: Recovery) -> list[Adapted]:
+        """Return the fault that is played for each one asked for."""
+        return adapt_faults(self.faults, reapers=recovery.by_reapers)
+
+    def faults_for(self, recovery: Recovery) -> tuple[Fault, ...]:
+        """Return the faults that are played."""
+        return tuple(adapted.played for adapted in self.adapted(recovery) if adapted.played)
+
     def gives_back_in_place(self, recovery: Recovery) -> bool:
-        """Tell whether nothing is copied, and all workers read with CLAIM."""
+        """Return whether nothing is copied, and all workers read with CLAIM."""
         return self.policy == IN_PLACE or recovery.mode is RecoveryMode.CLAIM
 
     def check(self, recovery: Recovery) -> None:
-        """Refuse what cannot be played. Raises ConfigurationError."""
+        """Refuse a drill that cannot be played. Raises ConfigurationError."""
         if self.redis_url:
             read_address(self.redis_url)
         if recovery.by_reapers and self.reapers < 1:
@@ -213,7 +200,10 @@ class DrillSettings(Section):
                 raise ConfigurationError(f"{option} is about a Redis that is named: it needs --redis-url.")
         if self.policy == IN_PLACE and not recovery.by_reapers:
             raise ConfigurationError("--policy is said by reapers: it needs --recovery reaper.")
-        check_faults(self.faults_for(recovery), reapers=self.reapers)
+        if self.reapers == 1 and any(fault.kind == FaultKind.PAUSE_LEADER for fault in self.faults_for(recovery)):
+            raise ConfigurationError(
+                "--fault pause-leader needs another reaper, which leads while the first is paused: --reapers 2 or more."
+            )
 
     def as_json(self, recovery: Recovery) -> dict[str, Any]:
         """Return the settings for a report; durations are seconds."""
@@ -230,7 +220,7 @@ class DrillSettings(Section):
             "scan_interval": self.scan.total_seconds(),
             "faults": [str(fault) for fault in self.faults],
             "seed": self.seed,
-            "trace": self.trace_name,
+            "trace": self.trace.name if self.trace else "generated",
             "speedup": self.speedup,
             "idle": self.idle.total_seconds(),
         }

@@ -65,7 +65,7 @@ def set_stage(
 ) -> Stage:
     """Give the stage of one act, and make its folder. ``names`` are those of the stream and of the namespace."""
     stream, namespace = group_keys(names[0], GROUP), namespace_keys(names[1])
-    patience_s = settings.away.total_seconds()
+    patience_s = settings.away_s
     client = server.client(patience_s=patience_s, key=stream.stream)
     leaders = client if server.single else server.client(patience_s=patience_s, key=namespace.lease)
     stage = Stage(client, leaders, server, settings, recovery, folder / recovery.name, stream, namespace, tracing)

@@ -38,7 +38,7 @@ class Witness:
         """Look again and again until cancelled. Raises what redis-py raises."""
         while True:
             await self.look()
-            await anyio.sleep(self.stage.settings.look_interval.total_seconds())
+            await anyio.sleep(self.stage.settings.look_s)
 
     async def look(self) -> View:
         """Read everything new, and return what Redis shows now."""

@@ -119,8 +119,7 @@ class WorkerFaults:
 
     async def pause_worker(self, fault: Fault) -> str:
         """Stop the worker that holds the most jobs: they are recovered while it seems to run them still."""
-        assert fault.lasts is not None
-        tools, seconds = self.tools, fault.lasts.total_seconds()
+        tools, seconds = self.tools, fault.lasts_s
         victim = await tools.once(self._freeze)
         if not victim:
             return NOBODY_BUSY
@@ -152,10 +151,9 @@ class WorkerFaults:
 
     async def long_jobs(self, fault: Fault) -> str:
         """Put further jobs in, of a known duration."""
-        assert fault.lasts is not None
         jobs = await self.tools.producer.add(int(fault.amount), fault.lasts)
         await self.tools.note(
             InjectedFault(FaultKind.LONG_JOBS, f"jobs {jobs[0].n} to {jobs[-1].n}", jobs[0].at, in_flight=len(jobs)),
-            f"{len(jobs)} more jobs at once, {fault.lasts.total_seconds():g} s each",
+            f"{len(jobs)} more jobs at once, {fault.lasts_s:g} s each",
         )
         return ""

@@ -22,11 +22,8 @@ from reaper.election.lease import Attempt, Lease, Renewal, Renewed
 from reaper.failpoints import failpoint
 from reaper.settings import ReaperSettings
 from workers.protocol.events import EventName, encode_data
-from workers.protocol.meaning import in_words, is_contact_error, is_refused_to_workers
+from workers.protocol.meaning import in_words, is_contact_error, is_outage
 from workers.runtime.clock import monotonic, monotonic_ms, server_ms
-from workers.runtime.contact import Contact
-from workers.runtime.denials import Denials
-from workers.runtime.grace import Grace
 from workers.runtime.troubles import Troubles
 
 logger = logging.getLogger(__name__)
@@ -38,8 +35,8 @@ RELEASE_ATTEMPTS = 3
 RELEASE_TIMEOUT_S = 1.0
 FAILURE_PAUSE_S = 0.5
 ELECTION = "election"
-LOOK_S = 0.1
-"""How often it is looked whether Redis owes us an answer."""
+PROMPT_S = 1.0
+"""An answer that took longer does not say what time the server has now."""
 
 
 class EndOfTerm(StrEnum):
@@ -83,10 +80,7 @@ class Elector:
         reader: Redis,
         settings: ReaperSettings,
         replica_id: str,
-        grace: Grace,
-        longest_silence_s: Callable[[], float],
     ) -> None:
-        """``longest_silence_s`` tells for how long nothing need be heard of Redis: an outage within does not matter."""
         self._client = client
         self._reader = reader
         self._settings = settings
@@ -94,10 +88,8 @@ class Elector:
         self._ttl_s = settings.lease_ttl.total_seconds()
         self._lease = Lease(client, self._keys, round(self._ttl_s * 1000), settings.journal_maxlen)
         self._replica_id = replica_id
-        self._longest_silence_s = longest_silence_s
-        self._contact = Contact(client, grace, look_s=LOOK_S, clock=anyio.current_time)
         self._journal_seen: bytes | None = None
-        self._failing = False
+        self._asked_at = 0.0
         self.troubles = Troubles()
         self.attempts = 0
         """How often Redis has answered to an attempt to be elected."""
@@ -122,31 +114,24 @@ class Elector:
         renewed_at = self._renewed_at
         return None if renewed_at is None else monotonic() - renewed_at
 
-    @property
-    def denials(self) -> Denials:
-        """When we were not allowed to be elected: no watch of a term remembers that."""
-        return self._contact.denials
-
     async def run(self, work: Work, began: Callable[[Term], None], ended: Callable[[Term, EndOfTerm], None]) -> None:
         """Follow, lead, follow … ``began`` and ``ended`` are told of each term."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._contact.run)
-            while True:
-                term, trusted_until = await self._follow()
-                self.term, self.terms = term, self.terms + 1
-                logger.info("leadership acquired: token %d", term.token)
-                began(term)
-                end = EndOfTerm.RELEASED
-                self._renewed_at = monotonic() if self._settings.leader_election else None
-                try:
-                    end = await self._lead(term, trusted_until, work)
-                finally:
-                    self.term = self._renewed_at = None
-                    ended(term, end)
-                    with anyio.CancelScope(shield=True):
-                        await self._leave(term, end)
-                if end is EndOfTerm.FAILED:
-                    await anyio.sleep(random.uniform(FAILURE_PAUSE_S, 2 * FAILURE_PAUSE_S))
+        while True:
+            term, trusted_until = await self._follow()
+            self.term, self.terms = term, self.terms + 1
+            logger.info("leadership acquired: token %d", term.token)
+            began(term)
+            end = EndOfTerm.RELEASED
+            self._renewed_at = monotonic() if self._settings.leader_election else None
+            try:
+                end = await self._lead(term, trusted_until, work)
+            finally:
+                self.term = self._renewed_at = None
+                ended(term, end)
+                with anyio.CancelScope(shield=True):
+                    await self._leave(term, end)
+            if end is EndOfTerm.FAILED:
+                await anyio.sleep(random.uniform(FAILURE_PAUSE_S, 2 * FAILURE_PAUSE_S))
 
     # ---- following
 
@@ -177,7 +162,7 @@ class Elector:
 
     async def _attempt(self, holder: str) -> Attempt | None:
         """Attempt once; None where the outcome is unknown."""
-        self._contact.ask()
+        self._asked_at = monotonic()
         try:
             if self._journal_seen is None:
                 self._journal_seen = await self._newest_journal_entry()
@@ -188,7 +173,7 @@ class Elector:
                 token, at_ms = await self._lease.next_token(self._token_met)
                 attempt = Attempt(True, token, holder, 0, at_ms)
             failpoint("elect.after_acquire")
-            await self._note_contact(attempt.server_ms, new_term=attempt.won)
+            self._note_contact(attempt.server_ms)
             self.attempts += 1
         except (RedisError, OSError) as error:
             self._note_failure(error, "to acquire the lease")
@@ -198,14 +183,12 @@ class Elector:
     async def _wait_for_chance(self, attempt: Attempt) -> None:
         """Sleep until the lease can be free: its expiry, a release that wakes us, or the retry interval."""
         until_expiry = attempt.left_ms / 1000 + random.uniform(0.001, EXPIRY_JITTER_S)
-        wait_s = min(until_expiry, self._settings.acquire_retry.total_seconds(), self._longest_silence_s())
+        wait_s = min(until_expiry, self._settings.acquire_retry.total_seconds())
         try:
             woken = await self._journal_moved(wait_s)
         except (RedisError, OSError) as error:
             if is_contact_error(error):
                 self._note_failure(error, "to wait for a release")
-            else:
-                self._contact.failed(error)
             # A journal that cannot be read only costs the early wake-up.
             await anyio.sleep(wait_s)
             return
@@ -213,12 +196,10 @@ class Elector:
             await anyio.sleep(random.uniform(0, RELEASE_JITTER_S))
 
     async def _journal_moved(self, wait_s: float) -> bool:
-        self._contact.ask(wait_s)
         reply = await self._reader.execute_command(
             "XREAD", "COUNT", 100, "BLOCK", max(1, round(wait_s * 1000)), "STREAMS",
             self._keys.journal, self._journal_seen or b"0-0",
         )  # fmt: skip
-        self._contact.answered()
         if not reply:
             return False
         self._journal_seen = reply[0][1][-1][0]
@@ -267,14 +248,14 @@ class Elector:
         """Renew, moving the deadline of ``trust``, until the lease is not ours or an operator wants it released."""
         failed = False
         while True:
-            interval = self._interval_s
+            interval = self._settings.renew.total_seconds()
             await anyio.sleep(min(interval / 3, FAILURE_PAUSE_S) if failed else interval)
             started = anyio.current_time()
-            self._contact.ask()
+            self._asked_at = monotonic()
             try:
                 failpoint("elect.before_renew")
                 renewed = await self._renew(term)
-                await self._note_contact(renewed.server_ms)
+                self._note_contact(renewed.server_ms)
             except (RedisError, OSError) as error:
                 self.renewals_failed += 1
                 self._note_failure(error, "to renew the lease")
@@ -290,14 +271,9 @@ class Elector:
             self._renewed_at = monotonic()
             failed = False
 
-    @property
-    def _interval_s(self) -> float:
-        """How often a leader asks: at least twice while nothing need be heard, or its calls might be too old."""
-        return min(self._settings.renew.total_seconds(), self._longest_silence_s() / 2)
-
     async def _renew(self, term: Term) -> Renewed:
         """Renew once. An answer that does not come is given up early enough for another attempt within the trust."""
-        patience_s = min(self._settings.renewal_patience.total_seconds(), self._longest_silence_s() / 2)
+        patience_s = self._settings.renewal_patience.total_seconds()
         with anyio.move_on_after(patience_s):
             return await self._lease.renew(term.holder, self._replica_id, self._to_take_along())
         raise TimeoutError(f"no answer for {patience_s:.2g} s")
@@ -305,10 +281,10 @@ class Elector:
     async def _stay_in_contact(self) -> None:
         """Notice outages without a lease to renew."""
         while True:
-            await anyio.sleep(self._interval_s)
-            self._contact.ask()
+            await anyio.sleep(self._settings.renew.total_seconds())
+            self._asked_at = monotonic()
             try:
-                await self._note_contact(await server_ms(self._client))
+                self._note_contact(await server_ms(self._client))
             except (RedisError, OSError) as error:
                 self._note_failure(error, "to reach Redis")
 
@@ -342,13 +318,9 @@ class Elector:
 
     # ---- contact
 
-    async def _note_contact(self, at_ms: int, *, new_term: bool = False) -> None:
-        if self._contact.answered(at_ms):
+    def _note_contact(self, at_ms: int) -> None:
+        if monotonic() - self._asked_at <= PROMPT_S:
             self.clock_offset_ms = at_ms - monotonic_ms()
-        self.denials.answered(ELECTION, monotonic_ms())
-        if new_term or self._failing:
-            await self._contact.learn_uptime()
-        self._failing = False
         if self.troubles.works(ELECTION, monotonic()):
             logger.warning("Redis answers again")
 
@@ -357,9 +329,7 @@ class Elector:
         self._note_failure(error, "to begin")
 
     def _note_failure(self, error: BaseException, what: str) -> None:
-        away = self._contact.failed(error)
-        self._failing = True
-        if is_refused_to_workers(error):
-            self.denials.denied(ELECTION)
         if self.troubles.failed(ELECTION, error, monotonic()):
-            logger.warning("%s %s: %s", "cannot reach Redis" if away else "Redis refuses us", what, in_words(error))
+            logger.warning(
+                "%s %s: %s", "cannot reach Redis" if is_outage(error) else "Redis refuses us", what, in_words(error)
+            )

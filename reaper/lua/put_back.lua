@@ -14,7 +14,7 @@
 -- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] the consumer that is gone
 -- ARGV[4] idle in ms that is given to what is put back; where some worker of ours lives, no more than the consumer's word has
 --         ended for: it may live, and run it
--- ARGV[5] when the group was made, as of the caller's last look (ms), and steps of the clock, which end no word (read_clock)
+-- ARGV[5] when the group was made, as of the caller's last look (ms)
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
 -- ARGV[9] field of the agreement in which it is noted what waits, for the leader that may follow
 -- ARGV[10] '' = put back; '-' = nothing waits any more; else where the journal ended when all of it was pending: it is only noted
@@ -27,11 +27,12 @@
 -- Fence: the whole value is compared.
 
 --- @prelude
+--- @heartbeat
 
 local source, fence, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local own, group, consumer, idle = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
-local made, steps = read_clock(ARGV[5])
+local made = tonumber(ARGV[5])
 local field, what = ARGV[9], ARGV[10]
 local first = 11
 
@@ -64,12 +65,13 @@ local is_certain, word = given ~= false or consumer == RESTORED_CONSUMER, read_w
 if not is_certain and string.find(consumer, OUR_CONSUMER) then
   return { 'ok', 0, 0 }
 end
-local word_until = word and end_behind_steps(word.until_ms, steps)
-if word and word_until > at then
-  return { 'waits', word_until, word.visibility }
+-- While recovery waits, a word may have ended by a step of the clock alone, or because its worker could not join again.
+local waits_ms = recovery_waits_ms(read_beat(agreement, at), at, 0)
+if word and (word.until_ms > at or waits_ms > 0) then
+  return { 'waits', math.max(word.until_ms, at + waits_ms), word.visibility }
 end
-if some_word_counts(agreement, at, steps) then
-  idle = word and math.min(idle, at - word_until) or 0
+if waits_ms > 0 or some_word_counts(agreement, at) then
+  idle = word and math.min(idle, at - word.until_ms) or 0
 end
 
 local n = 0

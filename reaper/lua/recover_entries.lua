@@ -11,43 +11,43 @@
 -- KEYS[9] journal    {orders}:journal                    stream
 -- KEYS[10] notes     {orders}:notes:billing              hash: of what is given back where it is (prelude.lua)
 -- ARGV[1] fence of the caller: namespace:token:holder  ARGV[2] group
--- ARGV[3] visibility timeout in ms  ARGV[4] max_deliveries, both of the group: where a worker has joined with higher ones,
---         those hold for its deliveries (prelude.lua)  ARGV[5] policy: stream | retry-stream | in-place
+-- ARGV[3] visibility timeout in ms  ARGV[4] max_deliveries, both of the group; after a change to lower ones, the former ones
+--         count for a while (prelude.lua)  ARGV[5] policy: stream | retry-stream | in-place
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
 -- ARGV[9] payload bytes after which the rest of the batch is put off
--- ARGV[10] server time in ms after which the call is void, and steps of its clock that are in no idle time (read_clock)
--- ARGV[11] when the group was made, as of the caller's last look (ms)
--- ARGV[12] longest visibility timeout that a job may ask for, in ms
--- ARGV[13] '1' = what workers that are not ours hold was delivered once, or as often as stands behind the entry ID (after a
+-- ARGV[10] when the group was made, as of the caller's last look (ms)
+-- ARGV[11] longest visibility timeout that a job may ask for, in ms
+-- ARGV[12] '1' = what workers that are not ours hold was delivered once, or as often as stands behind the entry ID (after a
 --         space), however often Redis has counted it
--- ARGV[14] number of consumers that are at work on what they hold  ARGV[15…] for each of them its name, and up to which idle
+-- ARGV[13] number of consumers that are at work on what they hold  ARGV[14…] for each of them its name, and up to which idle
 --         time in ms what it holds is left alone; then entry IDs, ascending
 --
 -- Returns {'ok', ready, row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}, and
 -- for a traced job {traceparent, tracestate, the delivery's name, what came before it}; behind that, where a job
--- asks for a visibility timeout longer than ARGV[12], what it asks for in ms
+-- asks for a visibility timeout longer than ARGV[11], what it asks for in ms
 --   0 not pending any more   1 ready again, detail = new entry ID (in place: its own)   2 parked as suspect   3 dead letter,
 --   detail = its ID   4 not due, detail = remaining ms   5 payload gone, acknowledged   6 cannot be copied, detail = why; stays pending
 --   7 put off, ask again
 -- A plain job (no field says anything of it) that is ready again, as most of a mass are, has for its row the new entry ID alone. The rest
 -- is in `ready`: consumer, delivery count, {idle ms…}, consumer, …, for those that follow each other and have these in common.
--- or {'stale', fence found}, {'paused'}, {'late'}, {'refused', why}, {'made'} (the group is another one: what is not pending there
--- was not settled, but forgotten): nothing was done. Raises NOGROUP where the group is
--- gone. Late: a server that hung runs what had piled up, and everything looks idle then; the leader decides anew.
+-- or {'stale', fence found}, {'paused'}, {'waits', for how many ms, length of the last gap in ms} (heartbeats could not be served,
+-- see heartbeat.lua), {'refused', why}, {'made'} (the group is another one: what is not pending there was not settled, but
+-- forgotten): nothing was done. Raises NOGROUP where the group is gone.
 -- Fence: the whole value is compared; a missing fence is stale too (a paused leader must not find an open door).
 
 --- @prelude
+--- @heartbeat
 
 local source, stream, retry, dead, schedule = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local suspects, fence, agreement, journal, notes = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local own, group = ARGV[1], ARGV[2]
-local visibility, max_deliveries, policy = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local policy = ARGV[5]
 local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
-local budget, longest = tonumber(ARGV[9]), tonumber(ARGV[12])
-local by_sight = ARGV[13] == '1'
-local first = 15
+local budget, longest = tonumber(ARGV[9]), tonumber(ARGV[11])
+local by_sight = ARGV[12] == '1'
+local first = 14
 local spared = {}
-for _ = 1, tonumber(ARGV[14]) do
+for _ = 1, tonumber(ARGV[13]) do
   spared[ARGV[first]] = tonumber(ARGV[first + 1])
   first = first + 2
 end
@@ -67,27 +67,29 @@ end
 if redis.call('HGET', agreement, 'paused') == '1' then
   return { 'paused' }
 end
-if policy == 'in-place' then
-  -- What is given back is claimed, one by one, and workers prove their life by the same right: without it the call is refused as a
-  -- whole, also one that asks for nothing.
-  redis.call('XCLAIM', source, group, READY_CONSUMER, 0, '0-0', 'JUSTID')
-end
-local at, not_after, steps = now_ms(), read_clock(ARGV[10])
-if at > not_after then
-  open_for_writing(source, group) -- the answer says that writes are served again, and the list may be read
-  redis.call('XPENDING', source, group, '-', '+', 1)
-  return { 'late' }
-end
-if whole_number(redis.call('HGET', agreement, 'made'), 0) > tonumber(ARGV[11]) then
+if whole_number(redis.call('HGET', agreement, 'made'), 0) > tonumber(ARGV[10]) then
   return { 'made' }
 end
 open_for_writing(source, group)
+probe_heartbeat(source, group)
+local at, beat = note_beat(agreement)
+local configured_ms = tonumber(ARGV[3])
+local waits_ms = recovery_waits_ms(beat, at, configured_ms)
+if waits_ms > 0 then
+  for i = first, #ARGV do -- what was delivered in the future starts over now, not only when recovery goes on
+    local entry_id = string.match(ARGV[i], '^%S+')
+    for _, row in ipairs(redis.call('XPENDING', source, group, entry_id, entry_id, 1)) do
+      start_over(source, group, row)
+    end
+  end
+  return { 'waits', waits_ms, beat.gap }
+end
 local refusal = layout_refusal(policy, stream, at)
 if refusal then
   return { 'refused', refusal }
 end
 local bytes = 0
-local terms_of = terms_by_consumer(agreement, visibility, max_deliveries, at, steps)
+local visibility, max_deliveries, until_ms = group_terms(agreement, configured_ms, tonumber(ARGV[4]), at)
 
 local pending, next_pending = read_ahead(function(entry_id, count)
   return redis.call('XPENDING', source, group, entry_id, '+', count)
@@ -141,17 +143,14 @@ local function find_least(consumer)
   if laid_aside_as(consumer) or consumer == RETURNED_CONSUMER or goes_by_sight(consumer) then
     return math.huge -- it is not told by that alone
   end
-  return math.max(visibility, terms_of(consumer)[1], (spared[consumer] or -1) + 1)
+  return math.max(visibility, (spared[consumer] or -1) + 1)
 end
-local least_idle, has_steps = {}, #steps > 0
+local least_idle = {}
 
 local function recover(entry_id, left, seen)
   local row = pending(entry_id, left)
   if not row then
     return { GONE }
-  end
-  if has_steps then
-    row[3] = without_steps(row[3], at, steps)
   end
   local consumer, idle, times = row[2], row[3], row[4]
   local least = least_idle[consumer]
@@ -168,19 +167,15 @@ local function recover(entry_id, left, seen)
       row[4] = times
     end
     if idle >= 0 and idle < visibility then
-      start_over(row)
-      return { NOT_DUE, visibility - idle, idle, consumer, '', times }
-    end
-    local terms = terms_of(consumer)
-    if idle >= 0 and idle < terms[1] then
-      return { NOT_DUE, math.min(terms[1] - idle, math.max(terms[3] - at, 1)), idle, consumer, '', times }
+      start_over(source, group, row)
+      local left_ms = math.min(visibility - idle, math.max(until_ms - at, configured_ms - idle, 1))
+      return { NOT_DUE, left_ms, idle, consumer, '', times }
     end
     if idle >= 0 and idle <= (spared[consumer] or -1) then
       return { NOT_DUE, visibility, idle, consumer, '', times }
     end
   end
   local entry = payload(entry_id, left)
-  max_deliveries = terms_of(consumer)[2]
   if not entry then
     return lose(row)
   end
@@ -237,7 +232,7 @@ for i = 1, items do
     break
   end
   local entry_id, ok, seen = ARGV[first + i - 1], true, nil
-  local row = not has_steps and ready_alike(entry_id)
+  local row = ready_alike(entry_id)
   if row then -- it is done
   elseif entry_id == ARGV[first + i - 2] then -- given twice, it would be copied twice: it is acknowledged at the end only
     row = { GONE }

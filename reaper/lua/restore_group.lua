@@ -7,18 +7,18 @@
 -- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] consumer that owns what is put back ('' = nobody: a group that is there
 -- is looked at, and the entries are only counted)  ARGV[4] idle in ms they get; none where
 -- a worker of ours has given its word: it may run them, and has a visibility timeout to take them back
--- ARGV[5] when the group was made, as of the caller's last look (ms), and steps of the clock (read_clock)  ARGV[6…] entry IDs that were pending as far as
--- the leader knows
+-- ARGV[5] when the group was made, as of the caller's last look (ms)  ARGV[6…] entry IDs that were pending as far as the leader knows
 --
 -- Returns {'ok', entries put back, when the group was made, in ms, who made it: 'leader' | 'worker'}, {'exists'} (nobody of
 -- ours has made it since), {'unknown'} (no position is known), or {'stale', fence found}.
 -- Fence: the whole value is compared.
 
 --- @prelude
+--- @heartbeat
 
 local stream, fence, agreement = KEYS[1], KEYS[2], KEYS[3]
 local own, group, consumer, idle = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local seen, steps = read_clock(ARGV[5])
+local seen = tonumber(ARGV[5])
 local first = 6
 
 -- One that was deleted and made anew has not come as far: with a producer's own IDs, nobody would ever read what lies below the position.
@@ -52,7 +52,8 @@ else
   made = made_anew(agreement, position)
 end
 
-if some_word_counts(agreement, now_ms(), steps) then
+local at = now_ms()
+if recovery_waits_ms(read_beat(agreement, at), at, 0) > 0 or some_word_counts(agreement, at) then
   idle = 0
 end
 

@@ -13,7 +13,6 @@
 --   1 installed, detail = why the policy cannot work here ('' | several_groups | explicit_ids)
 --   2 a token at least as high stands there: detail = that token; raise the counter and start a new term
 --   3 another namespace serves this group: detail = its name
---   4 the group's data is of a later version than ours: detail = that version
 -- What changes is the next version of the agreement: the moment it was made, in ms. Where a value is lower than before, what was
 -- agreed on before is kept for a while as `former_…`, for those who cannot know better yet (prelude.lua).
 -- Fence: token compared with the fence and with the copy of it in the agreement (an evicted fence lets nobody back in).
@@ -22,12 +21,8 @@
 
 local stream, fence, agreement, retry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local namespace, token, holder, group = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local FORMER_MS = 35000 -- workers look at the agreement every 30 s, where they are not told otherwise
+local FORMER_MS = 35000 -- workers read the group settings every 30 s (REFRESH_S in workers/loop/membership.py), and a call takes up to 5 s
 
-local found_version = data_version(agreement)
-if found_version > DATA_VERSION then
-  return { 4, string.format('%.0f', found_version) }
-end
 local own = namespace .. ':' .. ARGV[2] .. ':' .. holder
 local current = redis.call('GET', fence)
 if current then
@@ -49,17 +44,15 @@ local refusal = layout_refusal(ARGV[5], stream, at) -- raises where the stream's
 -- Harmless, and a write: under maxmemory a new leader can take over all the same.
 redis.call('HDEL', agreement, '')
 redis.call('SET', fence, own)
-raise_data_version(agreement)
 local before = redis.call('HMGET', agreement, 'policy', 'visibility_ms', 'max_deliveries', 'recovery')
 
--- Keeps the higher value for those who go by it; nothing where nobody knows what they go by.
+-- Keeps the higher value for workers that go by it. Without earlier group settings, the value stays that workers have written which
+-- joined before there were any (join_group.lua).
 local function keep_former(name, was, is_open)
-  local kept = is_open and whole_number(redis.call('HGET', agreement, name), nil)
   local known = whole_number(was, nil)
-  if not known or (is_open and not kept) then
-    redis.call('HDEL', agreement, name)
-  else
-    redis.call('HSET', agreement, name, string.format('%.0f', math.max(known, kept or 0)))
+  if known then
+    local kept = is_open and whole_number(redis.call('HGET', agreement, name), 0) or 0
+    redis.call('HSET', agreement, name, string.format('%.0f', math.max(known, kept)))
   end
 end
 

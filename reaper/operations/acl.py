@@ -16,6 +16,7 @@ from redis.connection import parse_url
 from reaper.settings import observers_of
 from workers.protocol.address import Topology
 from workers.protocol.connection import read_address
+from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys, NamespaceKeys, StreamKeys, group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
 from workers.protocol.scripts import COMMENT, put_together, script_text
@@ -94,7 +95,7 @@ _EMBEDDED_SCRIPTS = [
     (_PROTOCOL, name) for name in ("autoclaim", "move_due", "release_suspects", "keep_house", "look_at_group")
 ]
 _REAPER_SCRIPTS = [
-    *((_PROTOCOL, name) for name in ("move_due", "release_suspects", "keep_house", "look_at_group")),
+    *((_PROTOCOL, name) for name in ("beat", "move_due", "release_suspects", "keep_house", "look_at_group")),
     *(
         (_REAPER, name)
         for name in (
@@ -133,7 +134,9 @@ _DIRECT_KEYS: dict[Role, frozenset[str]] = {
 }
 """Keys of commands that are no scripts, as the headers of scripts spell keys."""
 NEWER = frozenset({"xnack"})
-"""Commands that only some servers know (Redis 8.8): others refuse a rule that names one, and scripts do without."""
+"""Commands that only some servers know (Redis 8.8): others reject a rule that names one, and scripts do without."""
+_KNOWS_NEWER = (8, 8)
+_VERSION = re.compile(r"(?:(?P<product>redis|valkey)[ -]?)?(?P<numbers>\d+(\.\d+){0,2})", re.IGNORECASE)
 _ONLY_EMBEDDED = {"join_group": frozenset({"del"})}
 """What a script runs for embedded workers alone: they remove the fence of a leader that is gone."""
 
@@ -174,6 +177,18 @@ class Rules:
     def newer_words(self) -> list[str]:
         """Return the rules that only some servers take."""
         return [f"+{command}" for command in self.newer]
+
+
+def knows_newer(version: str) -> bool:
+    """Tell whether a server of ``version``, such as ``7.0.15`` or ``valkey-9.1``, knows the commands in `NEWER`.
+
+    Raises ConfigurationError for a version that cannot be read.
+    """
+    found = _VERSION.fullmatch(version.strip())
+    if not found:
+        raise ConfigurationError("the server's version cannot be read: write one such as 7.0.15, 8.8 or valkey-9.1.")
+    is_valkey = (found["product"] or "").lower() == "valkey"
+    return not is_valkey and tuple(map(int, found["numbers"].split("."))) >= _KNOWS_NEWER
 
 
 def rules_of(

@@ -37,6 +37,8 @@ class Level(StrEnum):
     """Worth knowing; nothing is wrong."""
     UNKNOWN = "unknown"
     """Could not be asked."""
+    WARNING = "warning"
+    """A risk to remove or to accept; nothing fails because of it now."""
     WRONG = "wrong"
 
 
@@ -54,6 +56,7 @@ class Finding:
 ok = partial(Finding, Level.OK)
 note = partial(Finding, Level.NOTE)
 unknown = partial(Finding, Level.UNKNOWN)
+warning = partial(Finding, Level.WARNING)
 wrong = partial(Finding, Level.WRONG)
 
 
@@ -180,7 +183,7 @@ def _writes(server: ServerFacts) -> Iterator[Finding]:
 def _persistence(server: ServerFacts) -> Finding:
     if not server.info.get("aof_enabled"):
         snapshots = " (snapshots only)" if server.configured("save", "") else ""
-        return wrong(
+        return warning(
             "persistence",
             f"no append-only file{snapshots}: a restart loses jobs that were accepted; set appendonly yes",
         )

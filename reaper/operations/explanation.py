@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reaper.operations.job_search import FoundJob, Place
-from reaper.operations.judgement import REFUSALS, grace_reason
+from reaper.operations.judgement import REFUSALS
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_VISIBILITY_TIMEOUT
@@ -153,6 +153,8 @@ def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
     """Say what stops recovery in this group."""
     if group.paused:
         yield f"recovery is paused: `reaper resume {group.keys.word}` ends that"
+    if group.recovery_wait:
+        yield str(group.recovery_wait)
     if group.recovers_itself:
         return
     leader, report = snapshot.leader, group.report
@@ -164,8 +166,6 @@ def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
         yield "the leader only observes: nothing is recovered"
     if report and report.refusal:
         yield f"recovery refuses: {REFUSALS.get(report.refusal, report.refusal)}"
-    if report and report.grace_ms_left:
-        yield f"recovery waits {duration(report.grace_ms_left)} more{grace_reason(report)}"
     if report and report.error:
         yield report.error
 

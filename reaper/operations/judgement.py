@@ -14,7 +14,6 @@ from reaper.settings import is_observers
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
 from workers.protocol.calls.upkeep import DESTROYED_OR_EMPTIED
 from workers.protocol.messages import LAST_ENTRY_ID, counted, on_one_line
-from workers.runtime.contact import LONGEST_GRACE_MS
 
 SCANS_MISSED = 3
 """A scan is too old once this many were missed…"""
@@ -22,18 +21,18 @@ SCAN_SLACK_MS = 1_000
 SLOW_SCAN_PER_MS = 20
 """… and the slowest full scan we have an understanding for (entries per ms) would be done."""
 
-LATE_MS = 2_000
-"""What falls due is granted the longest grace, and this; nobody calls the service healthy after that."""
+LATE_MS, LONGEST_LATE_MS = 2_000, 32_000
+"""Recovery may be later than due by a visibility timeout and the first of these, and at most by the second one."""
 
 LIVING_MS = 3_600_000
-"""For so long the service is degraded after a delivery was taken from a consumer at work; then it is a note."""
+"""For so long the service is degraded after a delivery was taken from a consumer at work, or after an entry was found
+deleted although it was pending; then it is a note."""
 
 MOST_NAMED = 3
 """Groups that a line names of which the same is said."""
 
 REFUSALS = LAYOUT_REFUSALS | {
     "foreign_namespace": "the reapers of another namespace serve this group: stop one of the two",
-    "newer_data": "the group's data is of a later version than the leader knows: upgrade the replicas",
     "no_group": "the stream or its group does not exist: create it, or set recreate_groups",
 }
 
@@ -51,6 +50,7 @@ class Trouble(StrEnum):
     OVERDUE = "overdue"
     FOREIGN_CLAIMS = "foreign_claims"
     FROM_LIVING = "from_living"
+    LOST_PAYLOAD = "lost_payload"
     RETRY_UNREAD = "retry_unread"
     UNREAD = "unread"
     EXHAUSTED = "exhausted"
@@ -113,8 +113,10 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
         yield Trouble.MISMATCH, mismatch
     if report is not None:
         yield from _judge_report(group, report)
+    if group.lost_payload and snapshot.now_ms - group.lost_payload_ms <= LIVING_MS:
+        yield Trouble.LOST_PAYLOAD, f"{_lost_payload(group)}: {TRIMMED}"
     idle_ms = group.main.oldest_pending_ms or 0
-    if group.recovers_itself and idle_ms > group.visibility_ms + min(group.visibility_ms, LONGEST_GRACE_MS) + LATE_MS:
+    if group.recovers_itself and not group.recovery_wait and idle_ms > group.visibility_ms + _may_be_late_ms(group):
         yield (
             Trouble.OVERDUE,
             f"a delivery has been idle for {idle_ms / 1000:.0f} s, and no worker recovers it: see what workers log",
@@ -130,6 +132,10 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
             Trouble.UNREAD,
             f"{_waiting(group.main.ready)}, for up to {waited_s} s, and nobody reads: do the group's workers run?",
         )
+
+
+def _may_be_late_ms(group: GroupState) -> int:
+    return min(group.visibility_ms + LATE_MS, LONGEST_LATE_MS)
 
 
 def _judge_keys(group: GroupState) -> Iterator[tuple[Trouble, str]]:
@@ -149,10 +155,10 @@ def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trou
     age = group.reported_ms - report.last_scan_ms
     if report.last_scan_ms and age > _oldest_scan_ms(report):
         yield Trouble.SCAN_TOO_OLD, f"the last scan was {age / 1000:.0f} s old when the leader reported"
-    if report.late_ms > LATE_MS:
+    if report.late_ms > _may_be_late_ms(group):
         yield (
             Trouble.OVERDUE,
-            f"recovery is {report.late_ms / 1000:.0f} s late, beyond any grace: see recovery_rate and the leader's log",
+            f"recovery is {report.late_ms / 1000:.0f} s late: see recovery_rate and the leader's log",
         )
     if report.dropped:
         text = (
@@ -184,6 +190,17 @@ TOO_SHORT = (
     "their jobs run twice; the visibility timeout must be longer than COUNT x the longest job: raise it, or let them "
     "read with a smaller COUNT"
 )
+
+
+TRIMMED = (
+    "only the worker that has such a job can run it, and once. Whoever trims the stream or deletes its entries has to "
+    "leave out what is pending (XTRIM … ACKED, or a longer MAXLEN)"
+)
+
+
+def _lost_payload(group: GroupState) -> str:
+    what = counted(group.lost_payload, "entry was", "entries were")
+    return f"{what} deleted while pending"
 
 
 def _deliveries(number: int, one_is: str = "", many_are: str = "") -> str:
@@ -238,7 +255,7 @@ def _is_unread(group: GroupState) -> bool:
 def notes(snapshot: Snapshot) -> tuple[str, ...]:
     """Return what an operator should know although nothing is wrong now."""
     of_replicas = [("", note) for note in replica_notes(snapshot)]
-    of_groups = [(group.pair, note) for group in snapshot.groups for note in _group_notes(group)]
+    of_groups = [(group.pair, note) for group in snapshot.groups for note in _group_notes(group, snapshot.now_ms)]
     return tuple(folded([*of_replicas, *of_groups]))
 
 
@@ -286,7 +303,7 @@ def _observed(report: GroupReport) -> Iterator[str]:
         )
 
 
-def _group_notes(group: GroupState) -> Iterator[str]:
+def _group_notes(group: GroupState, now_ms: int) -> Iterator[str]:
     report = group.report
     if report:
         yield from _observed(report)
@@ -294,13 +311,10 @@ def _group_notes(group: GroupState) -> Iterator[str]:
         yield f"its workers recover what stalls (mode {group.mode})"
     if report and not report.last_scan_ms:
         yield "the first scan of this term is under way"
-    if report and report.grace_ms_left:
-        yield f"recovery waits {report.grace_ms_left / 1000:.1f} s more{grace_reason(report)}"
-    if report and report.lost_payload:
-        yield (
-            f"{counted(report.lost_payload, 'job was', 'jobs were')} trimmed or deleted by somebody while pending: "
-            "the payload is lost"
-        )
+    if group.recovery_wait:
+        yield str(group.recovery_wait)
+    if group.lost_payload and now_ms - group.lost_payload_ms > LIVING_MS:
+        yield f"{_lost_payload(group)}, the last of them more than an hour ago"
     if report and report.put_back:
         made_vanish = "that somebody made vanish, with a consumer or the group"
         yield f"put back: {_deliveries(report.put_back)} {made_vanish}"
@@ -320,11 +334,6 @@ def _group_notes(group: GroupState) -> Iterator[str]:
     for consumer in (*group.main.silent, *group.retry.silent):
         silent_s = consumer.idle_ms // 1000
         yield f"consumer {consumer.name} holds {_deliveries(consumer.pending)} and has been silent for {silent_s} s"
-
-
-def grace_reason(report: GroupReport) -> str:
-    """Return why recovery waits, as the end of a sentence; replicas of before do not say."""
-    return f", so that live workers come first: {report.grace_why}" if report.grace_why else ""
 
 
 def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot,
 from reaper.replicas import GroupReport, Replica, parse_replicas
 from reaper.settings import WatchedGroup, observers_of
 from workers.protocol.calls import CALL_BYTES
+from workers.protocol.calls.beat import recovery_wait
 from workers.protocol.calls.membership import given_words
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.keys import (
@@ -134,6 +135,7 @@ async def _read_group(
         max_deliveries=max_deliveries,
         mismatches=find_mismatches(agreement, None if leader and leader.observe else report, now_ms),
         paused=agreement.get("paused") == "1",
+        recovery_wait=recovery_wait(agreement, now_ms),
         main=await _read_source(client, keys.stream, keys.group, now_ms, visibility_ms),
         retry=await _read_source(client, keys.retry, keys.group, now_ms, visibility_ms),
         scheduled=(scheduled or 0) - (parked or 0) + (delayed or 0),
@@ -142,6 +144,8 @@ async def _read_group(
         dead_letters=dead or 0,
         recovered=_first_number(agreement.get("recovered")),
         stale_writes_refused=_first_number(agreement.get("refused")),
+        lost_payload=_first_number(agreement.get("lost_payload")),
+        lost_payload_ms=_first_number(agreement.get("lost_payload_ms")),
         served_by=leader.id if leader and report else "",
         report=report,
         reported_ms=leader.at_ms if leader else 0,

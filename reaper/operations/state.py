@@ -7,6 +7,7 @@ milliseconds; instants are the server's clock.
 from dataclasses import dataclass, field
 
 from reaper.replicas import STANDALONE, GroupReport, Replica
+from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.capabilities import Capabilities
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode
@@ -70,6 +71,8 @@ class GroupState:
     max_deliveries: int = 0
     mismatches: tuple[str, ...] = ()
     paused: bool = False
+    recovery_wait: RecoveryWait | None = None
+    """Recovery waits after a gap in the heartbeats."""
     main: SourceState = SourceState()
     retry: SourceState = SourceState()
     scheduled: int = 0
@@ -81,6 +84,10 @@ class GroupState:
     """Since the group was first served."""
     stale_writes_refused: int = 0
     """Writes of earlier terms that the fence refused."""
+    lost_payload: int = 0
+    """Entries that were found deleted although they were pending, since the group was first served."""
+    lost_payload_ms: int = 0
+    """When the latest of them was found, by the server's clock; 0 = never."""
     served_by: str = ""
     """ID of the live replica that leads and watches the pair."""
     report: GroupReport | None = None

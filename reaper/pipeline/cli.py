@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from reaper.pipeline.advice.command import advise
+from reaper.pipeline.advice.command import advise_command
 from reaper.pipeline.command import (
     LAKE,
     SPARK,
@@ -191,5 +191,5 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
         show_result(done, text or ["nothing to trim"], machine=machine)
 
 
-pipeline.add_command(advise)
+pipeline.add_command(advise_command)
 pipeline.add_command(report)

@@ -67,8 +67,8 @@ def sentences() -> Iterator[None]:
         missing = [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]
         if missing:
             raise ConfigurationError(
-                f"the pipeline needs {' and '.join(missing)}: pip install 'stream-reaper[spark]' "
-                "(and 'stream-reaper[jre]' where there is no Java)."
+                f"the pipeline needs {' and '.join(missing)}: run pip install '.[spark]' in your clone "
+                "('.[spark,jre]' where there is no Java)."
             )
         try:
             yield

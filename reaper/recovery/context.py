@@ -7,7 +7,6 @@ import anyio
 from redis.asyncio import Redis
 
 from reaper.election.elector import Elector, EndOfTerm, Term
-from reaper.recovery.shards import Standing
 from reaper.settings import ReaperSettings
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic_ms
@@ -25,20 +24,16 @@ class TermContext:
     settings: ReaperSettings
     term: Term
     elector: Elector
-    grace: Standing
-    """How it stands with the server that has the keys of the pair."""
     callbacks: Callbacks[str]
     end: Callable[[EndOfTerm], None]
     """Ends the term."""
     notices: Notices
     """Wakes who waits for the schedules."""
-    clock_offset_ms: Callable[[], int]
-    """The time of that server, minus our monotonic time."""
     changed: Callable[[], None] = lambda: None
     """Has this replica register at once."""
     room: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(SCANS_AT_A_TIME))
     """For what is done for every group at once when a term begins, and again and again: taking over and scanning."""
 
     def server_ms(self) -> int:
-        """Return about what the server's clock says now: for people, and to bound how late a call may run."""
-        return monotonic_ms() + self.clock_offset_ms()
+        """Return about what the server's clock says now, for people."""
+        return monotonic_ms() + self.elector.clock_offset_ms

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from reaper.election.elector import EndOfTerm
 from reaper.layout import layout_refusal, server_refusal
@@ -28,7 +28,7 @@ from reaper.recovery.scanner import Scanned
 from reaper.recovery.source_watch import SourceWatch
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.verdict import Verdict
-from reaper.recovery.writer import FormerVisibility, GroupWriter, TakeOverCode
+from reaper.recovery.writer import GroupWriter, TakeOverCode
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import Journal
@@ -36,10 +36,9 @@ from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.sight import group_names
 from workers.protocol.calls.upkeep import Authority, Moved
 from workers.protocol.events import JournalLevel
-from workers.protocol.meaning import Meaning, is_refused_to_workers, meaning_of
+from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.denials import SCANNING, WHY_DENIED, Denials
 from workers.runtime.settings import to_ms
 from workers.upkeep.schedules import Schedules
 from workers.upkeep.suspects import Suspects
@@ -106,7 +105,6 @@ class GroupWatch:
             ),
             journal=Journal.at(context.settings.journal, context.settings.journal_maxlen),
             longest_visibility=context.settings.longest_visibility_timeout,
-            steps=lambda: context.grace.steps.ahead,
         )
         self._housekeeping = Housekeeping(self._writer, context.settings)
         self._dropped = Dropped(self._writer, known.missing if known else None)
@@ -134,9 +132,6 @@ class GroupWatch:
         self._has_scanned = known is not None and known.has_scanned
         self._scanned = dict(known.scanned) if known else {}  # until this watch has scanned all of it itself
         self._told_at_ms: int | None = None
-        self._former = FormerVisibility()
-        self._former_until_ms = 0  # on our own clock: the server's may be set
-        self._denials = Denials()
 
     # ---- lifecycle
 
@@ -200,29 +195,15 @@ class GroupWatch:
             notes=self._notes,
             telemetry=self._telemetry,
             rate=self._rate,
-            grace_until=self._grace_until,
             made=lambda: self._made,
             refused=self._call_refused,
             wake_suspects=self._suspects.wake,
             verdict=self._verdict,
-            denials=self._denials,
         )
         if source in self._scanned:
             watch.scanner.follow(self._scanned.pop(source))
         self._sources[source] = watch
         tasks.start_soon(watch.run)
-
-    def _visibilities_ms(self) -> list[int]:
-        """Return by which visibility timeouts live workers go: for a while, some know the former, longer one alone."""
-        former = [self._former.ms] if monotonic_ms() < self._former_until_ms else []
-        return [to_ms(self.group.visibility_timeout), *former]
-
-    def _grace_until(self) -> int:
-        return max(self._denied_until(), *map(self._context.grace.until, self._visibilities_ms()))
-
-    def _denied_until(self) -> int:
-        wait_ms = max(map(self._context.grace.longest_ms, self._visibilities_ms()))
-        return max(one.until(wait_ms) for one in (self._denials, self._context.elector.denials))
 
     async def _insist(self, what: str, action: Callable[[], Awaitable[bool]]) -> None:
         """Repeat ``action`` until it says True."""
@@ -269,16 +250,8 @@ class GroupWatch:
                 f"{self.group.group}` with their settings; until then {self._settings.namespace!r} writes nothing here",
             )
             return False
-        if answer.code is TakeOverCode.NEWER_DATA:
-            self._notes.refused(
-                "newer_data",
-                f"the data of this group is of version {answer.detail}, which this replica does not know: upgrade it",
-            )
-            return False
         if not self._has_taken_over:  # else what was watched may have to be put back first
             self._has_taken_over, self._made = True, answer.made
-        self._former = (await self._writer.former_visibility()).or_longer(answer.before)
-        self._former_until_ms = monotonic_ms() + self._former.until_ms - self._context.server_ms()
         self._log_change(answer.before)
         self._notes.layout(answer.detail)
         return True
@@ -338,19 +311,8 @@ class GroupWatch:
         entries = 0
         with self._telemetry.scanning("tail"):
             for source in list(self._sources.values()):
-                entries += await self._read_by(source.scanner.tail)
+                entries += await source.scanner.tail()
         self._looks.found(entries, was_full=False)
-
-    async def _read_by(self, scan: Callable[[], Awaitable[int]]) -> int:
-        """Scan a source. Where we may not, workers may not extend or settle either, and live ones come first after."""
-        try:
-            entries = await scan()
-        except ResponseError as error:
-            if meaning_of(error) is Meaning.DENIED:
-                self._denials.denied(SCANNING)
-            raise
-        self._denials.answered(SCANNING, monotonic_ms())
-        return entries
 
     async def _full_scan(self, tasks: TaskGroup) -> None:
         was_calm = self._looks.are_rare
@@ -361,7 +323,7 @@ class GroupWatch:
         recently_gone = self._sources[self._keys.stream].scanner.recently_gone()
         with self._telemetry.scanning("full"):
             for source in list(self._sources.values()):
-                entries += await self._read_by(source.scanner.full)
+                entries += await source.scanner.full()
         # Groups that were taken over together are spread over the interval.
         interval_s = self._settings.full_scan_interval.total_seconds()
         self._next_full = anyio.current_time() + interval_s * random.uniform(1 - SPREAD, 1)
@@ -526,10 +488,7 @@ class GroupWatch:
                 refusal = await step()
             except (RedisError, OSError) as error:
                 self._notes.failed(what, error)
-                if is_refused_to_workers(error):
-                    self._denials.denied(what)
             else:
-                self._denials.answered(what, monotonic_ms())
                 if refusal is None:
                     continue
                 self._call_refused(refusal)
@@ -551,8 +510,8 @@ class GroupWatch:
         elif refusal.kind is RefusalKind.MADE:
             self._was_made = True
             self._looks.stir()
-        elif refusal.kind is RefusalKind.LATE:
-            logger.info("%s: a recovery call came too late to the server and did nothing", self._keys.pair)
+        elif refusal.wait:
+            self._notes.waits(refusal.wait)
         else:
             self._notes.layout(refusal.detail)
 
@@ -572,15 +531,12 @@ class GroupWatch:
             for source in self._sources.values()
             if (due := source.timers.next_due()) is not None
         ]
-        longest_ms = max(map(self._context.grace.longest_ms, self._visibilities_ms()))
         return settings_report(
             self._settings,
             self.group,
             scan_interval_ms=round(self._looks.interval_s * 1000),
             timers=sum(map(len, timers)),
             next_due_ms=max(0, min(dues) - now) if dues else None,
-            late_ms=max(0, now - min(dues) - longest_ms) if dues else 0,
-            grace_ms_left=max(0, self._grace_until() - now),
-            grace_why=WHY_DENIED if self._denied_until() > now else self._context.grace.why,
+            late_ms=max(0, now - min(dues)) if dues else 0,
             **asdict(tally),
         )

@@ -47,7 +47,7 @@ class Housekeeping:
     async def run(self) -> Kept:
         """Remember the group's position; delete silent consumers if asked to. Returns what was found."""
         self._not_restored = ""
-        kept = await self._house.tidy(self._writer.steps())
+        kept = await self._house.tidy()
         return Kept((), False, False) if isinstance(kept, Refusal) else kept
 
     async def restore(self, watched: Sequence[bytes], made: int) -> Lost:

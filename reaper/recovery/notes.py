@@ -16,12 +16,14 @@ from reaper.recovery.living import Living
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
 from reaper.settings import ReaperSettings, WatchedGroup
+from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.calls.recovery import Outcome, Recovered, Recoveries
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.upkeep import DESTROYED_OR_EMPTIED, Moved, Released
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import Pending, counted, first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
+from workers.runtime.clock import monotonic
 from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
@@ -74,6 +76,7 @@ class GroupNotes:
         self._moved_of: set[bytes] = set()
         self._asked_too_long = False
         self._said: tuple[int, ...] = ()
+        self._waits_until_s = float("-inf")
         self._errors: dict[str, str] = {}
 
     def _report(self, name: str, **facts: Any) -> None:
@@ -138,6 +141,13 @@ class GroupNotes:
             self.tally.paused = True
             self._changed()
 
+    def waits(self, wait: RecoveryWait) -> None:
+        """Recovery waits after a gap in the heartbeats; logged once a gap."""
+        ends_s = monotonic() + wait.left_ms / 1000
+        if ends_s > self._waits_until_s + 1:
+            logger.warning("%s: %s", self._pair, wait)
+        self._waits_until_s = ends_s
+
     def call_done(self) -> None:
         """A recovery call went through: nothing is paused or refused any more."""
         self.worked("recover")
@@ -157,7 +167,6 @@ class GroupNotes:
         tally.recovered += became[Outcome.REDELIVERED]
         tally.suspected += became[Outcome.SUSPECTED]
         tally.dead_lettered += became[Outcome.DEAD_LETTERED]
-        tally.lost_payload += became[Outcome.LOST_PAYLOAD]
         tally.held += became[Outcome.HELD]
         if became[Outcome.REDELIVERED] or became[Outcome.SUSPECTED]:
             self._ready += became[Outcome.REDELIVERED]

@@ -25,12 +25,10 @@ from reaper.recovery.verdict import LOOKS as FOLLOWED
 from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
 from workers.protocol.calls.recovery import ENDED, Outcome, Ready, Recovered, Recoveries
-from workers.protocol.calls.refusals import Refusal, RefusalKind
+from workers.protocol.calls.refusals import Refusal
 from workers.protocol.keys import LAID_ASIDE, NOBODY, READY_CONSUMER
-from workers.protocol.meaning import is_refused_to_workers
 from workers.protocol.messages import Pending, Redelivery, entry_order, in_order
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.denials import RECOVERING, TOO_LATE_MS, Denials
 from workers.runtime.settings import to_ms
 
 RETRY_MS = 1_000
@@ -57,16 +55,12 @@ class SourceWatch:
     notes: GroupNotes
     telemetry: GroupTelemetry
     rate: RateLimit
-    grace_until: Callable[[], int]
-    """Tells from when on anything may be recovered after an outage: monotonic ms; in the past where nothing waits."""
     made: Callable[[], int]
     """Tells when the group was made, as of the last look: the server's ms."""
     refused: Callable[[Refusal], None]
     wake_suspects: Callable[[], None]
     verdict: Verdict | None = None
     """Where we observe."""
-    denials: Denials = field(default_factory=Denials)
-    """Those of the group; ``grace_until`` knows of them."""
     timers: Timers = field(default_factory=Timers)
     ages: Ages = field(init=False)
     backlogs: Backlogs = field(init=False)
@@ -142,8 +136,7 @@ class SourceWatch:
     @property
     def begins_ms(self) -> int:
         """When anything is recovered at the earliest: before, nobody can have been seen to live, or to stand still."""
-        began = self._began_ms + self._visibility_ms if self._spares else self._began_ms
-        return max(began, self.context.grace.begins_ms(self._visibility_ms))
+        return self._began_ms + self._visibility_ms if self._spares else self._began_ms
 
     # ---- sleeping
 
@@ -169,12 +162,11 @@ class SourceWatch:
         return ready_at is not None and ready_at <= monotonic_ms()
 
     def _ready_at(self) -> int | None:
-        """Return the instant of the next recovery: a timer is due, no grace holds, the rate allows it."""
+        """Return the instant of the next recovery: a timer is due, and the rate allows it."""
         due = self.timers.next_due()
         if due is None:
             return None
-        due = max(due, self.begins_ms)
-        return max(due, self.grace_until(), self.rate.ready_at_ms(monotonic_ms()))
+        return max(due, self.begins_ms, self.rate.ready_at_ms(monotonic_ms()))
 
     # ---- firing
 
@@ -203,34 +195,29 @@ class SourceWatch:
                 await self._recover(due, held)
         except (RedisError, OSError) as error:
             self.notes.failed("recover", error)
-            if is_refused_to_workers(error):
-                self.denials.denied(RECOVERING)
             self.wake_suspects()  # some may have been parked all the same
             await anyio.sleep(RETRY_MS / 1000)
         return True
 
     async def _recover(self, due: Mapping[bytes, Cohort], held: Mapping[bytes, Held]) -> None:
         self.rate.spend(len(due))  # before the call: another one may be under way
-        all_denials = (self.denials, self.context.elector.denials)
-        asks_for_nothing = any(one.is_open for one in all_denials)
-        not_after_ms = TOO_LATE_MS if asks_for_nothing else self.context.server_ms() + self._call_valid_ms()
         began_ns = time_ns()
         result = await self.writer.recover(
             self.source,
             in_order(due, bytes),
-            not_after_ms=not_after_ms,
             made=self.made(),
             spared=self._spared(),
             executions=self.scanner.executions.of if self.scanner.executions else None,
         )
-        for one in all_denials:
-            one.answered(RECOVERING, monotonic_ms())
         self.backlogs.answered(due)
         if isinstance(result, Refusal):
             self.rate.spend(-len(due))
-            if not (asks_for_nothing and result.kind is RefusalKind.LATE):
-                self.refused(result)
-            await anyio.sleep(RETRY_MS / 1000)
+            self.refused(result)
+            if result.wait:  # asked again only when it is over; other timers that fall due meanwhile are asked about
+                for entry_id in due:
+                    self.timers.arm(entry_id, monotonic_ms() + result.wait.left_ms, Sight.UNSURE)
+            else:
+                await anyio.sleep(RETRY_MS / 1000)
             return
         self.notes.call_done()
         self.timers.seen_ms = now = monotonic_ms()
@@ -249,9 +236,6 @@ class SourceWatch:
         self.notes.batch(result)
         self.telemetry.recovered(result, began_ns)
         self.rate.spend(-sum(row.outcome not in ENDED for row in result.others))
-
-    def _call_valid_ms(self) -> int:
-        return self.context.grace.call_valid_ms(self._visibility_ms, monotonic_ms())
 
     def _tell_of_the_living(self, found: Recoveries, now: int) -> None:
         """Note what was taken from foreign consumers, and from which of them while they were at work on it."""

@@ -1,7 +1,7 @@
 """The work of one term of leadership: a watch for each stream/group pair."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import anyio
 from anyio.abc import TaskGroup
@@ -11,13 +11,11 @@ from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.recovery.context import TermContext
 from reaper.recovery.group_watch import GroupWatch, Known
 from reaper.recovery.notes import settings_report
-from reaper.recovery.shards import Shards
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices
 
 
@@ -29,10 +27,7 @@ class TermWork:
     notices: Notices
     settings: ReaperSettings
     elector: Elector
-    grace: Grace
     callbacks: Callbacks[str]
-    shards: Shards | None
-    """Where the pairs lie at several servers; `grace` is for the one that the elector asks."""
     changed: Callable[[], None]
     """Has this replica register at once."""
     _verdicts: dict[str, tuple[WatchedGroup, Verdict]] = field(default_factory=dict)
@@ -56,11 +51,9 @@ class TermWork:
                     self.settings,
                     term,
                     self.elector,
-                    self.grace,
                     self.callbacks,
                     end,
                     self.notices,
-                    lambda: self.elector.clock_offset_ms,
                     self.changed,
                 )
                 tasks.start_soon(self.notices.run)
@@ -87,9 +80,6 @@ class TermWork:
                 self._start(group, self._context, self._tasks, known.get(pair))
 
     def _start(self, group: WatchedGroup, context: TermContext, tasks: TaskGroup, known: Known | None = None) -> None:
-        if self.shards:
-            standing = self.shards.standing(group.keys.stream)
-            context = replace(context, grace=standing, clock_offset_ms=lambda: standing.clock_offset_ms)
         watch = GroupWatch(context, group, self._verdict_on(group), known)
         self._watches[group.keys.pair] = watch
         tasks.start_soon(watch.run)

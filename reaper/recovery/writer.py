@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
 from reaper.settings import LONGEST_VISIBILITY, WatchedGroup
-from workers.protocol.calls import CALL_BYTES, Journal, Step, clock_word
+from workers.protocol.calls import CALL_BYTES, Journal
 from workers.protocol.calls.recovery import Recoveries, read_recoveries
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
@@ -46,7 +46,6 @@ class TakeOverCode(IntEnum):
     INSTALLED = 1
     TOKEN_BEHIND = 2
     FOREIGN_NAMESPACE = 3
-    NEWER_DATA = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +90,6 @@ class StillCounts:
     """What the worker lives by."""
 
 
-class FormerVisibility(NamedTuple):
-    """What was agreed on before a visibility timeout became shorter."""
-
-    ms: int = 0
-    until_ms: int = 0
-    """Until when some may not have heard of the shorter one, by the server's clock."""
-
-    def or_longer(self, before: tuple[str, ...]) -> Self:
-        """Return the longer one of this and what stood in the agreement just ``before``, which has it second."""
-        known = before[1] if len(before) > 1 else ""
-        return self._replace(ms=max(self.ms, int(known) if known.isascii() and known.isdigit() else 0))
-
-
 @dataclass(frozen=True, slots=True)
 class GroupWriter:
     """Writes of one term in one group. All methods raise what redis-py raises; all are fenced."""
@@ -114,8 +100,6 @@ class GroupWriter:
     journal: Journal
     longest_visibility: timedelta = LONGEST_VISIBILITY
     """The longest visibility timeout that a job may have of its own."""
-    steps: Callable[[], Sequence[Step]] = tuple
-    """Returns how the server's clock was set ahead meanwhile: that is in no idle time, and ends nobody's word."""
 
     @property
     def keys(self) -> GroupKeys:
@@ -142,15 +126,14 @@ class GroupWriter:
         source: str,
         entry_ids: Sequence[bytes],
         *,
-        not_after_ms: int,
         made: int,
         spared: Mapping[bytes, int] = MappingProxyType({}),
         executions: Callable[[bytes], int] | None = None,
     ) -> Recoveries | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover_entries.lua``).
 
-        Not after that server time, and not in a group that was ``made`` later. ``spared``: by consumer, up to which
-        idle time in ms what it holds is left alone.
+        Not in a group that was ``made`` later. ``spared``: by consumer, up to which idle time in ms what it holds is
+        left alone.
         ``executions`` tells how often an entry was delivered that is held by a worker which is not ours; without it
         that is what Redis has counted.
         """
@@ -164,8 +147,7 @@ class GroupWriter:
         words: list[str | bytes | int] = [
             self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,
             group.redelivery, *self.journal, self.authority.token, CALL_BYTES,
-            clock_word(not_after_ms, self.steps()), made,
-            to_ms(self.longest_visibility), int(executions is not None), len(spared), *alone, *asked,
+            made, to_ms(self.longest_visibility), int(executions is not None), len(spared), *alone, *asked,
         ]  # fmt: skip
         reply = await _finished("recover", lambda: RECOVER_ENTRIES.run(self.client, places, words))
         failpoint("recover.after_write")
@@ -198,7 +180,7 @@ class GroupWriter:
             [keys.stream, keys.fence, keys.agreement],
             [
                 self.authority.fence, keys.group, "" if only_count else RESTORED_CONSUMER,
-                to_ms(self.group.visibility_timeout), clock_word(made, self.steps()), *entry_ids,
+                to_ms(self.group.visibility_timeout), made, *entry_ids,
             ],
         )  # fmt: skip
         if reply[0] != b"ok":
@@ -244,7 +226,7 @@ class GroupWriter:
             [source, keys.fence, keys.agreement, keys.journal],
             [
                 self.authority.fence, keys.group, consumer, to_ms(self.group.visibility_timeout),
-                clock_word(made, self.steps()), *self.journal, self.authority.token,
+                made, *self.journal, self.authority.token,
                 self._waiting_field(source, consumer), what, *entry_ids,
             ],
         )  # fmt: skip
@@ -260,11 +242,6 @@ class GroupWriter:
         """Tell whether a leader says that it serves the group at ``server_ms``."""
         until: Any = await self.client.hget(self.keys.agreement, "served_until")
         return whole_number(until, 0) > server_ms
-
-    async def former_visibility(self) -> FormerVisibility:
-        """Return by which longer visibility timeout live workers may go still."""
-        known: Any = await self.client.hmget(self.keys.agreement, ["former_visibility_ms", "former_until"])
-        return FormerVisibility(*(whole_number(value, 0) for value in known))
 
     async def made_at(self) -> int:
         """Return when the group was made, by the server's clock in ms; 0 = not by us."""

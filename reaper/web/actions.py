@@ -1,5 +1,6 @@
 """What the status page may change: only with the token, and each change is logged."""
 
+import codecs
 import hmac
 import logging
 from collections import Counter
@@ -32,7 +33,7 @@ def read_token(file: str) -> bytes | None:
     if not file:
         return None
     try:
-        token = Path(file).read_bytes().strip()
+        token = Path(file).read_bytes().removeprefix(codecs.BOM_UTF8).strip()
     except OSError as error:
         raise ConfigurationError(f"actions_token_file {file} cannot be read: {error.strerror}.") from error
     if len(token) < SHORTEST_TOKEN:

@@ -28,7 +28,7 @@ KEYS = group_keys("jobs", "billing")
 FLAGS = (
     "--groups", KEYS.pair, "--visibility-timeout", "3600", "--lease-ttl", str(TTL_S), "--renew-interval", str(RENEW_S),
     "--full-scan-interval", "3600", "--heartbeat-interval", "0.2", "--max-deliveries", "1000",
-    "--grace", "0",  # this Redis has just been started, and would be taken for one that was away
+     # this Redis has just been started, and would be taken for one that was away
 )  # fmt: skip
 AFTER_KILL_MS, AFTER_TERM_MS = TTL_S * 1000 + 500, 300.0
 """What is demanded."""

@@ -35,7 +35,6 @@ from tests.benchmarks.streams import Progress, create_group, progress, strand
 from tests.support.processes import Running
 from tests.support.waiting import wait_until
 from workers.protocol.keys import GroupKeys, group_keys
-from workers.runtime.grace import OUTAGE_PART
 
 SIZES = {1_000: 3, 10_000: 3, 100_000: 3}
 """Stranded deliveries, and how often they are recovered."""
@@ -108,7 +107,6 @@ async def _reaper_recovers(stage: Stage, size: int) -> _Recovery:
     async with held_lease(stage.client) as held:
         reaper = stage.reaper(*FLAGS)
         await followers(stage.client, 1)
-        await anyio.sleep(VISIBILITY_S / OUTAGE_PART)  # one that is new waits for live workers
         server_us, reaper_us = await server_load.cpu_us(stage.client), usage.cpu_us(reaper.pid)
     begun = await begun_after(stage.client, held)
     ended_ms = await _all_ready(stage.client, OURS, size)

@@ -11,11 +11,13 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from tests.support.beats import let_beat_of
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, started_server
 from tests.support.waiting import wait_until
 from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import commands_client
+from workers.protocol.keys import group_keys
 
 SCRIPT_TIMEOUT_S = 60.0
 """Filling a stream is one long script call."""
@@ -33,6 +35,9 @@ class Stage:
 
     def reaper(self, *flags: str, profile: Path | None = None, name: str = "reaper", url: str = "") -> Running:
         """Start ``python -m reaper run`` on this server, or at ``url``; with ``profile``, under the profiler."""
+        if "--groups" in flags:  # else recovery would wait for a visibility timeout after the first heartbeat
+            pairs = flags[flags.index("--groups") + 1].split(",")
+            let_beat_of(self.server.url, [group_keys(*pair.split("/")) for pair in pairs])
         return self._run("reaper", *flags, *(("--redis-url", url) if url else ()), profile=profile, name=name)
 
     def worker(
@@ -45,6 +50,9 @@ class Stage:
         url: str = "",
     ) -> Running:
         """Start ``python -m workers run tests.benchmarks.programs:PROGRAM`` on this server, or at ``url``."""
+        if "embedded" in flags or "claim" in flags:
+            named = (flags[flags.index(name) + 1] for name in ("--stream", "--group"))
+            let_beat_of(self.server.url, [group_keys(*named)])
         words = (f"tests.benchmarks.programs:{program}", *flags, *(("--redis-url", url) if url else ()))
         return self._run("workers", *words, profile=profile, name=name, env=env)
 

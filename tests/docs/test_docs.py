@@ -44,6 +44,17 @@ def _texts() -> Iterator[tuple[Path, str]]:
                 yield module, node.value
 
 
+def test_no_page_and_no_message_promises_a_release() -> None:
+    """There is none on PyPI, so every installation is one of a clone."""
+    installs = [
+        (str(place.relative_to(ROOT)), named)
+        for place, text in _texts()
+        for named in re.findall(r"\b(?:pip|pipx|uv|uvx) (?:install|add|run|tool install)\b([^`\n]*)", text)
+    ]
+    assert [one for one in installs if "stream-reaper" in one[1]] == []
+    assert len([one for one in installs if "'.[" in one[1]]) > 15
+
+
 _COMMAND = re.compile(r"(?:(?<=`)|^ *)(reaper|worker) ([a-z][^`\n#|]*)", re.MULTILINE)
 
 
@@ -128,7 +139,7 @@ def test_the_index_leads_to_every_page() -> None:
 
 def test_the_readme_shows_first_and_promises_later() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    order = ["docs/images/status-page.png", "```", "## Use it", "## What it promises", "## When not to use it"]
+    order = ["docs/images/status-page.png", "## Quick start", "## What it promises", "docs/alternatives.md"]
     places = [text.index(one) for one in order]
     assert places == sorted(places)
     assert text[: places[0]].count("\n") < 10, "the picture is on the first screen"

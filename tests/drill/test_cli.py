@@ -99,7 +99,7 @@ def test_options_reach_the_programme(theatre: Theatre) -> None:
     (programme,) = theatre.played
     settings = programme.settings
     assert (settings.faults, settings.bare_worker, settings.idle.total_seconds()) == ((), False, 5.0)
-    assert (settings.scan.total_seconds(), settings.look_interval.total_seconds()) == (1.0, 1.0)
+    assert (settings.scan.total_seconds(), settings.look_s) == (1.0, 1.0)
     assert (settings.redis_url, settings.redis_pid, settings.keep_keys) == (SERVER.url, 7, True)
     assert len(programme.jobs) == 3
 
@@ -109,7 +109,7 @@ def test_options_reach_the_programme(theatre: Theatre) -> None:
     [
         ("--limit 0", "setting 'limit' (as flag --limit) cannot be '0': write a whole number from 1 up."),
         ("--lease-ttl x", "cannot be 'x': write a number of seconds from 0.5 up, such as 1.5."),
-        ("--fault kill-worker", "--fault 'kill-worker' has no time: write 'kill-worker@4' for 4 seconds"),
+        ("--fault kill-worker", "--fault 'kill-worker' cannot be read. Write it like 'kill-worker@4', for 4 seconds"),
         ("--trace nowhere.csv", "trace nowhere.csv cannot be read"),
     ],
 )
@@ -164,8 +164,9 @@ def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> Non
         (("--decode-ms", "8e7"), "takes more than a day: --prefill-ms and --decode-ms say"),
         (("--concurrency", "99999"), "(as flag --concurrency) cannot be '99999': write a whole number from 1 to 10000"),
         (("--fault", "none", "--fault", "kill-worker@1"), "--fault none plays no fault: leave it away, or the others."),
+        (("--reapers", "1", "--fault", "pause-leader@1"), "--fault pause-leader needs another reaper"),
         (("--keep-keys",), "--keep-keys is about a Redis that is named: it needs --redis-url."),
-        (("--fault", "poison:1000000@1"), "--fault 'poison:1000000@1': '1000000' is no amount; write 'poison@4'."),
+        (("--fault", "poison:1000000@1"), "--fault 'poison:1000000@1' cannot be read. Write it like 'poison@4'"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
 )

@@ -272,13 +272,13 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
     [
         (("--fault", "kill-woker@1"), "error: there is no --fault 'kill-woker': did you mean 'kill-worker'?"),
         (("--trace", "nowhere.csv"), "error: --trace nowhere.csv cannot be read: No such file or directory."),
-        (("--reapers", "1"), "error: --fault 'pause-leader@12' needs a second reaper"),
-        (("--fault", "pause-redis@4"), "error: --fault 'pause-redis@4' does not say for how long"),
+        (("--reapers", "1"), "error: --fault pause-leader needs another reaper"),
+        (("--fault", "pause-redis@4"), "error: --fault 'pause-redis@4' cannot be read"),
         (
             ("--recovery", "embedded", "--policy", "in-place"),
             "error: --policy is said by reapers: it needs --recovery reaper.",
         ),
-        (("--fault", "restart-redis@4+0"), "error: --fault 'restart-redis@4+0' lasts no time at all"),
+        (("--fault", "restart-redis@4+0"), "error: --fault 'restart-redis@4+0' cannot be read"),
         (("--keep-keys",), "error: --keep-keys is about a Redis that is named: it needs --redis-url."),
         (("--redis-url", "redis://127.0.0.1:1"), "error: no usable Redis at redis_url 'redis://127.0.0.1:1'"),
     ],

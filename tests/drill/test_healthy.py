@@ -28,7 +28,7 @@ def test_without_jobs_there_is_nothing_to_measure() -> None:
 def test_latency_counts_to_the_first_start_and_throughput_to_the_last_completion() -> None:
     lines = [start(1, 7, 1.5), done(1, 7, 2.0), start(2, 7, 2.25), done(2, 7, 5.0), done(2, 7, 9.0)]
     assert _healthy([job(1), job(2)], lines).total == Figures(
-        seconds=4.0, enqueued=2, done=2, latency_s=Spread(0.25, 0.5, 0.5)
+        seconds=4.0, enqueued=2, done=2, latency_s=Spread(0.25, 0.5, 0.5), throughput_per_s=0.5
     )
 
 

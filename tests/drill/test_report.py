@@ -113,7 +113,7 @@ def test_usage_is_told_by_job_and_by_second() -> None:
 
 
 def test_healthy_jobs_are_told_with_their_throughput() -> None:
-    healthy = Healthy(2, Figures(4.0, 2, 2, Spread(0.1, 0.2, 0.2)), Figures())
+    healthy = Healthy(2, Figures(4.0, 2, 2, Spread(0.1, 0.2, 0.2), 0.5), Figures())
     told = as_json(replace(LEDGER, healthy=healthy), started_at=0.0, objections=[])["healthy"]
     assert told == {
         "jobs": 2,

@@ -17,6 +17,7 @@ from reaper.replicas import GroupReport, Replica, read_replicas
 from reaper.service import Reaper, ReaperEvent
 from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
+from tests.support.beats import let_beat, let_beat_at
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -32,7 +33,6 @@ LONG_IDLE_MS = 2 * VISIBILITY_MS
 QUICK: dict[str, Any] = {
     "groups": "orders/billing",
     "visibility_timeout": VISIBILITY_MS / 1000,
-    "grace": 0,
     "lease_ttl": 3_600,
     "renew_interval": 0.2,
     "acquire_retry_interval": 0.2,
@@ -73,7 +73,12 @@ def start_replica(
 
 @asynccontextmanager
 async def running(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncIterator["Listened"]:
-    """Run a replica in this process until the block ends."""
+    """Run a replica in this process until the block ends.
+
+    Its groups look as if heartbeats had been served in them for long.
+    """
+    if not settings.observe:
+        await let_beat_at(settings.redis_url, [group.keys for group in settings.watched])
     reaper = Reaper(settings)
     listened = Listened(reaper)
     for event in listened_to:
@@ -126,9 +131,10 @@ class Case:
 
     @classmethod
     async def prepared(cls, server: RedisServer, client: Redis, stream: str = "orders", group: str = "billing") -> Self:
-        """Return a case whose group exists."""
+        """Return a case whose group exists, and looks as if heartbeats had been served in it for long."""
         case = cls(server, client, group_keys(stream, group))
         await client.xgroup_create(stream, group, "0", mkstream=True)
+        await let_beat(client, case.keys)
         return case
 
     # ---- jobs

@@ -22,11 +22,15 @@ from reaper.replicas import GroupReport, read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
+from tests.support.beats import let_beat, let_beat_at
+from tests.support.knobs import refreshing
 from tests.support.waiting import wait_until
 from workers import Job, Reject, Worker, WorkerSettings
+from workers.protocol.calls.beat import RecoveryWait, recovery_wait
 from workers.protocol.events import LifecycleEvent
-from workers.protocol.keys import NamespaceKeys, group_keys, namespace_keys
-from workers.protocol.messages import text
+from workers.protocol.keys import GroupKeys, NamespaceKeys, group_keys, namespace_keys
+from workers.protocol.messages import RecoveryMode, text
+from workers.runtime.clock import server_ms
 
 STREAM, GROUP = "orders", "billing"
 KEYS = group_keys(STREAM, GROUP)
@@ -85,8 +89,9 @@ def _bytes(value: str | bytes) -> bytes:
 
 
 async def create_group(client: Redis) -> None:
-    """Create the stream and its group."""
+    """Create the stream and its group, which looks as if heartbeats had been served in it for long."""
     await client.xgroup_create(STREAM, GROUP, "0", mkstream=True)
+    await let_beat(client, KEYS)
 
 
 async def strand(
@@ -127,6 +132,12 @@ async def end_lease(client: Redis, namespace: NamespaceKeys = NAMESPACE) -> None
     assert await client.pexpire(namespace.lease, 0), "nobody holds the lease"
 
 
+async def recovery_waits(client: Redis, keys: GroupKeys = KEYS) -> RecoveryWait | None:
+    """Return for how long recovery of the group waits now, if it does."""
+    fields: Any = await client.hgetall(keys.agreement)
+    return recovery_wait({text(name): text(value) for name, value in fields.items()}, await server_ms(client))
+
+
 async def let_embedded_workers_begin(client: Redis) -> None:
     """Let the time be over in which embedded workers stand by for a reaper that is gone."""
     await client.hset(KEYS.agreement, "served_until", "1")
@@ -150,13 +161,20 @@ def worker_settings(url: str, **changes: Any) -> WorkerSettings:
 
 @asynccontextmanager
 async def running_worker(url: str, handler: Callable[[Job], Any], **changes: Any) -> AsyncIterator[Worker]:
-    """Run a worker inside the test; at the end it is stopped, and may drain."""
+    """Run a worker inside the test; at the end it is stopped, and may drain.
+
+    ``refresh_s``: how often it reads the group settings, and all workers that run meanwhile; else a setting.
+    """
+    refresh_s = changes.pop("refresh_s", None)
     worker = Worker(settings=worker_settings(url, **changes))
     worker.handler(handler)
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(worker.run)
-        yield worker
-        worker.stop()
+    if worker.settings.recovery is not RecoveryMode.REAPER:
+        await let_beat_at(worker.settings.redis_url, [worker.settings.keys])
+    with refreshing(refresh_s):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(worker.run)
+            yield worker
+            worker.stop()
 
 
 def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
@@ -165,7 +183,6 @@ def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
         "redis_url": url,
         "groups": f"{STREAM}/{GROUP}",
         "visibility_timeout": VISIBILITY_S,
-        "grace": 0,
         "lease_ttl": 3_600,
         "renew_interval": 0.2,
         "acquire_retry_interval": 0.2,
@@ -178,8 +195,11 @@ def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
 
 @asynccontextmanager
 async def running_reaper(url: str, **changes: Any) -> AsyncIterator[Reaper]:
-    """Run a replica inside the test."""
-    async with Reaper(reaper_settings(url, **changes)) as reaper:
+    """Run a replica inside the test. Its groups look as if heartbeats had been served in them for long."""
+    settings = reaper_settings(url, **changes)
+    if not settings.observe:
+        await let_beat_at(settings.redis_url, [group.keys for group in settings.watched])
+    async with Reaper(settings) as reaper:
         yield reaper
 
 

@@ -21,13 +21,12 @@ from tests.support.servers import RedisServer
 from tests.support.tiers import WITH_CLAIM, by_claim
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
-from workers.runtime.grace import Grace
 
 pytestmark = pytest.mark.anyio
 
 HOUR_S = 3_600
 BACK, FORWARD = -HOUR_S, HOUR_S
-SOON = {"visibility_timeout": 1.5, "grace": 0.5, "lease_ttl": 60}
+SOON = {"visibility_timeout": 1.5, "lease_ttl": 60}
 STRANDED = 3
 
 
@@ -131,51 +130,16 @@ async def test_embedded_workers_recover_soon_after_a_step(
         assert len(await scene.events(client, "recovered")) == 1
 
 
-async def test_a_server_that_seems_to_start_in_the_future_makes_nobody_wait(
-    clocked: RedisServer, clock: ServerClock
-) -> None:
+@pytest.mark.usefixtures("hurried")
+async def test_a_clock_that_is_set_forward_robs_nobody_who_lives(clocked: RedisServer, clock: ServerClock) -> None:
     async with commands_client(clocked.url) as client:
-        await _step(client, clock, BACK)
-        assert (await client.info("server"))["uptime_in_seconds"] < 0
         await scene.create_group(client)
         await scene.enqueue(client, STRANDED)
         await scene.strand(client, STRANDED)
-        async with scene.running_reaper(clocked.url, **SOON):
-            await _is_recovered(client)
-            await _is_healthy(client)
-
-
-def test_no_grace_ends_later_than_its_length_from_now() -> None:
-    for uptime_ms in (-3_600_000, -1, 0, 5, 3_600_000):
-        for server_ms in (0, 10_000_000, 20_000_000):
-            grace = Grace(30_000, 7_000)
-            grace.contact(1_000, 10_000_000)
-            grace.contact(2_000, server_ms)
-            grace.server_uptime(2_000, uptime_ms)
-            assert grace.until(60_000) <= 2_000 + 30_000
-            assert grace.until(4_000) <= 2_000 + 4_000
-
-
-@pytest.mark.usefixtures("hurried")
-async def test_a_clock_that_is_set_forward_robs_nobody_who_lives(
-    clocked: RedisServer, clock: ServerClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class EndedByTest(Grace):
-        def until(self, visibility_ms: int) -> int:
-            return 0 if over else super().until(visibility_ms)
-
-    over: list[bool] = []
-    monkeypatch.setattr("reaper.service.Grace", EndedByTest)
-    async with commands_client(clocked.url) as client:
-        await scene.create_group(client)
-        await scene.enqueue(client, STRANDED)
-        stranded = await scene.strand(client, STRANDED)
         await scene.enqueue(client, STRANDED, hold="")
         handler = scene.Handler()
         async with (
-            scene.running_reaper(
-                clocked.url, grace=HOUR_S, visibility_timeout=HOUR_S, full_scan_interval=0.5
-            ) as reaper,
+            scene.running_reaper(clocked.url, visibility_timeout=HOUR_S, full_scan_interval=0.5) as reaper,
             scene.running_worker(clocked.url, handler, visibility_timeout=HOUR_S),
         ):
             await scene.leads(reaper)
@@ -187,11 +151,9 @@ async def test_a_clock_that_is_set_forward_robs_nobody_who_lives(
                 return bool(sum(row[2] < HOUR_S * 1_000 for row in rows) == STRANDED)
 
             await wait_until(young, "the living extend what they hold")
-            over.append(True)
-            idle_ms = (2 + 2) * HOUR_S * 1_000  # two hours in truth
-            await client.execute_command(
-                "XCLAIM", scene.STREAM, scene.GROUP, "gone", 0, *stranded, "IDLE", idle_ms, "JUSTID"
-            )
+            assert await scene.recovery_waits(client)
+            assert not await scene.events(client, "recovered")
+            await client.hset(scene.KEYS.agreement, "unbroken", 1)  # recovery has waited for an hour
             await _is_recovered(client)
             handler.open_gate()
             await scene.nothing_left(client)
@@ -204,7 +166,7 @@ async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_ste
 ) -> None:
     """The worker's word stands since a moment that has not come yet: it is given anew as soon as the step is seen."""
     visibility_s = scaled(6)  # a busy machine may keep a worker from its proof for a while
-    settings = {"recovery": recovery, "visibility_timeout": visibility_s, "refresh_interval": HOUR_S}
+    settings = {"recovery": recovery, "visibility_timeout": visibility_s, "refresh_s": HOUR_S}
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
         if recovery == "reaper":  # what a leader has agreed on that is gone by now
@@ -254,77 +216,6 @@ async def _server_ms(client: Redis) -> int:
     return int(seconds) * 1000 + int(microseconds) // 1000
 
 
-# ---- ahead, and nobody has extended anything since
-
-
-async def _deliver_to_stranger(client: Redis) -> bytes:
-    """Hand a job of its own to somebody who never extends; nobody else can read it."""
-    found = await client.execute_command(
-        "EVAL",
-        "redis.call('XADD', KEYS[1], '*', 'n', '0') "
-        "return redis.call('XREADGROUP', 'GROUP', ARGV[1], 'plain', 'STREAMS', KEYS[1], '>')[1][2][1][1]",
-        1, scene.STREAM, scene.GROUP,
-    )  # fmt: skip
-    return bytes(found)
-
-
-async def _hand_out(client: Redis) -> tuple[list[bytes], bytes]:
-    """Return deliveries that were just handed out, and one that is due soon by a timeout of an hour."""
-    young = [await _deliver_to_stranger(client) for _ in range(STRANDED)]
-    old = await _deliver_to_stranger(client)
-    idle_ms = round((HOUR_S - scaled(4)) * 1_000)
-    await client.execute_command("XCLAIM", scene.STREAM, scene.GROUP, "plain", 0, old, "IDLE", idle_ms, "JUSTID")
-    return young, old
-
-
-async def _has_joined(client: Redis) -> bool:
-    return len(await client.xinfo_consumers(scene.STREAM, scene.GROUP)) > 1
-
-
-async def _step_far_ahead(client: Redis, clock: ServerClock) -> None:
-    assert not await scene.events(client, "recovered"), "it is all to come"
-    await _step(client, clock, 2 * HOUR_S)
-
-
-async def _only_the_old_one_is_recovered(client: Redis, young: list[bytes], old: bytes) -> None:
-    await _is_recovered(client, times=1)
-    (told,) = await scene.events(client, "recovered")
-    assert told.data["entry"] == old.decode()
-    assert HOUR_S * 1_000 <= told.data["idle_ms"] < 2 * HOUR_S * 1_000, "the step is in no idle time"
-    rows = await client.execute_command("XPENDING", scene.STREAM, scene.GROUP, "-", "+", 100, "plain")
-    assert [row[0] for row in rows] == young, "they have shown life an hour ago by the clock alone"
-
-
-@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
-async def test_a_leader_takes_nothing_from_whoever_does_not_extend_after_a_step_ahead(
-    clocked: RedisServer, clock: ServerClock, policy: str
-) -> None:
-    async with commands_client(clocked.url) as client:
-        await scene.create_group(client)
-        settings = {"visibility_timeout": HOUR_S, "grace": 0.2, "lease_ttl": 3, "redelivery": policy}
-        async with scene.running_reaper(clocked.url, **settings) as reaper:
-            await scene.leads(reaper)
-            young, old = await _hand_out(client)
-            await scene.scanned_by_term_after(client, 0)
-            await _step_far_ahead(client, clock)
-            await _only_the_old_one_is_recovered(client, young, old)
-
-
-async def test_embedded_workers_take_nothing_from_whoever_does_not_extend_after_a_step_ahead(
-    clocked: RedisServer, clock: ServerClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.runtime.contact.LONGEST_GRACE_MS", 200)
-    embedded = {"recovery": "embedded", "redelivery": "stream", "visibility_timeout": HOUR_S}
-    async with commands_client(clocked.url) as client:
-        await scene.create_group(client)
-        young, old = await _hand_out(client)
-        async with scene.running_worker(clocked.url, handler := scene.Handler(), **embedded):
-            await wait_until(lambda: _has_joined(client), "it has joined, and knows what time it is")
-            await _step_far_ahead(client, clock)
-            await handler.has_started(1)
-            await _only_the_old_one_is_recovered(client, young, old)
-
-
 @pytest.mark.contract
 @pytest.mark.only_on(*WITH_CLAIM)
 @pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
@@ -333,7 +224,7 @@ async def test_a_read_that_claims_takes_nothing_from_the_living_after_a_step(
 ) -> None:
     """Redis gives it what was handed out in the future: it is given back, and those who have it do not even notice."""
     holds, reads = scene.Handler(), scene.Handler()
-    settings = {"recovery": "claim", "refresh_interval": 0.2}
+    settings = {"recovery": "claim", "refresh_s": 0.2}
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
         async with scene.running_worker(clocked.url, holds, concurrency=STRANDED, **settings) as owner:

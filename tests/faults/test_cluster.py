@@ -15,26 +15,21 @@ from reaper.drill.history import read_events, read_state, user_fields
 from reaper.drill.promises import Execution, History, Pairs, check
 from reaper.drill.settings import DrillSettings
 from reaper.operations.acl import Role, rules_of
-from reaper.recovery.shards import Shards
 from reaper.service import Reaper
 from tests.faults import scene
 from tests.faults.deliveries import read_long_ago
 from tests.faults.scene import GROUP, OVERDUE_MS
 from tests.operator.conftest import run_command
 from tests.support.cluster import Cluster, started_cluster
-from tests.support.graces import is_away
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job, NewJob, Producer, Reject, SyncProducer, Worker
+from workers.protocol.calls.beat import GAP_PART
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import group_keys
-from workers.protocol.meaning import SlotMovedError
 from workers.protocol.messages import RecoveryMode, pair_up, read_metadata, text
-from workers.protocol.routing import RoutedClient
-from workers.protocol.slots import slot_of
-from workers.runtime.clock import monotonic_ms
-from workers.runtime.grace import KEYS_MOVED, Grace
+from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
 
@@ -132,7 +127,7 @@ async def at_work(url: str, loads: list[Load], *, recovery: str = REAPER) -> Asy
     """Run two replicas, unless recovery is embedded, and a worker for each stream."""
     visibility_s = scaled(VISIBILITY_S)
     groups = ",".join(f"{load.stream}/{GROUP}" for load in loads)
-    times = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s, "grace": visibility_s}
+    times = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s}
     async with AsyncExitStack() as running:
         reapers = [
             await running.enter_async_context(scene.running_reaper(url, groups=groups, **times))
@@ -165,9 +160,7 @@ async def test_streams_on_every_node_are_worked_on_and_recovered(
 
 
 @pytest.mark.parametrize("recovery", [REAPER, EMBEDDED])
-async def test_a_slot_moves_under_load(
-    masters: Cluster, client: Redis, recovery: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_slot_moves_under_load(masters: Cluster, client: Redis, recovery: str) -> None:
     loads = [Load(stream) for stream in masters.streams()]
     moving = loads[0]
     to = masters.owner(loads[1].stream)
@@ -185,37 +178,7 @@ async def test_a_slot_moves_under_load(
         producing.cancel_scope.cancel()
         for load in loads:
             await load.judge(client, load.enqueued)
-        if recovery == EMBEDDED:
-            await wait_until(lambda: "the keys are at another node" in caplog.text, "recovery waits there")
     assert masters.owner(moving.stream) is to
-
-
-async def test_what_moves_waits_on_its_own_and_nobody_goes_along_unawares(masters: Cluster, client: Redis) -> None:
-    assert isinstance(client, RoutedClient)
-    moving, other = masters.streams()[:2]
-    longest_ms = 60_000
-    shards = Shards(client, lambda: [moving, other], lambda: Grace(longest_ms, 1_000), lambda: 0.05)
-    mine, others = shards.standing(moving), shards.standing(other)
-    async with anyio.create_task_group() as looking:
-        looking.start_soon(shards.run)
-
-        async def known() -> bool:
-            return all(shards.node_of(slot_of(stream.encode())) for stream in (moving, other))
-
-        await wait_until(known, "both nodes have answered")
-        assert not await client.exists(moving, f"{{{moving}}}:dead:{GROUP}")
-        since_ms, before = monotonic_ms(), others.until(longest_ms)
-        assert mine.until(longest_ms) - longest_ms < since_ms
-        to = masters.owner(other)
-        masters.begin_move(moving, to)
-        masters.end_move(moving, to)
-        await wait_until(lambda: mine.until(longest_ms) - longest_ms >= since_ms, "what has moved waits")
-        assert mine.why == KEYS_MOVED != others.why
-        with pytest.raises(SlotMovedError):
-            await client.exists(moving)
-        assert not await client.exists(moving)
-        assert others.until(longest_ms) == before
-        looking.cancel_scope.cancel()
 
 
 async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: Cluster, client: Redis) -> None:
@@ -229,20 +192,26 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: 
         term = leader.term
         pair = group_keys(away.stream, GROUP).pair
         await wait_until(lambda: leader._work.reports()[pair].last_full_scan_ms, "all is scanned")
+        settings = group_keys(away.stream, GROUP).agreement
+        await wait_until(lambda: client.hexists(settings, "beat"), "heartbeats are served")
+        paused_at = monotonic()
         node.pause()
         try:
             await wait_until(lambda: pair in leader._work.errors(), "the leader has missed the node")
             async with Producer(other.stream, masters.url) as producer:
                 await other.enqueue(producer, [[(b"n", b"1")]])
             await other.judge(client, other.enqueued)
-            assert leader._shards is not None
-            asked = leader._shards.node_of(slot_of(away.stream.encode()))
-            assert asked is not None
-            await wait_until(lambda: is_away(asked.grace, monotonic_ms()), "it is away for long enough to count")
+            counts_s = scaled(VISIBILITY_S) / GAP_PART
+            await wait_until(lambda: monotonic() - paused_at > counts_s, "it is away for long enough to count")
         finally:
             node.resume()
-        await wait_until(lambda: leader._work.reports()[pair].grace_why == OUTAGE, "the pairs of the node wait")
-        assert leader._work.reports()[group_keys(other.stream, GROUP).pair].grace_why != OUTAGE
+
+        async def waits(stream: str) -> bool:
+            wait = await scene.recovery_waits(client, group_keys(stream, GROUP))
+            return wait is not None and wait.gap_ms > 0
+
+        await wait_until(lambda: waits(away.stream), "the pairs of the node wait")
+        assert not await waits(other.stream)
         assert leader.term is term
 
 

@@ -59,12 +59,12 @@ async def test_worker_and_leader_killed_together_the_next_leader_recovers_at_onc
     server: RedisServer, client: Redis, processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
     case = await Case.prepared(server, client)
-    leader = start_replica(processes, server, grace=GRACE_S)
+    leader = start_replica(processes, server)
     await leader.prints("leadership acquired")
     worker = start_worker(processes, case)
     for _ in range(20):  # a leader that knows it has nothing of it afterwards
         await work_once(case)
-    async with running(quick_settings(server, grace=GRACE_S)):
+    async with running(quick_settings(server)):
         jobs = await case.enqueue(IN_FLIGHT, hold="")
         await worker.prints(f"holds {IN_FLIGHT}")
         leader.kill()
@@ -77,7 +77,7 @@ async def test_worker_and_leader_killed_together_the_next_leader_recovers_at_onc
     recovered = await case.events("recovered")
     assert {event.data["token"] for event in recovered} == {2}
     assert second.at_ms <= recovered[0].at_ms
-    assert "recovery waits" not in caplog.text, "Redis was there all the time: there is no grace"
+    assert "recovery waits" not in caplog.text, "Redis was there all the time"
 
 
 async def work_once(case: Case) -> None:

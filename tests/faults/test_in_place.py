@@ -34,7 +34,7 @@ def in_place(server: RedisServer, **changes: Any) -> ReaperSettings:
 
 def working(server: RedisServer, handler: Callable[[Job], Any], **changes: Any) -> AbstractAsyncContextManager[Worker]:
     """Run a worker of ours in this process until the block ends; what fails there is ready again at once."""
-    return running_worker(server.url, handler, refresh_interval=0.2, **changes)
+    return running_worker(server.url, handler, refresh_s=0.2, **changes)
 
 
 async def claim(case: Case, consumer: str = "plain", count: int = 1_000) -> list[tuple[str, int]]:

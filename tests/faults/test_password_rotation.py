@@ -38,8 +38,9 @@ class Rotated:
         self.url = load_settings(WorkerSettings, arguments={"stream": "orders", "group": "billing"}).redis_url
 
     def write(self, password: str) -> None:
-        """Write the file anew."""
-        self._file.write_text(f"redis://{USER}:{password}@127.0.0.1:{self._server.port}/0\n")
+        """Write the file anew, with a byte order mark, as some editors do."""
+        address = f"redis://{USER}:{password}@127.0.0.1:{self._server.port}/0\r\n"
+        self._file.write_text(address, encoding="utf-8-sig")
 
     async def change(self, password: str) -> None:
         """Let only ``password`` in."""

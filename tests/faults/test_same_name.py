@@ -157,7 +157,7 @@ async def test_a_paused_process_that_wakes_and_joins_again_settles_nothing_that_
     """It was alive a moment ago, by its own clock and timeout, and its word stands again when it ends its jobs."""
     flags = ("--visibility-timeout", LONG_S, "--recovery", recovery, "--concurrency", str(JOBS))
     enqueued = await scene.enqueue(client, JOBS, hold="")
-    first = start_worker(processes, server, *flags, "--refresh-interval", "1", name="w1")
+    first = start_worker(processes, server, *flags, name="w1")
     await starts(client, JOBS)
     (first_consumer,) = await owners(client)
     first.pause()
@@ -166,6 +166,7 @@ async def test_a_paused_process_that_wakes_and_joins_again_settles_nothing_that_
     await scene.nothing_left(client)
     assert not await has_word(client, first_consumer), "its successor has taken it away"
 
+    await client.client_kill_filter(_type="normal", skipme=True)  # whoever lost contact joins again
     first.resume()
     await wait_until(lambda: has_word(client, first_consumer), "it joins again")
     await open_gate(client, first)

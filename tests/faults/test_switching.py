@@ -32,6 +32,7 @@ from tests.faults.scene import (
     violations,
 )
 from tests.scripts.scene import Scene
+from tests.support.beats import let_beat
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
@@ -40,7 +41,7 @@ from workers.protocol.messages import text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("hurried")]
 
-QUICK: dict[str, Any] = {"visibility_timeout": VISIBILITY_S, "refresh_interval": 0.2}
+QUICK: dict[str, Any] = {"visibility_timeout": VISIBILITY_S, "refresh_s": 0.2}
 
 
 @pytest.fixture(params=["embedded", by_claim("claim")])
@@ -219,6 +220,7 @@ async def test_where_there_is_no_reaper_embedded_workers_recover_what_plain_ones
 ) -> None:
     """As in the middle of a rolling deployment: the first worker said `reaper`, and there is none."""
     plain, embedded = Handler(), Handler()
+    await let_beat(client, KEYS)
     async with running_worker(server.url, plain, concurrency=4, **QUICK):
         assert await mode(client) == "reaper"
         living = await enqueue(client, 4, hold="")

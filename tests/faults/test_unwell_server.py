@@ -204,24 +204,6 @@ async def test_a_replica_begins_once_the_server_serves_it(
                 await scene.leads(reaper)
 
 
-async def test_an_embedded_worker_that_had_to_wait_lets_live_workers_come_first(server: RedisServer) -> None:
-    async with commands_client(server.url) as admin:
-        await _take_no_writes(admin)
-        try:
-            worker = Worker(settings=scene.worker_settings(server.url, recovery="embedded"))
-            worker.handler(scene.Handler())
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(worker.run)
-                await wait_until(lambda: worker.process is not None and worker.process.refusals, "it is refused")
-                assert worker.process is not None
-                recovery = worker.process._recovery
-                assert recovery is not None
-                assert recovery._contact.denials.is_open
-                worker.stop()
-        finally:
-            await _serve_again(admin)
-
-
 async def test_a_worker_that_waits_to_begin_ends_when_it_is_told(server: RedisServer) -> None:
     async with commands_client(server.url) as admin:
         await _take_no_writes(admin)

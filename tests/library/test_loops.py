@@ -4,7 +4,6 @@ import asyncio
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 
 import anyio
 import pytest
@@ -29,7 +28,7 @@ URL = "redis://127.0.0.1:1/0"
 
 def settings_of(server: RedisServer) -> ReaperSettings:
     pair = GroupSettings(stream=KEYS.stream, group=KEYS.group)
-    return ReaperSettings(redis_url=server.url, groups=(pair,), grace=timedelta(0))
+    return ReaperSettings(redis_url=server.url, groups=(pair,))
 
 
 BOTH = pytest.mark.parametrize("loop", [EventLoop.ASYNCIO, EventLoop.UVLOOP])
@@ -68,7 +67,7 @@ def test_where_uvloop_is_not_installed_it_is_done_without_unless_somebody_has_ch
     monkeypatch.setitem(sys.modules, "uvloop", None)
 
     assert run_in(EventLoop.AUTO, kind_of_loop) == "asyncio"
-    with pytest.raises(ConfigurationError, match=r"^loop is 'uvloop', .*pip install 'stream-reaper\[uvloop\]'"):
+    with pytest.raises(ConfigurationError, match=r"^loop is 'uvloop', .*pip install '.\[uvloop\]'"):
         run_in(EventLoop.UVLOOP, kind_of_loop)
 
 

@@ -22,7 +22,7 @@ from typing import assert_type
 from reaper import EndOfTerm, GroupSettings, Reaper, ReaperEvent, ReaperSettings, Report, Term
 from reaper import UnreachableError as ReaperUnreachableError
 from collections.abc import AsyncIterator, Iterator
-from workers import Counts, Job, NewJob, Producer, RecoveryMode, Redelivery, Reject, Retry, UnreachableError
+from workers import Counts, Job, JobId, NewJob, Producer, RecoveryMode, Redelivery, Reject, Retry, UnreachableError
 from workers import SyncProducer, Worker, WorkerEvent, WorkerSettings
 
 worker = Worker(
@@ -71,7 +71,7 @@ async def serve() -> None:
     assert_type(WorkerSettings(stream="orders", group="billing").redis_url, str)
     assert ReaperUnreachableError is UnreachableError
     ReaperSettings(groups="orders/billing,orders/audit", visibility_timeout=30, journal="full")
-    ReaperSettings(groups=["orders/billing"], redelivery=Redelivery.STREAM, grace=timedelta(0), recovery_rate=1)
+    ReaperSettings(groups=["orders/billing"], redelivery=Redelivery.STREAM, lease_ttl=timedelta(10), recovery_rate=1)
     GroupSettings(stream="orders", group="billing", visibility_timeout=0.5, redelivery="stream")
     WorkerSettings(stream="orders", group="billing", visibility_timeout=30, recovery="embedded", backoff_base=0.5)
     WorkerSettings(timeout=None)  # the rest is in the environment
@@ -79,8 +79,8 @@ async def serve() -> None:
         leader.on(reaper_event)(note)
         assert_type(leader, Reaper)
         assert_type(leader.term, Term | None)
-        assert_type(await orders.enqueue({"order": 17, "customer": "Ada"}, delay=1.5), str)
-        assert_type(await orders.enqueue_many([NewJob({"order": 18})]), list[str])
+        assert_type(await orders.enqueue({"order": 17, "customer": "Ada"}, delay=1.5), JobId)
+        assert_type(await orders.enqueue_many([NewJob({"order": 18})]), list[JobId])
         await worker.run()
         assert_type(worker.counts, Counts)
         assert_type(worker.settings, WorkerSettings)

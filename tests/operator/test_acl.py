@@ -1,5 +1,6 @@
 """``reaper acl``: with exactly these rights everybody does the whole of its job, and what it must not do is denied."""
 
+import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
@@ -241,7 +242,7 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
     stranded = await enqueue(client, 5)
     await strand(client, 5, overdue=True)
     urls = {role: await let_in(client, server, role) for role in Role}
-    settings = {"name": "w", "journal": "full", "refresh_interval": 0.05, "backoff_base": 0.02, "redelivery": policy}
+    settings = {"name": "w", "journal": "full", "refresh_s": 0.05, "backoff_base": 0.02, "redelivery": policy}
     handler = Busy()
     async with running_reaper(urls[Role.REAPER], consumer_retention=0.1, redelivery=policy) as reaper:
         await leads(reaper)
@@ -284,7 +285,7 @@ async def test_a_worker_that_recovers_by_itself_lives_for_long_with_its_own_righ
     await strand(client, 5, overdue=True)
     recovery = RecoveryMode.CLAIM if policy == "in-place" else EMBEDDED
     urls = {role: await let_in(client, server, role, recovery) for role in roles_in(recovery)}
-    settings = {"name": "w", "journal": "full", "refresh_interval": 0.05, "backoff_base": 0.02}
+    settings = {"name": "w", "journal": "full", "refresh_s": 0.05, "backoff_base": 0.02}
     settings |= {"redelivery": policy} if recovery is EMBEDDED else {}
     handler = Busy()
     async with running_worker(
@@ -483,16 +484,44 @@ async def test_what_an_address_asks_of_a_connection_is_allowed(client: Redis, se
     assert {"select", "client|setname", "cluster|slots"}.isdisjoint(plain)
 
 
-async def test_what_only_newer_servers_know_is_a_line_of_its_own() -> None:
-    answer = await run_command("redis://127.0.0.1:1/0", "acl", "--groups", "orders/billing")
-    lines = answer.out.splitlines()
-    assert [line for line in lines if "xnack" in line] == [
-        f"ACL SETUSER {role} +xnack" for role in ("worker", "reaper")
-    ]
-    for role in Role:
-        assert rules_of(role, REAPER, [KEYS], [NAMESPACE]).newer == (
-            ("xnack",) if role in (Role.WORKER, Role.REAPER) else ()
-        )
+@pytest.mark.parametrize(
+    ("version", "line"),
+    [
+        ("", "# ACL SETUSER {role} +xnack"),
+        ("8.8", "ACL SETUSER {role} +xnack"),
+        ("redis-10", "ACL SETUSER {role} +xnack"),
+        ("8.6.3", ""),
+        ("7.0.15", ""),
+        ("valkey-9.1.2", ""),
+    ],
+)
+async def test_what_only_newer_servers_accept_is_printed_for_those_or_as_a_comment(version: str, line: str) -> None:
+    words = ("acl", "--groups", "orders/billing", *(("--server-version", version) if version else ()))
+    answer = await run_command("redis://127.0.0.1:1/0", *words)
+    expected = [line.format(role=role) for role in ("worker", "reaper")] if line else []
+    assert [line for line in answer.out.splitlines() if "xnack" in line] == expected
+    data = (await run_command("redis://127.0.0.1:1/0", *words, "--json")).data
+    with_it = [one["role"] for one in data if "+xnack" in one["rules"]]
+    aside = [one["role"] for one in data if "+xnack" in one["from_redis_8_8"]]
+    assert (with_it, aside) == (
+        ["worker", "reaper"] if line.startswith("ACL") else [],
+        ["worker", "reaper"] if not version else [],
+    )
+
+
+async def test_a_version_that_is_none_is_refused() -> None:
+    answer = await run_command("redis://127.0.0.1:1/0", "acl", "--groups", "a/b", "--server-version", "new")
+    assert (answer.code, answer.err.startswith("error: the server's version cannot be read: write one")) == (2, True)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("mode", ["reaper", "embedded", "claim"])
+async def test_a_server_accepts_every_line_that_is_printed(client: Redis, server: RedisServer, mode: str) -> None:
+    answer = await run_command(server.url, "acl", "--recovery", mode, "--groups", 'orders/billing,m ä*l/sen"der')
+    lines = [line for line in answer.out.splitlines() if not line.startswith("#")]
+    assert lines
+    for line in lines:
+        assert await client.execute_command(*shlex.split(line)) == b"OK"
 
 
 async def test_without_groups_nothing_can_be_said() -> None:

@@ -34,6 +34,7 @@ def _shown(told: dict[str, Any], *names: str) -> list[Any]:
 
 async def test_a_pending_job_has_an_owner_and_a_deadline(scene: Scene, reaper: Command) -> None:
     await _served(scene, visibility_ms=3_600_000)
+    await scene.beats()
     entry = await scene.add("n", 1, "reaper.job", "order-1")
     await scene.deliver(entry, consumer="w7", idle_ms=600_000)
     told = await _explained(reaper, "order-1")
@@ -177,8 +178,18 @@ async def test_nothing_is_written(scene: Scene, reaper: Command) -> None:
     assert await scene.state() == before
 
 
+async def test_what_stalls_while_recovery_waits_says_so(scene: Scene, reaper: Command) -> None:
+    await _served(scene, visibility_ms=3_600_000)
+    await scene.beats()
+    await scene.agree(unbroken=await scene.now_ms(), gap=41_000)
+    [said] = (await _explained(reaper, await scene.stalled("n", 1)))["obstacles"]
+    assert said.startswith("recovery waits 3")
+    assert said.endswith(" s: no heartbeat could be served for 41 s")
+
+
 async def test_in_embedded_mode_a_worker_claims_it_and_no_leader_is_missed(scene: Scene, reaper: Command) -> None:
     await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="embedded")
+    await scene.beats()
     entry = await scene.add("n", 1, "reaper.visibility_ms", 600_000)
     await scene.deliver(entry, idle_ms=10_000)
     answer = await reaper("explain", entry, "--json", "--groups", "orders/billing")

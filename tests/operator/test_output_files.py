@@ -19,7 +19,6 @@ WRITING = (
     ("reaper drill", "--json"),
     ("reaper demo", "--json"),
     ("reaper compare", "--output"),
-    ("reaper pipeline advise", "--output"),
     ("reaper pipeline report", "--output"),
     ("reaper pipeline report", "--json"),
 )
@@ -69,7 +68,7 @@ async def test_machines_are_told_in_json_wherever_they_say_so(
         assert answer.data["error"].startswith("--output gone/out cannot be written")
 
 
-@pytest.mark.parametrize("suffix", [".json", ".md", ".svg"])
+@pytest.mark.parametrize("suffix", [".json", ".md"])
 async def test_the_comparison_looks_at_the_files_beside_its_page_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:

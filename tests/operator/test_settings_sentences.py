@@ -99,7 +99,10 @@ def test_unknown_and_missing_names(toml: str, sentence: str, tmp_path: Path) -> 
                 "0.5."
             ),
         ),
-        ("grace = -1", "'grace' (in FILE) cannot be -1: write a number of seconds from 0 up, such as 30."),
+        (
+            "scan_interval = -1",
+            "'scan_interval' (in FILE) cannot be -1: write a number of seconds from 0.01 up, such as 1.",
+        ),
         (
             "max_deliveries = 0",
             "'max_deliveries' (in FILE) cannot be 0: write a whole number from 1 to 1000000, such as 3.",

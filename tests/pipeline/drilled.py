@@ -8,12 +8,11 @@ from typing import Any
 
 import anyio
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from reaper.pipeline import redis_stream
 from reaper.pipeline.lake.parse import parse
 from reaper.pipeline.lake.schema import TABLES
-from reaper.pipeline.report.queries import Tables
 from tests.pipeline.streams import connected
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
@@ -62,8 +61,8 @@ async def _follow(server: RedisServer, drill: Running) -> dict[str, list[Entry]]
     return found
 
 
-def read_back(spark: SparkSession, server: RedisServer) -> Tables:
-    """Read every journal by the data source, and turn its entries into rows of the lake."""
+def read_back(spark: SparkSession, server: RedisServer) -> dict[str, DataFrame]:
+    """Read every journal by the data source, and turn its entries into the tables of a lake."""
     redis_stream.register(spark)
     source = spark.read.format(redis_stream.NAME).options(url=server.url, streamPattern="*:journal")
     found: dict[str, list[pa.RecordBatch]] = {table: [] for table in TABLES}
@@ -71,9 +70,7 @@ def read_back(spark: SparkSession, server: RedisServer) -> Tables:
         fields = {name.encode(): value.encode() for name, value in entry.fields.items()}
         for table, rows in parse(entry.stream, [(entry.id.encode(), fields)]):
             found[table].append(rows)
-    frames = {
+    return {
         table: spark.createDataFrame(pa.Table.from_batches(rows) if rows else [], TABLES[table])
         for table, rows in found.items()
     }
-    events = frames["events"].cache()
-    return Tables(events, frames["dead_letters"], frames["malformed"], events.limit(0))

@@ -3,13 +3,8 @@
 Visibility timeout 3,000. What each analysis says of them was worked out by hand, and stands in the tests.
 """
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
-
-from reaper.pipeline.lake.schema import EVENTS
 
 JOURNAL, NAMESPACE_JOURNAL, GROUP = "{orders}:journal", "{reaper}:journal", "billing"
 VISIBILITY_MS = 3_000
@@ -24,11 +19,6 @@ def event(name: str, at: int, job: str | None = None, *, seq: int = 0, stream: s
     common = {"id": f"{at}-{seq}", "stream": stream, "at": instant, "seq": seq, "event": name, "date": instant.date()}
     group = {"group": GROUP} if stream == JOURNAL else {}
     return {**common, "job": job, **group, **data}
-
-
-def frame(spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
-    """A table of events."""
-    return spark.createDataFrame([tuple(row.get(name) for name in EVENTS.names) for row in rows], EVENTS)
 
 
 def about(job: str, delivery: int, entry: str | None = None, *, consumer: str = "w1", generation: int = 0) -> Row:

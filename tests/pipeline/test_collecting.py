@@ -1,76 +1,49 @@
 """A question that Spark does not answer takes no page away, unless many stay open."""
 
-from typing import Any, cast
-
 import pytest
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import SparkSession
 
-from reaper.pipeline.analysis.activity import Extent
-from reaper.pipeline.report import findings, queries
-from reaper.pipeline.report.errors import NoAnswersError
-from reaper.pipeline.report.findings import MOST_UNANSWERED, Findings
-from reaper.pipeline.report.queries import Shelf, Tables
-from workers.protocol.errors import StreamReaperError
+from reaper.pipeline.analysis.answers import Asked
+from reaper.pipeline.analysis.asking import CHAINS, Asker, NoAnswersError
+from reaper.pipeline.report.findings import tables_of
+from tests.pipeline import stories
+from tests.pipeline.questions import EVER, frames
 
 
-class Answer:
-    """A row."""
-
-    def asDict(self, *, recursive: bool) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return {"n": 1, "recursive": recursive}
-
-
-class Question:
-    """A question that fails some times before it is answered."""
-
-    def __init__(self, *failures: Exception) -> None:
-        self.failures = list(failures)
-        self.asked = 0
-
-    def collect(self) -> list[Answer]:
-        self.asked += 1
-        if self.failures:
-            raise self.failures.pop(0)
-        return [Answer()]
+def asked_without(spark: SparkSession, table: str, column: str, most_unanswered: int) -> Asked:
+    """Ask about a lake in which a table has no such column."""
+    tables = frames(spark, events=stories.CRASH)
+    tables[table] = tables[table].drop(column)
+    return Asker(spark, tables, EVER, embedded=True).ask(lambda _: None, most_unanswered=most_unanswered)
 
 
-def test_too_few_answers_are_a_sentence() -> None:
-    error = NoAnswersError(5, 28, "out of memory")
-    assert isinstance(error, StreamReaperError)
-    assert str(error) == "Spark did not answer 5 of 28 questions: out of memory"
+def test_a_question_that_stays_open_takes_no_page_away(spark: SparkSession) -> None:
+    asked = asked_without(spark, "malformed", "reason", 1)
+    assert list(asked.unanswered) == ["malformed"]
+    assert "`reason` cannot be resolved" in asked.unanswered["malformed"]
+    assert "\n" not in asked.unanswered["malformed"]
+    tables = tables_of(asked.answers)
+    assert tables["malformed"] == []
+    assert [row["cause"] for row in tables["second_starts"]] == ["crash"]
 
 
-def ask_of(monkeypatch: pytest.MonkeyPatch, *order: str, **asked: Question) -> Findings:
-    """Ask these questions instead of the report's, their rows in this order."""
-    monkeypatch.setattr(findings, "extent", lambda _: Extent(1_000, 61_000, 7))
-    nothing = cast("Any", None)
-    whole = [queries.Question(name, cast("DataFrame", question), order) for name, question in asked.items()]
-    monkeypatch.setattr(findings, "questions", lambda *_: iter(whole))
-    return findings.ask(Tables(nothing, nothing, nothing, nothing), {"lake": "l"}, Shelf(), lambda _: None)
+def test_if_more_stay_open_there_is_a_sentence_and_no_page(spark: SparkSession) -> None:
+    with pytest.raises(NoAnswersError, match=r"^Spark did not answer 1 of \d\d questions: .*`reason` cannot"):
+        asked_without(spark, "malformed", "reason", 0)
 
 
-def test_a_question_that_stays_open_takes_no_page_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = ask_of(monkeypatch, one=Question(), other=Question(AnalysisException("no such column\nat line 1")))
-    assert found.tables == {"one": [{"n": 1, "recursive": True}], "other": []}
-    assert found.about["unanswered"] == {"other": "no such column"}
-    assert (found.about["first_ms"], found.about["events"], found.about["period_ms"]) == (1_000, 7, 1_000)
+def test_no_question_of_a_chain_is_answered_without_its_views(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever Spark answers then would be about the lake that was asked before."""
 
+    def fails(_asker: Asker, view: str) -> None:
+        if view == "delivery":
+            raise OSError("no space left on device")
+        keep(_asker, view)
 
-def test_rows_are_in_order_as_spark_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"group": "b", "n": 1}, {"group": None, "n": 3}, {"group": "b", "n": None}, {"group": "a", "n": 2}]
-    monkeypatch.setattr(findings, "collect_rows", lambda _: rows)
-    found = ask_of(monkeypatch, "group", "n", one=Question())
-    assert found.tables["one"] == [rows[1], rows[3], rows[2], rows[0]]
-    assert ask_of(monkeypatch, one=Question()).tables["one"] == rows
-
-
-def test_where_many_stay_open_there_is_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {f"q{number}": Question(AnalysisException("no disk")) for number in range(MOST_UNANSWERED + 1)}
-    with pytest.raises(NoAnswersError, match="did not answer 4 of 5 questions: no disk"):
-        ask_of(monkeypatch, **asked, answered=Question())
-
-
-def test_a_mistake_of_ours_is_no_open_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ZeroDivisionError):
-        ask_of(monkeypatch, one=Question(ZeroDivisionError()))
+    keep = Asker.keep
+    monkeypatch.setattr(Asker, "keep", fails)
+    asked = Asker(spark, frames(spark), EVER, embedded=True).ask(lambda _: None, most_unanswered=5)
+    assert asked.unanswered == dict.fromkeys(CHAINS["story", "delivery"], "no space left on device")
+    assert asked.answers.keys() == {name for names in CHAINS.values() for name in names}

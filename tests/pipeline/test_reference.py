@@ -2,23 +2,23 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from reaper.pipeline.analysis import histories, integrity, recovery
-from reaper.pipeline.report.findings import Findings, ask
-from reaper.pipeline.report.queries import Tables, shelf
+from reaper.pipeline.analysis.asking import Asker
+from reaper.pipeline.analysis.scope import Scope
+from reaper.pipeline.report.findings import Findings, find
 from tests.pipeline import drilled, reference, stories
 from tests.pipeline.drilled import Drilled
+from tests.pipeline.questions import ask
 from tests.pipeline.reference import Told
 from tests.support.servers import RedisServer, started_server
 
 pytestmark = pytest.mark.processes
-
-ABOUT: dict[str, object] = {"lake": "", "made_at": "", "since": None, "until": None, "groups": []}
 
 
 @pytest.fixture(scope="module")
@@ -40,25 +40,15 @@ def told(drill: Drilled) -> list[Told]:
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, drill: Drilled, redis_server: RedisServer) -> Tables:
+def findings(spark: SparkSession, drill: Drilled, redis_server: RedisServer) -> Findings:
     assert drill.journals
-    return drilled.read_back(spark, redis_server)
+    tables = drilled.read_back(spark, redis_server)
+    return find(Asker(spark, tables, Scope(datetime.now(UTC)), embedded=True).ask(lambda _: None), {})
 
 
-@pytest.fixture(scope="module")
-def findings(tables: Tables) -> Findings:
-    with shelf() as kept:
-        return ask(tables, ABOUT, kept, lambda _: None)
-
-
-@pytest.fixture(scope="module")
-def troubled(tables: Tables) -> DataFrame:
-    return histories.histories(tables.events, histories.troubled_jobs(tables.events)).cache()
-
-
-@pytest.fixture(scope="module")
-def deliveries(troubled: DataFrame) -> DataFrame:
-    return histories.deliveries(troubled).cache()
+def started_again(spark: SparkSession) -> set[tuple[str, str, int, int, str]]:
+    rows = spark.sql("select grp, job, start, started_ms, cause from delivery where cause is not null").collect()
+    return {tuple(row) for row in rows}
 
 
 def test_the_drill_was_worth_the_trouble(told: list[Told], findings: Findings) -> None:
@@ -71,12 +61,12 @@ def test_the_drill_was_worth_the_trouble(told: list[Told], findings: Findings) -
     assert findings.tables["malformed"] == []
 
 
-def test_second_starts_and_duplicates_are_those_of_the_reference(told: list[Told], deliveries: DataFrame) -> None:
-    starts = integrity.second_starts(deliveries).cache()
-    rows = starts.select("group", "job", "start", "started_ms", "cause").collect()
-    assert {tuple(row) for row in rows} == reference.second_starts(told)
-    twice = integrity.duplicates(deliveries, starts).select("group", "job", "times").collect()
-    assert {tuple(row) for row in twice} == reference.duplicates(told)
+def test_second_starts_and_duplicates_are_those_of_the_reference(
+    spark: SparkSession, told: list[Told], findings: Findings
+) -> None:
+    assert started_again(spark) == reference.second_starts(told)
+    twice = {(row["group"], row["job"], row["times"]) for row in findings.tables["duplicate_jobs"]}
+    assert twice == reference.duplicates(told)
 
 
 def test_recovery_times_are_those_of_the_reference(told: list[Told], findings: Findings) -> None:
@@ -130,13 +120,10 @@ def test_the_drills_own_ledger_agrees(drill: Drilled, findings: Findings) -> Non
 def test_handmade_stories_are_told_alike_by_both(spark: SparkSession) -> None:
     rows = [row for row in stories.ALL if row["event"] != "redriven"]
     told = [_as_told(row) for row in rows]
-    events = stories.frame(spark, rows)
-    some = histories.histories(events, histories.troubled_jobs(events)).cache()
-    each = histories.deliveries(some).cache()
-    starts = integrity.second_starts(each).select("group", "job", "start", "started_ms", "cause").collect()
-    assert {tuple(row) for row in starts} == reference.second_starts(told)
-    times = recovery.recoveries(some, each).groupBy("mode", "outcome", "reason").count().collect()
-    assert {tuple(row)[:3] for row in times} == reference.recoveries(told).keys()
+    answers = ask(spark, ("recoveries",), events=rows).answers
+    assert started_again(spark) == reference.second_starts(told)
+    found = {(row["mode"], row["outcome"], row["reason"]) for row in answers["recoveries"] if not row["is_sum"]}
+    assert found == reference.recoveries(told).keys()
 
 
 def _as_told(row: stories.Row) -> Told:

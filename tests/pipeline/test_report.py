@@ -2,7 +2,6 @@
 
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -10,21 +9,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
-from reaper.pipeline.advice.model import Weights
-from reaper.pipeline.analysis.activity import Extent
+from reaper.pipeline.analysis.answers import Asked
+from reaper.pipeline.analysis.asking import QUESTIONS, Asker, read_tables
+from reaper.pipeline.analysis.scope import CLOCKS_DIFFER, Scope
 from reaper.pipeline.cli import pipeline
-from reaper.pipeline.lake.schema import DEAD_LETTERS
 from reaper.pipeline.report import words
-from reaper.pipeline.report.findings import ask
+from reaper.pipeline.report.findings import find
 from reaper.pipeline.report.page import write_page
-from reaper.pipeline.report.queries import Tables, questions, shelf
-from reaper.pipeline.report.reading import add_advice, read_tables, tune
-from reaper.pipeline.report.scope import Scope
+from reaper.pipeline.report.reading import add_advice
 from tests.docs.json_page import check
 from tests.pipeline import stories
 from tests.pipeline.conftest import Generated
+from tests.pipeline.questions import ask
 from tests.support.processes import Processes
 
 
@@ -54,75 +51,70 @@ def reported(lake: str, tmp_path_factory: pytest.TempPathFactory) -> Reported:
     return Reported(page.read_text(), json.loads(figures.read_text()), done.output)
 
 
-def test_no_question_sorts_to_aggregate(spark: SparkSession, lake: str, capsys: pytest.CaptureFixture[str]) -> None:
-    tune(spark, embedded=False)
-    with shelf() as kept, ThreadPoolExecutor(1) as threads:
-        tables = read_tables(spark, lake, Scope(groups=("billing",)))
-        asked = list(questions(tables, lambda: Extent(0, 60_000, 1_000), kept.keep, threads.submit))
-        capsys.readouterr()
-        for question in asked:
-            question.answer.explain()
+def test_no_question_about_all_events_aggregates_strings_or_runs_python(
+    spark: SparkSession, lake: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark sorts what it aggregates strings of. The few jobs and events that have a story may be sorted."""
+    asker = Asker(spark, read_tables(spark, lake), Scope(datetime.now(UTC), groups=("billing",)), embedded=True)
+    asker.ask(lambda _: None)
+    heavy = [("views", "story"), ("views", "activity"), ("views", "rare"), ("questions", "durations")]
+    rest = [("views", "delivery"), *(("questions", name) for name in QUESTIONS if name != "durations")]
+    capsys.readouterr()
+    for folder, name in heavy:
+        asker.query(folder, name).explain()
     plans = capsys.readouterr().out
-    assert plans.count("== Physical Plan ==") == len(asked)
+    assert plans.count("== Physical Plan ==") == len(heavy)
     assert "HashAggregate" in plans
     assert "SortAggregate" not in plans
-    assert "Python" not in plans, "no user-defined functions"
+    for folder, name in rest:
+        asker.query(folder, name).explain()
+    assert "Python" not in plans + capsys.readouterr().out, "no user-defined functions"
 
 
 def test_every_question_is_answered_in_page_and_figures(reported: Reported) -> None:
     figures, page = reported.figures, reported.page
     empty = {name for name, rows in figures["tables"].items() if not rows}
-    assert empty <= {"malformed", "skewed", "duplicates", "duplicate_jobs", "silence_bins", "lost_payloads"}
+    assert empty <= {"malformed", "skewed", "duplicates", "duplicate_jobs", "lost_payloads"}
     assert figures["events"] == sum(row["events"] for row in figures["tables"]["extents"])
     assert f"{figures['events']:,} events: " in reported.output
     assert figures["advice"]["groups"]
-    assert "visibility_timeout = " in page
+    assert "were recovered from live workers, which were silent for longer than the timeout" in page
     assert "reaper dead-letters redrive" in page
 
 
 def test_the_page_has_charts_and_unique_ids_and_is_small(reported: Reported) -> None:
     ids = re.findall(r'\bid="([^"]+)"', reported.page)
     assert len(ids) == len(set(ids))
-    assert reported.page.count("<svg") == 6
+    assert reported.page.count("<svg") == 3 + 4 + 2
     assert len(reported.page.encode()) < 1_000_000
 
 
 def test_the_scope_cuts_groups_and_time(spark: SparkSession, lake: str, generated: Generated) -> None:
-    everything = read_tables(spark, lake, Scope()).events
-    (middle_ms,) = everything.selectExpr("percentile_approx(unix_millis(at), 0.5)").first() or (0,)
-    tables = read_tables(spark, lake, Scope(since=words.moment(middle_ms), groups=("mail/sender", "billing")))
-    (counts,) = tables.events.selectExpr(
-        f"count_if(unix_millis(at) < {middle_ms}) early",
-        "count_if(`group` not in ('billing', 'sender')) others",
-        "count_if(`group` = 'sender') mails",
-    ).collect()
-    assert (counts.early, counts.others) == (0, 0)
-    assert 0 < counts.mails < generated.events / 2
-    assert {row.group for row in tables.dead_letters.collect()} <= {"billing", "sender"}
-    until = read_tables(spark, lake, Scope(latest=words.moment(middle_ms)))
-    assert until.events.count() + until.misdated.count() == everything.count()
-    assert until.misdated.where(f"unix_millis(at) < {middle_ms}").isEmpty()
-    assert until.misdated.count() > generated.events / 3
-    none = read_tables(spark, lake, Scope(groups=("orders/sender",))).events
-    assert none.where("`group` is not null").isEmpty()
+    def asked(now: datetime, *groups: str, since: datetime | None = None) -> Asked:
+        asker = Asker(spark, read_tables(spark, lake), Scope(now, since, groups=groups), embedded=True)
+        return asker.ask(lambda _: None, ("activity_counts", "misdated", "dead_letter_clusters"))
+
+    everything = asked(LATER)
+    (middle_ms,) = spark.sql("select percentile_approx(at_ms, 0.5) from event").first() or (0,)
+    middle = words.moment(middle_ms)
+    some = asked(LATER, "mail/sender", "billing", since=middle)
+    assert some.first_ms >= middle_ms
+    assert {row["group"] for row in some.answers["activity_counts"]} - {None} == {"billing", "sender"}
+    assert some.events < everything.events / 2
+    assert {row["group"] for row in some.answers["dead_letter_clusters"]} <= {"billing", "sender"}
+    none = asked(LATER, "orders/sender").answers["activity_counts"]
+    assert {row["group"] for row in none} == {None}
+    until = asked(middle - CLOCKS_DIFFER)
+    misdated = sum(row["events"] for row in until.answers["misdated"])
+    assert until.events + misdated == everything.events
+    assert until.last_ms < middle_ms
+    assert misdated > generated.events / 3
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [("a/b/c", {("a/b", "c"), ("a", "b/c")}), ("b/c", {("a", "b/c"), ("b", "c")}), ("c", {("a/b", "c"), ("b", "c")})],
-)
-def test_groups_are_chosen_as_they_are_written(spark: SparkSession, name: str, found: set[tuple[str, str]]) -> None:
-    pairs = [("a/b", "c"), ("a", "b/c"), ("b", "c"), ("b", "d")]
-    rows = [
-        stories.event("acked", NOON_MS, "1-0", stream=f"{{{stream}}}:journal", group=group) for stream, group in pairs
-    ]
-    chosen = Scope(groups=(name,)).of_events(stories.frame(spark, rows))
-    assert {(row.stream[1 : -len("}:journal")], row.group) for row in chosen.collect()} == found
-
-
-LATEST = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+NOW = datetime(2025, 12, 31, tzinfo=UTC)
 NOON_MS = 1_767_182_400_000
-"""Half a day earlier."""
+"""Half a day later, which is as late as an event can be, to half a day."""
 
 
 _TIMES = [(2**62, 3_000), (3_001, -1), (3_001, 2**62), (-1, 3_000), (9, 9)]
@@ -156,19 +148,15 @@ def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSe
         stories.event("lease_acquired", NOON_MS, stream=stories.NAMESPACE_JOURNAL, token=1),
         stories.event("teleported", NOON_MS, "6-0", group=None),
     ]
-    letters = spark.createDataFrame(
-        [(stream, group) for stream in ("orders", None) for group in ("billing", None)],
-        "source_stream string, group string",
-    )
-    others = [field for field in DEAD_LETTERS if field.name not in letters.columns]
-    unfilled = {field.name: F.lit(None).cast(field.dataType) for field in others}
-    scope = Scope(latest=LATEST)
-    events = stories.frame(spark, rows)
-    malformed = spark.createDataFrame([], "stream string, reason string")
-    with shelf() as kept:
-        tables = Tables(scope.of_events(events), letters.withColumns(unfilled), malformed, scope.misdated(events))
-        findings = ask(tables, {"lake": "lake", "made_at": "now", **scope.as_json()}, kept, lambda _: None)
-    add_advice(findings, Weights())
+    letters = [
+        stories.event("", NOON_MS, source_stream=stream, group=group)
+        for stream in ("orders", None)
+        for group in ("billing", None)
+    ]
+    scope = Scope(NOW)
+    asked = ask(spark, scope=scope, events=rows, dead_letters=letters)
+    findings = find(asked, {"lake": "lake", "made_at": "now", **scope.as_json()})
+    add_advice(findings)
     page = write_page(findings)
 
     told = findings.tables
@@ -182,10 +170,9 @@ def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSe
     assert sorted((row["n"], row["max"]) for row in overshoots) == [(1, 0), (1, 1)]
     assert {row["group"] for name, found in told.items() for row in found if "group" in row} == {stories.GROUP}
     assert told["duplicates"] == told["refused_writes"] == told["terms"] == []
-    assert [(row["at_least_ms"], row["n"]) for row in told["scanned_ages"]] == [(16, 7)]
     assert [row["n"] for row in told["dead_letter_clusters"]] == [1]
-    assert {row["visibility_ms"] for row in told["timeouts_in_force"]} == {9, 3_000}
-    assert {row["visibility_ms"] for row in told["stall_counts"]} == {9, 3_000}
+    assert {row["ms"] for row in told["executions"] if row["kind"] == "in_force"} == {9, 3_000}
+    assert [row["n"] for row in told["executions"] if row["kind"] == "scanned"] == [7]
     assert len(told["unsettled_jobs"]) == 6
     assert "2 events that claim to be from before 2018" in page
 
@@ -216,4 +203,4 @@ async def test_a_missing_extra_is_named_in_a_sentence(processes: Processes) -> N
     )
     command = processes.python("-c", hidden)
     assert await command.wait() == 2
-    assert command.output.strip().endswith("pip install 'stream-reaper[report]'.")
+    assert command.output.strip().endswith("run pip install '.[report]' in your clone.")

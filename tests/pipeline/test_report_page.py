@@ -1,28 +1,30 @@
 """The page, from findings made by hand: no Spark."""
 
+import html
+import itertools
 import json
 import re
+import shlex
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reaper.cli.main import main
+from reaper.pipeline.analysis.answers import SHARES, choose_period
+from reaper.pipeline.analysis.asking import QUESTIONS
+from reaper.pipeline.analysis.scope import parse_instant
 from reaper.pipeline.report import words
-from reaper.pipeline.report.findings import Findings
+from reaper.pipeline.report.findings import Findings, tables_of
+from reaper.pipeline.report.next_steps import next_steps
 from reaper.pipeline.report.page import CONTENTS, write_page
-from reaper.pipeline.report.queries import choose_period
-from reaper.pipeline.report.scope import parse_instant
 from workers.protocol.errors import ConfigurationError
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
-TABLES = (
-    "extents", "event_counts", "foreign_groups", "deliveries_until_done", "stalls_by_worker", "stalls_over_time",
-    "durations", "duration_curves", "scanned_durations", "recovery_counts", "recovery_times", "recovery_curves",
-    "second_starts", "duplicates", "duplicate_jobs", "unsettled", "unsettled_jobs", "lost_payloads", "refused_writes",
-    "terms", "malformed", "skewed", "dead_letter_clusters",
-)  # fmt: skip
+TABLES = tables_of({name: [] for name in QUESTIONS})
 ABOUT: dict[str, Any] = {
     "lake": "/data/lake", "made_at": "2026-11-20T15:00:00+00:00", "groups": [], "events": 0, "first_ms": 0,
     "last_ms": 0, "period_ms": 60_000, "unanswered": {},
@@ -46,7 +48,7 @@ def _embedded(page: str) -> Any:
 
 def test_an_empty_lake_makes_a_page_with_every_section() -> None:
     page = write_page(Findings(ABOUT, {name: [] for name in TABLES}))
-    assert [name for name in CONTENTS if f'<section id="{name}">' not in page] == []
+    assert [write for write in CONTENTS.values() if f'<section id="{write.__name__}">' not in page] == []
     assert "all groups, no events" in page
 
 
@@ -108,10 +110,10 @@ def test_a_page_about_much_stays_small_and_names_what_it_leaves_out() -> None:
     page = write_page(findings)
     assert len(page.encode()) < 1_000_000
     embedded = _embedded(page)
-    course = findings.tables["stalls_over_time"]
-    kept = embedded["tables"]["stalls_over_time"]
+    course = findings.tables["over_time"]
+    kept = embedded["tables"]["over_time"]
     assert kept == course[: len(kept)]
-    assert embedded["rows_left_out"]["stalls_over_time"] == len(course) - len(kept)
+    assert embedded["rows_left_out"]["over_time"] == len(course) - len(kept)
     assert "the first 40 of 1,000; all are in the JSON file" in page
 
 
@@ -123,15 +125,12 @@ def test_a_page_stays_small_whatever_names_are_like_and_however_many_groups_have
     texts = {*group, *others, "source_stream"}
     for rows in findings.tables.values():
         rows[:] = [row | dict.fromkeys(texts & row.keys(), longest) for row in rows]
-    cost = {"timeout_ms": 1, "total_s": 1.0}
     advised = {
-        **group, "workers": "extending", "deliveries": 1, "crashes": 0, "rules": {}, "notes": [longest],
-        "recommended": cost, "verdict": longest, "interval": {"timeout_ms": [1, 2], "cost_s": [1, 2]}, "curve": [cost],
-        "types": {},
+        **group, "workers": "plain", "executions": 1, "longest_ms": 1, "in_force_ms": None, "timeout_ms": 1,
+        "verdict": "recommended", "why": longest, "types": {longest: 1},
     }  # fmt: skip
-    short = advised | {"stream": "s", "group": "g", "notes": [], "verdict": ""}
-    findings.advice = {"groups": [*[short] * 2_000, *[advised] * 3]}
-    findings.settings = "# why\n\n" + "[[groups]]\nvisibility_timeout = 1\n\n" * 20_000
+    short = advised | {"stream": "s", "group": "g", "why": "", "types": {}}
+    findings.advice = {"promise": {"one_in": 1_000, "pause_ms": 5_000}, "groups": [*[short] * 2_000, *[advised] * 3]}
     findings.tables["foreign_groups"] = [_of("{s%d}:journal" % n) for n in range(5_000)]  # noqa: UP031
     findings.tables["malformed"] = [{"stream": longest, "reason": longest, "entries": 1}]
     findings.live = {"at": "now", "places": {}, "not_checked": 0,
@@ -142,10 +141,7 @@ def test_a_page_stays_small_whatever_names_are_like_and_however_many_groups_have
     left_out = _embedded(page)["rows_left_out"]
     assert left_out["lost"] == 999
     assert left_out["advice"] > 3
-    assert "reaper pipeline advise writes that of all" in page
-    assert "and 4,960 more" in page
-    settings = re.findall(r"visibility_timeout = 1\n\n?</code>", page)
-    assert settings, "it ends with a whole group"
+    assert "and 4,950 more" in page
 
 
 def test_long_names_that_begin_alike_are_told_apart() -> None:
@@ -157,13 +153,16 @@ def test_long_names_that_begin_alike_are_told_apart() -> None:
 def many_findings() -> Findings:
     """Sixty groups, a thousand workers, two hundred terms, and long errors."""
     groups = [_of("{s%d}:journal" % n, f"g{n}") for n in range(60)]  # noqa: UP031 - braces are part of the key
-    times = {"n": 1_000, "p50": 12, "p95": 340, "p99": 5_600, "p999": 78_000, "max": 90_000}
+    times = {"n": 1_000, "p50": 12, "p95": 340, "p99": 5_600, "p999": 78_000, "max": 90_000,
+             "quantiles": [12 * n for n in range(len(SHARES))]}  # fmt: skip
     cause = {"mode": "reaper", "outcome": "recovered", "reason": "visibility_timeout"}
-    bins = [round(10 ** (exponent / 20), 3) for exponent in range(100)]
     return _findings(
         event_counts=[{**group, "event": "acked", "n": 9_999} for group in groups],
-        stalls_over_time=[
-            {**group, "period": n * 60_000, "deliveries": 60, "stalls": n % 7, "permille": n % 7 / 0.06}
+        over_time=[
+            {
+                **group, "period": n * 60_000, "deliveries": 60, "stalls": n % 7, "permille": n % 7 / 0.06,
+                "acked": 50, "longest_wait_ms": n * 10 if n % 9 else None,
+            }
             for group in groups
             for n in range(120)
         ],
@@ -172,14 +171,12 @@ def many_findings() -> Findings:
             for n in range(1_000)
         ],
         durations=[{**group, "type": "t", "measure": m, **times} for group in groups for m in ("wait", "run")],
-        duration_curves=[
-            {**group, "type": "t", "measure": m, "below": below, "n": 3}
-            for group in groups
-            for m in ("wait", "run")
-            for below in bins
-        ],
         recovery_counts=[{**group, **cause, "recoveries": 1_000, "early": 1} for group in groups],
         recovery_times=[{**group, **cause, "measure": m, **times} for group in groups for m in ("overshoot", "wait")],
+        recovery_sums=[{**group, "measure": m, **times} for group in groups for m in ("overshoot", "wait")],
+        restarts=[{**group, "visibility_ms": 3_000, **times} for group in groups],
+        duplicates=[{**group, "cause": "slow", "jobs": 70} for group in groups],
+        duplicate_jobs=[{**groups[n % 60], "job": f"{n}-0", "cause": "slow"} for n in range(4_200)],
         second_starts=[{**group, "cause": "crash", "starts": 9, "jobs": 8} for group in groups],
         terms=[
             {
@@ -206,6 +203,124 @@ def test_what_comes_from_outside_is_text_on_the_page_and_in_its_json() -> None:
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in page
     assert _embedded(page)["tables"]["stalls_by_worker"][0]["worker"] == nasty
+
+
+# ---- the four questions
+
+
+def test_jobs_that_were_lost_or_duplicated_are_named_the_first_fifty() -> None:
+    twice = [_of(job=f"twice-{n:04}", cause="slow") for n in range(60)]
+    findings = _findings(duplicates=[_of(cause="slow", jobs=60)], duplicate_jobs=twice)
+    lost = [_of(job=f"lost-{n:04}", event="recovered", at_ms=1_000) for n in range(60)]
+    findings.live = {"at": "now", "places": {"missing": 60}, "lost": lost, "not_checked": 0}
+    findings.tables["unsettled"] = [_of(event="recovered", jobs=60)]
+    shown = write_page(findings).split("<script")[0]
+    assert re.findall(r"<td[^>]*><code>twice-(\d+)", shown) == [f"{n:04}" for n in range(50)]
+    assert re.findall(r"<td[^>]*><code>lost-(\d+)", shown) == [f"{n:04}" for n in range(50)]
+    assert shown.count("the first 50 of 60") == 2
+
+
+def test_the_worst_periods_are_named() -> None:
+    common: dict[str, Any] = {"deliveries": 60, "permille": 0.0, "acked": 60}
+    course = [
+        _of(period=n * 60_000, stalls=n if n < 9 else 0, longest_wait_ms=1_000 * (100 - n), **common) for n in range(60)
+    ]
+    page = write_page(_findings(over_time=course)).split("<script")[0]
+    stalls, waits = page.split("The periods with the most stalled deliveries")[1].split("The periods with the longest")
+    assert re.findall(r"1970-01-01 00:(\d\d):00", stalls) == ["08", "07", "06", "05", "04"]
+    assert re.findall(r"1970-01-01 00:(\d\d):00", waits) == ["00", "01", "02", "03", "04"]
+
+
+def test_the_time_from_crash_to_second_start_is_seen_first() -> None:
+    times: dict[str, Any] = {
+        "n": 9,
+        "p50": 3_100,
+        "p95": 3_900,
+        "p99": 4_100,
+        "p999": 4_200,
+        "max": 4_300,
+        "visibility_ms": 3_000,
+    }
+    page = write_page(_findings(restarts=[_of(**times, quantiles=[3_100] * len(SHARES))]))
+    assert '<div class="tile "><b>4.1 s</b><span>from crash to second start' in page
+
+
+STEPS = [
+    (
+        {"unsettled": [_of(event="recovered", jobs=3)]},
+        "3 jobs had no end",
+        "reaper pipeline report --lake /data/lake --redis-url redis://127.0.0.1:6379/0",
+    ),
+    ({"recovery_counts": [_of(mode="reaper", recoveries=9, early=2)]}, "2 recoveries came before", "reaper doctor"),
+    (
+        {"second_starts": [_of(cause="slow", starts=3, jobs=2)]},
+        "2 jobs of orders/billing ran longer",
+        "reaper pipeline advise --lake /data/lake --group orders/billing",
+    ),
+    ({"second_starts": [_of(cause="late_settlement", starts=1, jobs=1)]}, "1 job of orders/billing", "reaper doctor"),
+    (
+        {"duplicates": [_of(cause="unexplained", jobs=1)], "duplicate_jobs": [_of(job="a b", cause="unexplained")]},
+        "1 job of orders/billing ended twice",
+        "reaper explain 'a b' --stream orders --group billing",
+    ),
+    (
+        {
+            "second_starts": [_of(cause="crash", starts=7, jobs=2)],
+            "stalls_by_worker": [
+                _of(worker="host-1", processes=1, deliveries=50, stalls=5, permille=100.0),
+                _of("x", worker="x", stalls=0),
+            ],
+        },
+        "7 deliveries of orders/billing stalled because a worker crashed, most of them (5) in worker host-1",
+        "reaper status --groups orders/billing",
+    ),
+    (
+        {"dead_letter_clusters": [{"source_stream": "s", "group": "g", "signature": "0a", "n": 2, "pattern": "E",
+                                   "reason": "failed", "frame": "", "redriven": 0, "first_ms": 1, "last_ms": 2,
+                                   "job": "1-0", "error": "E"}]},
+        "2 dead letters of s/g had the same error: E.",
+        "reaper dead-letters redrive --stream s --group g --signature 0a --dry-run",
+    ),
+    ({"lost_payloads": [_of(entries=1)]}, "1 entry disappeared", "reaper doctor"),
+    ({"skewed": [{"stream": "s", "what": "instant", "events": 4}]}, "4 events counted nowhere", "reaper doctor"),
+    (
+        {"terms": [{"stream": "{reaper}:journal", "token": 1, "holder": "r.a@1", "began_ms": 1, "ended_ms": None,
+                    "end": "vanished", "reason": None, "gap_ms": None, "gap_at_most_ms": 5}]},
+        "1 leader lost the lease",
+        "reaper leader",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tables", "finding", "command"), STEPS, ids=[step[1] for step in STEPS])
+def test_every_finding_has_a_command(tables: dict[str, list[dict[str, Any]]], finding: str, command: str) -> None:
+    findings = _findings(**tables)
+    (step,) = next_steps(findings)
+    assert step.finding.startswith(finding)
+    assert step.command == command
+    assert html.escape(command) in write_page(findings)
+    words = shlex.split(command)[1:]
+    known = CliRunner().invoke(main, [*_command_of(words), "--help"])
+    assert known.exit_code == 0
+    assert [word for word in words if word.startswith("--") and word not in known.output] == []
+
+
+def _command_of(words: list[str]) -> list[str]:
+    """Return the name of the command; what follows are its options."""
+    names = itertools.takewhile(lambda word: not word.startswith("-"), words)
+    return [name for name in names if " " not in name]
+
+
+def test_a_lost_job_comes_first_and_no_finding_is_no_step() -> None:
+    findings = _findings(recovery_counts=[_of(mode="reaper", recoveries=9, early=2)])
+    findings.live = {"at": "now", "places": {"missing": 1}, "lost": [_of(job="j", event="acked", at_ms=1)],
+                     "not_checked": 0}  # fmt: skip
+    assert [step.command for step in next_steps(findings)] == [
+        "reaper explain j --stream orders --group billing",
+        "reaper doctor",
+    ]
+    assert next_steps(_findings()) == []
+    assert "Nothing: the journal shows no problem." in write_page(_findings())
 
 
 def test_unsettled_jobs_are_unconfirmed_until_somebody_has_looked() -> None:

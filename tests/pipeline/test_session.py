@@ -1,6 +1,7 @@
 """Where Spark runs, and how it is set up."""
 
 import os
+import pwd
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +69,17 @@ def test_a_heap_that_java_or_spark_would_refuse_is_refused_before(
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"^heap {heap!r} {why}"):
         begin(heap)
+
+
+@pytest.mark.parametrize("begin", [lambda: check_session("1g"), build_session])
+def test_a_user_without_a_name_is_told_so_before_java_starts(
+    begin: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {user.pw_uid for user in pwd.getpwall()}
+    nameless = next(uid for uid in range(50_000, 60_000) if uid not in named)
+    monkeypatch.setattr(os, "geteuid", lambda: nameless)
+    with pytest.raises(ConfigurationError, match=rf"under a user without a name \(UID {nameless}\): add it to /etc/"):
+        begin()
 
 
 class _JavaError(Py4JJavaError):  # type: ignore[misc]  # py4j has no types

@@ -13,7 +13,6 @@ from tests.support.cluster import Cluster, started_cluster
 from tests.support.forked import peers, peers_in_child
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol.cluster import moves_of
 from workers.protocol.connection import KeptConnection, blocking_client, check_server, commands_client, reader_client
 from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import Meaning, meaning_of
@@ -74,7 +73,8 @@ async def test_a_forked_child_has_no_connection_to_a_node(cluster: Cluster, clie
         await wait_until(lambda: len(peers()) == connected + 2, "the nodes are asked about slots, and are asked again")
 
         assert ports <= set(peers())
-        assert ports.isdisjoint(peers_in_child(tmp_path))
+        # The kernel is connected a moment before we are.
+        await wait_until(lambda: ports.isdisjoint(peers_in_child(tmp_path)), "the child has no connection")
 
 
 async def test_a_slot_moves_and_clients_go_along(cluster: Cluster, client: Redis) -> None:
@@ -105,7 +105,6 @@ async def test_a_slot_moves_and_clients_go_along(cluster: Cluster, client: Redis
 
             for each in (client, own, kept):
                 await wait_until(partial(answers, each), "the new node answers")
-            assert moves_of(own) == 1
             blocking.connection_pool.disconnect()
             assert blocking.execute_command("GET", key) == b"1"
     assert to.command("GET", key) == b"1"

@@ -34,14 +34,12 @@ from workers.protocol.meaning import (
     is_not_known,
     is_not_now,
     is_nothing_there,
-    is_refused_to_workers,
     meaning_of,
     was_not_run,
 )
 
 CODES = ("NOGROUP", "NOPERM", "WRONGTYPE", "NOAUTH", "WRONGPASS", "READONLY", "LOADING", "no permissions")
-HERE = {"workers/protocol/meaning.py", "reaper/pipeline/redis_stream/connecting.py"}
-"""The second one is the data source of Spark, which needs nothing of ours but itself."""
+HERE = {"workers/protocol/meaning.py"}
 NO_REPLICAS = "NOREPLICAS Not enough good replicas to write."
 
 
@@ -191,21 +189,6 @@ def test_where_redis_keeps_to_itself_which_key_it_means_people_are_told_who_name
 @pytest.mark.parametrize(
     "said",
     [
-        "NOREPLICAS Not enough good replicas to write.",
-        "NOREPLICAS Not enough good replicas to write. script: 08616641, on @user_script:1045.",
-        "Error running script (call to f_1): @user_script:12: @user_script: 12: -NOREPLICAS Not enough good replicas.",
-        "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
-        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
-        "NOPERM User x has no permissions to run the 'xack' command",
-    ],
-)
-def test_what_is_refused_to_everybody_is_told_from_what_is_refused_to_a_call(said: str) -> None:
-    assert is_refused_to_workers(ResponseError(said))
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
         NO_REPLICAS,
         NO_REPLICAS + " script: d9130c48412e2c2a, on @user_script:58.",
         NO_REPLICAS + " script: on @user_script:58.",
@@ -256,22 +239,3 @@ def test_what_a_server_says_of_itself_may_pass(error: Exception) -> None:
 )
 def test_what_an_address_a_login_a_right_or_a_name_may_be_to_blame_for_need_not_pass(error: Exception) -> None:
     assert not is_not_now(error)
-
-
-@pytest.mark.parametrize(
-    "said", ["BUSYGROUP Consumer Group name already exists", "OOM command not allowed", "WRONGTYPE x"]
-)
-def test_a_call_that_is_refused_for_its_own_sake_says_nothing_of_workers(said: str) -> None:
-    assert not is_refused_to_workers(ResponseError(said))
-
-
-@pytest.mark.anyio
-@pytest.mark.contract
-async def test_a_server_without_enough_replicas_refuses_workers_too(client: Redis) -> None:
-    await client.config_set("min-replicas-to-write", 1)
-    try:
-        with pytest.raises(ResponseError) as refused:
-            await client.eval("return redis.call('XACK', KEYS[1], 'billing', '0-0')", 1, "orders")
-    finally:
-        await client.config_set("min-replicas-to-write", 0)
-    assert is_refused_to_workers(refused.value)

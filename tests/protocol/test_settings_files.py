@@ -1,5 +1,6 @@
 """A variable of the environment may name a file that holds a setting's value: so passwords get in."""
 
+import codecs
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -71,7 +72,7 @@ def test_a_file_that_is_not_there_is_said(secret: Path) -> None:
     assert sentence() == (f"file {secret}, which SHOP_REDIS_URL_FILE names, cannot be read: No such file or directory.")
 
 
-@pytest.mark.parametrize(("content", "said"), [(b" \n", "is empty"), (b"\xff\xfe", "is no UTF-8 text")])
+@pytest.mark.parametrize(("content", "said"), [(b" \n", "is empty"), (b"\xff\xff", "is no UTF-8 text")])
 def test_a_file_without_a_value_is_said(secret: Path, content: bytes, said: str) -> None:
     secret.write_bytes(content)
     assert f"which SHOP_REDIS_URL_FILE names, {said}" in sentence()
@@ -142,3 +143,28 @@ def test_errors_name_the_variable_that_something_was_borrowed_from(monkeypatch: 
     monkeypatch.setenv("SHOP_REDIS_URL", "redis://other")
     with pytest.raises(ConfigurationError, match="SHOP_REDIS_URL and SHOP_REDIS_URL_FILE are both set"):
         load_settings(TillSettings)
+
+
+# ---- what editors of Windows write
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+def test_a_byte_order_mark_and_other_line_ends_do_not_count(
+    mark: bytes, line_end: str, secret: Path, tmp_path: Path
+) -> None:
+    secret.write_bytes(mark + (URL + line_end).encode())
+    file = tmp_path / "shop.toml"
+    file.write_bytes(mark + line_end.join(["# Größe", "size = 5", ""]).encode())
+    loaded = load_settings(ShopSettings, file=file)
+    assert (loaded.redis_url, loaded.size) == (URL, 5)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
+def test_utf_16_is_one_sentence(encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "shop.toml"
+    mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
+    file.write_bytes(mark + "size = 5\n".encode(encoding))
+    assert sentence(file=file) == f"file {file} is UTF-16 text: save it as UTF-8."
+    monkeypatch.setenv("SHOP_REDIS_URL_FILE", str(file))
+    assert sentence() == f"file {file} is UTF-16 text: save it as UTF-8."

@@ -10,7 +10,6 @@ import anyio
 from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import commands_client, reader_client
-from workers.runtime.grace import Grace
 from workers.runtime.settings import to_ms
 
 Work = Callable[[Term], Awaitable[EndOfTerm]]
@@ -27,7 +26,6 @@ class Candidate:
     """A replica's elector. ``work`` may be exchanged at any time; it counts from the next term on."""
 
     elector: Elector
-    grace: Grace
     work: Work = for_ever
     inside: list[Term] = field(default_factory=list)
     """The term whose work runs now."""
@@ -62,19 +60,14 @@ class Candidate:
         return [term.token for term in self.began]
 
 
-def longest_silence_s(settings: ReaperSettings) -> Callable[[], float]:
-    return settings.longest_silence.total_seconds
-
-
 @asynccontextmanager
 async def candidate(url: str, name: str = "alice", **settings: Any) -> AsyncIterator[Candidate]:
     """Build a candidate that does not run yet. Its TTL is long, its renewals are quick, unless said otherwise."""
     given = ReaperSettings(**{"redis_url": url, "lease_ttl": 3_600, "renew_interval": 0.05, **settings})
     client = commands_client(url)
     reader = reader_client(url, block_ms=to_ms(given.acquire_retry))
-    grace = Grace(to_ms(given.grace), to_ms(given.trust))
     try:
-        yield Candidate(Elector(client, reader, given, name, grace, longest_silence_s(given)), grace)
+        yield Candidate(Elector(client, reader, given, name))
     finally:
         with anyio.CancelScope(shield=True):
             await client.aclose()

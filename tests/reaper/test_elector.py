@@ -17,7 +17,6 @@ from reaper.operations.terms import ask_to_step_down
 from tests.conftest import StartProxy
 from tests.reaper.candidates import Candidate, candidate, for_ever, running
 from tests.support.dump import show_journal
-from tests.support.graces import was_away
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -303,18 +302,19 @@ async def test_who_cannot_release_stops_all_the_same(server: RedisServer, proxy:
 # ---- outages
 
 
-async def test_answers_that_are_read_late_are_not_taken_for_a_jump_of_the_servers_clock(
+async def test_an_answer_that_is_read_late_does_not_say_what_time_the_server_has(
     server: RedisServer, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.runtime.clock_steps.CLOCK_JUMP_MS", 100)
-    monkeypatch.setattr("workers.runtime.contact.PAUSED_S", 0.1)
+    monkeypatch.setattr("reaper.election.elector.PROMPT_S", 0.1)
     through = await proxy(server)
     async with running(through.url) as alice:
         await leading(alice)
         through.delay(0.15)
         late = through.commands["EVALSHA"]
-        await wait_until(lambda: through.commands["EVALSHA"] > late + 2, "she renews, and hears of it late")
-        assert not was_away(alice.grace)
+        await wait_until(lambda: through.commands["EVALSHA"] > late + 1, "she renews, and hears of it late")
+        alice.elector.clock_offset_ms = 0
+        await wait_until(lambda: through.commands["EVALSHA"] > late + 3, "and once more")
+        assert alice.elector.clock_offset_ms == 0
 
 
 # ---- without election

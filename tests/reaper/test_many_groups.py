@@ -16,8 +16,6 @@ from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client, connection_of_ones_own
 from workers.protocol.meaning import AllInUseError, is_contact_error, is_outage
-from workers.runtime.contact import Contact
-from workers.runtime.grace import Grace
 
 pytestmark = pytest.mark.anyio
 
@@ -51,13 +49,6 @@ async def test_a_pool_that_is_used_up_is_no_outage(server: RedisServer) -> None:
         assert await client.ping()
     assert is_contact_error(raised.value), "nothing was sent: it may be tried again"
     assert not is_outage(raised.value)
-    grace = Grace(30_000, 0)
-    contact = Contact(client, grace, clock=iter(range(10)).__next__)
-    contact.answered(0)
-    assert not contact.failed(raised.value)
-    assert not contact.failed(raised.value)
-    contact.answered(0)
-    assert grace.until(60_000) == 0
 
 
 async def test_a_server_that_is_not_there_is_an_outage() -> None:

@@ -16,14 +16,13 @@ from reaper.service import EVENTS, Reaper
 from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy
 from tests.scripts.scene import Scene, entry_id
+from tests.support.beats import let_beat_of
 from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
 from workers import Job, Worker
-from workers.protocol.calls.recovery import Outcome, Recoveries
 from workers.protocol.errors import UnreachableError
 from workers.protocol.keys import group_keys, namespace_keys
 from workers.runtime.callbacks import Report
-from workers.runtime.clock import monotonic_ms
 
 pytestmark = pytest.mark.anyio
 
@@ -31,9 +30,11 @@ KEYS = namespace_keys("reaper")
 
 
 def settings_for(server: Any, **given: Any) -> ReaperSettings:
-    """Long times, so that nothing happens by itself; no grace, since the tests' servers have just started."""
-    fixed = {"redis_url": server.url, "groups": "orders/billing", "lease_ttl": 60, "grace": 0, "heartbeat_interval": 60}
-    return ReaperSettings(**(fixed | given))
+    """Long times, so that nothing happens by itself; and heartbeats look as if they had been served for long."""
+    fixed = {"redis_url": server.url, "groups": "orders/billing", "lease_ttl": 60, "heartbeat_interval": 60}
+    settings = ReaperSettings(**(fixed | given))
+    let_beat_of(server.url, [group.keys for group in settings.watched])
+    return settings
 
 
 @pytest.fixture
@@ -118,6 +119,7 @@ async def test_stop_ends_run(server: RedisServer) -> None:
 
 async def test_a_stop_before_run_keeps_it_from_beginning(server: RedisServer, client: Redis) -> None:
     reaper = Reaper(settings_for(server))
+    await client.flushdb()
     reaper.stop()
     await reaper.run()
     assert await client.keys("*") == []
@@ -175,7 +177,7 @@ async def test_a_hung_redis_does_not_keep_it_from_stopping_nor_its_connections_o
     monkeypatch.setattr("reaper.service.FAREWELL_S", 0.1)
     monkeypatch.setattr("reaper.election.elector.RELEASE_TIMEOUT_S", 0.1)
     through = await proxy(server)
-    async with Reaper(settings_for(through)) as reaper:
+    async with Reaper(settings_for(server, redis_url=through.url)) as reaper:
         await leading(reaper)
         through.blackhole()
     await through.mend()
@@ -287,7 +289,7 @@ async def test_an_agreement_that_was_lost_is_written_again_in_the_same_term(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:
     async with Reaper(settings_for(server, scan_interval=0.05, lease_ttl=1)) as reaper:  # a look every half a second
-        await wait_until(lambda: client.exists(scene.keys.agreement), "it has taken the group over")
+        await wait_until(lambda: client.hexists(scene.keys.agreement, "fence_token"), "it has taken the group over")
         token = reaper.term.token if reaper.term else 0
         await client.delete(scene.keys.agreement)
         await wait_until(lambda: client.hget(scene.keys.agreement, "visibility_ms"), "the agreement is there again")
@@ -464,27 +466,6 @@ async def test_what_needs_a_restart_is_named_and_not_taken_over(
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert "reload: lease_ttl, scan_page changed; a restart is needed for that" in warnings
     assert (reaper.settings.lease_ttl.total_seconds(), reaper.settings.max_deliveries) == (60, 5)
-
-
-async def test_what_a_leader_has_seen_of_the_servers_clock_goes_with_all_that_it_judges(
-    server: RedisServer, scene: Scene
-) -> None:
-    """Its worker's word has ended by the step alone."""
-    until_ms = await scene.now_ms() + 20_000 - 3_600_000
-    await scene.agree(**{"member:w1": f"1,600000,3,{until_ms},1,"})
-    async with Reaper(settings_for(server, visibility_timeout=60)) as reaper:
-        await leading(reaper)
-        work = reaper._work
-        await wait_until(lambda: "orders/billing" in work._watches, "the pair is watched")
-        watch = work._watches["orders/billing"]
-        local_ms, server_ms = monotonic_ms(), await scene.now_ms()
-        for ahead_ms in (-3_600_000, 0):
-            work.grace.steps.seen(local_ms, server_ms + ahead_ms)
-        one = await scene.add()
-        await scene.deliver(one, consumer="w1", idle_ms=120_000)
-        answer = await watch._writer.recover("orders", [one.encode()], not_after_ms=10**15, made=10**15)
-        assert isinstance(answer, Recoveries)
-        assert [row.outcome for row in answer.others] == [Outcome.NOT_DUE]
 
 
 # ---- together with a worker

@@ -56,22 +56,6 @@ def test_what_is_set_does_not_scale() -> None:
     assert (settings.renew, settings.trust, settings.acquire_retry) == seconds(1, 8, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("visibility", "groups", "silence"),
-    [
-        (15, "a/b", 5),
-        (90, "a/b", 7),  # the trust window
-        (90, [{"stream": "a", "group": "b", "visibility_timeout": 9}, "c/d"], 3),
-        (12, [{"stream": "a", "group": "b", "visibility_timeout": 90}], 7),
-        (0.3, "a/b", 1),
-        (15, (), 5),
-    ],
-)
-def test_nothing_need_be_heard_for_as_long_as_no_outage_counts(visibility: float, groups: Any, silence: float) -> None:
-    settings = ReaperSettings(visibility_timeout=visibility, groups=groups)
-    assert settings.longest_silence.total_seconds() == pytest.approx(silence)
-
-
 def test_a_ttl_too_short_for_its_own_trust_window_is_refused() -> None:
     assert complaint(lease_ttl=0.3).startswith("trust_window (0.21 s) must end at least 0.1 s before lease_ttl (0.3 s)")
 

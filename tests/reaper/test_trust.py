@@ -1,4 +1,4 @@
-"""How long a leader trusts its lease, and what makes an outage: under a virtual clock, with a lease without Redis.
+"""How long a leader trusts its lease: under a virtual clock, with a lease without Redis.
 
 On a real clock, a machine that is busy for longer than the trust window would end the term as an outage does.
 """
@@ -15,12 +15,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from reaper.election.elector import Elector
 from reaper.election.lease import Attempt, Renewal, Renewed
 from reaper.settings import ReaperSettings
-from tests.reaper.candidates import Candidate, longest_silence_s
-from tests.support.graces import was_away
+from tests.reaper.candidates import Candidate
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.grace import OUTAGE_PART, Grace
-from workers.runtime.settings import to_ms
 
 pytestmark = pytest.mark.anyio
 
@@ -78,10 +75,6 @@ class World:
 
     # ---- the connections
 
-    async def info(self, _section: str) -> dict[str, int]:
-        await self.does()
-        return {"uptime_in_seconds": 24 * HOUR_S}
-
     async def execute_command(self, name: str, *words: Any) -> Any:
         await self.does()
         if name == "XREAD":
@@ -94,8 +87,7 @@ async def electing(world: World, **changes: Any) -> AsyncIterator[Candidate]:
     """Run a candidate in ``world`` until the block ends."""
     settings = ReaperSettings(**{"lease_ttl": TTL_S, "trust_window": TRUST_S, "renew_interval": RENEW_S, **changes})
     redis = cast("Redis", world)
-    grace = Grace(to_ms(settings.grace), to_ms(settings.trust))
-    alice = Candidate(Elector(redis, redis, settings, "alice", grace, longest_silence_s(settings)), grace)
+    alice = Candidate(Elector(redis, redis, settings, "alice"))
     alice.elector._lease = world  # type: ignore[assignment]
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(alice.run)
@@ -152,7 +144,7 @@ async def test_a_renewal_that_hangs_does_not_end_the_term_where_the_next_is_answ
         assert (alice.ended, alice.elector.renewals_failed) == ([], 1)
 
 
-async def test_an_outage_is_logged_when_it_begins_and_when_it_ends_and_starts_the_grace(
+async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with electing(world := World()) as alice:
@@ -162,52 +154,8 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends_and_starts_th
         world.does = answers
         await anyio.sleep(2)
         assert alice.leads
-        assert alice.grace.until(10_000) > monotonic_ms()
     warnings = [record.message.split(":")[0] for record in caplog.records if record.name == "reaper.election.elector"]
     assert [line for line in warnings if "Redis" in line] == [
         "cannot reach Redis to renew the lease",
         "Redis answers again",
     ]
-
-
-async def test_contact_that_is_lost_for_less_than_the_trust_window_starts_no_grace() -> None:
-    async with electing(world := World()) as alice:
-        await anyio.sleep(RENEW_S + 0.1)
-        world.does = refuses
-        await anyio.sleep(TRUST_S - 1)
-        world.does = answers
-        await anyio.sleep(TTL_S)
-        assert (alice.leads, alice.ended, alice.grace.until(1_000 * HOUR_S)) == (True, [], 0)
-
-
-async def test_an_ordinary_failover_starts_no_grace() -> None:
-    world = World()
-    world.free_at = 10 * TTL_S
-    async with electing(world) as alice:
-        await anyio.sleep(world.free_at - 1)
-        assert not alice.leads
-        await anyio.sleep(2)
-        assert (alice.leads, was_away(alice.grace)) == (True, False)
-
-
-# ---- silence
-
-
-async def test_a_leader_hears_of_redis_twice_within_any_outage_that_counts_for_a_group() -> None:
-    long = {"lease_ttl": HOUR_S, "trust_window": 2_000, "renew_interval": 1_000}
-    async with electing(world := World(), groups="orders/billing", visibility_timeout=30, **long) as alice:
-        await anyio.sleep(HOUR_S)
-        assert world.renewals == pytest.approx(HOUR_S / (30 / OUTAGE_PART / 2), rel=0.01)
-        world.does = hangs
-        await anyio.sleep(15)
-        world.does = answers
-        await anyio.sleep(15)
-        assert (alice.leads, alice.grace.until(30_000) > monotonic_ms()) == (True, True)
-
-
-async def test_a_follower_does_not_wait_silently_while_an_outage_would_count() -> None:
-    world = World()
-    world.free_at = 10 * HOUR_S
-    async with electing(world, groups="orders/billing", visibility_timeout=6, acquire_retry_interval=1_000) as alice:
-        await anyio.sleep(60)
-        assert alice.elector.attempts == pytest.approx(60 / (6 / OUTAGE_PART), rel=0.1)

@@ -13,6 +13,7 @@ from workers.protocol.calls.recovery import Outcome
 from workers.protocol.capabilities import Capability, capabilities_quietly
 from workers.protocol.keys import NOBODY, READY_CONSUMER, GroupKeys, group_keys, stream_keys
 from workers.protocol.scripts import load_script
+from workers.runtime.clock import server_ms
 
 FENCE = "reaper:7:alice"
 LONG_IDLE_MS = 60_000
@@ -61,6 +62,14 @@ class Scene:
     ready_owner: str = READY_CONSUMER
     """Who holds what is ready where it is: nobody, where the server has XNACK."""
     _entries: int = 0
+    _made_visibility: bool = False
+    """The group settings have their visibility timeout from `beats` alone."""
+    _admin: Redis | None = None
+    """The client of the scene, whoever `client` is by now."""
+
+    def __post_init__(self) -> None:
+        """Note whose scene it is: one for another user is made of it by `dataclasses.replace`."""
+        self._admin = self._admin or self.client
 
     async def prepare(self, *, fence: str | None = FENCE) -> None:
         """Create the stream, the group and a leader's fence."""
@@ -133,9 +142,27 @@ class Scene:
         """Lift the limit again."""
         await self.client.config_set("maxmemory", "0")
 
+    async def beats(self, visibility_ms: int = 30_000) -> None:
+        """Let heartbeats have been served for long, so that recovery does not wait."""
+        assert self._admin is not None
+        settings = self.keys.agreement
+        beat: Any = {"beat": await server_ms(self._admin), "unbroken": 1}
+        self._made_visibility |= await self._admin.hsetnx(settings, "visibility_ms", visibility_ms) == 1
+        await self._admin.hset(settings, mapping=beat)
+
+    async def _beats_if_new(self, visibility_ms: int) -> None:
+        """Do so, where the test has said nothing of it."""
+        assert self._admin is not None
+        if not await self._admin.hexists(self.keys.agreement, "beat"):
+            await self.beats(visibility_ms)
+
     async def state(self) -> Shown:
-        """Return everything there is, see `tests.support.dump`."""
-        return await dump(self.client)
+        """Return everything there is but the beat, see `tests.support.dump`."""
+        shown = await dump(self.client)
+        settings: dict[str, str] = shown.pop(self.keys.agreement, {})
+        for name in ("beat", "unbroken", "gap", *(("visibility_ms",) if self._made_visibility else ())):
+            settings.pop(name, None)
+        return shown | ({self.keys.agreement: settings} if settings else {})
 
     async def pending(self, source: str | None = None) -> list[tuple[str, str, int]]:
         """Return the pending entries as ``(ID, consumer, count)``."""
@@ -152,7 +179,6 @@ class Scene:
         policy: str = "stream",
         journal: bool = True,
         budget_bytes: int = 10**9,
-        not_after_ms: int | str = 10**15,
         made: int = 0,
         longest_ms: int = 10**9,
         spared: Mapping[str, int] = MappingProxyType({}),
@@ -160,6 +186,7 @@ class Scene:
     ) -> Any:
         """Run ``recover_entries``; return its answer with a row for each entry, see `rows`."""
         keys = self.keys
+        await self._beats_if_new(visibility_ms)
         alone: list[str | int] = [word for pair in spared.items() for word in pair]
         reply = await load_script("reaper", "recover_entries").run(
             self.client,
@@ -169,7 +196,7 @@ class Scene:
             ],
             [
                 fence, keys.group, visibility_ms, max_deliveries, policy, int(journal), 1_000, 7, budget_bytes,
-                not_after_ms, made, longest_ms, int(by_sight), len(spared), *alone, *ids,
+                made, longest_ms, int(by_sight), len(spared), *alone, *ids,
             ],
         )  # fmt: skip
         return one_by_one(reply, [one.split()[0].encode() for one in ids])
@@ -183,7 +210,6 @@ class Scene:
         max_deliveries: int = 3,
         policy: str = "stream",
         journal: bool = True,
-        not_after_ms: int | str = 10**15,
         cursor: str = "-",
         room: int = 100,
         patience_ms: int = 10**6,
@@ -193,6 +219,7 @@ class Scene:
     ) -> Any:
         """Run ``autoclaim``."""
         keys = self.keys
+        await self._beats_if_new(visibility_ms)
         return await load_script("workers.protocol", "autoclaim").run(
             self.client,
             [
@@ -200,7 +227,7 @@ class Scene:
                 keys.agreement, keys.journal, keys.notes,
             ],
             [
-                keys.group, consumer, visibility_ms, max_deliveries, policy, int(journal), 1_000, not_after_ms, cursor,
+                keys.group, consumer, visibility_ms, max_deliveries, policy, int(journal), 1_000, cursor,
                 room, patience_ms, page, budget_bytes, most, *abandoned,
             ],
         )  # fmt: skip
@@ -354,7 +381,7 @@ def item(
     verb: str,
     *,
     times: Word = 1,
-    reason: str = "max_deliveries",
+    reason: str | None = None,
     error: str = "",
     data: str = "",
     delay_ms: int | str = "",
@@ -362,6 +389,7 @@ def item(
 ) -> Settling:
     """Return one item of ``settle``."""
     facts = data or f'{{"v":1,"group":"billing","entry":"{one}"}}'
+    reason = ("" if verb == "hand_back" else "max_deliveries") if reason is None else reason
     return Settling(one, verb, times, facts, () if verb == "ack" else (reason, error, delay_ms, traceback))
 
 
@@ -418,6 +446,7 @@ def ready(
     generation: int = 0,
     copies: int = 1,
     waits: int = 0,
+    hand_backs: int = 0,
     suspect: bool = False,
 ) -> tuple[str, ...]:
     """Return the flat fields of a job that has been made ready again, as `dump` shows them.
@@ -433,6 +462,7 @@ def ready(
         ("reaper.consumers", consumers),
         *((("reaper.copies", copies),) if copies else ()),
         *((("reaper.waits", waits),) if waits else ()),
+        *((("reaper.hand_backs", hand_backs),) if hand_backs else ()),
         *((("reaper.suspect", 1),) if suspect else ()),
     )
     return tuple(shown(word) for word in (*user, *(part for pair in ours for part in pair)))

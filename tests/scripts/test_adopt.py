@@ -171,6 +171,7 @@ async def test_a_deleted_payload_is_acknowledged_and_reported(scene: Scene, case
     assert await scene.state() == {
         "orders": {"entries": [], "billing": []},
         "{orders}:fence:billing": FENCE,
+        "{orders}:group:billing": {"lost_payload": "1", "lost_payload_ms": "now"},
         "{orders}:journal": [event("lost_payload", E1, delivery=1, enqueued_ms=0)],
     }
 

@@ -11,7 +11,7 @@ from tests.support.processes import ROOT
 from workers.protocol.scripts import load_script
 
 PRELUDE = "prelude"
-SHARED = {PRELUDE, "recovery"}
+SHARED = {PRELUDE, "heartbeat", "recovery"}
 FOLDERS = {
     "workers.protocol": ROOT / "workers/protocol/lua",
     "reaper": ROOT / "reaper/lua",

@@ -1,6 +1,5 @@
 """keep_house, restore_group, count_after, pause_group, register_replica, write_events: what is tidied and reported."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ from redis.asyncio import Redis
 
 from tests.scripts.scene import FENCE, Scene, entry_id, rows
 from tests.support.dump import dump
-from workers.protocol.calls import Step, clock_word
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +19,6 @@ async def keep_house(
     silence_ms: int | str = "",
     *,
     fence: str = FENCE,
-    steps: Sequence[Step] = (),
     caller: str = "alice",
     again: bool = False,
 ) -> Any:
@@ -30,17 +27,17 @@ async def keep_house(
     return await load_script("workers.protocol", "keep_house").run(
         scene.client,
         [keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes, keys.schedule],
-        [fence, keys.group, silence_ms, 1, 1_000, 7, clock_word(0, steps), caller, int(again)],
+        [fence, keys.group, silence_ms, 1, 1_000, 7, caller, int(again)],
     )
 
 
-async def restore(scene: Scene, *ids: str, made: int = 0, steps: Sequence[Step] = ()) -> Any:
+async def restore(scene: Scene, *ids: str, made: int = 0) -> Any:
     """Run ``restore_group``; when the group was made is left out, and who made it."""
     keys = scene.keys
     reply = await load_script("reaper", "restore_group").run(
         scene.client,
         [keys.stream, keys.fence, keys.agreement],
-        [FENCE, keys.group, "restored", 60_000, clock_word(made, steps), *ids],
+        [FENCE, keys.group, "restored", 60_000, made, *ids],
     )
     return reply[:2]
 
@@ -161,16 +158,17 @@ async def test_words_that_a_leader_may_still_want_to_see_are_kept(
     assert await scene.client.hexists(scene.keys.agreement, "member:w1") == is_kept
 
 
-async def test_a_step_of_the_clock_is_in_no_silence_and_ends_no_word(scene: Scene) -> None:
-    """Else a worker that holds nothing just now has no word when it is handed the next job (seed 5100314)."""
+async def test_while_recovery_waits_nobody_is_silent_and_no_word_has_ended(scene: Scene) -> None:
+    """Else after a step of the clock a worker that holds nothing has no word with its next job (seed 5100314)."""
     await scene.client.xgroup_createconsumer("orders", "billing", "w1")
-    words = {"member:w1": -7_200_000 + 700_000, "member:gone": -7_200_000 + 20_000}
     now = await scene.now_ms()
-    await scene.agree(**{field: f"1,30000,3,{now + for_ms}," for field, for_ms in words.items()})
-    step = Step(now - 7_201_000, 7_200_000)
-    assert await keep_house(scene, 3_600_000, steps=[step]) == [b"ok", 0, 0, 0]
+    await scene.agree(**dict.fromkeys(("member:w1", "member:gone"), f"1,30000,3,{now - 7200000},"))
+    await scene.beats()
+    await scene.agree(unbroken=now)
+    assert await keep_house(scene, 0) == [b"ok", 0, 0, 0]
     assert await scene.client.hexists(scene.keys.agreement, "member:w1")
-    assert await keep_house(scene) == [b"ok", 0, 0, 1, b"gone"], "who has not seen the step"
+    await scene.beats()
+    assert await keep_house(scene) == [b"ok", 0, 0, 1, b"gone"]
     assert not await scene.client.hexists(scene.keys.agreement, "member:w1")
 
 
@@ -248,21 +246,23 @@ async def test_what_somebody_holds_already_is_not_taken_from_him(scene: Scene) -
 
 
 @pytest.mark.parametrize(
-    ("for_ms", "by_ms", "least", "most"),
+    ("for_ms", "waits", "least", "most"),
     [
-        (35_000, 0, 0, 59_999),
-        (-1, 0, 60_000, 10**9),
-        (20_000 - 3_600_000, 3_600_000, 0, 59_999),  # its word has ended by a step of the clock alone
+        (35_000, False, 0, 59_999),
+        (-1, False, 60_000, 10**9),
+        (-3_600_000, True, 0, 59_999),  # its word may have ended by a step of the clock alone
     ],
 )
 async def test_while_workers_of_ours_live_they_get_time_to_take_back_what_they_run(
-    scene: Scene, for_ms: int, by_ms: int, least: int, most: int
+    scene: Scene, for_ms: int, waits: bool, least: int, most: int
 ) -> None:
     await scene.add()
     await scene.agree(last_id=entry_id(1), **{"member:w1": f"1,60000,3,{await scene.now_ms() + for_ms},"})
     await scene.client.xgroup_destroy("orders", "billing")
-    steps = [Step(await scene.now_ms() - by_ms - 15_000, by_ms)] if by_ms else []
-    await restore(scene, entry_id(1), steps=steps)
+    await scene.beats()
+    if waits:
+        await scene.agree(unbroken=await scene.now_ms())
+    await restore(scene, entry_id(1))
     (idle_ms,) = (await scene.idle_ms()).values()
     assert least <= idle_ms <= most
 

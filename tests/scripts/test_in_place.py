@@ -260,6 +260,7 @@ async def test_a_stale_leader_gives_nothing_back(scene: Scene) -> None:
 
 async def test_with_memory_full_all_of_it_is_given_back(scene: Scene) -> None:
     ids = [await scene.stalled(times=times) for times in (1, 2)]
+    await scene.beats()
     await scene.fill_memory()
     assert [row[0] for row in rows(await scene.recover(*ids, policy=POLICY))] == [1, 2]
     await scene.free_memory()
@@ -344,6 +345,19 @@ async def test_uncounted_deliveries_do_not_count_and_no_two_deliveries_look_the_
         [result] = await scene.settle(item(one, "nack", times=times), policy=POLICY)
     assert result[0] == 2
     assert "{orders}:notes:billing" not in await shown(scene)
+
+
+async def test_a_note_counts_hand_backs_until_an_execution_ends(scene: Scene) -> None:
+    one = await scene.stalled("n", 1)
+    steps = [
+        ("hand_back", "interrupted", "-1,0/1"),
+        ("hand_back", "interrupted", "-2,0/2"),
+        ("hand_back", "", "-3,0/2"),
+    ]
+    for times, (verb, reason, note) in enumerate([*steps, ("nack", "max_deliveries", "-3,0")], start=1):
+        await scene.deliver(one, times=times)
+        assert await scene.settle(item(one, verb, times=times, reason=reason), policy=POLICY) == [1]
+        assert (await notes(scene))[one].startswith(f"{note},,,w1")
 
 
 async def test_a_late_verdict_of_the_delivery_before_is_refused(scene: Scene) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 
 from tests.scripts.scene import FENCE, Scene, Word, entry_id
 from workers.protocol.calls.membership import delete_consumers as leave
@@ -36,7 +35,7 @@ class GoesBy:
     consumer: str = "w1.1"
     counts_for_ms: int = 35_000
     version: int = 0
-    lives_by_ms: int = 0
+    begins: int = 0
     policy: str = "stream"
     visibility_ms: int = 30_000
     max_deliveries: int = 3
@@ -134,23 +133,37 @@ async def test_a_worker_that_wishes_something_else_says_so_in_its_word(scene: Sc
     assert (await words(scene))["w1.1"] == ("now", "1000", "3", "")
 
 
-async def test_a_worker_goes_by_what_is_agreed_or_by_what_it_assumes_or_by_the_longer_one_it_proves_life_by(
-    scene: Scene,
-) -> None:
+async def test_a_worker_goes_by_what_is_agreed_or_by_what_it_assumes(scene: Scene) -> None:
     await join(scene, word=GoesBy(max_deliveries=4))
     assert await words(scene) == {"w1.1": ("now", "30000", "4", "")}
     await scene.agree(visibility_ms=4_000, max_deliveries=2)
-    await join(scene, word=GoesBy(lives_by_ms=30_000))
-    assert await words(scene) == {"w1.1": ("now", "30000", "2", "")}
-    await join(scene, word=GoesBy(lives_by_ms=4_000))
+    await join(scene, word=GoesBy())
     assert await words(scene) == {"w1.1": ("now", "4000", "2", "")}
-    await scene.agree(visibility_ms=60_000)
-    await join(scene, word=GoesBy(lives_by_ms=4_000))
-    assert await words(scene) == {"w1.1": ("now", "60000", "2", "")}
+
+
+async def test_before_there_are_group_settings_workers_write_what_they_assume_and_the_highest_counts(
+    scene: Scene,
+) -> None:
+    """Else the first leader judges them by a shorter timeout before they have read that."""
+    for visibility_ms, limit in ((30_000, 3), (60_000, 2), (20_000, 5)):
+        await join(scene, word=GoesBy(visibility_ms=visibility_ms, max_deliveries=limit))
+    former = ["former_visibility_ms", "former_max_deliveries", "former_until"]
+    assert await scene.client.hmget(scene.keys.agreement, former) == [b"60000", b"5", None]
+    await scene.agree(visibility_ms=4_000)
+    await join(scene, word=GoesBy(visibility_ms=90_000))
+    assert await scene.client.hget(scene.keys.agreement, former[0]) == b"60000"
+
+
+@pytest.mark.parametrize(("recovery", "agreed"), [("embedded", "30000"), ("claim", "30000"), ("reaper", "")])
+async def test_an_embedded_worker_makes_the_timeout_that_it_assumes_the_groups(
+    bare: Scene, recovery: str, agreed: str
+) -> None:
+    """Without one there is no beat, and nothing would ever be recovered."""
+    assert (await join(bare, recovery=recovery, word=GoesBy())).agreed[1] == agreed
 
 
 async def test_an_agreement_that_was_lost_is_written_anew_by_who_knows_it(bare: Scene) -> None:
-    known = GoesBy(version=5, lives_by_ms=60_000, policy="retry-stream", visibility_ms=60_000, max_deliveries=5)
+    known = GoesBy(version=5, policy="retry-stream", visibility_ms=60_000, max_deliveries=5)
     await join(bare, word=GoesBy("w2.1"))  # which knows nothing
     joined = await join(bare, visibility_ms=1_000, word=known)
     assert joined.agreed == ("retry-stream", "60000", "5", "reaper")
@@ -167,7 +180,7 @@ async def test_words_of_workers_that_have_gone_are_kept_for_whoever_keeps_house(
     for consumer, counts_for_ms in {"lives.1": 35_000, "went.1": -1, "gone.1": -700_000}.items():
         await join(scene, word=GoesBy(consumer, counts_for_ms=counts_for_ms))
     await join(scene, word=GoesBy("new.1"))
-    assert set(await words(scene)) == {"gone.1", "lives.1", "new.1", "went.1"}, "he knows of steps of the clock"
+    assert set(await words(scene)) == {"gone.1", "lives.1", "new.1", "went.1"}
 
 
 async def test_a_word_stands_since_it_was_given_first_or_again_after_it_was_taken_away(scene: Scene) -> None:
@@ -183,27 +196,16 @@ async def test_a_word_stands_since_it_was_given_first_or_again_after_it_was_take
     assert await since() >= given
 
 
-ENDED, COUNTS = 5, 9_999_999_999_999
-
-
 @pytest.mark.parametrize(
-    ("version", "until_ms", "agreed_ms", "stands"),
-    [
-        (7, COUNTS, 30_000, True),
-        (7, ENDED, 30_000, True),  # nobody can have judged it by less
-        (7, COUNTS, 10_000, True),
-        (6, COUNTS, 10_000, True),
-        (7, ENDED, 10_000, False),
-        (6, ENDED, 30_000, False),  # in between, something else was agreed on
-    ],
+    ("version", "agreed_ms", "stands"), [(7, 30_000, True), (6, 30_000, False), (7, 10_000, False), (7, 60_000, False)]
 )
-async def test_a_word_stands_since_it_is_given_again_where_its_worker_may_have_been_judged_by_less(
-    scene: Scene, version: int, until_ms: int, agreed_ms: int, stands: bool
+async def test_a_word_stands_since_it_is_given_again_after_every_change_of_the_group_settings(
+    scene: Scene, version: int, agreed_ms: int, stands: bool
 ) -> None:
-    """While it counted no more: what the worker has proved before then says less than its timeout would make of it."""
+    """What the worker has proved before says nothing: in between it may have been judged by less."""
     await scene.agree(policy="stream", visibility_ms=agreed_ms, max_deliveries=3, recovery="reaper", version=7)
-    await scene.client.hset(scene.keys.agreement, "member:w1.1", f"{version},30000,3,{until_ms},11,")
-    await join(scene, word=GoesBy(lives_by_ms=30_000))
+    await scene.client.hset(scene.keys.agreement, "member:w1.1", f"{version},30000,3,9999999999999,11,")
+    await join(scene, word=GoesBy())
     value: Any = await scene.client.hget(scene.keys.agreement, "member:w1.1")
     assert (int(value.split(b",")[4]) == 11) is stands
 
@@ -411,19 +413,3 @@ async def test_an_embedded_worker_begins_when_memory_is_full(scene: Scene) -> No
     joined = await join(scene, recovery="embedded")
     await scene.free_memory()
     assert joined.begins == 1
-
-
-@pytest.mark.parametrize("version", ["2", "37"])
-async def test_data_of_a_later_version_is_refused_and_left_as_it_is(scene: Scene, version: str) -> None:
-    await scene.client.hset(scene.keys.agreement, "data_version", version)
-    before = await scene.state()
-    with pytest.raises(ResponseError, match=rf"^NEWERDATA {version} 1$"):
-        await join(scene, policy="stream", visibility_ms=1000)
-    assert await scene.state() == before
-
-
-@pytest.mark.parametrize("version", ["1", "0", "nonsense", ""])
-async def test_data_of_this_version_or_of_none_that_can_be_read_is_served(scene: Scene, version: str) -> None:
-    await scene.client.hset(scene.keys.agreement, "data_version", version)
-    await join(scene, policy="stream", visibility_ms=1000)
-    assert (await scene.state())[scene.keys.agreement]["policy"] == "stream"

@@ -54,7 +54,7 @@ async def test_everything_is_counted_and_ages_are_those_of_the_oldest(scene: Sce
     before = await stored(scene)
     seen = await look(scene)
     assert seen._replace(oldest_ready_ms=0, oldest_pending_ms=0) == Sight(
-        3, 0, 0, scheduled=4, suspects=3, dead_letters=5, paused=1
+        3, 0, 0, scheduled=4, suspects=3, dead_letters=5, paused=1, recovery_waits_ms=0
     )
     assert 30_000 <= seen.oldest_ready_ms <= 30_000 + SLACK_MS
     assert 50_000 <= seen.oldest_pending_ms <= 50_000 + SLACK_MS  # of each source the one delivered first
@@ -76,8 +76,18 @@ async def test_the_status_says_the_same(scene: Scene) -> None:
     assert 0 <= seen.oldest_pending_ms - group.retry.oldest_pending_ms < SLACK_MS
 
 
+async def test_it_shows_for_how_long_recovery_waits_as_the_status_does(scene: Scene) -> None:
+    await scene.agree(visibility_ms=30_000, beat=await scene.now_ms(), unbroken=await scene.now_ms(), gap=12_000)
+    seen = await look(scene)
+    snapshot = await take_snapshot(scene.client, namespace_keys("reaper"), asked=[scene.keys])
+    wait = snapshot.groups[0].recovery_wait
+    assert wait is not None
+    assert (wait.gap_ms, wait.has_ended) == (12_000, True)
+    assert 30_000 - SLACK_MS < wait.left_ms <= seen.recovery_waits_ms <= 30_000
+
+
 async def test_nothing_is_there(scene: Scene) -> None:
-    nothing = Sight(0, 0, 0, 0, 0, 0, 0)
+    nothing = Sight(0, 0, 0, 0, 0, 0, 0, 0)
     assert await look(scene) == nothing
     assert await look_at_group(scene.client, group_keys("nowhere", "nobody")) == nothing
     assert await look_at_group(scene.client, group_keys("orders", "nobody")) == nothing
@@ -88,7 +98,7 @@ async def test_what_is_foreign_reads_as_empty(scene: Scene) -> None:
     await scene.stalled()
     for key in (keys.retry, keys.schedule, keys.stream_schedule, keys.suspects, keys.dead, keys.agreement):
         await scene.client.set(key, "something else")
-    assert (await look(scene))._replace(oldest_pending_ms=0) == Sight(1, 0, 0, 0, 0, 0, 0)
+    assert (await look(scene))._replace(oldest_pending_ms=0) == Sight(1, 0, 0, 0, 0, 0, 0, 0)
 
 
 async def test_a_missing_right_is_an_error_and_no_zero(scene: Scene, server: RedisServer) -> None:

@@ -40,11 +40,13 @@ async def let_out(scene: Scene, count: int = 3) -> tuple[list[str], str]:
     return jobs, one
 
 
-async def give_back(scene: Scene, one: str, verb: str, *, raised: bool = False, delay_ms: int = 0) -> None:
+async def give_back(
+    scene: Scene, one: str, verb: str, *, raised: bool = False, delay_ms: int = 0, reason: str | None = None
+) -> None:
     """Settle a suspect so that it will be run again."""
     if raised:
         await scene.agree(max_deliveries=9)
-    assert await scene.settle(item(one, verb, delay_ms=delay_ms)) == [DONE]
+    assert await scene.settle(item(one, verb, delay_ms=delay_ms, reason=reason)) == [DONE]
 
 
 async def parked(scene: Scene) -> list[tuple[Any, ...]]:
@@ -67,6 +69,14 @@ async def test_a_suspect_that_is_given_back_is_parked_again_and_nothing_counts_a
     assert "{orders}:suspects:billing" not in await scene.state()
     _, out, settled, released = await release(scene)
     assert (out, settled, [job for job, _ in released]) == (1, 0, order[:1])
+
+
+async def test_a_suspect_keeps_the_number_of_its_hand_backs_while_it_is_parked(scene: Scene) -> None:
+    _, one = await let_out(scene)
+    await give_back(scene, one, "hand_back", reason="interrupted")
+    await release(scene)
+    [released] = [entry for entry in (await scene.state())["orders"]["entries"] if "reaper.suspect" in entry]
+    assert released[released.index("reaper.hand_backs") + 1] == "1"
 
 
 @pytest.mark.parametrize("way", AFTER_A_DELAY.values(), ids=AFTER_A_DELAY)

@@ -105,7 +105,7 @@ class World:
         self.run(
             "HSET", KEYS.agreement, "policy", self.policy, "visibility_ms", VISIBILITY_MS, "max_deliveries",
             MAX_DELIVERIES, "recovery", "embedded" if self.embedded and serves else "reaper",
-            "served_until", 10**14 if serves else 0,
+            "served_until", 10**14 if serves else 0, "beat", int(self.run("TIME")[0]) * 1_000, "unbroken", 1,
         )  # fmt: skip
         self.run("SET", KEYS.fence, "" if self.embedded else FENCE)
 
@@ -139,8 +139,8 @@ class World:
                         KEYS.agreement, KEYS.journal,
                     ],
                     [
-                        self.fence, KEYS.group, VISIBILITY_MS, MAX_DELIVERIES, self.policy, 0, 1_000, 7, 10**9, 10**15,
-                        10**14, 10**9, 0, 0, *ids,
+                        self.fence, KEYS.group, VISIBILITY_MS, MAX_DELIVERIES, self.policy, 0, 1_000, 7, 10**9, 10**14,
+                        10**9, 0, 0, *ids,
                     ],
                 )  # fmt: skip
 
@@ -153,8 +153,8 @@ class World:
                 source, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.schedule, KEYS.suspects, KEYS.agreement, KEYS.journal,
             ],
             [
-                KEYS.group, process.consumer, VISIBILITY_MS, MAX_DELIVERIES, self.policy, 0, 1_000, 10**15, "-", 2, 0,
-                500, 10**9, 1_000,
+                KEYS.group, process.consumer, VISIBILITY_MS, MAX_DELIVERIES, self.policy, 0, 1_000, "-", 2, 0, 500,
+                10**9, 1_000,
             ],
         )  # fmt: skip
         assert reply[0] == b"ok", reply

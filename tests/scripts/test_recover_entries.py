@@ -3,11 +3,9 @@
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError
 
 from tests.scripts.scene import BINARY, FENCE, TOO_MANY, Scene, Word, dead, details, entry_id, ready, rows, shown
 from tests.support.dump import BASE_MS
-from workers.protocol.calls import Step, clock_word
 from workers.protocol.events import decode_entry
 from workers.protocol.messages import Metadata, pair_up, read_metadata, text
 
@@ -152,6 +150,7 @@ async def test_a_deleted_payload_is_acknowledged_and_reported(scene: Scene) -> N
     assert await scene.state() == {
         "orders": {"entries": [], "billing": []},
         "{orders}:fence:billing": FENCE,
+        "{orders}:group:billing": {"lost_payload": "1", "lost_payload_ms": "now"},
         "{orders}:journal": [event("lost_payload", E1, enqueued_ms=0)],
     }
 
@@ -292,25 +291,6 @@ async def test_only_the_whole_fence_opens_the_door(scene: Scene, found: str | No
     assert await scene.state() == before | journalled
 
 
-async def test_a_call_that_the_server_runs_too_late_does_nothing(scene: Scene) -> None:
-    await scene.stalled()
-    before = await scene.state()
-    seconds, _ = await scene.client.time()
-    assert await scene.recover(E1, not_after_ms=seconds * 1_000 - 1) == [b"late"]
-    assert await scene.state() == before
-
-
-async def test_a_call_that_is_too_late_says_whether_writes_are_taken(scene: Scene) -> None:
-    await scene.stalled()
-    await scene.client.config_set("min-replicas-to-write", 1)
-    try:
-        with pytest.raises(ResponseError, match="NOREPLICAS"):
-            await scene.recover(E1, not_after_ms=0)
-    finally:
-        await scene.client.config_set("min-replicas-to-write", 0)
-    assert await scene.recover(E1, not_after_ms=0) == [b"late"]
-
-
 async def test_a_paused_group_is_left_alone(scene: Scene) -> None:
     await scene.stalled()
     await scene.agree(paused="1")
@@ -400,6 +380,7 @@ async def test_no_journal_is_written_where_it_is_off(scene: Scene) -> None:
 
 async def test_recovery_goes_on_when_memory_is_full(scene: Scene) -> None:
     ids = [await scene.stalled(), await scene.stalled(times=2), await scene.doomed()]
+    await scene.beats()
     await scene.fill_memory()
     reply = await scene.recover(*ids)
     await scene.free_memory()
@@ -435,33 +416,6 @@ async def test_a_group_that_was_destroyed_is_an_error(scene: Scene) -> None:
     await scene.client.xgroup_destroy("orders", "billing")
     with pytest.raises(Exception, match="NOGROUP"):
         await scene.recover(E1)
-
-
-@pytest.mark.parametrize(
-    ("touched_before_step", "code"), [(True, 4), (False, 1)], ids=["touched before it", "touched after it"]
-)
-async def test_a_step_of_the_clock_is_in_no_idle_time(scene: Scene, touched_before_step: bool, code: int) -> None:
-    """The delivery looks idle for two hours; its clock was set ahead by 7,190 s meanwhile, or before."""
-    entry = await scene.add()
-    await scene.deliver(entry, idle_ms=7_200_000)
-    touched = await scene.now_ms() - 7_200_000
-    clock = clock_word(10**15, [Step(touched + (5_000 if touched_before_step else -5_000), 7_190_000)])
-    (row,) = (await scene.recover(entry, not_after_ms=clock))[1:]
-    assert row[0] == code
-    idle_ms = row[2]
-    assert (idle_ms >= 7_200_000) == (code == 1)
-    if code == 4:
-        assert 10_000 <= idle_ms < 30_000
-        assert row[1] == 30_000 - idle_ms
-
-
-async def test_what_is_overdue_without_the_step_is_recovered(scene: Scene) -> None:
-    entry = await scene.add()
-    await scene.deliver(entry, idle_ms=7_200_000)
-    now = await scene.now_ms()
-    clock = clock_word(10**15, [Step(now - 7_199_000, 3_600_000), Step(now - 3_000_000, 3_560_000)])
-    (row,) = (await scene.recover(entry, not_after_ms=clock))[1:]
-    assert (row[0], 40_000 <= row[2] < 60_000) == (1, True), "both steps are taken out"
 
 
 # ---- consumers that are at work

@@ -45,7 +45,7 @@ async def extend(scene: Scene, one: str, times: Word, consumer: str = "w1") -> i
 
 async def hold_again(scene: Scene, one: str, times: Word, consumer: str = "w1") -> int:
     reply: Any = await load_script("workers.protocol", "hold_again").run(
-        scene.client, ["orders", "orders", scene.keys.agreement], ["billing", consumer, one, times]
+        scene.client, ["orders", "orders", scene.keys.agreement], ["billing", consumer, 0, 1_000, one, one, times]
     )
     return int(reply[0])
 

@@ -21,7 +21,7 @@ from tests.scripts.scene import (
 
 pytestmark = pytest.mark.anyio
 
-DONE, DEAD, REFUSED, UNKNOWN, HELD = 1, 2, 0, 3, 4
+DONE, DEAD, REFUSED, UNKNOWN, HELD, LOST = 1, 2, 0, 3, 4, 6
 E1, E2, E3 = entry_id(1), entry_id(2), entry_id(3)
 
 
@@ -298,10 +298,11 @@ async def test_after_a_lost_reply_what_belongs_to_somebody_else_is_still_refused
 async def test_a_deleted_payload_is_acknowledged_and_reported(scene: Scene, verb: str) -> None:
     await scene.stalled()
     await scene.client.xdel("orders", E1)
-    assert await scene.settle(item(E1, verb)) == [DONE]
+    assert await scene.settle(item(E1, verb)) == [LOST]
     assert await scene.state() == {
         "orders": {"entries": [], "billing": []},
         "{orders}:fence:billing": FENCE,
+        "{orders}:group:billing": {"lost_payload": "1", "lost_payload_ms": "now"},
         "{orders}:journal": [event("lost_payload", E1)],
     }
 
@@ -436,6 +437,31 @@ async def test_each_verb_makes_the_job_ready_in_its_own_way(
         "{orders}:fence:billing": FENCE,
         "{orders}:journal": [event(name, E1, **facts, new_entry="new-1")],
     }
+
+
+@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+@pytest.mark.parametrize(
+    ("verb", "reason", "hand_backs"),
+    [("hand_back", "interrupted", 3), ("hand_back", "", 2), ("nack", None, 0), ("retry", None, 0)],
+)
+async def test_hand_backs_are_counted_where_the_handler_had_begun_and_until_an_execution_ends(
+    scene: Scene, verb: str, reason: str | None, hand_backs: int, policy: str
+) -> None:
+    await scene.stalled("n", 1, "reaper.hand_backs", 2)
+    assert await scene.settle(item(E1, verb, reason=reason), policy=policy) == [DONE]
+    [(_, *fields)] = (await scene.state())["{orders}:retry:billing" if policy == "retry-stream" else "orders"][
+        "entries"
+    ][-1:]
+    said = dict(zip(fields[::2], fields[1::2], strict=True))
+    assert said.get("reaper.hand_backs", "0") == str(hand_backs)
+
+
+async def test_a_recovery_is_no_end_of_an_execution(scene: Scene) -> None:
+    await scene.stalled("n", 1, "reaper.hand_backs", 2)
+    await scene.recover(E1)
+    assert (await scene.state())["orders"]["entries"] == [
+        ("new-1", *ready(E1, 1, "w1", "n", 1, copies=1, hand_backs=2))
+    ]
 
 
 @pytest.mark.parametrize(("verb", "deliveries", "facts"), [("nack", 1, {}), ("retry", 0, {"counts": False})])

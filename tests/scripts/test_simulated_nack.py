@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from tests.scripts import test_in_place, test_nack
 from tests.scripts.scene import Scene
@@ -73,18 +73,6 @@ async def scene(client: Redis, request: pytest.FixtureRequest) -> Scene:
 def deviates(what: str) -> pytest.MarkDecorator:
     """Mark a test of what a server is documented to do, which the simulated one does not."""
     return pytest.mark.xfail(reason=what, strict=True, raises=(AssertionError, RedisError))
-
-
-@deviates("it hangs up after an error; `simulated_server` mends that for all other tests")
-async def test_a_connection_outlives_an_error() -> None:
-    with simulated_server(is_patient=False) as url:
-        redis = commands_client(url)
-        try:
-            for _ in range(2):
-                with pytest.raises(ResponseError):
-                    await redis.execute_command("XNACK")
-        finally:
-            await redis.aclose()
 
 
 @deviates("`LASTID` is ignored")

@@ -221,10 +221,15 @@ async def test_what_was_agreed_on_is_kept_for_a_while_where_it_is_shortened(scen
     assert await agreed(scene, "former_visibility_ms") == 6_000
 
 
-async def test_where_nothing_was_agreed_on_nobody_knows_what_workers_go_by(scene: Scene) -> None:
+async def test_the_first_settings_keep_what_workers_assumed_that_came_before(scene: Scene) -> None:
+    await scene.agree(former_visibility_ms=60_000, former_max_deliveries=5)
     await take_over(scene)
     assert await agreed(scene, "former_until") is not None
-    await take_over(scene, token=8, visibility_ms=4_000)
+    assert (await agreed(scene, "former_visibility_ms"), await agreed(scene, "former_max_deliveries")) == (60_000, 5)
+
+
+async def test_without_earlier_settings_and_workers_nothing_former_counts(scene: Scene) -> None:
+    await take_over(scene)
     assert await agreed(scene, "former_visibility_ms") is None
 
 
@@ -232,10 +237,3 @@ async def test_what_is_raised_needs_no_patience(scene: Scene) -> None:
     await scene.agree(policy="stream", visibility_ms=6_000, max_deliveries=2, recovery="reaper")
     await take_over(scene)
     assert await agreed(scene, "former_until") is None
-
-
-async def test_a_group_whose_data_is_of_a_later_version_is_left_alone(scene: Scene) -> None:
-    await scene.client.hset(scene.keys.agreement, "data_version", "2")
-    before = await scene.state()
-    assert await take_over(scene) == [4, "2"]
-    assert await scene.state() == before

@@ -163,7 +163,7 @@ def join(scene: Scene) -> None:
         scene.random.choice(("", policy)), scene.random.choice(("", scene.visibility())),
         scene.random.choice(("", scene.limit())),
         mode, "w", scene.random.choice(("", consumer, consumer)), 60, scene.random.choice((0, version)),
-        scene.random.choice((0, 50)), policy, scene.visibility(), scene.limit(),
+        scene.random.choice(("0", "1")), policy, scene.visibility(), scene.limit(),
     )  # fmt: skip
 
 
@@ -223,12 +223,19 @@ def extend(scene: Scene) -> None:
     scene.call("extend_visibility", keys, GROUP, consumer, "1", 50, *words)
 
 
+def beat(scene: Scene) -> None:
+    """A replica notes the beat of a group."""
+    scene.call("beat", (KEYS.stream, KEYS.agreement), GROUP)
+
+
 def hold_again(scene: Scene) -> None:
     """A worker takes back what vanished."""
     source, consumer, rows = _mine(scene)
     held = rows or [(entry_id, consumer, 1) for entry_id in scene.entries(source)]
-    words = [word for entry_id, _, times in held for word in (entry_id, times)]
-    scene.call("hold_again", (source, KEYS.stream, KEYS.agreement, KEYS.suspects, KEYS.notes), GROUP, consumer, *words)
+    words = [word for entry_id, _, times in held for word in (entry_id, f"job-{entry_id}", times)]
+    scene.call(
+        "hold_again", (source, KEYS.stream, KEYS.agreement, KEYS.suspects, KEYS.notes), GROUP, consumer, 1, 50, *words
+    )
 
 
 def return_taken(scene: Scene) -> None:
@@ -267,7 +274,7 @@ def autoclaim(scene: Scene) -> None:
     )
     scene.call(
         "autoclaim", keys, GROUP, scene.consumer(), scene.visibility(), scene.limit(), scene.policy(),
-        "1", 50, scene.now_ms() + scene.random.choice((1000, 1000, -1)), "-", scene.random.choice((0, 1, 10)),
+        "1", 50, "-", scene.random.choice((0, 1, 10)),
         scene.random.choice((0, 30)), scene.random.choice((2, 100)), 100_000, 50,
     )  # fmt: skip
 
@@ -290,7 +297,7 @@ def recover(scene: Scene) -> None:
     made = scene.hash_value(KEYS.agreement, "made") or 0
     scene.lead(
         "recover_entries", keys, scene.fence(), GROUP, scene.visibility(), scene.limit(), scene.policy(), "1", 50, 1,
-        100_000, scene.now_ms() + 1000, made, 60_000, scene.random.randrange(2), 1, scene.consumer(),
+        100_000, made, 60_000, scene.random.randrange(2), 1, scene.consumer(),
         45_000, *(row[0] for row in scene.pending(source)),
     )  # fmt: skip
 
@@ -432,8 +439,8 @@ def disturb(scene: Scene) -> None:
 
 
 _ACTIONS = (
-    (8, add), (4, enqueue), (4, join), (10, read), (8, settle), (4, extend), (2, hold_again), (2, return_taken),
-    (4, adopt), (6, autoclaim),
+    (8, add), (4, enqueue), (4, join), (10, read), (8, settle), (4, extend), (3, beat),
+    (2, hold_again), (2, return_taken), (4, adopt), (6, autoclaim),
     (6, recover), (3, take_over), (4, release), (4, move_due), (2, keep_house), (2, restore), (2, put_back),
     (3, operate), (3, elect), (1, tell), (3, disturb),
 )  # fmt: skip

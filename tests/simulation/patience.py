@@ -12,12 +12,12 @@ from unittest import mock
 
 from reaper import metrics
 from reaper.election import elector
-from reaper.recovery import group_watch, source_watch
+from reaper.recovery import beats, group_watch, source_watch
 from tests.simulation.story import Setting
-from workers.embedded import upkeep
-from workers.loop import heartbeat, membership, reading
+from workers.embedded import autoclaim, upkeep
+from workers.loop import membership, reading
 from workers.protocol import connection
-from workers.runtime import contact, grace, notices, pauses
+from workers.runtime import notices, pauses
 from workers.upkeep import schedules, suspects
 
 
@@ -35,13 +35,12 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     visibility_s = setting.visibility_s
     look_s = min(visibility_s / 10, setting.lease_s / 4)  # well within the trust window, 0.7 of the lease
     retry_s = visibility_s / 60
-    yield elector, "LOOK_S", look_s
+    yield elector, "PROMPT_S", 3 * look_s
     yield elector, "FAILURE_PAUSE_S", min(retry_s, setting.lease_s / 8)
-    yield contact.Contact.__init__, "look_s", look_s
-    yield contact, "PAUSED_S", 3 * look_s
     yield pauses, "LONGEST_PAUSE_S", 2 * retry_s
-    yield grace, "LONGEST_FIRST_WAIT_MS", round(2_000 * retry_s) + 250
-    yield heartbeat, "LONGEST_SLEEP_S", visibility_s / 6
+    yield beats, "LONGEST_BEAT_S", visibility_s / 6
+    yield beats, "LOOK_S", visibility_s / 24
+    yield autoclaim, "REFUSED_S", retry_s
     yield reading, "REFUSED_S", visibility_s / 12
     yield reading, "BLOCK_MS", block_ms(setting)
     yield connection.reader_client, "block_ms", block_ms(setting)

@@ -20,19 +20,6 @@ def jobs(number: int) -> list[bytes]:
 # ---- deliveries taken from the living
 
 
-def test_who_holds_a_backlog_for_longer_than_the_timeout_is_named() -> None:
-    async def program(place: Place) -> GroupReport:
-        place.add(*jobs(BATCH))
-        place.start("web-1", Habits(count=BATCH, seconds=lambda _: 4.0))
-        await place.until(VISIBILITY_S + 10)
-        return place.report
-
-    report = play(program)
-    assert report.recovered == BATCH - 7, "it has settled the others"
-    assert report.from_living == report.recovered
-    assert report.living == {"web-1": report.from_living}
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("crashes_after", [2.0, 9.5, 15.0, 21.0])
 @pytest.mark.parametrize("again_after", [0.5, 8.0, 40.0])

@@ -44,6 +44,8 @@ def server_of(make: Make) -> Callable[[str], ModelServer]:
         server = make(Story(1, Setting(version=version), (), ())).server
         say = talk(server)
         say("SET", KEYS.fence, FENCE)
+        beat = server.clock.now_us() // 1000
+        say("HSET", KEYS.agreement, "visibility_ms", 30_000, "unbroken", 1, "beat", beat)
         say("XGROUP", "CREATE", KEYS.stream, GROUP, "0", "MKSTREAM")
         say("XADD", KEYS.stream, "*", "n", 1)
         say("XREADGROUP", "GROUP", GROUP, "w1", "STREAMS", KEYS.stream, ">")
@@ -63,7 +65,7 @@ def give_back(server: ModelServer) -> tuple[bytes, int, int]:
     say("XCLAIM", KEYS.stream, GROUP, "w1", 0, entry_id, "IDLE", 60_000, "JUSTID")
     reply = say(
         "EVAL", load_script("reaper", "recover_entries").source, len(keys), *keys,
-        FENCE, GROUP, 30_000, 3, IN_PLACE, 1, 1_000, 7, 10**9, 10**15, 0, 10**9, 0, 0, entry_id,
+        FENCE, GROUP, 30_000, 3, IN_PLACE, 1, 1_000, 7, 10**9, 0, 10**9, 0, 0, entry_id,
     )  # fmt: skip
     assert [row[0] for row in one_by_one(reply, [entry_id])[1:]] == [1]
     [[_, owner, idle_ms, times]] = say("XPENDING", KEYS.stream, GROUP, "-", "+", 1)

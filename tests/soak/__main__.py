@@ -10,6 +10,7 @@ import click
 from reaper.drill.cli import EXIT_FAILED, errors_for_people, show_and_perform
 from reaper.drill.drill import Programme
 from reaper.drill.recoveries import RECOVERIES, find_recovery
+from reaper.drill.settings import NO_OPTIONS
 from tests.soak.kinds import SOAK_FORMS
 from tests.soak.kit import SoakKit
 from tests.soak.settings import SoakSettings
@@ -24,7 +25,7 @@ _OTHER_SERVERS = ("redis_url", "redis_pid", "keep_keys")
 @click.command(help=f"Play one drill, and account for every job.\n\n\b\nFaults:\n{_FAULTS}\n")
 @click.option("--recovery", type=click.Choice(list(RECOVERIES)), default="reaper", show_default=True)
 @click.option("--fault", "faults", multiple=True, metavar="KIND[:AMOUNT]@SECONDS[+SECONDS]", help="Repeatable.")
-@settings_options(SoakSettings, exclude=("faults", "max_deliveries", *_OTHER_SERVERS))
+@settings_options(SoakSettings, exclude=(*NO_OPTIONS, *_OTHER_SERVERS))
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the report to this file.")
 def main(recovery: str, file: Path | None, **flags: Any) -> None:
     """Play one drill; exit with 1 where it does not end as promised."""

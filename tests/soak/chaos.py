@@ -31,7 +31,9 @@ BLOWS = FAILOVERS | {
 }  # fmt: skip
 """Kinds that take deliveries from workers (`pause-leader` kills one, so that there is something to recover; a failover
 may forget that they have settled)."""
-ENDS_BARE_LOOPS = frozenset({FaultKind.RESTART_REDIS, SoakKind.FILL_REDIS, SoakKind.CUT_CONNECTIONS})
+ENDS_BARE_LOOPS = frozenset({
+    FaultKind.RESTART_REDIS, SoakKind.FILL_REDIS, SoakKind.CUT_CONNECTIONS, SoakKind.FAIL_OVER, SoakKind.SHUT_DOWN,
+})  # fmt: skip
 NOT_WITHOUT_US = ENDS_BARE_LOOPS | {SoakKind.SHORTEN_VISIBILITY, SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER}
 """What only our workers survive: a bare loop ends with its connection, makes no group again, extends nothing, and
 gives no word."""
@@ -154,6 +156,9 @@ CATALOGUE: Mapping[str, Draft] = {
     FaultKind.KILL_REAPERS: Draft(lasts=(0.2, 2.0)),
     FaultKind.PAUSE_REDIS: Draft(lasts=(0.2, 2.0)),
     FaultKind.RESTART_REDIS: Draft(lasts=(0.1, 1.0)),
+    FaultKind.PAUSE_CLIENTS: Draft(lambda dice, _conditions: dice.choice(["writes", "all"]), lasts=(0.2, 2.0)),
+    SoakKind.FAIL_OVER: Draft(lasts=(0.2, 0.5)),
+    SoakKind.SHUT_DOWN: Draft(lasts=(0.2, 0.5)),
     SoakKind.FILL_REDIS: Draft(lasts=(0.2, 2.0)),
     SoakKind.CUT_CONNECTIONS: Draft(),
     SoakKind.SHORTEN_VISIBILITY: Draft(),
@@ -229,7 +234,7 @@ def _shuffled(kinds: Iterable[str], dice: random.Random) -> list[str]:
 
 def _fault(kind: str, at: float, dice: random.Random, conditions: Conditions, *, below_timeout: bool = False) -> Fault:
     draft = CATALOGUE[kind]
-    amount, lasts = draft.amount(dice, conditions), None
+    amount, lasts = draft.amount(dice, conditions), timedelta(0)
     if draft.lasts:
         shortest, longest = draft.lasts
         if below_timeout and kind == FaultKind.LONG_JOBS:
@@ -313,9 +318,9 @@ def calm_s(kind: str, conditions: Conditions) -> float:
             return failover_s
         case SoakKind.KILL_MASTER | SoakKind.PAUSE_MASTER:
             return FAILOVER_S + failover_s + rerun_s
-        case FaultKind.RESTART_REDIS | SoakKind.MOVE_SLOT:
+        case FaultKind.RESTART_REDIS | SoakKind.MOVE_SLOT | SoakKind.FAIL_OVER | SoakKind.SHUT_DOWN:
             return failover_s + conditions.visibility_s
-        case FaultKind.PAUSE_REDIS | SoakKind.FILL_REDIS | SoakKind.CLOCK_STEP:
+        case FaultKind.PAUSE_REDIS | FaultKind.PAUSE_CLIENTS | SoakKind.FILL_REDIS | SoakKind.CLOCK_STEP:
             return conditions.visibility_s  # no grace is longer
         case SoakKind.SHORTEN_VISIBILITY:
             return REFRESH_S + conditions.visibility_s  # all workers have heard of it, and go by it
@@ -330,4 +335,4 @@ def patience_s(faults: Iterable[Fault], conditions: Conditions) -> float:
 
     As if each began only when the one before is over, and then some: jobs that lost their workers twice run alone.
     """
-    return sum((fault.lasts or timedelta(0)).total_seconds() + 2 * calm_s(fault.kind, conditions) for fault in faults)
+    return sum(fault.lasts_s + 2 * calm_s(fault.kind, conditions) for fault in faults)

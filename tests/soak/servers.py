@@ -1,7 +1,7 @@
 """The servers of a drill of the project's own: one whose clock can be set, or several that fail over."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +9,13 @@ from redis.asyncio import Redis
 
 from reaper.drill.faults import FaultKind
 from reaper.drill.redis_server import ADVICE, FORGETS_NOTHING, OUR_NAME, Server, release_at, started_redis
-from tests.soak.kinds import SoakKind
+from tests.soak.kinds import NEEDS_REPLICA, SoakKind
 from tests.soak.patient import PatientClient
 from tests.soak.settings import SoakSettings
 from tests.support.clock import ServerClock
 from tests.support.cluster import Cluster, started_cluster
 from tests.support.sentinel import Setup, started_setup
+from tests.support.servers import FOLLOWS_AT_ONCE, RedisServer, started_server
 from workers.protocol.address import Topology
 from workers.protocol.connection import commands_client
 from workers.testing.server import find_binary
@@ -31,6 +32,8 @@ class SoakServer(Server):
     """Servers that fail over. `url` is the address of all of them."""
     clock: ServerClock | None = None
     """The server's clock, if a fault sets it."""
+    replica: RedisServer | None = None
+    """A replica of one server, if a fault needs it. No client knows its address."""
 
     @property
     def ours(self) -> bool:
@@ -44,17 +47,28 @@ class SoakServer(Server):
         return super().client(patience_s=patience_s, key=key)
 
 
+@contextmanager
+def _replica(of: Server, binary: Path) -> Iterator[RedisServer]:
+    """Run a replica until the block ends. Raises NoServerError."""
+    with started_server(binary, **FOLLOWS_AT_ONCE) as replica:
+        assert of.process
+        replica.command("REPLICAOF", "127.0.0.1", of.process.port)
+        yield replica
+
+
 @asynccontextmanager
 async def soak_server(settings: SoakSettings, folder: Path) -> AsyncIterator[SoakServer]:
     """Run what the settings ask for, until the block ends. Raises NoServerError."""
-    topology = Topology(settings.topology)
+    topology, binary = Topology(settings.topology), settings.server or find_binary(ADVICE)
     if topology is Topology.SINGLE:
         clock = ServerClock(folder) if SoakKind.CLOCK_STEP in settings.kinds else None
         config = FORGETS_NOTHING if FaultKind.RESTART_REDIS in settings.kinds else {}
-        async with started_redis(folder, config, clock.environment if clock else None) as one:
-            yield SoakServer(one.url, one.release, one.description, process=one.process, clock=clock)
+        process = RedisServer(binary, folder, dict(config), environment=clock.environment if clock else {})
+        async with started_redis(process) as one:
+            with _replica(one, binary) if settings.kinds & NEEDS_REPLICA else nullcontext() as replica:
+                facts = (one.url, one.release, one.description)
+                yield SoakServer(*facts, process=one.process, clock=clock, replica=replica)
         return
-    binary = find_binary(ADVICE)
     started = (
         started_cluster(binary, replicas=1, node_timeout_ms=NODE_TIMEOUT_MS)
         if topology is Topology.CLUSTER

@@ -3,14 +3,14 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from reaper.drill.faults import Form
-from reaper.drill.plan import planned
 from reaper.drill.recoveries import Cast, Recovery
-from reaper.drill.settings import DrillSettings
+from reaper.drill.settings import NO_OPTIONS, DrillSettings
 from reaper.drill.trace import PlannedJob, generate_requests, plan_jobs
 from tests.soak.chaos import Conditions, draw, patience_s
 from tests.soak.kinds import FAILOVER_FAULTS, REFRESH_S, SHORTENED, SOAK_FORMS, SoakKind, objection_to
@@ -21,7 +21,7 @@ from workers.runtime.settings import Seconds
 
 CHAOS_RATE, CHAOS_TAIL_S = 25.0, 8.0
 """Jobs a second in a chaos, which may last for hours; they go on so long after the last fault may come."""
-LEFT_OUT = frozenset({"faults", "redis_url", "redis_pid", "keep_keys", "files", "quiet", "max_deliveries"})
+LEFT_OUT = {*NO_OPTIONS, "redis_url", "redis_pid", "keep_keys", "files", "quiet", "server"}
 """Settings that the command of a chaos does not name."""
 
 
@@ -33,6 +33,7 @@ class SoakSettings(DrillSettings):
     topology: Literal["single", "sentinel", "cluster"] = Field(
         "single", description="A single server, a master behind Sentinels, or a cluster of three masters."
     )
+    server: Path | None = Field(None, description="The program of the server. Default: as for `reaper drill`.")
     chaos: Seconds | None = Field(
         None,
         ge=timedelta(seconds=1),
@@ -42,7 +43,7 @@ class SoakSettings(DrillSettings):
     def jobs(self) -> list[PlannedJob]:
         """Return the jobs: fewer a second in a chaos. Raises ConfigurationError."""
         if self.chaos is None or self.trace is not None or self.limit:
-            return planned(self)
+            return super().jobs()
         count = round((self.chaos.total_seconds() + CHAOS_TAIL_S) * CHAOS_RATE)
         return plan_jobs(generate_requests(self.seed, count=count, rate=CHAOS_RATE), self.times, speedup=self.speedup)
 
@@ -51,12 +52,27 @@ class SoakSettings(DrillSettings):
         if self.chaos:
             if given:
                 raise ConfigurationError("--chaos draws all faults by itself: leave --fault away.")
-            faults = draw(self.seed, self.chaos.total_seconds(), self.conditions(recovery, jobs))
-            return self.model_copy(update={"faults": faults})
+            conditions = self.conditions(recovery, jobs)
+            faults = draw(self.seed, self.chaos.total_seconds(), conditions)
+            drawn = {
+                "faults": faults,
+                "spares_last_deliveries": True,
+                "more_patience_s": patience_s(faults, conditions),
+            }
+            return self.model_copy(update=drawn)._healed()
         if given:
-            return self
+            return self._healed()
         own = self if self.topology == "single" else self.model_copy(update={"faults": FAILOVER_FAULTS})
         return own.fitting(jobs)
+
+    def _healed(self) -> "SoakSettings":
+        """Return the settings with which reapers and workers put back what third parties delete."""
+        more: dict[str, Any] = {}
+        if self.kinds & {SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER}:
+            more["reaper_lines"] = ("recreate_groups = true", "full_scan_interval = 1")
+        if SoakKind.DELETE_CONSUMER in self.kinds:
+            more["worker_flags"] = {"refresh-interval": REFRESH_S}
+        return self.model_copy(update=more)
 
     def conditions(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> Conditions:
         """Return what a chaos is drawn for."""
@@ -90,26 +106,6 @@ class SoakSettings(DrillSettings):
     def has_bare_worker(self) -> bool:
         """Whether the last worker is a bare loop, which knows one server."""
         return super().has_bare_worker and self.topology == "single"
-
-    @property
-    def reaper_lines(self) -> Sequence[str]:
-        """More lines of the reapers' settings file: they put back what third parties delete."""
-        heals = self.kinds & {SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER}
-        return ("recreate_groups = true", "full_scan_interval = 1") if heals else ()
-
-    @property
-    def worker_flags(self) -> Mapping[str, str | float]:
-        """More flags of the workers."""
-        return {"refresh-interval": REFRESH_S} if SoakKind.DELETE_CONSUMER in self.kinds else {}
-
-    @property
-    def spares_last_deliveries(self) -> bool:
-        """In a chaos, the dead letters must be the poison jobs."""
-        return self.chaos is not None
-
-    def more_patience_s(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
-        """Return how much longer a chaos may take, in seconds."""
-        return patience_s(self.faults, self.conditions(recovery, jobs)) if self.chaos else 0.0
 
     def check(self, recovery: Recovery) -> None:
         """Refuse what cannot be played. Raises ConfigurationError."""

@@ -142,3 +142,23 @@ async def test_a_chaos_balances_and_what_was_drawn_was_played(
     assert len(told["missed_faults"]) <= len(drawn) / 2
     assert len(drawn) > 1  # how many follows from the timeouts, and so from the machine
     assert told["replay"] in drill.output
+
+
+@pytest.mark.parametrize("recovery", ["reaper", in_matrix("embedded")])
+async def test_no_job_is_lost_when_redis_pauses_clients_fails_over_or_shuts_down(
+    processes: Processes, tmp_path: Path, binary: Path, recovery: str
+) -> None:
+    report = tmp_path / "report.json"
+    faults = _faults(
+        "long-jobs:60@0.4+1", "pause-clients:writes@0.5+1", "long-jobs:60@2.4+1", "fail-over@2.5+0.8",
+        "long-jobs:60@7.9+1", "pause-clients:all@8+1", "long-jobs:60@9.9+1", "shut-down@10+0.8",
+    )  # fmt: skip
+    drill = _drill(
+        processes, "--recovery", recovery, "--server", str(binary), "--limit", "900", "--no-bare-worker", *faults,
+        "--json", str(report),
+    )  # fmt: skip
+    assert await drill.wait() == 0, drill.output
+    told = _read(report)
+    assert (told["settled"], told["lost"], told["missed_faults"], told["objections"]) == (1140, 0, [], [])
+    played = [fault["kind"] for fault in told["faults"] if fault["kind"] != "long-jobs"]
+    assert sorted(played) == ["fail-over", "pause-clients", "pause-clients", "shut-down"]

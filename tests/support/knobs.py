@@ -1,15 +1,18 @@
 """Lets workers look and extend at once although nothing falls due for an hour.
 
-A visibility timeout of an hour keeps a busy machine out of the outcome. But a worker extends every third of it, looks
-for what stalls once in it, and waits for half a minute on a server that has just started.
+A visibility timeout of an hour keeps a busy machine out of the outcome. But a worker extends every quarter of it, and
+looks for what stalls once in it. (And recovery waits for an hour after the first heartbeat: see `tests.support.beats`.)
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
+from unittest import mock
 
 from workers.embedded.walk import Walk
+from workers.loop import membership
 from workers.loop.heartbeat import Heartbeat
-from workers.runtime import contact
 
 OFTEN_S = 0.1
 HURRY = {"HURRY": "1"}
@@ -35,7 +38,16 @@ def hurry(set_: Set = setattr) -> None:
 
     set_(Walk, "due_in_s", soon)
     set_(Heartbeat, "_period_s", often)
-    set_(contact, "LONGEST_GRACE_MS", 0)
+
+
+@contextmanager
+def refreshing(every_s: float | None) -> Iterator[None]:
+    """Let the workers of this process read the group settings so often while the block runs; None = as ever."""
+    if every_s is None:
+        yield
+        return
+    with mock.patch.object(membership, "REFRESH_S", every_s):
+        yield
 
 
 def hurry_if_asked() -> None:

@@ -71,9 +71,9 @@ async def all_gauges(process: Running, names: set[str] = OF_GROUPS - BY_LEADERS)
 
 
 def counts(shown: Mapping[str, float]) -> dict[str, float]:
-    """Return the values by bare names, but for ages and the grace, which depend on when one looks."""
+    """Return the values by bare names, but for ages and waits, which depend on when one looks."""
     named = {re.sub(r"\{.*", "", name): value for name, value in shown.items()}
-    return {name: value for name, value in named.items() if "_age_" not in name and "grace" not in name}
+    return {name: value for name, value in named.items() if "_age_" not in name and "_wait_" not in name}
 
 
 @pytest.mark.usefixtures("group")
@@ -121,7 +121,7 @@ async def test_a_leader_shows_what_is_paused_and_what_it_refuses_beside_what_it_
         of_streams = {
             (name.partition("{")[0], re.findall(r'destination_name="(\w+)"', name)[0]): value
             for name, value in shown.items()
-            if "_recovery_" in name
+            if "_recovery_" in name and "_wait_" not in name
         }
         return of_streams == {
             ("reaper_recovery_refuses", "orders"): 1.0,
@@ -137,7 +137,7 @@ async def test_a_leader_shows_what_is_paused_and_what_it_refuses_beside_what_it_
 @pytest.mark.usefixtures("group")
 async def test_workers_stop_to_show_them_once_a_reaper_serves_the_group(scene: Scene) -> None:
     scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
-    worker = await scene.worker(*PATIENT, *HEALTH, "--recovery", "embedded", "--refresh-interval", "1")
+    worker = await scene.worker(*PATIENT, *HEALTH, "--recovery", "embedded")
     await all_gauges(worker)
     await scene.reaper(*PATIENT)
 

@@ -39,9 +39,7 @@ class Served:
 @asynccontextmanager
 async def served_replica(url: str, **changes: Any) -> AsyncIterator[Served]:
     """Run a replica that leads, with its page on a free port."""
-    settings = reaper_settings(
-        url, **{"health_port": 0, "visibility_timeout": 30, "grace": 0, "lease_ttl": 10, **changes}
-    )
+    settings = reaper_settings(url, **{"health_port": 0, "visibility_timeout": 30, "lease_ttl": 10, **changes})
     async with Reaper(settings) as reaper, serving_health(reaper) as port:
         assert port
         await leads(reaper)

@@ -39,7 +39,7 @@ async def _play(server: RedisServer, processes: Processes, port: int) -> str:
     replica = ("--redis-url", server.url, "--groups", KEYS.pair, "--visibility-timeout", "3", "--lease-ttl", "2")
     first = processes.reaper(*replica, "--name", "reaper-a")
     await first.prints("leadership acquired")
-    second = processes.reaper(*replica, "--name", "reaper-b", "--health-port", str(port), "--grace", "0")
+    second = processes.reaper(*replica, "--name", "reaper-b", "--health-port", str(port))
     client = commands_client(server.url)
     start = partial(processes.worker, "tests.web.shop:worker", "--redis-url", server.url, "--backoff-base", "0.2")
     doomed, _ = start("--name", "shop-1"), start("--name", "shop-2")

@@ -293,9 +293,9 @@ async def test_the_page_asks_no_leader_to_step_down_that_nobody_follows(acting: 
 # --- the token
 
 
-def test_a_token_is_read_without_the_end_of_its_line(tmp_path: Path) -> None:
+def test_a_token_is_read_without_the_end_of_its_line_and_a_byte_order_mark(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text("0123456789abcdef\n")
+    file.write_bytes(b"\xef\xbb\xbf0123456789abcdef\r\n")
     assert read_token(str(file)) == b"0123456789abcdef"
     assert read_token("") is None
 

@@ -398,7 +398,7 @@ async def test_a_port_in_use_is_a_sentence(served: Served, server: RedisServer) 
 async def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     replica = Reaper(reaper_settings("redis://127.0.0.1:1/0", health_port=0))
-    with pytest.raises(ConfigurationError, match=r"pip install 'stream-reaper\[web\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '.\[web\]'"):
         async with serving_replica(replica):
             pass
 
@@ -440,9 +440,10 @@ async def test_a_worker_is_ready_only_while_it_is_refused_nothing(
     server: RedisServer, client: Redis, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.loop.reading.REFUSED_S", 0.05)
+    monkeypatch.setattr("workers.loop.membership.REFRESH_S", 0.05)
     await create_group(client)
     url = await _let_in(client, server, Role.WORKER, "-xreadgroup")
-    async with _served_worker(url, _idle, refresh_interval=0.05) as (worker, port):
+    async with _served_worker(url, _idle) as (worker, port):
         condition = WorkerCondition(worker, Pulse())
 
         async def readiness(code: int) -> bool:

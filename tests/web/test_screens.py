@@ -71,7 +71,7 @@ async def many(server: RedisServer, client: Redis) -> AsyncIterator[int]:
     for name in names:
         await client.xgroup_create(name, "billing", "0", mkstream=True)
     groups = [{"stream": "orders", "group": "billing"}, *({"stream": name, "group": "billing"} for name in names)]
-    async with served_replica(server.url, groups=groups, grace=30) as served:
+    async with served_replica(server.url, groups=groups) as served:
         yield served.port
 
 

@@ -4,39 +4,57 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import anyio
 from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 
 from reaper.drill.history import read_events
+from tests.support.beats import let_beat_at
+from tests.support.knobs import refreshing
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job, Worker
 from workers.loop.handlers import Handler
 from workers.loop.held import Held, Source
 from workers.protocol.keys import GroupKeys, group_keys
-from workers.protocol.messages import text
+from workers.protocol.messages import RecoveryMode, text
 
 KEYS = group_keys("orders", "billing")
 
 
-def make_worker(url: str, handler: Handler, keys: GroupKeys = KEYS, **settings: Any) -> Worker:
-    """Return a worker of ``keys`` with ``handler``. What fails is ready again at once: there is no leader here."""
+_REFRESH_S = WeakKeyDictionary[Worker, float]()
+
+
+def make_worker(
+    url: str, handler: Handler, keys: GroupKeys = KEYS, *, refresh_s: float | None = None, **settings: Any
+) -> Worker:
+    """Return a worker of ``keys`` with ``handler``. What fails is ready again at once: there is no leader here.
+
+    ``refresh_s``: how often it reads the group settings (and all that `running` runs beside it).
+    """
     worker = Worker(keys.stream, keys.group, redis_url=url, **{"backoff_base": 0, **settings})
     worker.handler(handler)
+    if refresh_s is not None:
+        _REFRESH_S[worker] = refresh_s
     return worker
 
 
 @asynccontextmanager
 async def running(*workers: Worker) -> AsyncIterator[Worker]:
     """Run workers until the block ends; then they stop and drain. A block that fails ends them at once."""
-    async with anyio.create_task_group() as tasks:
-        for worker in workers:
-            await tasks.start(_starting(worker))
-        yield workers[0]
-        for worker in workers:
-            worker.stop()
+    refresh_s = min((_REFRESH_S[one] for one in workers if one in _REFRESH_S), default=None)
+    for one in workers:
+        if one.settings.recovery is not RecoveryMode.REAPER:
+            await let_beat_at(one.settings.redis_url, [one.settings.keys])
+    with refreshing(refresh_s):
+        async with anyio.create_task_group() as tasks:
+            for worker in workers:
+                await tasks.start(_starting(worker))
+            yield workers[0]
+            for worker in workers:
+                worker.stop()
 
 
 def _starting(worker: Worker) -> Callable[..., Any]:

@@ -300,7 +300,7 @@ async def test_deliveries_of_ours_that_we_know_nothing_of_are_found_and_not_coun
     async def handle(job: Job) -> None:
         seen.append((number_of(job), job.deliveries))
 
-    async with running(make_worker(server.url, handle, refresh_interval=0.05)) as worker:
+    async with running(make_worker(server.url, handle, refresh_s=0.05)) as worker:
         await hold(client, 1, consumer=worker.consumer)
         await wait_until(lambda: seen, "the lost delivery has run")
 
@@ -317,7 +317,7 @@ async def test_taking_stock_does_not_run_again_what_runs(server: RedisServer, cl
         await go.wait()
 
     await enqueue(client, 1, 2)
-    async with running(make_worker(server.url, handle, refresh_interval=0.01)) as worker:
+    async with running(make_worker(server.url, handle, refresh_s=0.01)) as worker:
         await wait_until(lambda: looks_at_pending(server) >= 3, "stock was taken three times")
         go.set()
         await wait_for_settled(worker, 2)

@@ -4,7 +4,6 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from time import monotonic
 from typing import Any
 
 import anyio
@@ -12,7 +11,6 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill.history import read_state
-from tests.conftest import StartProxy, StartServer
 from tests.faults.scene import (
     GROUP,
     KEYS,
@@ -32,7 +30,6 @@ from tests.faults.scene import (
     violations,
 )
 from tests.faults.scene import running_worker as running_any_worker
-from tests.support.graces import is_away
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
@@ -45,10 +42,8 @@ from workers.loop.held import Held
 from workers.loop.slots import Slots
 from workers.protocol.calls import recovery
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
-from workers.runtime import contact
-from workers.runtime.grace import Grace
+from workers.runtime.clock import server_ms
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("hurried")]
 
@@ -529,57 +524,27 @@ async def test_our_own_deliveries_that_nobody_here_runs_are_recovered_too(server
 
 
 @either_way
-async def test_nobody_is_robbed_after_an_outage(
-    start_server: StartServer, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch, mode: str
+async def test_after_an_outage_live_workers_keep_what_they_hold(
+    client: Redis, server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: str
 ) -> None:
-    """All looks overdue, and nobody extends before everybody has looked."""
-    monkeypatch.setattr(contact, "LONGEST_GRACE_MS", 3_600_000)
-    monkeypatch.setattr(contact, "LONGEST_OUTAGE_MS", 500)
-    monkeypatch.setattr(Grace, "server_uptime", lambda *_: None)  # the outage counts alone
+    """All looks overdue, and no worker sends a heartbeat before both have looked for what stalls."""
     monkeypatch.setattr(Heartbeat, "_period_s", lambda _: 3_600)
-    looks = Looks(monkeypatch)
-    server = start_server(appendonly="yes", appendfsync="always")
-    through = await proxy(server)
+    caplog.set_level("INFO", "workers.embedded.autoclaim")
     busy, idle = Handler(), Handler()
-    settings = {"recovery": mode, "concurrency": 17}  # whoever has all of them reads on, and so meets the outage
-    async with commands_client(server.url) as client:
-        await create_group(client)
-        async with running_worker(through.url, busy, **settings), running_worker(through.url, idle, **settings):
-            enqueued = await enqueue(client, 16, hold="")
-            await wait_until(lambda: len(busy.starts) + len(idle.starts) == 16, "all run")
-            await wait_until(lambda: len(looks.contacts) == 2, "both look for what stalls")
-            through.blackhole()
-            await make_overdue(client)
-            server.stop()
-            await through.mend()
-            await wait_until(looks.see_outage, "the outage has lasted long enough")
-            looks.held_back.clear()
-            server.restart()
-            await wait_until(lambda: len(looks.held_back) == 2, "both have looked, and wait")
-            busy.open_gate()
-            idle.open_gate()
-            await nothing_left(client)
-        assert times([*busy.starts, *idle.starts]) == dict.fromkeys(enqueued, 1)
-        assert [event.event for event in await all_events(client)] == ["acked"] * 16
-
-
-class Looks:
-    """Notes which workers look for what stalls, and which of them a grace held back."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.contacts: set[contact.Contact] = set()
-        self.held_back: set[contact.Contact] = set()
-        wait_s = contact.Contact.wait_s
-
-        async def noted(looking: contact.Contact, visibility_s: float) -> float:
-            seconds = await wait_s(looking, visibility_s)
-            self.contacts.add(looking)  # Redis has answered by now: who never heard of it has lost nothing
-            if seconds > 0:
-                self.held_back.add(looking)
-            return seconds
-
-        monkeypatch.setattr(contact.Contact, "wait_s", noted)
-
-    def see_outage(self) -> bool:
-        """Tell whether Redis has been away for so long that it counts, though a pause of ours may be taken off it."""
-        return all(is_away(one._grace, round(monotonic() * 1000) - 1_000) for one in self.contacts)
+    settings = {"recovery": mode, "concurrency": 17}
+    await create_group(client)
+    async with running_worker(server.url, busy, **settings), running_worker(server.url, idle, **settings):
+        enqueued = await enqueue(client, 16, hold="")
+        await wait_until(lambda: len(busy.starts) + len(idle.starts) == 16, "all run")
+        two_hours_ago = (await server_ms(client)) - 7_200_000
+        await client.hset(KEYS.agreement, "beat", two_hours_ago)
+        await make_overdue(client)
+        await wait_until(
+            lambda: sum("no heartbeat could be served for 7200 s" in line for line in caplog.messages) == 2,
+            "both have looked, and wait",
+        )
+        busy.open_gate()
+        idle.open_gate()
+        await nothing_left(client)
+    assert times([*busy.starts, *idle.starts]) == dict.fromkeys(enqueued, 1)
+    assert [event.event for event in await all_events(client)] == ["acked"] * 16

@@ -1,10 +1,10 @@
 """What a worker claims, and when: as long as somebody serves the group, only what was laid aside for readers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import anyio
@@ -28,8 +28,6 @@ from workers.protocol.messages import (
     parse_claim_reply,
     read_note,
 )
-from workers.runtime.clock import monotonic
-from workers.runtime.clock_steps import ClockSteps
 from workers.settings import WorkerSettings
 
 
@@ -78,6 +76,8 @@ def test_a_reply_tells_how_often_each_entry_was_delivered() -> None:
     [
         (b"0,0,,,", Note(0, 0, b"")),
         (b"-3,2,1,0.0.4.s,w1,w2", Note(-3, 2, b"0.0.4.s", is_suspect=True)),
+        (b"-3,2/4,,,w1", Note(-3, 2, b"", hand_backs=4)),
+        (b"-3,2/x,,,w1", None),
         (b"", None),
         (None, None),
         (b"x,0,,,", None),
@@ -92,12 +92,14 @@ class NothingNoted:
     """Redis, where no job has a note, and whose clock shows ``now_ms``."""
 
     now_ms = 1_700_000_000_000
+    settings: Mapping[str, bytes] = MappingProxyType({})
+    """The group settings."""
 
     async def execute_command(self, command: str, *words: Any) -> Any:
         if command == "TIME":
             return self.now_ms // 1000, self.now_ms % 1000 * 1000
-        _key, *entry_ids = words
-        return [None for _ in entry_ids]
+        key, *names = words
+        return [self.settings.get(name) if ":group:" in key else None for name in names]
 
     def pipeline(self, *, transaction: bool) -> "Together":
         assert not transaction
@@ -120,11 +122,12 @@ class Together:
 
 def a_membership(**more: Any) -> SimpleNamespace:
     """As far as claiming knows it."""
-    steps = ClockSteps()
-    known = {"agreement": agreement(Redelivery.IN_PLACE, 30), "now_ms": lambda: 0, "steps": steps}
-    return SimpleNamespace(
-        set_clock=lambda server_ms, _: steps.seen(round(monotonic() * 1000), server_ms), **known | more
-    )
+    known = {
+        "agreement": agreement(Redelivery.IN_PLACE, 30),
+        "now_ms": lambda: 0,
+        "set_clock": lambda _now, _asked: None,
+    }
+    return SimpleNamespace(**known | more)
 
 
 @pytest.mark.anyio
@@ -187,27 +190,26 @@ async def test_what_was_taken_from_the_living_is_given_back_and_not_run() -> Non
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("idle_ms", "leap_ms"),
-    [(SELF_RECOVERY_LEAST_MS, 3_600_000), (CLAIM_READY_MS, 2 * CLAIM_READY_MS), (CLAIM_READY_MS, 50 * 86_400_000)],
-)
-async def test_what_is_idle_by_a_step_ahead_alone_is_given_back_and_not_run(idle_ms: int, leap_ms: int) -> None:
-    """Nobody leads, or the clock was never set before: to the server all that is in hand was left alone for long."""
+@pytest.mark.parametrize(("beat_ago_ms", "returned"), [(3_600_000, [b"1-1"]), (1_000, [])], ids=["a gap", "no gap"])
+async def test_after_a_gap_what_a_read_took_without_a_leader_is_given_back_and_not_run(
+    beat_ago_ms: int, returned: list[bytes]
+) -> None:
+    """An outage, or a step of the clock: to the server all that is in hand was left alone for long."""
     claiming: Any = object.__new__(Claiming)
     source, redis = Source("orders", "orders", inf, None), Returning()
+    beat = redis.now_ms - beat_ago_ms
+    redis.settings = {"visibility_ms": b"30000", "beat": b"%d" % beat, "unbroken": b"1"}
     claiming._by_key, claiming._commands, claiming._consumer = {b"orders": source}, redis, "w1"
     claiming._settings = WorkerSettings(stream="orders", group="billing")
     claiming._membership = a_membership(both=(source,), join_again=lambda: None)
-    claiming._membership.set_clock(redis.now_ms, 0.0)
-    redis.now_ms += leap_ms
 
     async def send(_: Sequence[str | int]) -> Any:
-        rows = [[b"1-1", [], leap_ms + 20_000, 1], [b"2-1", [], leap_ms + 4 * CLAIM_READY_MS, 1], [b"3-1", [], 0, 0]]
+        rows = [[b"1-1", [], 3_620_000, 1], [b"2-1", [], 4 * CLAIM_READY_MS, 1], [b"3-1", [], 0, 0]]
         return [[b"orders", rows]]
 
-    held = await claiming.deliveries(send, idle_ms, 0.0)
-    assert [one.job.raw_entry_id for one in held] == [b"2-1", b"3-1"]
-    assert redis.returned == [("billing", "w1", b"1-1", 1)]
+    held = await claiming.deliveries(send, SELF_RECOVERY_LEAST_MS, 0.0)
+    assert {one.job.raw_entry_id for one in held} == {b"1-1", b"2-1", b"3-1"} - {*returned}
+    assert redis.returned == [("billing", "w1", one, 1) for one in returned]
 
 
 class Forgetful(Returning):

@@ -83,7 +83,7 @@ class Silent:
 
 def proof_by(redis: Redis) -> ProofOfLife:
     parts: Any = redis
-    return ProofOfLife(parts, parts, lambda moment: round(moment * 1000))
+    return ProofOfLife(parts, parts, lambda moment: round(moment * 1000), lambda _job: None)
 
 
 def hold(redis: Redis, number: int = 1, source: Source | None = None) -> Held:
@@ -99,7 +99,6 @@ def context_of(held: Held, redis: Redis) -> Any:
     membership = Silent()
     membership.both = [held.source]  # type: ignore[attr-defined]
     membership.visibility_s = VISIBILITY_S  # type: ignore[attr-defined]
-    membership.has_to_prove = False  # type: ignore[attr-defined]
     membership.dated_from = -inf  # type: ignore[attr-defined]
     membership.shows_from = lambda now: Membership.shows_from(membership, now)  # type: ignore[arg-type, attr-defined]
     reporter = Silent()
@@ -234,7 +233,7 @@ async def test_nothing_is_settled_of_a_job_that_was_taken_from_its_handler(clock
     assert settled.verdicts == []
 
 
-def beats_of(heartbeat: Heartbeat, clock: Clock, *, answers: bool) -> list[float]:
+def beats_of(heartbeat: Heartbeat, clock: Clock, *, answers: bool, counts_all: bool = False) -> list[float]:
     """Have it beat for a visibility timeout; return when it extended. The event loop ``answers``, or hangs."""
 
     def call_in_loop(function: Any, *arguments: Any) -> None:
@@ -248,7 +247,8 @@ def beats_of(heartbeat: Heartbeat, clock: Clock, *, answers: bool) -> list[float
     step = next(steps)
     while clock.now < began + VISIBILITY_S:  # one beat asks the loop, the next ones find whether it has answered
         if isinstance(step, Extending):
-            extended.append(clock.now - began)
+            if step.jobs or counts_all:
+                extended.append(clock.now - began)
             step = steps.send(Extensions([Extension.EXTENDED] * len(step.jobs), round(clock.now * 1000)))
         else:
             clock.now += step
@@ -268,7 +268,24 @@ async def test_where_the_event_loop_hangs_behind_a_job_that_is_overdue_nothing_i
     held.begin(clock.now, None)
     extended = beats_of(Heartbeat(context_of(held, redis)), clock, answers=answers)
     period_s = VISIBILITY_S / BEATS
-    assert extended == ([period_s] if is_overdue and not answers else [period_s, 2 * period_s])
+    assert extended == [period_s, 2 * period_s, 3 * period_s][: 1 if is_overdue and not answers else 3]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("runs", [None, 5.0, 10 * VISIBILITY_S], ids=["nothing", "what is overdue", "a job"])
+async def test_four_heartbeats_are_sent_in_a_visibility_timeout_whatever_is_in_hand(
+    clock: Clock, answers: bool, runs: float | None
+) -> None:
+    """Each of them notes the beat of the group. An idle worker asks for no more than that."""
+    redis = Redis(clock)
+    held = hold(redis)
+    if runs is None:
+        held.source.deliveries.clear()
+    else:
+        held.job.timeout_s = runs
+        held.begin(clock.now, None)
+    sent = beats_of(Heartbeat(context_of(held, redis)), clock, answers=answers, counts_all=True)
+    assert [moment / VISIBILITY_S for moment in sent] == [1 / 4, 2 / 4, 3 / 4]
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -281,7 +298,7 @@ async def test_what_has_ended_is_extended_while_another_handler_keeps_its_verdic
     held.begin(clock.now, None)
     held.end(Verdict(Outcome.ACK), clock.now, clock.now)
     extended = beats_of(Heartbeat(context_of(held, redis)), clock, answers=answers)
-    assert extended == ([] if answers else [2 * VISIBILITY_S / BEATS])
+    assert extended == ([] if answers else [2 * VISIBILITY_S / BEATS, 3 * VISIBILITY_S / BEATS])
 
 
 async def test_each_that_is_extended_is_told_by_its_own_proof(clock: Clock) -> None:

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from tests.workers.scene import KEYS, make_held, make_job
 from workers import InvalidFieldError, Job
 from workers.loop.held import Source
-from workers.protocol.messages import COPY_FIELDS, FIELD_TIMEOUT_MS, FIELD_WAITS, MAX_JOB_ID_BYTES, read_metadata
+from workers.protocol.messages import (
+    COPY_FIELDS,
+    FIELD_HAND_BACKS,
+    FIELD_TIMEOUT_MS,
+    FIELD_WAITS,
+    MAX_JOB_ID_BYTES,
+    read_metadata,
+)
 
 binary_pairs = st.lists(st.tuples(st.binary(max_size=12), st.binary(max_size=12)), min_size=1, max_size=8)
 RESERVED = (b"reaper.job", b"reaper.deliveries", b"reaper.generation", b"reaper.first_ms", b"reaper.consumers")
@@ -97,7 +104,10 @@ copied_values = st.one_of(
     st.sampled_from([b"", b"007", b"-1", b"many", b"9" * 15, b"9" * 16, b"x" * MAX_JOB_ID_BYTES, b"x" * 257]),
 )
 other_pairs = st.lists(
-    st.tuples(st.sampled_from([b"n", b"", *COPY_FIELDS, FIELD_TIMEOUT_MS, FIELD_WAITS]), copied_values), max_size=3
+    st.tuples(
+        st.sampled_from([b"n", b"", *COPY_FIELDS, FIELD_TIMEOUT_MS, FIELD_WAITS, FIELD_HAND_BACKS]), copied_values
+    ),
+    max_size=3,
 )
 
 

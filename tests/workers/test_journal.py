@@ -72,6 +72,7 @@ class Settling(NamedTuple):
     verdict: Verdict
     run_ms: int
     started: float = NOW_S
+    has_lost_payload: bool = False
 
 
 @pytest.mark.parametrize("type_field", ["", "type"])

@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Awaitable, Callable, Sized
 from functools import partial
+from itertools import product
+from typing import Any
 
 import anyio
 import pytest
@@ -11,11 +13,14 @@ from redis.asyncio import Redis
 
 from reaper.drill.history import read_events, read_state
 from tests.support.servers import RedisServer
+from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    dead_letters,
     enqueue,
     event_names,
+    field_of,
     make_worker,
     number_of,
     pending_of,
@@ -117,6 +122,50 @@ async def test_handing_back_never_uses_deliveries_up(server: RedisServer, client
 
     assert deliveries == [1] * 5
     assert tokens == sorted(set(tokens))
+
+
+@pytest.mark.parametrize(
+    ("recovery", "policy"),
+    [*product(["reaper", "embedded"], POLICIES), by_claim("claim", "in-place")],
+)
+async def test_a_job_that_is_interrupted_again_and_again_uses_its_deliveries_up(
+    server: RedisServer, client: Redis, recovery: str, policy: str
+) -> None:
+    deliveries: list[int] = []
+
+    async def handle(job: Job) -> None:
+        deliveries.append(job.deliveries)
+        await anyio.sleep_forever()
+
+    await enqueue(client, 1)
+    settings: dict[str, Any] = {"drain_timeout": 0, "max_deliveries": 2, "recovery": recovery, "redelivery": policy}
+    for restart in range(1, 13):
+        async with running(make_worker(server.url, handle, **settings)):
+            await wait_until(partial(has_length, deliveries, restart), "the job runs")
+
+    assert deliveries == [1] * 6 + [2] * 6
+    [(_, letter)] = await dead_letters(client)
+    assert field_of(letter, b"reaper.dead.reason") == b"max_deliveries"
+    assert field_of(letter, b"reaper.dead.error") == b"interrupted 6 times in a row by the end of its worker"
+
+
+async def test_a_job_that_never_begins_uses_no_delivery_up(server: RedisServer, client: Redis) -> None:
+    seen, handed_back = [], []
+
+    async def handle(job: Job) -> None:
+        seen.append((number_of(job), job.deliveries))
+        worker.stop()
+
+    await enqueue(client, *range(10))
+    for _ in range(8):
+        worker = make_worker(server.url, handle, max_deliveries=2)
+        async with running(worker):
+            await wait_for_settled(worker, 1)
+        handed_back.append(worker.counts.handed_back)
+
+    assert handed_back == [9, 8, 7, 6, 5, 4, 3, 2]
+    assert seen == [(number, 1) for number in range(8)]
+    assert await client.xlen(KEYS.dead) == 0
 
 
 async def test_what_a_handler_raises_when_it_is_cancelled_at_the_deadline_is_no_failure(

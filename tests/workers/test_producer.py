@@ -4,6 +4,8 @@ What the two share is tested with both; the rest of the synchronous one is in `t
 """
 
 import asyncio
+import json
+import pickle
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -24,12 +26,12 @@ from tests.support.dump import dump
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until, wait_until_here
-from workers import NewJob, Producer, SyncProducer, WorkerSettings, new_jobs
+from workers import JobId, NewJob, Producer, SyncProducer, WorkerSettings, new_jobs
 from workers.new_jobs import MAX_FIELDS, Fields
 from workers.outbox import CALL_JOBS
 from workers.producer import MAX_CALLS
 from workers.protocol.calls import CALL_BYTES
-from workers.protocol.calls.enqueueing import ENQUEUE
+from workers.protocol.calls.enqueueing import ENQUEUE, Enqueueing
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, InvalidJobError, NotReplicatedError, UnreachableError
 
@@ -42,10 +44,10 @@ class InThreads:
     def __init__(self, stream: str, redis: Any = None, **settings: Any) -> None:
         self._producer = SyncProducer(stream, redis, **settings)
 
-    async def enqueue(self, *words: Any, **settings: Any) -> str:
+    async def enqueue(self, *words: Any, **settings: Any) -> JobId:
         return await anyio.to_thread.run_sync(partial(self._producer.enqueue, *words, **settings))
 
-    async def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[str]:
+    async def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[JobId]:
         return await anyio.to_thread.run_sync(self._producer.enqueue_many, jobs)
 
     async def __aenter__(self) -> Self:
@@ -292,13 +294,14 @@ class Calls:
         self.answer = anyio.Event()
         self.error: Exception | None = None
 
-    async def make(self, *_: object) -> None:
+    async def make(self, _client: object, request: Enqueueing) -> list[bool]:
         self.made += 1
         self.under_way += 1
         await self.answer.wait()
         self.under_way -= 1
         if self.error:
             raise self.error
+        return [True] * len(request.jobs)
 
 
 async def test_many_tasks_take_turns_however_long_that_takes(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
@@ -380,14 +383,27 @@ async def jobs_there(client: Redis) -> int:
 async def test_an_id_given_twice_is_one_job_also_from_two_producers(
     server: RedisServer, orders: AProducer, client: Redis, delay: float | None, make: Make
 ) -> None:
+    ids: list[JobId] = []
+
+    async def enqueue(enqueuer: AProducer) -> None:
+        ids.append(await enqueuer.enqueue({"from": id(enqueuer)}, job_id="mail-1", delay=delay))
+
     async with make("orders", server.url) as other, anyio.create_task_group() as tasks:
         for enqueuer in (orders, other) * 20:
-            tasks.start_soon(_enqueue, enqueuer, delay)
+            tasks.start_soon(enqueue, enqueuer)
     assert await jobs_there(client) == 1
+    assert ids == ["mail-1"] * 40
+    assert [job_id.is_new for job_id in ids].count(True) == 1
 
 
-async def _enqueue(enqueuer: AProducer, delay: float | None) -> None:
-    assert await enqueuer.enqueue({"from": id(enqueuer)}, job_id="mail-1", delay=delay) == "mail-1"
+async def test_each_job_of_many_says_whether_it_is_new(orders: AProducer, delay: float | None) -> None:
+    await orders.enqueue({"n": 1}, job_id="b", delay=delay)
+    jobs = [NewJob({"n": n}, job_id, delay) for n, job_id in enumerate(["a", "b", None, "a"])]
+    a, b, unnamed, again = await orders.enqueue_many(jobs)
+    assert (a, b, again) == ("a", "b", "a")
+    assert (a.is_new, b.is_new, unnamed.is_new, again.is_new) == (True, False, True, False)
+    assert json.loads(json.dumps([a])) == ["a"]
+    assert not pickle.loads(pickle.dumps(b)).is_new  # noqa: S301
 
 
 @pytest.mark.parametrize("job_id", [None, "mail-1"])
@@ -398,7 +414,9 @@ async def test_a_lost_reply_makes_no_second_job(
     await client.script_load(ENQUEUE.source)
     drop = through.drop_reply(runs(ENQUEUE))
     async with make("orders", through.url) as orders:
-        assert await orders.enqueue({"a": 1}, job_id=job_id, delay=delay) == (job_id or await _only_id(client))
+        enqueued = await orders.enqueue({"a": 1}, job_id=job_id, delay=delay)
+        assert enqueued == (job_id or await _only_id(client))
+        assert enqueued.is_new
     assert drop.happened
     assert await jobs_there(client) == 1
 
@@ -451,14 +469,15 @@ async def test_without_memory_redis_says_so_and_nothing_is_enqueued(orders: APro
     assert len(await entries(client)) == 1
 
 
+@pytest.mark.parametrize("job_id", [None, "mail-1"])
 async def test_a_plain_clients_own_retries_make_no_second_job(
-    server: RedisServer, client: Redis, proxy: StartProxy
+    server: RedisServer, client: Redis, proxy: StartProxy, job_id: str | None
 ) -> None:
     through = await proxy(server)
     await client.script_load(ENQUEUE.source)
     drop = through.drop_reply(runs(ENQUEUE))
     async with Redis.from_url(through.url, protocol=2) as plain:  # it sends again by itself
-        await Producer("orders", plain).enqueue({"a": 1})
+        assert (await Producer("orders", plain).enqueue({"a": 1}, job_id=job_id)).is_new
     assert drop.happened
     assert await jobs_there(client) == 1
 

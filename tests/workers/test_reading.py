@@ -42,7 +42,7 @@ async def test_a_batch_whose_reply_was_lost_is_run_and_not_counted(
     await enqueue(client, *range(5))
     lost = through.drop_reply(command("XREADGROUP"))
     # It does not wait until the worker joins again, which takes stock as well.
-    async with running(make_worker(through.url, handle, refresh_interval=3_600)) as worker:
+    async with running(make_worker(through.url, handle, refresh_s=3_600)) as worker:
         await lost.wait()
         await wait_for_settled(worker, 5)
 
@@ -118,7 +118,7 @@ async def test_who_was_cut_off_connects_at_once_what_settles_and_proves(
 ) -> None:
     """Later, the server may take nobody any more (seed 17761)."""
     monkeypatch.setattr(membership, "UNAGREED_S", 3_600)
-    async with running(make_worker(server.url, accept, refresh_interval=3_600, visibility_timeout=600)) as worker:
+    async with running(make_worker(server.url, accept, refresh_s=3_600, visibility_timeout=600)) as worker:
         process = worker.process
         assert process is not None
         joins = process._context.membership.joins

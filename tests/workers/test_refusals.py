@@ -193,7 +193,7 @@ async def test_a_worker_that_may_not_adopt_reads_on(
     words = [word for word in rules_of(Role.WORKER, RecoveryMode.REAPER, [KEYS], []).words() if "suspects" not in word]
     await client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">p", *words)
     url = f"redis://{USER}:p@127.0.0.1:{server.port}/0"
-    async with running(make_worker(url, handle, refresh_interval=0.05)) as worker:
+    async with running(make_worker(url, handle, refresh_s=0.05)) as worker:
         membership = worker.process._context.membership  # type: ignore[union-attr]
         joins = membership.joins
         await wait_until(lambda: membership.joins >= joins + 3, "stock was to be taken three times")

@@ -18,7 +18,7 @@ from tests.workers.test_heartbeat import Holding, extending
 from workers import Worker
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.proof import ProofOfLife
-from workers.protocol.calls.settlement import Extension, Extensions
+from workers.protocol.calls.settlement import Extension, Extensions, Hold
 from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +63,7 @@ async def test_what_runs_goes_on_is_pending_again_and_is_acknowledged(
     server: RedisServer, client: Redis, how: str, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     handler = Holding()
-    worker = make_worker(server.url, handler, **(SETTINGS | changes), refresh_interval=0.1)
+    worker = make_worker(server.url, handler, **(SETTINGS | changes), refresh_s=0.1)
     await enqueue(client, 1, 2, 3)
     async with running(worker):
         await wait_until(lambda: len(handler.started) == 3, "all run")
@@ -85,7 +85,7 @@ async def test_an_embedded_worker_that_sets_neither_policy_nor_limit_holds_on_to
 ) -> None:
     handler = Holding()
     worker = make_worker(
-        server.url, handler, visibility_timeout=3_600, concurrency=3, recovery="embedded", refresh_interval=0.1
+        server.url, handler, visibility_timeout=3_600, concurrency=3, recovery="embedded", refresh_s=0.1
     )
     await enqueue(client, 1, 2, 3)
     async with running(worker):
@@ -105,7 +105,7 @@ async def test_what_ends_before_anybody_has_noticed_is_settled_all_the_same(
     server: RedisServer, client: Redis, how: str, changes: dict[str, Any]
 ) -> None:
     handler = Holding()
-    worker = make_worker(server.url, handler, **(SETTINGS | changes), refresh_interval=3_600)
+    worker = make_worker(server.url, handler, **(SETTINGS | changes), refresh_s=3_600)
     await enqueue(client, 1, 2, 3)
     async with running(worker):
         await wait_until(lambda: len(handler.started) == 3, "all run")
@@ -188,13 +188,13 @@ class Asking:
     """Stands in the way of the call that takes deliveries back, until the test says what comes of it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked, self.answered, self.is_ours = anyio.Event(), anyio.Event(), False
+        self.asked, self.answered = anyio.Event(), anyio.Event()
         monkeypatch.setattr(ProofOfLife, "hold_again", self._hold_again)
 
-    async def _hold_again(self, _source: Source, batch: Sequence[Held]) -> list[bool]:
+    async def _hold_again(self, _source: Source, batch: Sequence[Held]) -> list[Hold]:
         self.asked.set()
         await self.answered.wait()
-        return [self.is_ours] * len(batch)
+        return [Hold.LOST] * len(batch)
 
 
 async def test_what_vanished_is_asked_for_again_where_no_answer_came(
@@ -203,7 +203,7 @@ async def test_what_vanished_is_asked_for_again_where_no_answer_came(
     """With the next beat it would be too late, by some milliseconds (seed 710411)."""
     handler, take_back, beats = Holding(), ProofOfLife.hold_again, 0
 
-    async def is_answered_at_last(proof: ProofOfLife, source: Source, batch: Sequence[Held]) -> list[bool]:
+    async def is_answered_at_last(proof: ProofOfLife, source: Source, batch: Sequence[Held]) -> list[Hold]:
         nonlocal beats
         beats += 1
         if beats < 3:
@@ -267,13 +267,13 @@ async def test_what_is_done_while_it_is_taken_back_is_settled_afterwards(
     handler, take_back = Holding(), ProofOfLife.hold_again
     asked, go_on = anyio.Event(), anyio.Event()
 
-    async def late(proof: ProofOfLife, source: Source, batch: Sequence[Held]) -> list[bool]:
+    async def late(proof: ProofOfLife, source: Source, batch: Sequence[Held]) -> list[Hold]:
         asked.set()
         await go_on.wait()
         return await take_back(proof, source, batch)
 
     monkeypatch.setattr(ProofOfLife, "hold_again", late)
-    worker = make_worker(server.url, handler, **SETTINGS, refresh_interval=0.1)
+    worker = make_worker(server.url, handler, **SETTINGS, refresh_s=0.1)
     [first] = await enqueue(client, 1)
     async with running(worker):
         await wait_until(lambda: len(handler.started) == 1, "it runs")

@@ -340,7 +340,7 @@ async def test_policy_stream_holds_a_failed_job_where_a_second_group_would_see_i
     await client.xgroup_create(KEYS.stream, "audit", "0", mkstream=True)
     [job_id] = await enqueue(client, 1)
 
-    async with running(make_worker(server.url, give_back, refresh_interval=0.05)) as worker:
+    async with running(make_worker(server.url, give_back, refresh_s=0.05)) as worker:
         await wait_until(lambda: worker.counts.held, "the job is held")
         before = looks_at_pending(server)
         await wait_until(lambda: looks_at_pending(server) >= before + 2, "stock was taken again")
@@ -360,7 +360,7 @@ async def test_retries_that_wait_are_read_whatever_the_policy(server: RedisServe
 
 
 async def test_a_retry_stream_that_appears_later_is_noticed(server: RedisServer, client: Redis) -> None:
-    async with running(make_worker(server.url, accept, refresh_interval=0.05)) as worker:
+    async with running(make_worker(server.url, accept, refresh_s=0.05)) as worker:
         await client.xadd(KEYS.retry, {"n": 1})
         await wait_for_settled(worker, 1)
 
@@ -373,7 +373,7 @@ async def test_what_the_group_has_agreed_on_counts_and_the_difference_is_loud(
     await client.hset(KEYS.agreement, mapping={"max_deliveries": "1", "policy": "stream"})
     await enqueue(client, 1)
 
-    worker = make_worker(server.url, give_back, name="w", max_deliveries=5, refresh_interval=0.05)
+    worker = make_worker(server.url, give_back, name="w", max_deliveries=5, refresh_s=0.05)
     async with running(worker):
         await wait_for_settled(worker, 1)
         word = await client.hget(KEYS.agreement, f"member:{worker.consumer}")
@@ -385,7 +385,7 @@ async def test_what_the_group_has_agreed_on_counts_and_the_difference_is_loud(
 
 
 async def test_a_new_agreement_counts_from_the_next_look_on(server: RedisServer, client: Redis) -> None:
-    async with running(make_worker(server.url, give_back, refresh_interval=0.05)) as worker:
+    async with running(make_worker(server.url, give_back, refresh_s=0.05)) as worker:
         await client.hset(KEYS.agreement, mapping={"policy": "retry-stream", "max_deliveries": "2"})
         await wait_until(
             lambda: worker.counts.read or client.exists(KEYS.retry), "the worker has made the retry stream's group"

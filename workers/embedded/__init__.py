@@ -5,8 +5,8 @@ reads. `upkeep` looks after suspects, schedules and the house whenever the group
 the agreement as its authority.
 
 What holds here. The server's idle time is the only judge, so any number of workers may look at the same delivery, and
-one gets it. Nothing is done while a live reaper serves the group. After an outage, and at the start, recovery waits
-until live workers had time to come first. A walk keeps its cursor: what lives in front hides nothing that is dead
+one gets it. Nothing is done while a live reaper serves the group. After a gap in the heartbeats recovery waits, so that
+live workers come first. A walk keeps its cursor: what lives in front hides nothing that is dead
 behind.
 
 Where the group gives back in place (recovery ``claim``), the walk claims nothing: it lays aside what it has judged, and

@@ -19,24 +19,19 @@ from math import inf
 from typing import NamedTuple
 
 from anyio.lowlevel import cancel_shielded_checkpoint
-from redis.exceptions import ResponseError
 
 from workers.embedded.telling import Telling
 from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING_PART, Walk
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held, Source
-from workers.loop.reading import READING
 from workers.loop.stalled import StalledDeliveries
+from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.calls.recovery import START, EndOfPage, Page, autoclaim
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
 from workers.protocol.events import EventName
-from workers.protocol.meaning import is_refused_to_workers
 from workers.protocol.messages import FIELD_VISIBILITY_MS, text, whole_number
-from workers.runtime.clock import monotonic, monotonic_ms
-from workers.runtime.contact import Contact
-from workers.runtime.denials import RECOVERING, TOO_LATE_MS
-from workers.runtime.grace import OUTAGE_PART
+from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +57,10 @@ class _Call(NamedTuple):
 class Autoclaim(Part, StalledDeliveries):
     """What a worker of an embedded group recovers, and when."""
 
-    def __init__(self, context: WorkerContext, contact: Contact, suspects_wait: Callable[[], None]) -> None:
+    def __init__(self, context: WorkerContext, suspects_wait: Callable[[], None]) -> None:
         """``suspects_wait`` is called where suspects of the group are parked, or out."""
         super().__init__(context)
         self._connection = KeptConnection(context.commands)
-        self._contact = contact
         self._suspects_wait = suspects_wait
         self._telling = Telling(context)
         self._journal = context.journal(EventName.RECOVERED)
@@ -76,6 +70,7 @@ class Autoclaim(Part, StalledDeliveries):
         self._asked_at = 0.0
         """When the call was made that the last deliveries came of, monotonic."""
         self._not_before = 0.0
+        self._waits_until = -inf
         self._standing_by = ""
         self._warns_of_visibility = True
 
@@ -87,16 +82,10 @@ class Autoclaim(Part, StalledDeliveries):
             return 0.0
         if not self._membership.recovers:
             return inf
-        silence_left_s = max(0.0, self.longest_silence_s - self._contact.silence_s)
-        return min(self._walk_due_in_s(monotonic(), free), silence_left_s)
+        return self._walk_due_in_s(monotonic(), free)
 
     def _walk_due_in_s(self, now: float, free: int) -> float:
         return max(self._not_before - now, min(due_in_s for due_in_s, _ in self._walks_now(now, free)))
-
-    @property
-    def longest_silence_s(self) -> float:
-        """For how many seconds nothing need be heard of Redis: an outage that begins and ends within is none to us."""
-        return self._membership.visibility_s / OUTAGE_PART if self._membership.recovers else inf
 
     def _walks_now(self, now: float, free: int) -> list[tuple[float, Walk]]:
         """Return the walks with the time until their next calls."""
@@ -120,24 +109,14 @@ class Autoclaim(Part, StalledDeliveries):
         Raises what redis-py raises. What was claimed by a call whose reply was lost is ours without our knowing: it is
         found when stock is taken (`workers.loop.adoption`), or falls due again.
         """
-        try:
-            call = await self._next_call(room)
-        except ResponseError as error:
-            if is_refused_to_workers(error):
-                self._contact.denials.denied(RECOVERING)
-            raise
+        call = await self._next_call(room)
         if call is None:
             return []
         walk, page = call
-        asked_for_nothing = self._contact.denials.is_open
-        self._contact.denials.answered(RECOVERING, monotonic_ms())
-        if asked_for_nothing and isinstance(page, Refusal) and page.kind is RefusalKind.LATE:
-            return []
         if isinstance(page, Refusal):
             await self._refused(page)
             return []
         self._stand_by("")
-        self._contact.answered(page.server_ms)
         self._membership.heard(page.server_ms, self._asked_at)
         self._advance(walk, page)
         self._look_for_abandoned(walk, page.ours)
@@ -159,27 +138,21 @@ class Autoclaim(Part, StalledDeliveries):
             self._ahead = None
 
     async def _next_call(self, room: int) -> tuple[Walk, Page | Refusal] | None:
-        """Return the answer to the next call; None within a grace."""
+        """Return the answer to the next call; None where none is due."""
         call, self._ahead = self._ahead, None
         if call is not None:
             self._asked_at = call.sent
             return call.walk, await call.reply
-        walk = await self._walk_to_go_on(room)
+        walk = self._walk_to_go_on(room)
         if walk is None:
             return None
         self._asked_at = monotonic()
         return walk, await self._call(walk, room)
 
-    async def _walk_to_go_on(self, room: int) -> Walk | None:
-        """Return the walk whose turn it is; none within a grace, or where it was time only to hear of Redis."""
-        if self._contact.silence_s > self.longest_silence_s / 2:
-            await self._contact.learn_uptime()  # a call is good for no longer than contact is fresh
-        grace_s = await self._contact.wait_s(self._membership.visibility_s)
+    def _walk_to_go_on(self, room: int) -> Walk | None:
+        """Return the walk whose turn it is, if it is due."""
         now = monotonic()
         if self._walk_due_in_s(now, room) > 0:
-            return None
-        if grace_s > 0:
-            self._not_before = now + grace_s
             return None
         _, walk = min(self._walks_now(now, room), key=lambda one: (one[0], one[1].due_at))
         if walk.cursor == START:
@@ -202,16 +175,11 @@ class Autoclaim(Part, StalledDeliveries):
             consumer=self._consumer,
             agreement=self._membership.agreement,
             journal=self._journal,
-            not_after_ms=TOO_LATE_MS if self._contact.denials.is_open else self._membership.now_ms() + self._valid_ms(),
-            steps=self._membership.steps.ahead,
             cursor=walk.cursor,
             room=min(room, self._most),
             patience_ms=round(self._patience_s() * 1000),
             abandoned=walk.abandoned,
         )
-
-    def _valid_ms(self) -> int:
-        return self._contact.call_valid_ms(self._membership.visibility_s)
 
     def _patience_s(self) -> float:
         return min(self._membership.visibility_s / PATIENCE_PART, LONGEST_PATIENCE_S)
@@ -258,22 +226,6 @@ class Autoclaim(Part, StalledDeliveries):
 
     # ---- what the reader meets
 
-    def redis_is_asked(self, wait_s: float = 0.0) -> None:
-        """Note that Redis owes an answer, after ``wait_s`` at the latest."""
-        self._contact.ask(wait_s)
-
-    def redis_answered(self, *, was_read: bool) -> None:
-        """Note that it answered; ``was_read``: a read, which it serves only where it takes writes."""
-        self._contact.answered()
-        if was_read:
-            self._contact.denials.answered(READING, monotonic_ms())
-
-    def redis_failed(self, error: BaseException) -> None:
-        """Note that it did not, or refused."""
-        self._contact.failed(error)
-        if is_refused_to_workers(error):
-            self._contact.denials.denied(READING)
-
     def were_delivered(self, deliveries: Sequence[Held]) -> None:
         """Refuse a job's own visibility timeout, with one warning: the pending entries list shows no fields."""
         for held in deliveries if self._warns_of_visibility else ():
@@ -297,14 +249,19 @@ class Autoclaim(Part, StalledDeliveries):
         match refusal.kind:
             case RefusalKind.REAPER:
                 await self._membership.join()
-            case RefusalKind.LATE:
-                logger.info("%s: a recovery call came too late to the server and did nothing", pair)
-                self._membership.set_clock(refusal.server_ms, self._asked_at)
-                self._contact.answered(refusal.server_ms)
+            case RefusalKind.WAITS if refusal.wait:
+                self._not_before = monotonic() + refusal.wait.left_ms / 1000
+                self._waits(refusal.wait)
             case RefusalKind.PAUSED:
                 self._stand_by(f"{pair} is paused (`reaper resume {self._settings.keys.word}` ends it)")
             case _:
                 self._stand_by(f"{pair}: recovery refuses to act: {explained(refusal.detail)}")
+
+    def _waits(self, wait: RecoveryWait) -> None:
+        """Log once a gap that recovery waits."""
+        if self._not_before > self._waits_until + 1:
+            logger.info("%s: %s", self._settings.keys.pair, wait)
+        self._waits_until = self._not_before
 
     def _stand_by(self, why: str) -> None:
         if why != self._standing_by:

@@ -18,15 +18,11 @@ from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_suspects
 from workers.protocol.events import EventName
-from workers.protocol.meaning import is_refused_to_workers
 from workers.protocol.messages import text
-from workers.runtime.clock import monotonic
-from workers.runtime.contact import Contact
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.pauses import pause_s
 from workers.telemetry import names as telemetry
-from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges, Known
-from workers.telemetry.instruments import GRACE_ACTIVE
+from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges
 from workers.upkeep.house import House
 from workers.upkeep.schedules import Schedules
 from workers.upkeep.suspects import Suspects
@@ -45,7 +41,7 @@ LOOKING = "looking at the group for the metrics"
 class Upkeep(Part):
     """One worker's part in the upkeep of its group."""
 
-    def __init__(self, context: WorkerContext, contact: Contact) -> None:
+    def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
         self._keys = context.settings.keys
         self._journal = context.journal(EventName.RECOVERED)
@@ -53,7 +49,6 @@ class Upkeep(Part):
         self._schedules = Schedules(self._move_due, self._moved, self.suspects.wake, jitter_s=DUE_JITTER_S)
         self.suspects.wake()  # some may have been parked before we came
         self._problem = ""
-        self._contact = contact
         self._house = House(
             context.commands,
             self._keys,
@@ -61,7 +56,7 @@ class Upkeep(Part):
             self._journal,
             context.settings.consumer_retention,
         )
-        self._gauges = GroupGauges(lambda: context.membership.recovers, self._known)
+        self._gauges = GroupGauges(lambda: context.membership.recovers, dict)
 
     async def run(self) -> None:
         """Look after the group until cancelled, whenever it is the workers' to look after."""
@@ -90,15 +85,12 @@ class Upkeep(Part):
                 continue
             try:
                 refusal = await step()
-                self._contact.denials.answered(part, round(monotonic() * 1000))
                 if refusal:
                     await self._refused(refusal)
                 failures = 0
             except (RedisError, OSError) as error:
                 failures += 1
                 self._reporter.failed(part, error)
-                if is_refused_to_workers(error):
-                    self._contact.denials.denied(part)
                 await anyio.sleep(pause_s(failures))
 
     async def _refused(self, refusal: Refusal) -> None:
@@ -134,7 +126,7 @@ class Upkeep(Part):
     # ---- the house
 
     async def _keep_house(self) -> Refusal | None:
-        kept = await self._house.tidy(self._membership.steps.ahead)
+        kept = await self._house.tidy()
         if isinstance(kept, Refusal):
             return kept
         self._reporter.works(TIDYING)
@@ -150,9 +142,6 @@ class Upkeep(Part):
     async def _show_gauges(self) -> None:
         with self._gauges.shown():
             await self._repeat(LOOKING, self._look)
-
-    def _known(self) -> Known:
-        return {self._keys: {GRACE_ACTIVE: int(self._contact.in_grace(self._membership.visibility_s))}}
 
     async def _look(self) -> None:
         """See how many jobs wait, run, and are given up. Others see the same: it is the group's, not ours."""

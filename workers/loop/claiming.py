@@ -13,6 +13,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held
+from workers.protocol.calls.beat import recovery_wait
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.calls.recovery import read_notes_in_time, return_taken
 from workers.protocol.meaning import is_not_known, was_not_run
@@ -26,7 +27,6 @@ from workers.protocol.messages import (
     parse_claim_reply,
 )
 from workers.runtime.clock import monotonic, time_ms
-from workers.runtime.clock_steps import idle_without
 
 logger = logging.getLogger(__name__)
 
@@ -151,25 +151,21 @@ class Claiming(Part):
     async def _look_at(
         self, entries: Sequence[ClaimedEntry], idle_ms: int
     ) -> tuple[dict[bytes, Note], list[ClaimedEntry]]:
-        """Return what is noted of jobs, and which deliveries were taken from the living, since the clock was set."""
+        """Return what is noted of jobs, and which deliveries were perhaps taken from live workers.
+
+        That is so if one was delivered in the future, because the clock was set back. And if a read claims what stalls,
+        because no leader serves the group, while recovery has to wait (`workers.protocol.calls.beat`): the clock was
+        set ahead, or there was an outage. An entry that was laid aside is idle for 46 days.
+        """
         again = [one for one in entries if one.deliveries_before or not 0 <= one.idle_ms < idle_ms]
         if not again:
             return {}, []
         asked = monotonic()
         ids = [one.entry_id for one in again]
-        notes, time = await read_notes_in_time(self._commands, self._settings.keys, ids)
-        now_ms = time_ms(time)
-        if any(one.idle_ms >= idle_ms for one in again):
-            self._membership.set_clock(now_ms, asked)
-        return notes, [one for one in again if one.idle_ms < 0 or self._is_aged_by_a_step(one, idle_ms, now_ms)]
-
-    def _is_aged_by_a_step(self, entry: ClaimedEntry, idle_ms: int, now_ms: int) -> bool:
-        """Tell whether it is idle for so long by a step of the server's clock alone, as far as we have seen it before.
-
-        Whatever somebody had in hand before the step looks so. Where no leader is, and a read claims what stalls, an
-        hour is enough; what is laid aside is idle for 46 days, which a clock that was never set before leaps over, too.
-        """
-        return entry.idle_ms >= idle_ms > idle_without(self._membership.steps.ahead, entry.idle_ms, now_ms)
+        notes, settings, time = await read_notes_in_time(self._commands, self._settings.keys, ids)
+        self._membership.set_clock(time_ms(time), asked)
+        waits = recovery_wait(settings, time_ms(time)) is not None
+        return notes, [one for one in again if one.idle_ms < 0 or (waits and idle_ms <= one.idle_ms < CLAIM_READY_MS)]
 
     async def _give_back(self, taken: Sequence[ClaimedEntry]) -> None:
         for source in self._membership.both:

@@ -46,13 +46,14 @@ class WorkerContext:
         telemetry = WorkerTelemetry.make(settings, consumer)
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
         extended = Journal.at(settings.journal, settings.journal_maxlen, EventName.EXTENDED)
-        extend = Extend(settings.keys, consumer, extended, _facts(settings, consumer).of_delivery)
+        reports = Journal.at(settings.journal, settings.journal_maxlen, EventName.LOST_PAYLOAD)
+        extend = Extend(settings.keys, consumer, extended, _facts(settings, consumer).of_delivery, reports)
 
         def server_ms(moment: float) -> int:
             return membership.server_ms(moment)
 
         kept = KeptConnection(commands)
-        proof = ProofOfLife(kept, extend, server_ms)
+        proof = ProofOfLife(kept, extend, server_ms, reporter.deleted)
         membership = Membership(kept, settings, consumer, reporter, proof.prove)
         reads = reader_client(settings.redis_url, key=settings.keys.stream, timeout_s=READ_PATIENCE_S)
         return cls(settings, consumer, commands, kept, reads, membership, proof, reporter, telemetry)

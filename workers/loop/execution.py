@@ -52,10 +52,23 @@ class Reject(Exception):  # noqa: N818 - a verdict of the handler, not an error
 
 ACKED = Verdict(Outcome.ACK)
 HANDED_BACK = Verdict(Outcome.HAND_BACK)
+"""On what has not begun."""
+INTERRUPTED = Verdict(Outcome.HAND_BACK, "interrupted")
+"""On what has begun, and was cancelled because the worker ends."""
+MOST_HAND_BACKS = 5
+"""Interruptions in a row that do not count: a job that ends its workers would otherwise go round for ever."""
 GIVEN_UP = Verdict(
     Outcome.NACK, REASON_MAX_DELIVERIES, "not settled within the visibility timeout, and nobody recovered it in time"
 )
 """On what was claimed again and again while no leader lived: it has had its deliveries, and does not run."""
+
+
+def interrupted(job: Job) -> Verdict:
+    """Return the verdict on a delivery that ends with its worker, although its handler had begun."""
+    if job.hand_backs < MOST_HAND_BACKS:
+        return INTERRUPTED
+    error = f"interrupted {job.hand_backs + 1} times in a row by the end of its worker"
+    return Verdict(Outcome.NACK, REASON_MAX_DELIVERIES, error)
 
 
 async def execute(

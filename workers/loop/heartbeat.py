@@ -1,7 +1,8 @@
-"""Proof of life: extends the deliveries in hand, so that nobody takes a busy worker for a dead one.
+"""The heartbeat: extends the deliveries in hand, so that nobody takes a busy worker for a dead one.
 
 A thread of its own does it, over a blocking connection of its own, because a handler may block the event loop for as
-long as it is allowed to run. Every third of the visibility timeout it extends what is queued and what runs. Where
+long as it is allowed to run. Every quarter of the visibility timeout it extends what is queued and what runs. If there
+is nothing to extend, it sends a heartbeat all the same: each one notes the beat of the group (``heartbeat.lua``). If
 the thread gets no contact (a server takes no more clients), the event loop does, over the connection by which it
 settles. Not extended, and so recovered, is
 
@@ -30,9 +31,9 @@ from redis.exceptions import RedisError
 
 from workers.loop.beating import Beating, BeatingThread, Carry, Extending, LoopIsClosedError, Steps
 from workers.loop.context import Part, WorkerContext
-from workers.loop.held import ENDED, RUNNING, Held, Source
+from workers.loop.held import ENDED, Held, Source
 from workers.protocol.calls import in_calls
-from workers.protocol.calls.settlement import Extension, Extensions
+from workers.protocol.calls.settlement import Extension, Extensions, Hold
 from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import in_order
@@ -41,15 +42,16 @@ from workers.runtime.pauses import pause_s
 
 logger = logging.getLogger(__name__)
 
-BEATS = 3
-"""Extensions in one visibility timeout."""
+BEATS = 4
+"""Heartbeats in one visibility timeout. What was extended less than half a beat ago waits for the next one, so three
+eighths of the timeout may lie between two extensions, and a gap of a third does not count: 0.29 of it are left."""
 MAX_BATCH = 500
 MAX_BATCH_BYTES = 1_048_576
 """Payload that one call may look at, give or take one job: no call blocks the server for long."""
 SHORTEST_TIMEOUT_S = 0.5
 """How long a call may take at least, whatever the visibility timeout."""
 PROVE_AGAIN_S = 0.25
-"""Pause between two beats while others wait for us to live by a shorter visibility timeout, or proofs are not dated."""
+"""Pause between two beats while proofs are not dated."""
 ASK_AGAIN_S = 0.75
 """So soon is it asked again whether we may extend, where we could not, also with nothing to extend any more."""
 EXTENDING = "extending"
@@ -143,13 +145,13 @@ class Heartbeat(Part):
         for held, result in zip(batch, results, strict=True):
             if result is Extension.PAYLOAD_GONE:
                 held.has_lost_payload = True
-            elif result is Extension.REFUSED and not (held.has_lost_payload and held.stage is RUNNING):
-                # One without its payload was told and acknowledged by the leader, and is run by us alone: it goes on.
+            elif result is Extension.REFUSED and not held.has_lost_payload:
+                # Nobody else can run a job without its payload, so that one goes on.
                 self._lose(held, asked_at)
         vanished = [
             held
             for held, result in zip(batch, results, strict=True)
-            if result is Extension.VANISHED and held.may_return()
+            if result is Extension.VANISHED and held.may_return() and not held.has_lost_payload
         ]
         if vanished:
             task = asyncio.get_running_loop().create_task(self._hold_again(vanished))
@@ -175,10 +177,10 @@ class Heartbeat(Part):
                     self._reporter.failed(EXTENDING, error)
                     await anyio.sleep(pause_s(failures))
                     continue
-                for held, ours in zip(vanished, results, strict=True):
-                    if not ours:
+                for held, result in zip(vanished, results, strict=True):
+                    if result is Hold.LOST:
                         self._lose(held, asked_at)
-                self._reporter.taken_back(source.key, sum(results))
+                self._reporter.taken_back(source.key, results.count(Hold.OURS))
                 return
         finally:
             for held in vanished:
@@ -210,12 +212,10 @@ class Heartbeat(Part):
             if left > 0:
                 yield min(left, LONGEST_SLEEP_S)
                 continue
-            last, visibility_s = monotonic(), self._membership.visibility_s
+            last = monotonic()
             try:
-                proved = yield from self._beat(last, self._period_s())
+                yield from self._beat(last, self._period_s())
                 failures = 0
-                if proved and self._membership.has_to_prove:
-                    self._call_in_loop(self._membership.lived_by, visibility_s)
             except (RedisError, OSError) as error:
                 failures += 1
                 self._call_in_loop(self._failed, error)
@@ -227,20 +227,16 @@ class Heartbeat(Part):
         """Return after which pause to beat at the latest, where what was proven by the ``last`` beat is not enough."""
         if self._is_kept_from_it:
             return ASK_AGAIN_S
-        is_dated = last >= self._membership.dated_from
-        return inf if is_dated and not self._membership.has_to_prove else PROVE_AGAIN_S
+        return inf if last >= self._membership.dated_from else PROVE_AGAIN_S
 
-    def _beat(self, now: float, period_s: float) -> Generator[Extending, Extensions | None, bool]:
-        """Extend what has to be; return whether all that is in hand was extended within this period now."""
+    def _beat(self, now: float, period_s: float) -> Generator[Extending, Extensions | None, None]:
+        """Extend what has to be. A heartbeat that extends nothing notes the beat all the same."""
         loop_hangs = not self._loop_answered
         self._loop_answered = False
         self._call_in_loop(self._answer)
-        if loop_hangs and any(held.is_overdue(now) for _, deliveries in self._in_hand() for held in deliveries):
-            return False
-        due = [*self._due(now, period_s, loop_hangs=loop_hangs)]
-        if not due and self._is_kept_from_it:
-            due = [(self._membership.main, [])]  # what was refused may be gone by now, and so may the refusal
-        for source, batch in due:
+        hangs_for_good = loop_hangs and any(held.is_overdue(now) for _, held_of in self._in_hand() for held in held_of)
+        due = [] if hangs_for_good else [*self._due(now, period_s, loop_hangs=loop_hangs)]
+        for source, batch in due or [(self._membership.main, list[Held]())]:
             asked_at = monotonic()
             try:
                 answer = yield Extending(source, batch, self._proof.of_each(batch))
@@ -252,7 +248,6 @@ class Heartbeat(Part):
             assert answer is not None
             self._proof.note(batch, answer, asked_at)
             self._call_in_loop(self._works, batch, answer, asked_at)
-        return True
 
     @property
     def _is_kept_from_it(self) -> bool:

@@ -72,6 +72,8 @@ class Job:
     """How often the job was redriven from the dead letters."""
     waits: int
     """Retries in a row before this delivery that did not count."""
+    hand_backs: int
+    """How often in a row, before this delivery, the job was handed back although its handler had begun."""
     delivered_ms: int
     """When this delivery reached the worker, in ms since the epoch, on the server's clock."""
     times_delivered: int
@@ -109,7 +111,7 @@ class Job:
         self._origin = origin
         self.raw_entry_id = self.raw_id = entry_id
         self.times_delivered = self.deliveries = times_delivered
-        self.generation = self.waits = self.copies = 0
+        self.generation = self.waits = self.hand_backs = self.copies = 0
         self.delivered_ms = delivered_ms
         self._flat = flat
         self._first_ms = self._pairs = self._fields = None
@@ -130,6 +132,7 @@ class Job:
         self._note = note
         if note is not None:  # it has the word from the fields
             self.deliveries, self.waits = max(1, note.deliveries + times_delivered), note.waits
+            self.hand_backs = note.hand_backs
 
     def _take(self, metadata: Metadata, max_deliveries: int) -> None:
         self.raw_id = metadata.job_id
@@ -137,6 +140,7 @@ class Job:
         self.deliveries = min(metadata.deliveries, max_deliveries - 1) + self.times_delivered
         self.generation = metadata.generation
         self.waits = metadata.waits
+        self.hand_backs = metadata.hand_backs
         self._first_ms = metadata.first_ms
         self.copies = metadata.copies
         if metadata.timeout_ms:

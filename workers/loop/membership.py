@@ -24,13 +24,16 @@ from workers.protocol.calls.membership import (
 from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
 from workers.runtime.clock import monotonic
-from workers.runtime.clock_steps import CLOCK_JUMP_MS, ClockSteps
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import to_ms
 from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
+REFRESH_S = 30.0
+"""How often a worker reads the group settings. ``FORMER_MS`` in ``take_over_group.lua`` goes by it."""
+CLOCK_JUMP_MS = 5_000
+"""The server's clock was set, where it differs by more than this. Less may be a slow answer."""
 OLD = 0.5
 """In so many visibility timeouts a proof of life is too old to begin with: two thirds are as long as it shows anything,
 where somebody deletes our consumer, and a call that settles many says of all what is true of the oldest."""
@@ -71,9 +74,8 @@ def agreement_of(joined: Joined, assumed: Agreement) -> Agreement:
 class Membership:
     """Joins the group and keeps what it learnt fresh.
 
-    With each joining we give our word: by which visibility timeout the heartbeat proves our life. A shorter one that
-    was agreed on meanwhile does not count yet: the heartbeat first extends all that is in hand by it, and `lived_by`
-    has us join again. Until then nobody judges our deliveries by it.
+    With each joining we register which group settings we have read. A shorter visibility timeout counts only when every
+    worker has had the time to read it, and the heartbeat has extended by it what is in hand (``group_terms``).
     """
 
     agreement: Agreement
@@ -97,7 +99,6 @@ class Membership:
         self._version = 0  # of the agreement; 0 = no visibility timeout is agreed on
         self._is_whole = False
         """All of it is agreed on: no leader is about to come and say the rest, how jobs are given back above all."""
-        self._lives_by_ms = 0
         self.visibility_s = inf
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
@@ -109,8 +110,6 @@ class Membership:
         """From which moment of our monotonic clock on proofs of life are known to be later than our word, by the
         server's clock as it is. What was proven before is to be proven again: it may have been taken by a shorter
         timeout, which was agreed on until lately. Read in another thread."""
-        self.steps = ClockSteps()
-        """How the server's clock was set meanwhile."""
         self._warned = ""
         self._served_s = 0.0
         self._unserved_since: float | None = None
@@ -165,13 +164,10 @@ class Membership:
     def set_clock(self, server_ms: int, asked: float) -> None:
         """Note what time the server has, as it answered to what was asked at ``asked`` (monotonic); see `heard`."""
         self.heard(server_ms, asked)
-        self._set_clock(server_ms, asked)
+        self._set_clock(server_ms)
 
-    def _set_clock(self, server_ms: int, asked: float) -> None:
-        """Note the server's time.
-
-        An answer that was long on its way, perhaps since we were paused with it at hand, says nothing of steps.
-        """
+    def _set_clock(self, server_ms: int) -> None:
+        """Note the server's time."""
         now = monotonic()
         offset_ms = server_ms - now * 1000
         if self.joins and offset_ms > self._clock_offset_ms + CLOCK_JUMP_MS:
@@ -179,8 +175,6 @@ class Membership:
             self._leaps = (*recent, (now, self._clock_offset_ms))
             self.dated_from = now
         self._clock_offset_ms = offset_ms
-        if now - asked <= PROMPT_S:
-            self.steps.seen(round(now * 1000), server_ms)
 
     def heard(self, server_ms: int, asked: float) -> None:
         """Note what time the server told in passing: where its clock was set, we join again at once.
@@ -192,7 +186,7 @@ class Membership:
 
     async def join(self) -> None:
         """Join the group, creating what is missing. Raises what redis-py raises."""
-        settings, keys, asked = self._settings, self._settings.keys, monotonic()
+        settings, keys = self._settings, self._settings.keys
         self._take(
             await join_group(
                 self._connection,
@@ -204,19 +198,17 @@ class Membership:
                 recovery=settings.recovery,
                 name=settings.base_name,
                 word=self._word(),
-            ),
-            asked,
+            )
         )
 
     def _word(self) -> Word:
         """Say by what we go; where an agreement that we know was lost, it is made again."""
         goes_by = self.agreement if self._version else self._assumed
-        lasts = self._settings.refresh_interval.total_seconds() + WORD_SLACK_S
         return Word(
             consumer=self._consumer,
-            counts_for_ms=round(lasts * 1000),
+            counts_for_ms=round((REFRESH_S + WORD_SLACK_S) * 1000),
             version=self._version,
-            lives_by_ms=self._lives_by_ms,
+            begins=not self.joins,
             redelivery=goes_by.redelivery,
             visibility_ms=goes_by.visibility_ms,
             max_deliveries=goes_by.max_deliveries,
@@ -226,23 +218,12 @@ class Membership:
         """Look at the agreement now: something says that it is another one."""
         self._again.set()
 
-    def lived_by(self, visibility_s: float) -> None:
-        """Note that all that is in hand was extended by this visibility timeout."""
-        if visibility_s == self.visibility_s and self._lives_by_ms > self.agreement.visibility_ms:
-            self._lives_by_ms = self.agreement.visibility_ms
-            self.join_again()
-
     def shows_from(self, now: float) -> float:
         """Return from which moment on a proof of life has something to show for a delivery's being ours."""
         return max(now - self.visibility_s * OLD, self.dated_from)
 
-    @property
-    def has_to_prove(self) -> bool:
-        """Tell whether a shorter visibility timeout waits for `lived_by`. Read in another thread."""
-        return self._lives_by_ms > self.agreement.visibility_ms
-
-    def _take(self, joined: Joined, asked: float) -> None:
-        self._set_clock(joined.server_ms, asked)
+    def _take(self, joined: Joined) -> None:
+        self._set_clock(joined.server_ms)
         if joined.word_since_ms != self._word_stands[0]:
             self.dated_from = monotonic()
             self._word_stands = (joined.word_since_ms, self.dated_from)
@@ -253,7 +234,6 @@ class Membership:
         by_workers = joined.recovery is not None and joined.recovery.is_of_workers
         leaders = by_workers or (joined.redelivery and joined.max_deliveries and joined.recovery)
         self._is_whole = bool(joined.visibility_ms and leaders)
-        self._lives_by_ms = max(self._lives_by_ms, agreement.visibility_ms)
         self.visibility_s = agreement.visibility_timeout.total_seconds()
         self.sources = (self.main, self.retries) if agreement.reads_retries else (self.main,)
         self._served_s = joined.served_ms / 1000
@@ -303,15 +283,14 @@ class Membership:
         Less, too, where something is not agreed on yet, as we have found so many times: whoever comes first does not
         know of us, and what is given back in a way that we do not know of waits for us.
         """
-        interval = self._settings.refresh_interval.total_seconds()
         if unagreed:
-            return min(interval, UNAGREED_S * 2.0 ** min(unagreed - 1, 10))
+            return min(REFRESH_S, UNAGREED_S * 2.0 ** min(unagreed - 1, 10))
         if self._settings.recovery.is_of_workers and self._served_s:
-            return min(interval, self._served_s + random.uniform(0, STAND_BY_JITTER_S))
-        return interval
+            return min(REFRESH_S, self._served_s + random.uniform(0, STAND_BY_JITTER_S))
+        return REFRESH_S
 
     async def keep_fresh(self) -> None:
-        """Join again every `refresh_interval`, until cancelled: the agreement and the retry stream may have changed."""
+        """Join again every `REFRESH_S`, until cancelled: the agreement and the retry stream may have changed."""
         failures = unagreed = 0
         while True:
             unagreed = 0 if self._is_whole else unagreed + 1

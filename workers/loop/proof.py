@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from workers.loop.held import ENDED, Held, Source
 from workers.loop.job import Job
-from workers.protocol.calls.settlement import Extend, Extension, Extensions, Proof
+from workers.protocol.calls.settlement import Extend, Extension, Extensions, Hold, Proof
 from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
 from workers.runtime.clock import monotonic
 
@@ -21,6 +21,8 @@ class ProofOfLife:
     extend: Extend[Job]
     server_ms: Callable[[float], int]
     """Returns the server's time, in ms, of a moment on the monotonic clock."""
+    report_deleted: Callable[[Job], None]
+    """Is told of a job whose entry was deleted together with its reference, once."""
 
     def of(self, batch: Iterable[Held]) -> Proof:
         """Return what a call that is made now says of all of ``batch``: what is true of the oldest proof."""
@@ -29,7 +31,7 @@ class ProofOfLife:
     def of_each(self, batch: Iterable[Held]) -> list[Proof]:
         """Return what a call that is made now says of each of ``batch``."""
         until_ms = self._until_ms()
-        return [Proof(self.server_ms(held.proven), until_ms) for held in batch]
+        return [Proof(self.server_ms(held.proven), until_ms, held.has_lost_payload) for held in batch]
 
     def _until_ms(self) -> int:
         return self.server_ms(monotonic()) + round(COMMAND_TIMEOUT_S * 1000)
@@ -38,7 +40,7 @@ class ProofOfLife:
         """Extend one delivery that runs, or is about to begin; returns False where it is not ours."""
         [result] = (await self.extend_many(held.source, [held], begin=True)).results
         if result is Extension.VANISHED:
-            return (await self.hold_again(held.source, [held]))[0]
+            return (await self.hold_again(held.source, [held]))[0] is not Hold.LOST
         return result is not Extension.REFUSED
 
     async def extend_many(self, source: Source, batch: Sequence[Held], *, begin: bool = False) -> Extensions:
@@ -62,13 +64,16 @@ class ProofOfLife:
             if result not in UNPROVEN and not is_unsaid:
                 held.prove(asked_at)
 
-    async def hold_again(self, source: Source, batch: Sequence[Held]) -> list[bool]:
-        """Take back deliveries that vanished; return of each whether it is ours again."""
+    async def hold_again(self, source: Source, batch: Sequence[Held]) -> list[Hold]:
+        """Take back deliveries that vanished, and report those that were deleted; return what became of each."""
         asked_at = monotonic()
         results = await self.extend.hold_again(
             self.connection, source.key, [held.job for held in batch], self.of_each(batch)
         )
-        for held, ours in zip(batch, results, strict=True):
-            if ours:
+        for held, result in zip(batch, results, strict=True):
+            if result is not Hold.LOST:
                 held.prove(asked_at)
+            if result is Hold.DELETED:
+                held.has_lost_payload = True
+                self.report_deleted(held.job)
         return results

@@ -112,7 +112,6 @@ class Reader(Part):
             self._stock_taken = self._membership.joins
             self._adoption.take_stock()
             self._may_be_behind()
-        self._stalled.redis_is_asked()
         if self._claiming.is_left:  # before stock is taken, which would run what is to be given back
             deliveries = await self._count_read(self._claiming.left())
         elif free and self._adoption.is_due and not self._stalled.is_under_way:
@@ -123,7 +122,6 @@ class Reader(Part):
         else:
             deliveries = await self._count_read(self._read(free))
             self.has_read = was_read = True
-        self._stalled.redis_answered(was_read=was_read)
         hold_all(deliveries)
         for source in self._membership.both:
             source.is_read()
@@ -177,7 +175,6 @@ class Reader(Part):
         plan = self._planner.plan(sources, min(free, self._settings.read_count or free))
         may_block = plan.blocks and self.has_read  # the first read shows at once whether we may
         block_ms = self._block_ms(free) if may_block else 0
-        self._stalled.redis_is_asked(block_ms / 1000)
 
         async def send(more: Sequence[str | int] = ()) -> Any:
             return await self._connection.execute_command(
@@ -208,8 +205,7 @@ class Reader(Part):
         The server ends a read up to 100 ms late.
         """
         longest = SUSPECT_WAIT_MS if self._adoption.is_waiting else BLOCK_MS
-        soonest_s = min(self._stalled.due_in_s(free), self._stalled.longest_silence_s, BLOCK_MS)
-        return max(1, min(longest, round(soonest_s * 1000)))
+        return max(1, min(longest, round(min(self._stalled.due_in_s(free), BLOCK_MS) * 1000)))
 
     def _deliveries(self, reply: Any, asked_at: float) -> list[Held]:
         """Make deliveries of a reply. Every one that is read is the first of its entry.
@@ -234,7 +230,6 @@ class Reader(Part):
     async def _recover_from(self, error: Exception, failures: int) -> None:
         self._membership.lost_sight()
         self._may_be_behind()
-        self._stalled.redis_failed(error)
         # A reply may have been lost, and deliveries with it.
         self._adoption.take_stock(claimed=self._claiming.has_lost_a_reply())
         group_is_gone = meaning_of(error) is Meaning.NO_GROUP

@@ -54,6 +54,8 @@ class Counts:
     """Ran longer than they may; they count among the failed ones as well."""
     handed_back: int = 0
     """Not started when the worker stopped, or cancelled at the drain deadline: ready again, and not counted."""
+    lost: int = 0
+    """Failed, or were to be handed back, and their entries had been deleted: they do not run again."""
     held: int = 0
     """Could not be made ready or dead-lettered; left pending."""
     abandoned: int = 0
@@ -164,6 +166,32 @@ class Reporter:
         """Note that a pending entry was deleted by somebody; it was acknowledged."""
         logger.error("entry %s of %s was deleted while it was pending: its payload is lost", entry_id, source)
         self._callbacks.report("error", part="recovering", error=f"lost_payload: entry {entry_id} of {source}")
+
+    def deleted(self, job: Job) -> None:
+        """Note that the entry of a job in hand was deleted with its pending reference. Only this worker can run it."""
+        logger.error(
+            "the entry of a job in hand was deleted, and the job runs to its end: stream=%s group=%s job=%s entry=%s",
+            self._keys.stream,
+            self._keys.group,
+            on_one_line(job.id),
+            job.entry_id,
+        )
+        self._callbacks.report("error", **self._facts(job), error="lost_payload")
+
+    def lost(self, job: Job, verdict: Verdict) -> None:
+        """Note that a job cannot run again, as its verdict asks for, because its entry was deleted."""
+        self.counts.lost += 1
+        logger.error(
+            "a job is lost, because its entry was deleted before it succeeded: stream=%s group=%s job=%s entry=%s "
+            "verb=%s error=%s",
+            self._keys.stream,
+            self._keys.group,
+            on_one_line(job.id),
+            job.entry_id,
+            verdict.outcome,
+            on_one_line(verdict.error or "-"),
+        )
+        self._callbacks.report("error", **self._facts(job), error="lost_payload")
 
     def exited(self, job: Job, error: BaseException) -> str:
         """Note that the handler of a delivery raised SystemExit or KeyboardInterrupt, which ends the worker.

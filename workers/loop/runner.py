@@ -7,7 +7,7 @@ from math import inf
 from workers.loop.context import Part, WorkerContext
 from workers.loop.deadlines import Deadlines
 from workers.loop.dispatch import Calls
-from workers.loop.execution import GIVEN_UP, HANDED_BACK, REASON_TIMEOUT, execute, failed, judge, trace_of
+from workers.loop.execution import GIVEN_UP, HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import ENDED, QUEUED, RUNNING, Held, Interruption
 from workers.loop.isolation import Isolation
@@ -138,7 +138,7 @@ class Runner(Part):
             error = f"ran longer than its timeout of {held.job.timeout_s:g} s"
             return failed(held.job, error, self._backoff, reason=REASON_TIMEOUT)
         # What a handler raises because it is cancelled says nothing about the job.
-        return HANDED_BACK if verdict is not None and verdict.outcome is Outcome.NACK else verdict
+        return interrupted(held.job) if verdict is not None and verdict.outcome is Outcome.NACK else verdict
 
     async def _has_returned(self, held: Held) -> None:
         while (returning := held.returning) is not None:
@@ -182,7 +182,10 @@ class Runner(Part):
         """Hand back what the drain deadline cancels; what anything else cancels stays pending."""
         if self._hands_back and held.stage is not ENDED and held.interruption is not Interruption.LOST:
             now = monotonic()
-            self._settlements.add(held, HANDED_BACK, now if held.stage is QUEUED else held.started, now)
+            if held.stage is QUEUED:
+                self._settlements.add(held, HANDED_BACK, now, now)
+            else:
+                self._settlements.add(held, interrupted(held.job), held.started, now)
 
     def _settle_exit(self, held: Held, error: BaseException) -> None:
         """Settle a job whose handler asked for the end of the process: it has failed."""

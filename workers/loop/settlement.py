@@ -28,7 +28,7 @@ from workers.protocol.messages import in_order
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
-ENDED = frozenset({Result.DONE, Result.DEAD})
+ENDED = frozenset({Result.DONE, Result.DEAD, Result.LOST})
 """The call has ended the delivery."""
 GATHER_BATCHES = 4
 """How many full batches may gather before runners wait: memory stays bounded through an outage."""
@@ -261,6 +261,8 @@ class Settlements(Part):
         elif settled.result is Result.REFUSED:
             if held.interruption is not Interruption.LOST:  # else that is told already
                 self._reporter.refused(job, verdict.outcome, held.run_ms)
+        elif settled.result is Result.LOST:
+            self._reporter.lost(job, verdict)
         elif settled.result is Result.UNKNOWN:
             self._reporter.counts.unknown += 1
         elif settled.result is Result.DEAD:
@@ -285,6 +287,7 @@ class _Nothing(NamedTuple):
     verdict: Verdict
     run_ms: int
     started: float
+    has_lost_payload: bool = False
 
 
 _NOTHING = _Nothing(_NoDelivery(), ACKED, 0, -inf)

@@ -18,11 +18,6 @@ class StalledDeliveries:
         return inf
 
     @property
-    def longest_silence_s(self) -> float:
-        """For how many seconds Redis may say nothing, since it was asked to; inf while others recover."""
-        return inf
-
-    @property
     def is_under_way(self) -> bool:
         """Tell whether deliveries were asked for that nobody has taken yet: `take` must follow."""
         return False
@@ -41,15 +36,6 @@ class StalledDeliveries:
         """Wait no more for what was asked for: the process is about to end."""
 
     # ---- what the reader meets
-
-    def redis_is_asked(self, wait_s: float = 0.0) -> None:
-        """Note that Redis owes an answer, after ``wait_s`` at the latest."""
-
-    def redis_answered(self, *, was_read: bool) -> None:
-        """Note that it answered; ``was_read``: a read, which it serves only where it takes writes."""
-
-    def redis_failed(self, error: BaseException) -> None:
-        """Note that it did not, or refused."""
 
     def were_delivered(self, deliveries: Sequence[Held]) -> None:
         """Look at deliveries that are about to be run."""

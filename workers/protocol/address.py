@@ -1,4 +1,4 @@
-"""The address of a Redis: what may stand in it, what it means, and how it is shown. Pure.
+"""The address of a Redis: its syntax, its meaning, and how messages show it. Pure.
 
 ::
 
@@ -6,9 +6,9 @@
     redis+sentinel://[[user]:password@]h1[:26379],h2,h3/mymaster[/db]         rediss+sentinel://…
     redis+cluster://[[user]:password@]h1[:6379],h2                            rediss+cluster://…
 
-Each takes options (``?name=value&…``). redis-py takes any word of an address for an argument of its own, and lets it
-win over ours: what decodes replies, speaks another protocol or sends twice kills a worker, or a job. So only what is
-known to work is let through.
+Each takes options (``?name=value&…``). redis-py turns every option into an argument that is stronger than ours. An
+option that decodes replies, changes the protocol or sends twice breaks a worker or duplicates a job. So only safe
+options pass.
 """
 
 import re
@@ -66,14 +66,14 @@ _LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?!:KEY@|\[\[user\])[^\s
 
 
 class Topology(Enum):
-    """Who may answer at an address."""
+    """The kind of server at an address."""
 
     SINGLE = "single"
-    """One server, which takes writes."""
+    """One server that accepts writes."""
     SENTINEL = "sentinel"
-    """Sentinels, which know the server that takes writes now."""
+    """Sentinels that name the present master."""
     CLUSTER = "cluster"
-    """Nodes that share the keys among them."""
+    """Nodes of a cluster."""
 
 
 class AddressError(ValueError):
@@ -85,22 +85,22 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True)
 class Address:
-    """An address that was understood."""
+    """A parsed address."""
 
     topology: Topology
     node: str = field(repr=False)
-    """How one server is spoken to, as redis-py reads it. Where others name the server, its host is a placeholder."""
+    """The address of one server, for redis-py. For Sentinels and clusters its host is a placeholder."""
     tls: bool = False
     hosts: tuple[Host, ...] = ()
     """The Sentinels, or nodes of the cluster; empty for a single server, which `node` names."""
     master: str = ""
-    """The name that the Sentinels know the master by."""
+    """The master's name at the Sentinels."""
     sentinel_login: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """``username`` and ``password`` for the Sentinels themselves, as far as they are given."""
+    """``username`` and ``password`` for the Sentinels themselves, if given."""
 
     @property
     def shown_hosts(self) -> str:
-        """`hosts`, as people are shown them."""
+        """`hosts`, for messages."""
         return ", ".join(f"{host}:{port}" for host, port in self.hosts)
 
 

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 import redis
-from redis.asyncio import Redis
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -138,12 +137,6 @@ class SlotPool(WatchedPool):
 
     def _finder(self) -> Finder:
         return _SlotFinder(SlotAsker(self._address, self._nodes, self.connection_kwargs), self._slot)
-
-
-def moves_of(client: Redis) -> int:
-    """Return how often the slot of a client's key was seen at another node than before; 0 where there are no slots."""
-    pool = getattr(client, "connection_pool", None)
-    return pool.moves if isinstance(pool, SlotPool) else 0
 
 
 class SlotTables:

@@ -37,7 +37,7 @@ class FileCredentials(CredentialProvider):
     def get_credentials(self) -> Credentials:  # type: ignore[override]
         """Return what the file says now. Called in whatever thread connects."""
         try:
-            self._known = _credentials_in(self._file.read_text(encoding="utf-8").strip())
+            self._known = _credentials_in(self._file.read_text(encoding="utf-8-sig").strip())
             self._told = ""
         except (OSError, ValueError, RedisError) as error:  # about to be written, or gone
             why = type(error).__name__ if not isinstance(error, OSError) else str(error.strerror)

@@ -26,10 +26,6 @@ class UnsupportedServerError(StreamReaperError):
     """The server lacks something we need (Redis below 6.2, for example)."""
 
 
-class NewerDataError(StreamReaperError):
-    """A group's data is of a later version than this process knows. Nothing was written."""
-
-
 class NotReplicatedError(StreamReaperError):
     """Jobs are enqueued, and too few replicas have said in time that they have them. Nothing was taken back."""
 

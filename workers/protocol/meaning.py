@@ -162,15 +162,6 @@ def is_nothing_there(error: object) -> bool:
     return isinstance(error, ResponseError) and _NOTHING_THERE.search(str(error)) is not None
 
 
-def is_refused_to_workers(error: BaseException) -> bool:
-    """Tell whether what is refused to us may be refused to workers, too, who then can neither settle nor extend.
-
-    It is for want of a right, which they may have lost with us, or the server serves nobody's writes: it has too few
-    replicas (``min-replicas-to-write``), cannot write its disk, or runs somebody's script for long.
-    """
-    return meaning_of(error) is Meaning.DENIED or _NO_WRITES.search(str(error)) is not None
-
-
 def is_not_now(error: BaseException) -> bool:
     """Tell whether the server says itself that it is there, and serves nobody, nobody new or nobody's writes for now.
 

@@ -21,6 +21,7 @@ FIELD_FIRST_MS = b"reaper.first_ms"
 FIELD_CONSUMERS = b"reaper.consumers"
 FIELD_COPIES = b"reaper.copies"
 FIELD_WAITS = b"reaper.waits"
+FIELD_HAND_BACKS = b"reaper.hand_backs"
 FIELD_PREVIOUS = b"reaper.previous"
 FIELD_SUSPECT = b"reaper.suspect"
 FIELD_TRACEPARENT = b"traceparent"
@@ -176,6 +177,8 @@ class Metadata(NamedTuple):
     """How often the job was copied to a new entry."""
     waits: int = 0
     """Uncounted retries in a row."""
+    hand_backs: int = 0
+    """How often in a row the job was handed back while its handler ran."""
 
 
 def read_metadata(entry_id: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> Metadata:
@@ -193,6 +196,7 @@ def read_metadata(entry_id: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> Meta
         whole_number(found[FIELD_TIMEOUT_MS], 0) if FIELD_TIMEOUT_MS in found else 0,
         whole_number(found[FIELD_COPIES], 0) if FIELD_COPIES in found else 0,
         whole_number(found[FIELD_WAITS], 0) if FIELD_WAITS in found else 0,
+        whole_number(found[FIELD_HAND_BACKS], 0) if FIELD_HAND_BACKS in found else 0,
     )
 
 
@@ -280,14 +284,18 @@ class Note(NamedTuple):
     """As `FIELD_PREVIOUS` says it; nothing where the job is not traced."""
     is_suspect: bool = False
     """As `FIELD_SUSPECT` says it."""
+    hand_backs: int = 0
 
 
 def read_note(value: bytes | None) -> Note | None:
     """Read a note as ``lua/prelude.lua`` writes it; nothing where there is none, or it is somebody else's."""
     words = value.split(b",", 4) if value else []
-    if len(words) != _WORDS_OF_NOTE or not (words[0].removeprefix(b"-").isdigit() and words[1].isdigit()):
+    if len(words) != _WORDS_OF_NOTE:
         return None
-    return Note(int(words[0]), int(words[1]), words[3], is_suspect=words[2] != b"")
+    waits, _, hand_backs = words[1].partition(b"/")
+    if not (words[0].removeprefix(b"-").isdigit() and waits.isdigit() and (hand_backs or b"0").isdigit()):
+        return None
+    return Note(int(words[0]), int(waits), words[3], words[2] != b"", int(hand_backs or b"0"))
 
 
 _WORDS_OF_NOTE = 5

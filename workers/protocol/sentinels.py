@@ -140,9 +140,6 @@ class ManagedTLSConnection(ManagedConnection, asyncio_sentinel.SentinelManagedSS
 class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
     """Looks after its connections from the first one on, until it is closed."""
 
-    moves = 0
-    """How often another server was named than before."""
-
     def __init__(self, address: Address, **options: Any) -> None:
         kind = ManagedTLSConnection if address.tls else ManagedConnection
         self._address = address
@@ -199,7 +196,6 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
     async def _leave_others(self, master: Host) -> None:
         """Drop connections that lead to another server than ``master``, those in use included."""
         if self.master_address is not None and self.master_address != master:
-            self.moves += 1
             logger.info("%s name %s:%d as %s now", self._who, *master, self._watched)
         self.master_address = master
         for connection in [*self._available_connections, *self._in_use_connections]:

@@ -33,8 +33,8 @@ class EventLoop(StrEnum):
 Loop = Annotated[
     EventLoop,
     Field(
-        description="Event loop of the process: `auto` (uvloop's where it is installed: `pip install "
-        "'stream-reaper[uvloop]'`), `asyncio` or `uvloop`. A program that runs by itself brings its own."
+        description="Event loop of the process: `auto` (uvloop's where it is installed: `pip install '.[uvloop]'` "
+        "in your clone), `asyncio` or `uvloop`. A program that runs by itself brings its own."
     ),
 ]
 """A setting."""
@@ -64,8 +64,8 @@ def maker_of(loop: EventLoop) -> NewLoop:
         if loop is EventLoop.AUTO:
             return asyncio.new_event_loop
         raise ConfigurationError(
-            f"loop is 'uvloop', which cannot be imported ({error}): pip install 'stream-reaper[uvloop]' (there is none "
-            "for Windows), or leave it at 'auto'."
+            f"loop is 'uvloop', which cannot be imported ({error}): run pip install '.[uvloop]' in your "
+            "clone (there is none for Windows), or leave it at 'auto'."
         ) from error
 
 

@@ -136,7 +136,7 @@ def check_installed() -> None:
             import_module(name)
     except ImportError as error:
         raise ConfigurationError(
-            "health_port is set, and what serves it is not installed: pip install 'stream-reaper[web]'."
+            "health_port is set, and what serves it is not installed: run pip install '.[web]' in your clone."
         ) from error
 
 

@@ -1,7 +1,4 @@
-"""Where Redis is, how it is trusted and who we are to it: the settings of whatever talks to it.
-
-They all become one address, ``redis_url``, which is what clients are made of.
-"""
+"""The settings of a connection to Redis. Certificates and logins become options of one address, ``redis_url``."""
 
 import os
 from typing import Any, ClassVar, TypedDict
@@ -15,7 +12,7 @@ from workers.runtime.settings import ADDRESS, Settings
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 PREFIX = "REAPER_"
-"""How all our variables begin, the worker's as well as the reaper's. No other program uses this prefix."""
+"""The prefix of all our variables, for `worker` as well as for `reaper`. No other program uses it."""
 
 _TLS = {
     "redis_ca_file": "ssl_ca_certs",
@@ -79,7 +76,7 @@ class RedisSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _one_address(cls, given: Any) -> Any:
-        """Put into ``redis_url`` what says how to get there."""
+        """Put the other settings into ``redis_url``, as its options."""
         if not isinstance(given, dict) or not isinstance(given.get(ADDRESS, DEFAULT_URL), str):
             return given  # pydantic says so
         url = given.get(ADDRESS, cls.model_fields[ADDRESS].default).strip()
@@ -94,7 +91,7 @@ class RedisSettings(Settings):
         options = {option: given[name] for name, option in (_TLS | _SENTINELS).items() if given.get(name)}
         known = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
         new = {option: value for option, value in options.items() if (option, value) not in known}
-        return {**given, ADDRESS: with_options(url, new)}
+        return {**given, ADDRESS: with_options(url, new)} if new or ADDRESS in given else given
 
 
 class ProgramSettings(RedisSettings):

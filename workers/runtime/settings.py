@@ -3,6 +3,7 @@
 A variable of the environment may name a file that holds the value (``REAPER_REDIS_URL_FILE``): so secrets get in.
 """
 
+import codecs
 import math
 import os
 import tomllib
@@ -217,12 +218,17 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
 
 
 def _text_in(file: Path) -> str:
-    """Return what a file holds. Raises OSError, UnicodeDecodeError, or ConfigurationError where it has no end."""
+    """Return the text of a file. Raises OSError, UnicodeDecodeError, or ConfigurationError if it is too long or UTF-16.
+
+    Editors of Windows put a byte order mark in front.
+    """
     with file.open("rb") as opened:
         found = opened.read(LARGEST_FILE + 1)
     if len(found) > LARGEST_FILE:
         raise ConfigurationError(f"file {file} holds more than {LARGEST_FILE:,} bytes: name a file of settings.")
-    return found.decode()
+    if found.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ConfigurationError(f"file {file} is UTF-16 text: save it as UTF-8.")
+    return found.decode("utf-8-sig")
 
 
 def _in_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

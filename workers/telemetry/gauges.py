@@ -17,7 +17,7 @@ from workers.telemetry.names import Attributes
 LOOK_INTERVAL_S = 10.0
 """How often to look: what is collected is at most that old."""
 
-OF_ITS_WORK = (instruments.GRACE_ACTIVE, instruments.REFUSES, instruments.HELD)
+OF_ITS_WORK = (instruments.REFUSES, instruments.HELD)
 """What no look at the server shows: who recovers knows it of its own work."""
 
 Known = Mapping[GroupKeys, Mapping[Gauge, float]]
@@ -72,4 +72,5 @@ _VALUES: tuple[tuple[instruments.Gauge, Callable[[Sight], float]], ...] = (
     (instruments.SUSPECTS, lambda sight: sight.suspects),
     (instruments.DEAD_LETTERS, lambda sight: sight.dead_letters),
     (instruments.PAUSED, lambda sight: sight.paused),
+    (instruments.RECOVERY_WAIT, lambda sight: sight.recovery_waits_ms / 1000),
 )

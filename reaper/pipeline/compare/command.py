@@ -14,7 +14,6 @@ import anyio
 import click
 
 from reaper.drill.disks import told_of_disks
-from reaper.drill.plan import planned
 from reaper.drill.settings import MOST_MS, DrillSettings
 from reaper.drill.trace import MOST_JOBS
 from reaper.pipeline.command import (
@@ -140,7 +139,7 @@ def compare(
 
 def _check_jobs(given: Mapping[str, Any]) -> None:
     """Refuse, before anything is played, jobs that no drill of ours could play. Raises ConfigurationError."""
-    jobs = planned(load_settings(DrillSettings, flags=given))
+    jobs = load_settings(DrillSettings, flags=given).jobs()
     over = max(job.at + job.duration for job in jobs)
     if over > timedelta(seconds=LONGEST_S):
         raise ConfigurationError(

@@ -1,20 +1,20 @@
 """What the journals of the drills tell, asked on Spark: a second opinion beside each drill's own ledger."""
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
-from reaper.pipeline.analysis.histories import deliveries, histories, troubled_jobs
-from reaper.pipeline.analysis.integrity import duplicates, refused_writes, second_starts
-from reaper.pipeline.analysis.quantiles import quantiles
-from reaper.pipeline.analysis.recovery import recoveries, recovery_tally
+from reaper.pipeline.analysis.answers import SHARES, Answers
+from reaper.pipeline.analysis.asking import Asker, read_tables
+from reaper.pipeline.analysis.scope import Scope
 from reaper.pipeline.compare.play import Played
 from reaper.pipeline.lake.ingest import ingest
 from reaper.pipeline.lake.supervisor import Run
-from reaper.pipeline.lake.tables import existing_lake, lake_at, read_events
+from reaper.pipeline.lake.tables import lake_at
 from reaper.pipeline.settings import PipelineSettings
+from workers.protocol.events import EventName
 
 Told = dict[str, Any]
 """``overshoot`` and ``wait`` (``n, p50, p99, max``, ms), ``second_starts``, ``duplicates``, ``refused``."""
@@ -27,8 +27,8 @@ def ingest_journals(spark: SparkSession, settings: PipelineSettings) -> None:
 
 def read_journals(spark: SparkSession, lake: str, played: Iterable[Played]) -> dict[tuple[str, str, int], Told]:
     """Return what the journal of each drill tells, by scenario, mode and turn. Modes without a journal have none."""
-    existing_lake(lake)
-    told = _ask(read_events(spark, lake))
+    asker = Asker(spark, read_tables(spark, lake), Scope(datetime.now(UTC)), embedded=True)
+    told = journals_of(asker.ask(lambda _: None, ("activity_counts", *_QUESTIONS)).answers)
     found = {}
     for one in played:
         journal = one.report["keys"]["journal"]
@@ -37,24 +37,26 @@ def read_journals(spark: SparkSession, lake: str, played: Iterable[Played]) -> d
     return found
 
 
-def _ask(events: DataFrame) -> dict[str, Told]:
-    troubled = histories(events, troubled_jobs(events)).cache()
-    of_deliveries = deliveries(troubled).cache()
-    started = second_starts(of_deliveries).cache()
-    told: dict[str, Told] = {row["stream"]: _nothing() for row in events.select("stream").distinct().collect()}
-    tallied = recovery_tally(recoveries(troubled, of_deliveries))
-    by_stream = tallied.groupBy("stream", "measure", "ms").agg(F.sum("n").alias("n"))
-    for row in quantiles(by_stream, ["stream", "measure"], "ms").collect():
-        told[row["stream"]][row["measure"]] = {name: row[name] for name in ("n", "p50", "p99", "max")}
-    counted = {
-        "second_starts": started.groupBy("stream").agg(F.count("*").alias("n")),
-        "duplicates": duplicates(of_deliveries, started).groupBy("stream").agg(F.count("*").alias("n")),
-        "refused": refused_writes(events).groupBy("stream").agg(F.sum("calls").alias("n")),
-    }
-    for name, counts in counted.items():
-        for row in counts.collect():
-            told[row["stream"]][name] = row["n"]
+_QUESTIONS = ("recoveries", "second_starts", "duplicate_jobs")
+
+
+def journals_of(answers: Answers) -> dict[str, Told]:
+    """Return the answers by journal. The journal of a drill has one group."""
+    told: dict[str, Told] = {row["stream"]: _nothing() for row in answers["activity_counts"]}
+    for row in answers["recoveries"]:
+        if row["is_sum"] and row["n"] and row["measure"] in ("overshoot", "wait"):
+            ranks = {name: int(row["quantiles"][SHARES.index(share)]) for name, share in _RANKS.items()}
+            told[row["stream"]][row["measure"]] = {"n": row["n"], **ranks, "max": row["max"]}
+    for row in answers["second_starts"]:
+        told[row["stream"]]["second_starts"] += row["starts"]
+    for row in answers["duplicate_jobs"]:
+        told[row["stream"]]["duplicates"] += 1
+    for row in answers["activity_counts"]:
+        told[row["stream"]]["refused"] += row["n"] * (row["event"] == EventName.REFUSED)
     return told
+
+
+_RANKS = {"p50": 0.5, "p99": 0.99}
 
 
 def _nothing() -> Told:

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from reaper.pipeline.lake.delta import LakeTable, ReplacedError
 from reaper.pipeline.lake.layout import Layout
@@ -137,7 +138,7 @@ def _read(spark: SparkSession, path: str | Path, name: str) -> DataFrame:
     table, schema = LakeTable(existing_lake(path).table(name)), TABLES[name]
     files = table.files()
     if not files:
-        return spark.createDataFrame([], schema)
+        return spark.range(0).select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in schema))
     if is_address(table.address):
         return read_store(spark, table.address, files, schema)
     reader = spark.read.schema(schema).option("basePath", spark_path(table.address))

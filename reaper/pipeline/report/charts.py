@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC
 from html import escape
-from itertools import accumulate
 from typing import Any
 
 try:
@@ -24,6 +23,7 @@ except ImportError as error:  # pragma: no cover - one sentence, tested with the
 
     raise missing_matplotlib() from error
 
+from reaper.pipeline.analysis.answers import SHARES
 from reaper.pipeline.report import html, words
 from reaper.pipeline.report.html import Markup
 
@@ -116,16 +116,17 @@ def duration_axis(axis: Axis, unit_ms: float = 1.0) -> None:
 
 
 def distributions(name: str, panels: Mapping[str, Sequence[Row]], label: Callable[[Row], str]) -> Markup:
-    """Draw which share of the times is below each value: rows of a curve, with ``below`` (ms) and ``n``."""
-    chosen = _largest(_by(label, [row for rows in panels.values() for row in rows]))
-    colors = dict(zip(chosen, SERIES, strict=False))
+    """Draw which share of the times is below each value: rows with ``quantiles`` (of `SHARES`), ``max``, and ``n``."""
+    chosen = _largest(_by(label, [row for rows in panels.values() for row in rows]), lambda row: row["n"])
 
     def drawing(rows: Sequence[Row]) -> Draw:
-        series = _by(label, rows)
+        lines = {label(row): row for row in rows}
 
         def draw(axes: Axes) -> None:
-            for key in (key for key in chosen if key in series):
-                _step_up(axes, series[key], colors[key])
+            for color, key in zip(SERIES, chosen, strict=False):
+                if row := lines.get(key):
+                    times = [max(1, ms) for ms in (*row["quantiles"], row["max"])]
+                    axes.plot(times, [100 * share for share in (*SHARES, 1)], color=color)
             duration_axis(axes.xaxis)
             axes.set_ylim(0, 103)
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
@@ -135,24 +136,15 @@ def distributions(name: str, panels: Mapping[str, Sequence[Row]], label: Callabl
     return chart(name, {title: drawing(rows) for title, rows in panels.items() if rows}, chosen)
 
 
-def _step_up(axes: Axes, rows: Iterable[Row], color: str) -> None:
-    merged: dict[float, int] = {}
-    for row in rows:
-        merged[row["below"]] = merged.get(row["below"], 0) + row["n"]
-    bounds = sorted(merged)
-    sums = list(accumulate(merged[bound] for bound in bounds))
-    axes.plot(bounds, [100 * part / sums[-1] for part in sums], color=color, drawstyle="steps-post")
-
-
 # ---- over time
 
 
 def courses(name: str, rows: Sequence[Row], period_ms: int) -> Markup:
-    """Draw the stall rate over time, and how many deliveries ended: rows of `stalls.stalls_over_time`."""
+    """Draw throughput, the longest queue wait, and recoveries over time: rows of the question ``over_time``."""
     series = _by(words.pair, rows)
-    chosen = _largest(series, "deliveries")
+    chosen = _largest(series, lambda row: row["deliveries"])
 
-    def drawing(value: Callable[[Row], float], form: Callable[[float], str]) -> Draw:
+    def drawing(value: Callable[[Row], float | None], form: Callable[[float], str]) -> Draw:
         def draw(axes: Axes) -> None:
             for color, key in zip(SERIES, chosen, strict=False):
                 _line(axes, sorted(series[key], key=lambda row: int(row["period"])), value, period_ms, color)
@@ -165,15 +157,15 @@ def courses(name: str, rows: Sequence[Row], period_ms: int) -> Markup:
         return draw
 
     panels = {
+        "Jobs done per second": drawing(lambda row: row["acked"] * 1000 / period_ms, lambda height: f"{height:g}"),
+        "Longest queue wait": drawing(lambda row: row["longest_wait_ms"], words.duration),
+        "Stalled deliveries recovered": drawing(lambda row: row["stalls"], lambda height: f"{height:g}"),
         "Deliveries that stalled": drawing(lambda row: row["permille"] / 10, lambda height: f"{height:g} %"),
-        "Deliveries that ended, per second": drawing(
-            lambda row: row["deliveries"] * 1000 / period_ms, lambda height: f"{height:g}"
-        ),
     }
     return chart(name, panels, chosen)
 
 
-def _line(axes: Axes, points: Sequence[Row], value: Callable[[Row], float], period_ms: int, color: str) -> None:
+def _line(axes: Axes, points: Sequence[Row], value: Callable[[Row], float | None], period_ms: int, color: str) -> None:
     """Draw a line that is broken where the journal holds nothing for a period."""
     times: list[Any] = []
     heights: list[float] = []
@@ -183,7 +175,8 @@ def _line(axes: Axes, points: Sequence[Row], value: Callable[[Row], float], peri
             times.append(words.moment(before + period_ms))
             heights.append(float("nan"))
         times.append(words.moment(row["period"]))
-        heights.append(value(row))
+        height = value(row)
+        heights.append(float("nan") if height is None else height)
         before = row["period"]
     axes.plot(times, heights, color=color, marker="o" if len(points) <= FEW_POINTS else "", markersize=2.5)
 
@@ -198,6 +191,6 @@ def _by(label: Callable[[Row], str], rows: Iterable[Row]) -> dict[str, list[Row]
     return series
 
 
-def _largest(series: Mapping[str, Sequence[Row]], size: str = "n") -> list[str]:
+def _largest(series: Mapping[str, Sequence[Row]], size: Callable[[Row], int]) -> list[str]:
     """Return the names of the series that are drawn: the largest."""
-    return sorted(series, key=lambda key: -sum(row[size] for row in series[key]))[:MOST_LINES]
+    return sorted(series, key=lambda key: -sum(map(size, series[key])))[:MOST_LINES]

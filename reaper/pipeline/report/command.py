@@ -19,9 +19,9 @@ from workers.runtime.output_files import OutputFile, output_file
 from workers.runtime.printing import show
 
 if TYPE_CHECKING:
+    from reaper.pipeline.analysis.scope import Scope
     from reaper.pipeline.lake.layout import Layout
     from reaper.pipeline.report.findings import Findings
-    from reaper.pipeline.report.scope import Scope
 
 DEFAULT_OUTPUT = "recovery-report.html"
 JAVA_OPTIONS = "-XX:+UseParallelGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=240m"
@@ -67,8 +67,8 @@ def report(
     possible.
     """
     with sentences():
+        from reaper.pipeline.analysis.scope import Scope, parse_instant
         from reaper.pipeline.report.errors import missing_matplotlib
-        from reaper.pipeline.report.scope import Scope, parse_instant
 
         if find_spec("matplotlib") is None:
             raise missing_matplotlib()
@@ -77,7 +77,7 @@ def report(
         begin, end = (parse_instant(text, now) if text else None for text in (since, until))
         settings = settings_of(flags, config)
         progress = ProgressLine(quiet=quiet)
-        findings = _read(settings, Scope(begin, end, groups), now, progress)
+        findings = _read(settings, Scope(now, begin, end, groups), progress)
         if redis_url:
             from reaper.pipeline.report.live import look_for_unsettled
 
@@ -92,9 +92,9 @@ def report(
         show(f"{findings.about['events']:,} events: {output}")
 
 
-def _read(settings: PipelineSettings, scope: "Scope", now: datetime, progress: ProgressLine) -> "Findings":
+def _read(settings: PipelineSettings, scope: "Scope", progress: ProgressLine) -> "Findings":
     from reaper.pipeline.lake.tables import existing_lake
-    from reaper.pipeline.report.reading import read_report, tune
+    from reaper.pipeline.report.reading import read_report
     from reaper.pipeline.spark.session import build_session, is_embedded
 
     layout = existing_lake(settings.lake)  # before Spark is started for nothing
@@ -107,8 +107,8 @@ def _read(settings: PipelineSettings, scope: "Scope", now: datetime, progress: P
             lambda: build_session(master, remote, "stream-reaper report", settings.heap, java_options=options),
             leave_at_once,
         )
-    tune(spark, embedded=not remote and is_embedded(master))
-    return read_report(spark, settings.lake, scope, now, progress.show)
+    embedded = not remote and is_embedded(master)
+    return read_report(spark, settings.lake, scope, progress.show, embedded=embedded)
 
 
 def _java_options(layout: "Layout") -> str:

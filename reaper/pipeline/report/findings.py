@@ -1,26 +1,22 @@
-"""Asks the questions, and keeps the answers as plain rows: what the page and the JSON file are made of."""
+"""Turns the answers of a lake into the tables of a report, as plain rows. Pure."""
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from reaper.pipeline.analysis.answers import SHARES, Answers, Asked, Row, Rows
+from workers.protocol.events import EventName
 
-from reaper.pipeline.analysis.activity import extent
-from reaper.pipeline.report.errors import NoAnswersError
-from reaper.pipeline.report.queries import LISTED, Question, Shelf, Tables, choose_period, questions
-from reaper.pipeline.spark.collecting import collect_rows
-
-Row = dict[str, Any]
-Rows = list[Row]
-
-VERSION = 1
+VERSION = 2
 """Of the JSON."""
-AT_A_TIME = 4
-MOST_UNANSWERED = 3
-"""Where more questions fail, Spark does, and there is no page to be had."""
+RANKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+"""Columns of a table for some of the quantiles."""
+OF_NAMESPACES = (EventName.LEASE_ACQUIRED, EventName.LEASE_LOST, EventName.LEASE_RELEASED, EventName.FAULT_INJECTED)
+"""Events of no group."""
+_SETTLED = (EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.REFUSED)
+_SEEN = (EventName.SCANNED, EventName.RECOVERED, EventName.SUSPECTED)
+_GROUP = ("stream", "group")
+_RECOVERY = (*_GROUP, "mode", "outcome", "reason")
 
 
 @dataclass(slots=True)
@@ -28,69 +24,175 @@ class Findings:
     """Everything the report knows."""
 
     about: dict[str, Any]
-    """Where it comes from: lake, scope, when it was made."""
+    """Lake, scope, when the report was made, and what Spark did not answer."""
     tables: dict[str, Rows]
-    """The answers, by the names of `queries.questions`, and ``extents``."""
     live: dict[str, Any] | None = None
-    """Where unsettled jobs were found in Redis; None where nobody has looked."""
+    """Where unsettled jobs were found in Redis; None if no one has looked."""
     advice: dict[str, Any] = field(default_factory=dict)
-    """Which visibility timeouts to set, as `advice.fragment.as_json` writes it."""
-    settings: str = ""
-    """The same as settings that ``reaper run --config`` reads."""
+    """Which visibility timeouts to set, as `advice.words.as_json` writes it."""
 
     def total(self, table: str, column: str, **only: object) -> int:
         """Add up a column, of the rows that are as ``only`` says."""
-        rows = (row for row in self.tables[table] if all(row[name] == value for name, value in only.items()))
-        return sum(row[column] or 0 for row in rows)
+        rows = (row for row in self.tables[table] if all(row[key] == value for key, value in only.items()))
+        return sum(row[column] for row in rows)
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as JSON."""
+        """Return everything for a JSON file."""
         return {"version": VERSION, **self.about, "tables": self.tables, "live": self.live, "advice": self.advice}
 
 
-def ask(tables: Tables, about: Mapping[str, Any], shelf: Shelf, tell: Callable[[str], None]) -> Findings:
-    """Ask all questions, some at a time: most have little to compute, and much to wait for. ``tell``: how far it is.
+def find(asked: Asked, about: Mapping[str, Any]) -> Findings:
+    """Return the tables of a report. ``about`` says where the answers come from."""
+    reach = {name: getattr(asked, name) for name in ("first_ms", "last_ms", "events", "period_ms")}
+    return Findings({**about, **reach, "unanswered": dict(asked.unanswered)}, tables_of(asked.answers))
 
-    Raises NoAnswersError where more than `MOST_UNANSWERED` questions were not answered.
-    """
-    tell("counting events")
-    with ThreadPoolExecutor(AT_A_TIME) as threads:
-        reach = threads.submit(extent, tables.events)
-        pending: dict[Future[Rows], str] = {}
-        for question in questions(tables, reach.result, shelf.keep, threads.submit):
-            pending[threads.submit(_answer, question)] = question.name
-            tell(f"{len(pending)} questions asked: {question.name.replace('_', ' ')}")
-        unanswered: dict[str, str] = {}
-        for number, answer in enumerate(as_completed(pending), start=1):
-            if failure := _failure(answer):
-                unanswered[pending[answer]] = failure
-            tell(f"{number} of {len(pending)} questions answered: {pending[answer].replace('_', ' ')}")
-    if len(unanswered) > MOST_UNANSWERED:
-        raise NoAnswersError(len(unanswered), len(pending), next(iter(unanswered.values())))
-    answers = {name: [] if name in unanswered else answer.result() for answer, name in pending.items()}
-    found = reach.result()
-    told = {
-        "first_ms": found.first_ms,
-        "last_ms": found.last_ms,
-        "period_ms": choose_period(found.span_ms),
-        "listed_at_most": LISTED,
-        "events": found.events,
-        "unanswered": unanswered,
+
+def tables_of(answers: Answers) -> dict[str, Rows]:
+    """Return the tables by name. The rows of each are in a stable order."""
+    counts = answers["activity_counts"]
+    of_groups = [row for row in counts if row["group"] is not None]
+    event_counts = _sums(of_groups, (*_GROUP, "event"), n="n")
+    acked = [row | {"delivery": row["done_in"]} for row in _of(of_groups, EventName.ACKED)]
+    refused = [row | {"of": "leader" if row["by_leader"] else "worker"} for row in _of(of_groups, EventName.REFUSED)]
+    recovered = [row for row in answers["recoveries"] if row["measure"] == "wait" and not row["is_sum"]]
+    times = [_with_ranks(row) for row in answers["recoveries"] if row["measure"] != "skewed" and row["n"]]
+    rank = ("n", "quantiles", *RANKS, "max")
+    return {
+        "extents": _extents(counts),
+        "event_counts": event_counts,
+        "foreign_groups": _foreign_groups(event_counts),
+        "deliveries_until_done": _sums(acked, (*_GROUP, "delivery"), jobs="n"),
+        "lost_payloads": _sums(_of(of_groups, EventName.LOST_PAYLOAD), _GROUP, entries="n"),
+        "refused_writes": _sums(refused, (*_GROUP, "verb", "of"), calls="n", entries="entries"),
+        "skewed": _skewed(answers),
+        "stalls_by_worker": answers["stalls_by_worker"],
+        "over_time": _ordered(answers["over_time"], *_GROUP, "period"),
+        "durations": _ordered(
+            [_with_ranks(row) for row in answers["durations"] if row["measure"] != "skewed"],
+            *_GROUP, "type", "measure"),
+        "scanned_ages": _ordered(answers["scanned_ages"], *_GROUP, "at_least_ms", "below_ms"),
+        "scanned_durations": scanned_durations(answers["scanned_ages"]),
+        "recovery_counts": _ordered([_only(row, *_RECOVERY, "recoveries", "early") for row in recovered], *_RECOVERY),
+        "recovery_times": _ordered(
+            [_only(row, *_RECOVERY, "measure", *rank) for row in times if not row["is_sum"]], *_RECOVERY, "measure"),
+        "recovery_sums": _ordered(
+            [_only(row, *_GROUP, "measure", *rank) for row in times if row["is_sum"]], *_GROUP, "measure"),
+        "restarts": _ordered([_with_ranks(row) for row in answers["restarts"]], *_GROUP),
+        "second_starts": _ordered(answers["second_starts"], *_GROUP, "cause"),
+        "duplicates": _heads(answers["duplicate_jobs"], "cause"),
+        "duplicate_jobs": _ordered(answers["duplicate_jobs"], *_GROUP, "job", "generation"),
+        "unsettled": _heads(answers["unsettled_jobs"], "event"),
+        "unsettled_jobs": _ordered(answers["unsettled_jobs"], "at_ms", *_GROUP, "job"),
+        "terms": _ordered(answers["terms"], "stream", "began_ms"),
+        "dead_letter_clusters": answers["dead_letter_clusters"],
+        "executions": _ordered(answers["executions"], *_GROUP, "type", "kind", "bin"),
+        "malformed": _ordered(answers["malformed"], "stream", "reason"),
+    }  # fmt: skip
+
+
+# ---- tables
+
+
+def _extents(counts: Rows) -> Rows:
+    journals: dict[str, Row] = {}
+    for row in counts:
+        known = journals.setdefault(row["stream"], {"events": 0, "first_ms": row["first_ms"], "last_ms": 0})
+        known["events"] += row["n"]
+        known["first_ms"] = min(known["first_ms"], row["first_ms"])
+        known["last_ms"] = max(known["last_ms"], row["last_ms"])
+    return [{"stream": stream, **journals[stream]} for stream in sorted(journals)]
+
+
+def _foreign_groups(event_counts: Rows) -> Rows:
+    """Return the groups whose workers journal nothing, although a leader sees deliveries there."""
+    journaled = {(row["stream"], row["group"]) for row in event_counts if row["event"] in _SETTLED}
+    seen = _sums([row for row in event_counts if row["event"] in _SEEN], _GROUP, seen_by_leader="n")
+    return [row for row in seen if (row["stream"], row["group"]) not in journaled]
+
+
+def _skewed(answers: Answers) -> Rows:
+    """Count by journal the events that no figure contains, because a clock was wrong or a group is missing."""
+    groupless = [
+        row for row in answers["activity_counts"]
+        if row["group"] is None and row["event"] in set(EventName) and row["event"] not in OF_NAMESPACES
+    ]  # fmt: skip
+    durations = [row for row in answers["durations"] if row["measure"] == "skewed"]
+    durations += [row for row in answers["recoveries"] if row["measure"] == "skewed" and not row["is_sum"] and row["n"]]
+    found = {
+        "instant": _sums(answers["misdated"], ("stream",), events="events"),
+        "group": _sums(groupless, ("stream",), events="n"),
+        "duration": _sums(durations, ("stream",), events="n"),
     }
-    return Findings({**about, **told}, answers)
+    return [row | {"what": what} for what, rows in found.items() for row in rows]
 
 
-def _answer(question: Question) -> Rows:
-    """Return the rows in order: nulls first, as Spark has them."""
-    rows = collect_rows(question.answer)
-    return sorted(rows, key=lambda row: [(row[name] is not None, row[name]) for name in question.order])
+def scanned_durations(ages: Rows) -> Rows:
+    """Return the bounds of the quantiles of ``scanned_ages``, by group: ``n, p50_at_least, p50_below, …`` in ms.
+
+    A quantile of ages is at least that of their lower bounds, and below that of their upper bounds; None = no upper
+    bound is known.
+    """
+    groups: dict[tuple[str, str], Rows] = {}
+    for row in ages:
+        groups.setdefault((row["stream"], row["group"]), []).append(row)
+    return [
+        {"stream": stream, "group": group, "n": sum(row["n"] for row in rows)}
+        | {
+            f"{name}_{bound}": quantile([(row[f"{bound}_ms"], row["n"]) for row in rows], RANKS[name])
+            for name in ("p50", "p95", "p99")
+            for bound in ("at_least", "below")
+        }
+        for (stream, group), rows in sorted(groups.items())
+    ]
 
 
-def _failure(answer: "Future[Rows]") -> str:
-    """Return why Spark has not answered, in a line: a page without one answer that says so is worth more than none."""
-    error = answer.exception()
-    if error is None:
-        return ""
-    if not isinstance(error, PySparkException | Py4JError | OSError | EOFError):
-        raise error
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def quantile(counted: Iterable[tuple[int | None, int]], share: float) -> int | None:
+    """Return the quantile by nearest rank of counted values; None is longer than every value."""
+    ordered = sorted(counted, key=lambda pair: (pair[0] is None, pair[0] or 0))
+    left = -(-round(share * 1000) * sum(n for _, n in ordered) // 1000)
+    for value, n in ordered:
+        left -= n
+        if left <= 0:
+            return value
+    return None
+
+
+# ---- rows
+
+
+def _of(rows: Rows, event: EventName) -> Rows:
+    return [row for row in rows if row["event"] == event]
+
+
+def _only(row: Row, *names: str) -> Row:
+    return {name: row[name] for name in names}
+
+
+def _ordered(rows: Rows, *names: str) -> Rows:
+    """Return rows in order, nulls first."""
+    return sorted(rows, key=lambda row: [(row[name] is not None, row[name]) for name in names])
+
+
+def _sums(rows: Rows, keys: Sequence[str], **sums: str) -> Rows:
+    """Add up columns by ``keys``; ``sums`` names the column that each sum comes from."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        known = found.setdefault(tuple(row[key] for key in keys), dict.fromkeys(sums, 0))
+        for name, column in sums.items():
+            known[name] += row[column]
+    return _ordered([{**dict(zip(keys, key, strict=True)), **known} for key, known in found.items()], *keys)
+
+
+def _with_ranks(row: Row) -> Row:
+    """Add the quantiles that tables show."""
+    quantiles = [int(ms) for ms in row["quantiles"]]
+    return {**row, "quantiles": quantiles, **{name: quantiles[SHARES.index(share)] for name, share in RANKS.items()}}
+
+
+def _heads(rows: Rows, column: str) -> Rows:
+    """Return how many jobs there are of each group and ``column``, of a list that names the first ones of each."""
+    counted = {(row["stream"], row["group"], row[column]): row["n"] for row in rows}
+    return [
+        {"stream": stream, "group": group, column: value, "jobs": jobs}
+        for (stream, group, value), jobs in sorted(counted.items())
+    ]

@@ -1,38 +1,36 @@
 """Writes the report as one HTML file that needs nothing else: no network, no script. Pure."""
 
 import json
-from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from itertools import accumulate, takewhile
-from typing import Any
 
-from reaper.pipeline.report import sections, words
-from reaper.pipeline.report.findings import Findings, Rows
+from reaper.pipeline.analysis.answers import Rows
+from reaper.pipeline.report import job_sections, sections, words
+from reaper.pipeline.report.findings import Findings
 
 EMBEDDED_BYTES = 15_000
 """How much of each table the page embeds as JSON: the page stays small, the JSON file has all."""
 
-ADVICE_BYTES = 150_000
-"""The same of what is advised, without its curves."""
-
 CONTENTS = {
-    "recovery": "Recovery",
-    "integrity": "Integrity",
-    "durations": "Wait and run time",
-    "timeouts": "Visibility timeouts",
-    "stalls": "Stalls",
-    "leadership": "Leadership",
-    "dead_letters": "Dead letters",
-    "about": "About",
+    "Next steps": sections.steps,
+    "Recovery": sections.recovery,
+    "Over time": sections.over_time,
+    "Integrity": job_sections.integrity,
+    "Wait and run time": job_sections.durations,
+    "Visibility timeouts": job_sections.timeouts,
+    "Dead letters": job_sections.dead_letters,
+    "Leadership": sections.leadership,
+    "About": job_sections.about,
 }
+"""Sections, by how the head of the page names them. A section has the ID of its function."""
 
 
 def write_page(findings: Findings) -> str:
     """Return the page."""
-    written = "\n".join(getattr(sections, name)(findings) for name in CONTENTS)
+    written = "\n".join(write(findings) for write in CONTENTS.values())
     made_at, lake = (escape(str(findings.about[name])) for name in ("made_at", "lake"))
-    links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in CONTENTS.items())
+    links = "".join(f'<a href="#{write.__name__}">{escape(title)}</a>' for title, write in CONTENTS.items())
     style = (files("reaper.pipeline.report") / "style.css").read_text(encoding="utf-8")
     scope = _scope(findings)
     return f"""\
@@ -77,11 +75,9 @@ def _scope(findings: Findings) -> str:
 
 def _embedded(findings: Findings) -> str:
     document = findings.as_json()
-    advised = [_without_curves(each) for each in findings.advice.get("groups", [])]
+    advised = findings.advice.get("groups", [])
     all_rows = {**findings.tables, "advice": advised, "lost": (findings.live or {}).get("lost", [])}
-    kept = {
-        name: _first_of(rows, ADVICE_BYTES if name == "advice" else EMBEDDED_BYTES) for name, rows in all_rows.items()
-    }
+    kept = {name: _first_of(rows, EMBEDDED_BYTES) for name, rows in all_rows.items()}
     document["rows_left_out"] = {name: n for name, rows in all_rows.items() if (n := len(rows) - len(kept[name]))}
     document["advice"] = {**findings.advice, "groups": kept.pop("advice")}
     lost = kept.pop("lost")
@@ -94,11 +90,6 @@ def _first_of(rows: Rows, most_bytes: int) -> Rows:
     """Return as many rows as ``most_bytes`` hold."""
     sizes = accumulate(len(_compact(row)) for row in rows)
     return [row for row, _ in takewhile(lambda pair: pair[1] <= most_bytes, zip(rows, sizes, strict=True))]
-
-
-def _without_curves(advice: Mapping[str, Any]) -> dict[str, Any]:
-    types = {name: _without_curves(each) for name, each in advice.get("types", {}).items()}
-    return {name: value for name, value in advice.items() if name != "curve"} | ({"types": types} if types else {})
 
 
 def _compact(document: object) -> str:

@@ -1,71 +1,26 @@
-"""The sections of the page: what each answers, in a sentence, a chart and a table. Pure."""
+"""The first sections of the page: what happened in all, what to do, how stalled jobs came back, and when. Pure."""
 
 from collections.abc import Sequence
 
-from reaper.pipeline.analysis.dead_letters import redrive_command
+from reaper.pipeline.analysis.answers import Row, Rows
 from reaper.pipeline.report import charts, html, words
-from reaper.pipeline.report.findings import Findings, Row
-from reaper.pipeline.report.html import (
-    Column,
-    Markup,
-    heading,
-    number,
-    paragraph,
-    section,
-    table,
-    text,
-    tile,
-)
+from reaper.pipeline.report.columns import RANKS, table
+from reaper.pipeline.report.findings import Findings
+from reaper.pipeline.report.html import Markup, paragraph, section, tile
 from reaper.pipeline.report.live_check import Place
-
-QUANTILES = ("p50", "p95", "p99", "p999", "max")
-_HEADINGS = {"p999": "p99.9"}
-
-GROUP = text("group", words.pair)
-CAUSE = text("cause", lambda row: str(row["cause"]).replace("_", " "))
-
-CAUSES = {
-    "crash": "nothing was heard of the worker again",
-    "slow": "the worker lived, and the job ran longer than the visibility timeout",
-    "late_settlement": "the work was done in time, and its settlement came too late",
-    "early_recovery": "it was recovered before the visibility timeout had passed: a broken promise, please report it",
-    "restart": "a later process of the same worker took it over",
-    "failed": "the handler failed, and the job was tried again",
-    "retried": "the handler asked for another try that does not count",
-    "handed_back": "the worker was shut down in the midst of it",
-    "redriven": "an operator redrove the dead letter",
-    "unexplained": "the journal tells no reason",
-}
+from reaper.pipeline.report.next_steps import next_steps
 
 WANTED = ("failed", "retried", "redriven")
-"""Causes of second starts that somebody asked for."""
-
-_LIVE = {
-    Place.READY: "ready, waiting for a worker",
-    Place.PENDING: "pending in a worker",
-    Place.SCHEDULED: "waiting in the schedule",
-    Place.DEAD_LETTERED: "dead-lettered",
-    Place.SETTLED: "settled since the lake was filled",
-    Place.ACKNOWLEDGED: "acknowledged by a worker that journals nothing",
-    Place.MISSING: "lost: nowhere in Redis, and no event tells of an end",
-    Place.UNCONFIRMED: "unconfirmed: the journal in Redis was trimmed, or there was too much to search",
+"""Causes of second starts that a person or a handler asked for."""
+UNSEEN = "Work that a worker did and could not report before it died is not in the journal."
+"""Why there may be more duplicates than the journal shows."""
+_PUT_ASIDE = {
+    "instant": "events that claim to be from before 2018, or later than a day after this report was made",
+    "group": "events of groups that do not say of which",
+    "duration": "deliveries whose times are negative, or longer than a year",
 }
-
-
-def _ranks(of: str = "") -> list[Column]:
-    """Return the columns of quantiles."""
-
-    def column(name: str) -> Column:
-        return number(_HEADINGS.get(name, name), lambda row: words.duration(row.get(f"{of}{name}")))
-
-    return [column(name) for name in QUANTILES]
-
-
-def _n(title: str, name: str) -> Column:
-    return number(title, lambda row: words.count(row.get(name)))
-
-
-JOBS, ENTRIES, CALLS = (_n(name, name) for name in ("jobs", "entries", "calls"))
+_WORST = 5
+"""Periods and groups that a list of the worst names."""
 
 # ---- at a glance
 
@@ -76,11 +31,11 @@ def glance(findings: Findings) -> Markup:
     starts = findings.total("second_starts", "starts")
     wanted = sum(findings.total("second_starts", "starts", cause=cause) for cause in WANTED)
     twice = findings.total("duplicates", "jobs")
-    worst = max((row["p99"] for row in _overshoots(findings) if row["p99"] is not None), default=None)
+    again = max((row["p99"] for row in findings.tables["restarts"]), default=None)
     tiles = [
         tile(words.count(findings.total("event_counts", "n", event="acked")), "jobs done"),
         tile(words.count(findings.total("recovery_counts", "recoveries")), "stalled deliveries recovered"),
-        tile(words.duration(worst), "worst p99 overshoot of a group"),
+        tile(words.duration(again), "from crash to second start, worst p99 of a group"),
         tile(words.count(early), "recovered too early", "bad" if early else "good"),
         tile(words.count(starts - wanted), "second starts after stalls"),
         tile(words.count(twice), "known duplicates", "warn" if twice else "", UNSEEN),
@@ -90,18 +45,16 @@ def glance(findings: Findings) -> Markup:
     return Markup(f'<div class="tiles">{"".join(tiles)}</div>{_doubts(findings)}')
 
 
-UNSEEN = "Work that a worker did and could not report before it died is not in the journal."
-"""Why there may be more duplicates than the journal shows."""
-
-_PUT_ASIDE = {
-    "instant": "events that claim to be from before 2018, or later than a day after this report was made",
-    "group": "events of groups that do not say of which",
-    "duration": "deliveries whose times are negative, or longer than a year",
-}
+def _lost_tile(findings: Findings) -> Markup:
+    unsettled = findings.total("unsettled", "jobs")
+    if findings.live is None:
+        return tile(words.count(unsettled), "unsettled jobs, unconfirmed", "warn" if unsettled else "good")
+    lost = findings.live["places"].get(Place.MISSING, 0)
+    return tile(words.count(lost), "jobs lost", "bad" if lost else "good")
 
 
 def _doubts(findings: Findings) -> Markup:
-    """Return what stands in none of the figures: it is said where they are seen first."""
+    """Return what no figure contains. It stands beside the figures that are seen first."""
     unanswered = findings.about["unanswered"]
     told = [
         f"Spark did not answer {', '.join(name.replace('_', ' ') for name in unanswered)}: what rests on it is missing "
@@ -121,340 +74,91 @@ def _doubts(findings: Findings) -> Markup:
 
 def _sentence(count: int, meaning: str, details: set[str]) -> str:
     most = 3
-    shown = "; ".join(detail[: html.LONGEST] for detail in sorted(details)[:most]) + (
-        "; …" if len(details) > most else ""
-    )
-    return f"{count:,} {meaning}: {shown}." if count else ""
+    shown = "; ".join(detail[: html.LONGEST] for detail in sorted(details)[:most])
+    return f"{count:,} {meaning}: {shown}{'; …' if len(details) > most else ''}." if count else ""
 
 
-def _overshoots(findings: Findings) -> list[Row]:
-    return [row for row in findings.tables["recovery_times"] if row["measure"] == "overshoot"]
+def steps(findings: Findings) -> Markup:
+    """Return what to do next: a command for each finding."""
+    found = next_steps(findings)
+    parts = [part for step in found for part in (paragraph(step.finding), html.block(step.command))]
+    return section("steps", "What to do next", parts or [paragraph("Nothing: the journal shows no problem.")])
 
 
-def _lost_tile(findings: Findings) -> Markup:
-    unsettled = findings.total("unsettled", "jobs")
-    if findings.live is None:
-        return tile(words.count(unsettled), "unsettled jobs, unconfirmed", "warn" if unsettled else "good")
-    lost = findings.live["places"].get(Place.MISSING, 0)
-    return tile(words.count(lost), "jobs lost", "bad" if lost else "good")
-
-
-# ---- sections
+# ---- how stalled jobs came back
 
 
 def recovery(findings: Findings) -> Markup:
     """How stalled deliveries came back."""
-    counts = findings.tables["recovery_counts"]
+    counts, times = findings.tables["recovery_counts"], findings.tables["recovery_times"]
     if not counts:
         return section("recovery", "Recovery", [paragraph("Nothing stalled.")])
-    curves = findings.tables["recovery_curves"]
+    sums = findings.tables["recovery_sums"]
     panels = {
-        title: [row for row in curves if row["measure"] == measure]
-        for title, measure in (("Overshoot", "overshoot"), ("Wait until the second start", "wait"))
+        "From crash to second start": findings.tables["restarts"],
+        "Overshoot": _of(sums, "overshoot"),
+        "Wait until the second start": _of(sums, "wait"),
     }
-
-    columns = [
-        GROUP,
-        text("recovered by", lambda row: row["mode"] or words.NOTHING),
-        text("outcome", lambda row: str(row["outcome"]).replace("_", " ")),
-        text("reason", lambda row: str(row["reason"] or words.NOTHING).replace("_", " ")),
-        _n("times", "n"),
-        *_ranks(),
-    ]
-    waits = [row for row in findings.tables["recovery_times"] if row["measure"] == "wait"]
+    columns = f"group mode outcome reason times {RANKS}"
     return section(
         "recovery",
         "Recovery",
         [
             paragraph(
-                "Overshoot is how long a delivery lay there after its visibility timeout had passed. The wait is from "
-                "the recovery until the job was started again; suspects wait by intention: they run one at a time."
+                "From crash to second start is the time from the last sign of life of a crashed worker until its job "
+                "ran again. It is the sum of the visibility timeout, the overshoot and the wait. The overshoot is the "
+                "time from the visibility timeout to the recovery. The wait is the time from the recovery to the "
+                "second start. Suspects wait longer, because they run one at a time."
             ),
-            charts.distributions("recovery", panels, _recovered_by),
-            table(columns, _overshoots(findings), caption="Overshoot"),
-            table(columns, waits, caption="Wait until the second start"),
-            _early(counts),
-        ],
-    )
-
-
-def _recovered_by(row: html.Row) -> str:
-    return f"{words.pair(row)} ({words.brief(str(row['mode']))})"
-
-
-def _early(counts: Sequence[Row]) -> Markup:
-    early = [row for row in counts if row["early"]]
-    return table(
-        [
-            GROUP,
-            text("recovered by", lambda row: row["mode"]),
-            _n("recoveries", "recoveries"),
-            _n("too early", "early"),
-        ],
-        early,
-        caption="Recovered before the visibility timeout had passed",
-    )
-
-
-def integrity(findings: Findings) -> Markup:
-    """What ran twice, was refused, or is not settled."""
-    starts = findings.tables["second_starts"]
-    causes = sorted({row["cause"] for row in starts}, key=list(CAUSES).index)
-    meanings = [{"cause": cause, "meaning": CAUSES[cause]} for cause in causes]
-    done = findings.tables["deliveries_until_done"]
-    return section(
-        "integrity",
-        "Integrity",
-        [
-            paragraph(
-                "A second start is a job that was started again. A duplicate is a job whose work was completed twice: "
-                "the first worker's settlement was refused, since somebody else had the job by then."
-            ),
-            table([GROUP, CAUSE, _n("second starts", "starts"), JOBS], starts, caption="Second starts"),
-            table([CAUSE, text("meaning", lambda row: row["meaning"])], meanings),
-            table([GROUP, CAUSE, JOBS], findings.tables["duplicates"], caption="Duplicates"),
-            *_unsettled(findings),
-            table([GROUP, ENTRIES], findings.tables["lost_payloads"], caption="Payloads that were gone"),
-            table(
-                [GROUP, text("verb", lambda row: row["verb"]), text("of a", lambda row: row["of"]), CALLS, ENTRIES],
-                findings.tables["refused_writes"],
-                caption="Refused writes: a term or a delivery was over, and its late write changed nothing",
-            ),
-            table([GROUP, number("delivery", lambda row: str(row["delivery"])), JOBS], done,
-                  caption="In which delivery jobs were done"),
+            charts.distributions("recovery", panels, words.pair),
+            table(f"group visibility times {RANKS}", findings.tables["restarts"], "From crash to second start"),
+            table(columns, _of(times, "overshoot"), "Overshoot"),
+            table(columns, _of(times, "wait"), "Wait until the second start"),
+            table("group mode recoveries early", [row for row in counts if row["early"]],
+                  "Recovered before the visibility timeout had passed"),
         ],
     )  # fmt: skip
 
 
-def _unsettled(findings: Findings) -> list[Markup]:
-    rows = findings.tables["unsettled"]
-    if not rows:
-        return [heading("Unsettled jobs"), paragraph("None: every job of which the journal tells has come to its end.")]
-    last_word = text("last event", lambda row: str(row["event"]).replace("_", " "))
-    told = table([GROUP, last_word, JOBS], rows, caption="Jobs without an end, by the last that is known")
-    if findings.live is None:
-        sentence = (
-            "Whether any of them is lost is unconfirmed: they may be ready, pending, scheduled, or settled since by "
-            "now. Run the report with --redis-url to look."
-        )
-        return [heading("Unsettled jobs"), paragraph(sentence), told]
-    places = [{"place": place, "jobs": jobs} for place, jobs in findings.live["places"].items()]
-    found = table(
-        [text("found", lambda row: _LIVE[Place(row["place"])]), JOBS], places,
-        caption=f"Where they were in Redis at {findings.live['at']}",
-    )  # fmt: skip
-    lost = table(
-        [GROUP, text("job", lambda row: html.code(row["job"])), last_word,
-         text("at (UTC)", lambda row: words.instant(row["at_ms"]))],
-        findings.live["lost"], caption="Lost jobs, unless a worker that journals nothing has settled and deleted them",
-    )  # fmt: skip
-    left = findings.live["not_checked"]
-    note = f"{left:,} more were not looked for." if left else ""
-    return [heading("Unsettled jobs"), told, found, paragraph(note), lost]
+def _of(rows: Sequence[Row], measure: str) -> Rows:
+    return [row for row in rows if row["measure"] == measure]
 
 
-def durations(findings: Findings) -> Markup:
-    """How long jobs wait and run."""
-    kind = [GROUP, text("type", lambda row: row["type"] or words.NOTHING), _n("jobs", "n"), *_ranks()]
-    curves = findings.tables["duration_curves"]
-    measures = {"Queue wait": "wait", "Run time": "run"}
-    panels = {title: [row for row in curves if row["measure"] == measure] for title, measure in measures.items()}
-    rows = findings.tables["durations"]
-    return section(
-        "durations",
-        "Queue wait and run time",
-        [
-            paragraph(
-                "Of acknowledged deliveries: from when an entry could be read until it was, and the handler's time."
-            ),
-            charts.distributions("durations", panels, words.kind) if curves else Markup(""),
-            *(
-                table(kind, [row for row in rows if row["measure"] == measure], caption=title)
-                for title, measure in measures.items()
-            ),
-            *_scanned(findings),
-        ],
-    )
+# ---- when it was bad
 
 
-def _scanned(findings: Findings) -> list[Markup]:
-    foreign = {words.pair(row) for row in findings.tables["foreign_groups"]}
-
-    def bounds(name: str) -> Column:
-        def cell(row: html.Row) -> str:
-            below = row[f"{name}_below"]
-            upper = f"to {words.duration(below)}" if below is not None else "or more"
-            return f"{words.duration(row[f'{name}_at_least'])} {upper}"
-
-        return number(name, cell)
-
-    def whose(row: html.Row) -> str:
-        return (
-            Markup('<span class="mark">workers journal nothing</span>')
-            if words.pair(row) in foreign
-            else "some journal"
-        )
-
-    rows = findings.tables["scanned_durations"]
-    if not rows and not foreign:
-        return []
-    told = {words.pair(row) for row in rows}
-    silent = sorted(foreign - told)
-    return [
-        heading("What leaders' scans tell of workers that journal nothing"),
-        paragraph(
-            "Between two full scans a leader sees deliveries disappear. That bounds the time in a worker, waiting and "
-            "running there; what was settled faster than leaders look is not seen, so short jobs are underrated."
-        ),
-        table([GROUP, text("its workers", whose), _n("seen to go", "n"), *map(bounds, ("p50", "p95", "p99"))], rows),
-        paragraph(f"Nothing is known of {_listed(silent)}: no worker and no scan tells of it." if silent else ""),
-    ]
-
-
-def _listed(names: Sequence[str], most: int = 40) -> str:
-    left = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + left
-
-
-RULES = ("2 x p95", "3 x worst", "configured")
-
-
-def timeouts(findings: Findings) -> Markup:
-    """Which visibility timeout to set."""
-    groups = findings.advice.get("groups", [])
-    if not groups:
-        return section("timeouts", "Visibility timeouts", [paragraph("No delivery was settled: nothing to advise on.")])
-
-    def cost(name: str) -> Column:
-        def cell(row: html.Row) -> str:
-            rule = row["rules"].get(name)
-            return f"{words.duration(rule['timeout_ms'])} · {words.cost(rule['total_s'])}" if rule else words.NOTHING
-
-        return text(name, cell)
-
-    columns = [
-        text("group", _advised),
-        text("workers", lambda row: row["workers"]),
-        _n("deliveries", "deliveries"),
-        number("crashed", lambda row: words.count(row["crashes"])),
-        text("recommended", _recommended),
-        *map(cost, RULES),
-        text("note", lambda row: "; ".join(row["notes"])),
-    ]
-    return section(
-        "timeouts",
-        "Visibility timeouts",
-        [
-            paragraph(
-                "What each timeout is expected to cost on as many deliveries again, as time that jobs wait: a crashed "
-                "job waits for it, a slow one is run twice. Behind each timeout stands its cost; below what is "
-                "recommended, between which values the best timeout and its cost lie, with nine chances in ten."
-            ),
-            table(columns, groups),
-            heading("As settings, for reaper run --config"),
-            *_settings(findings.settings),
-        ],
-    )
-
-
-MOST_SETTINGS = 100_000
-"""Signs of settings that are written into the page."""
-
-
-def _settings(settings: str) -> list[Markup]:
-    """Return the settings, of as many groups as there is room for; names in them hold no ends of lines."""
-    if len(settings) <= MOST_SETTINGS:
-        return [html.block(settings)]
-    return [
-        html.block(settings[: settings.rfind("\n\n", 0, MOST_SETTINGS) + 1]),
-        paragraph("More groups have advice than there is room for here: reaper pipeline advise writes that of all."),
-    ]
-
-
-def _advised(row: html.Row) -> str:
-    return words.pair_of(row["stream"], row["group"])
-
-
-def _recommended(row: html.Row) -> str:
-    best = row["recommended"]
-    (low, high), (least, most) = row["interval"]["timeout_ms"], row["interval"]["cost_s"]
-    told = Markup(f"<b>{words.duration(best['timeout_ms'])}</b> · {words.cost(best['total_s'])}")
-    if high is None:
-        return Markup(f"{told}<br>at least {words.duration(low)}: {row['verdict']}")
-    return Markup(
-        f"{told}<br>{words.duration(low)} to {words.duration(high)} · {words.cost(least)} to {words.cost(most)}"
-    )
-
-
-def dead_letters(findings: Findings) -> Markup:
-    """What the dead letters have in common."""
-    clusters = findings.tables["dead_letter_clusters"]
-    if not clusters:
-        return section("dead_letters", "Dead letters", [paragraph("None are in the lake.")])
-    return section(
-        "dead_letters",
-        "Dead letters",
-        [
-            paragraph(
-                "Clustered by what their errors have in common, numbers, names and paths masked. The command gives a "
-                "whole cluster back to its stream; add --dry-run to see first."
-            ),
-            *map(_cluster, clusters[:MOST_CLUSTERS]),
-            paragraph(_more(len(clusters) - MOST_CLUSTERS, "clusters")),
-        ],
-    )
-
-
-MOST_CLUSTERS = 25
-_LONGEST_ERROR, _LONGEST_FACTS, _LONGEST_COMMAND = 400, 1_000, 2_000
-
-
-def _cluster(row: Row) -> Markup:
-    where = words.pair_of(row["source_stream"], row["group"])
-    title = f"{row['n']:,} of {where}: {row['pattern'] or row['reason'] or 'no error told'}"
-    given_back = f", {row['redriven']:,} of them redriven since" if row["redriven"] else ""
-    reason = str(row["reason"] or "no reason").replace("_", " ")
-    frame = f", in {row['frame']}" if row["frame"] else ""
-    facts = (
-        f"{reason}{frame}{given_back}; {words.instant(row['first_ms'])} to {words.instant(row['last_ms'])} UTC. "
-        f"The newest, job {row['job']}: {(row['error'] or 'no error')[:_LONGEST_ERROR]}"
-    )
-    command = redrive_command(row)
-    redrive = html.block(command) if len(command) <= _LONGEST_COMMAND else paragraph("Its names are too long to show.")
-    return Markup(f"{heading(title[:_LONGEST_ERROR])}{paragraph(facts[:_LONGEST_FACTS])}{redrive}")
-
-
-def _more(number: int, what: str) -> str:
-    return f"{number:,} more {what} are in the JSON file." if number > 0 else ""
-
-
-def stalls(findings: Findings) -> Markup:
-    """Where deliveries stall, and when."""
+def over_time(findings: Findings) -> Markup:
+    """When throughput, waits and recoveries were bad, and in which workers deliveries stalled."""
+    course, period_ms = findings.tables["over_time"], findings.about["period_ms"]
     by_worker = findings.tables["stalls_by_worker"]
-    stalled = [row for row in by_worker if row["stalls"]]
-    course = findings.tables["stalls_over_time"]
-    period_ms = findings.about["period_ms"]
-    columns = [
-        GROUP,
-        text("worker", lambda row: html.code(row["worker"])),
-        _n("processes", "processes"),
-        _n("deliveries", "deliveries"),
-        _n("stalled", "stalls"),
-        number("share", lambda row: words.share(row["permille"])),
-    ]
+    worst = {
+        "The periods with the most stalled deliveries": _worst(course, "stalls"),
+        "The periods with the longest queue waits": _worst(course, "longest_wait_ms"),
+    }
     return section(
-        "stalls",
-        "Stalls",
+        "over_time",
+        "When and where it was bad",
         [
+            paragraph(f"Each point of a chart is {words.duration(period_ms)}."),
+            charts.courses("over_time", course, period_ms) if course else Markup(""),
+            *(table("group period done stalled share longest_wait", rows, title) for title, rows in worst.items()),
             paragraph(
-                "A worker is a consumer without its process's nonce, by default a host. One that journals nothing is "
-                f"only seen where it stalls. Each point of the chart is {words.duration(period_ms)}."
+                "A worker is a consumer without the random ID of its process, by default a host. A worker that "
+                "journals nothing is only seen when a delivery stalls in it."
             ),
-            charts.courses("stalls", course, period_ms) if course else Markup(""),
-            table(columns, stalled, caption="Workers with stalled deliveries", most=40)
+            table("group worker processes deliveries stalled share", [row for row in by_worker if row["stalls"]],
+                  "Workers with stalled deliveries")
             or paragraph(f"None of {len(by_worker):,} workers had a stalled delivery."),
         ],
-    )
+    )  # fmt: skip
+
+
+def _worst(course: Sequence[Row], name: str) -> Rows:
+    """Return the periods in which a value was the largest."""
+    return sorted((row for row in course if row[name]), key=lambda row: (-row[name], row["period"]))[:_WORST]
+
+
+# ---- who led
 
 
 def leadership(findings: Findings) -> Markup:
@@ -463,70 +167,18 @@ def leadership(findings: Findings) -> Markup:
     if not terms:
         return section("leadership", "Leadership", [paragraph("No elections are on record.")])
     gaps = [row["gap_ms"] for row in terms if row["gap_ms"] is not None]
-    silent = [row for row in terms if row["gap_at_most_ms"] is not None]
+    silent = [row["gap_at_most_ms"] for row in terms if row["gap_at_most_ms"] is not None]
     summary = f"{len(terms):,} terms. "
     if gaps:
-        summary += f"Between the end of a term and the next one lay at most {words.duration(max(gaps))}. "
+        summary += f"The longest gap between a term and the next one is {words.duration(max(gaps))}. "
     if silent:
-        longest = words.duration(max(row["gap_at_most_ms"] for row in silent))
         summary += (
-            f"{len(silent):,} leaders told nothing of their end, or told it late; between the moment when they were "
-            f"last seen to lead and the next term lay at most {longest}."
+            f"{len(silent):,} leaders did not report their end in time, as a killed leader does not. The next term "
+            f"began at most {words.duration(max(silent))} after their last sign of work."
         )
-    columns = [
-        text("namespace", words.namespace),
-        number("token", lambda row: str(row["token"])),
-        text("leader", lambda row: html.code(words.replica(row["holder"]))),
-        text("from (UTC)", lambda row: words.instant(row["began_ms"])),
-        number(
-            "for", lambda row: words.duration(row["ended_ms"] - row["began_ms"]) if row["ended_ms"] else words.NOTHING
-        ),
-        text("end", lambda row: row["end"]),
-        text("why", lambda row: str(row["reason"] or words.NOTHING).replace("_", " ")),
-        number("gap after it", _gap),
-    ]
-    latest = terms[-200:]
+    columns = "namespace token leader began lasted end reason gap"
     return section(
         "leadership",
         "Leadership",
-        [
-            paragraph(summary),
-            table(columns, list(reversed(latest)), caption="Terms, the newest first", most=40),
-        ],
-    )
-
-
-def _gap(row: html.Row) -> str:
-    if row["gap_ms"] is not None:
-        return words.duration(row["gap_ms"])
-    return f"≤ {words.duration(row['gap_at_most_ms'])}" if row["gap_at_most_ms"] is not None else words.NOTHING
-
-
-def about(findings: Findings) -> Markup:
-    """What the report was made of."""
-    journals = [
-        text("journal", lambda row: html.code(row["stream"])),
-        _n("events", "events"),
-        text("from (UTC)", lambda row: words.instant(row["first_ms"])),
-        text("until (UTC)", lambda row: words.instant(row["last_ms"])),
-    ]
-    malformed = [
-        text("stream", lambda row: html.code(row["stream"])),
-        text("reason", lambda row: row["reason"]),
-        _n("entries", "entries"),
-    ]
-    events = [GROUP, text("event", lambda row: row["event"]), _n("times", "n")]
-    return section(
-        "about",
-        "What this report is made of",
-        [
-            paragraph(
-                "Times are those of the Redis server; quantiles are exact, by nearest rank, in whole milliseconds."
-            ),
-            table(journals, findings.tables["extents"]),
-            table(events, findings.tables["event_counts"], caption="Events"),
-            table(
-                malformed, findings.tables["malformed"], caption="Entries that nobody can read, kept in table malformed"
-            ),
-        ],
+        [paragraph(summary), table(columns, list(reversed(terms[-200:])), "Terms, the newest first")],
     )

@@ -73,11 +73,6 @@ def duration(ms: float | None) -> str:
     return f"{_significant(ms)} ms"
 
 
-def cost(seconds: float) -> str:
-    """Write a cost, which is counted as time that jobs wait."""
-    return duration(seconds * 1000)
-
-
 def count(number: float | None) -> str:
     """Write a number: ``12,345``."""
     return NOTHING if number is None else f"{number:,.0f}"

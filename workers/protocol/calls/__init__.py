@@ -12,9 +12,6 @@ from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, EventName, JournalLe
 CALL_BYTES = 512 * 1024
 """Payload after which a call puts off the rest of its work: no call may block the server for more than 5 ms."""
 
-CALL_VALID_MS = 2_000
-"""A recovery call that the server runs later than this after it was made does nothing: everything looks idle then."""
-
 ItemT = TypeVar("ItemT")
 
 
@@ -48,16 +45,3 @@ class Journal(NamedTuple):
 
 
 DEFAULT_JOURNAL = Journal.at(JournalLevel.SETTLEMENTS, DEFAULT_JOURNAL_MAXLEN)
-
-
-class Step(NamedTuple):
-    """The server's clock was set ahead."""
-
-    before_ms: int
-    """What it would show at the moment of the step, or a little later, had nobody set it: ms since the epoch."""
-    by_ms: int
-
-
-def clock_word(instant_ms: int, steps: Iterable[Step]) -> str:
-    """Say an instant of the server's clock, and what steps are in no idle time: as scripts read it (`read_clock`)."""
-    return ",".join([str(instant_ms), *(f"{step.before_ms}+{step.by_ms}" for step in steps)])

@@ -34,7 +34,7 @@ class Enqueueing(NamedTuple):
     keys: StreamKeys
     jobs: Sequence[PackedJob]
     call: str
-    """Its own ID; '' where every job has one that its producer chose."""
+    """Its own ID."""
     call_ms: int
     """How long the call is remembered."""
     job_ms: int
@@ -45,37 +45,41 @@ class Enqueueing(NamedTuple):
     """How long they are waited for."""
 
 
-async def enqueue(client: Redis, request: Enqueueing) -> None:
-    """Enqueue jobs. Raises NotReplicatedError where they are, and too few replicas have said that they have them."""
+async def enqueue(client: Redis, request: Enqueueing) -> list[bool]:
+    """Enqueue jobs; return of each whether this call has added it, also if it was sent before.
+
+    Raises NotReplicatedError where they are enqueued, and too few replicas have said that they have them.
+    """
     if not request.replicas:
-        _check_jobs(request, await ENQUEUE.run(client, *_spelt(request)))
-        return
+        return _added(request, await ENQUEUE.run(client, *_spelt(request)))
     jobs, reply = await ENQUEUE.run_and_then(client, *_spelt(request), _wait(request))
-    _check_jobs(request, jobs)
+    added = _added(request, jobs)
     _check_replicas(request, reply)
+    return added
 
 
-def enqueue_blocking(client: redis.Redis, request: Enqueueing) -> None:
+def enqueue_blocking(client: redis.Redis, request: Enqueueing) -> list[bool]:
     """Do the same in a thread that may block."""
     if not request.replicas:
-        _check_jobs(request, ENQUEUE.run_blocking(client, *_spelt(request)))
-        return
+        return _added(request, ENQUEUE.run_blocking(client, *_spelt(request)))
     jobs, reply = ENQUEUE.run_and_then_blocking(client, *_spelt(request), _wait(request))
-    _check_jobs(request, jobs)
+    added = _added(request, jobs)
     _check_replicas(request, reply)
+    return added
 
 
 def _wait(request: Enqueueing) -> Words:
     return "WAIT", request.replicas, request.replicas_ms
 
 
-def _check_jobs(request: Enqueueing, reply: Any) -> None:
-    """Require a number for each job. A client that a program gave us may be in the middle of a transaction."""
+def _added(request: Enqueueing, reply: Any) -> list[bool]:
+    """Read a number for each job. A client that a program gave us may be in the middle of a transaction."""
     if not isinstance(reply, list) or len(reply) != len(request.jobs):
         raise UnexpectedReplyError(
             f"{counted(len(request.jobs), 'job')} of {request.keys.stream}: Redis answered {reply!r:.60}, as in the "
             "middle of a transaction (MULTI). It is unknown whether they are enqueued: give the producer an address."
         )
+    return [one == 1 for one in reply]
 
 
 def _check_replicas(request: Enqueueing, reply: Any) -> None:

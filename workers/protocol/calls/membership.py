@@ -7,10 +7,8 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 
 from workers.protocol.connection import KeptConnection
-from workers.protocol.errors import NewerDataError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import RecoveryMode, Redelivery, agreed_recovery, text, whole_number
 from workers.protocol.scripts import load_script
@@ -23,7 +21,6 @@ DEFAULT_MAX_DELIVERIES = 3
 DEFAULT_REDELIVERY = Redelivery.STREAM
 """What holds where nobody has said otherwise."""
 
-_NEWER = re.compile(r"NEWERDATA (\d+) (\d+)")
 _MEMBER = "member:"
 _WORD = re.compile(r"(\d{1,15}),(\d{1,15}),(\d{1,15}),(\d{1,15}),?(?:\d{0,15}),?(.*)", re.DOTALL)
 
@@ -49,14 +46,14 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """By what a worker goes, as it tells the group: nothing lower judges its deliveries before it joins again."""
+    """What a worker registers with its group: which group settings it has read."""
 
     consumer: str
     counts_for_ms: int
     version: int
     """Of the agreement that it has joined; 0 = none, or one without a visibility timeout."""
-    lives_by_ms: int
-    """The visibility timeout that it proves its life by as yet; 0 = it holds nothing."""
+    begins: bool
+    """It has just started, and holds nothing."""
     redelivery: Redelivery
     visibility_ms: int
     max_deliveries: int
@@ -124,26 +121,17 @@ async def join_group(
     """Join the group, making what is missing (``join_group.lua``); a value that is None follows the group.
 
     ``start``: where a new group begins; ``name``: the worker's, for the record of a mismatch; ``word``: by what it
-    goes. Raises NewerDataError, or what redis-py raises.
+    goes. Raises what redis-py raises.
     """
-    try:
-        reply = await JOIN_GROUP.run_idempotent(
-            client,
-            (keys.stream, keys.retry, keys.agreement, keys.fence),
-            (
-                keys.group, start, redelivery or "", visibility_ms or "", max_deliveries or "", recovery, name,
-                word.consumer, word.counts_for_ms, word.version, word.lives_by_ms,
-                word.redelivery, word.visibility_ms, word.max_deliveries,
-            ),
-        )  # fmt: skip
-    except ResponseError as error:
-        newer = _NEWER.fullmatch(str(error))
-        if newer is None:
-            raise
-        raise NewerDataError(
-            f"the data of group {keys.pair} is of version {newer[1]}, and this process knows those up to {newer[2]}: "
-            "upgrade it."
-        ) from error
+    reply = await JOIN_GROUP.run_idempotent(
+        client,
+        (keys.stream, keys.retry, keys.agreement, keys.fence),
+        (
+            keys.group, start, redelivery or "", visibility_ms or "", max_deliveries or "", recovery, name,
+            word.consumer, word.counts_for_ms, word.version, int(word.begins),
+            word.redelivery, word.visibility_ms, word.max_deliveries,
+        ),
+    )  # fmt: skip
     return Joined(
         redelivery=_POLICIES.get(text(reply[0])),
         visibility_ms=whole_number(reply[1], 0),

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from workers.protocol.calls import CALL_BYTES, Journal, Step, clock_word
+from workers.protocol.calls import CALL_BYTES, Journal
+from workers.protocol.calls.beat import BEAT_FIELDS
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.connection import KeptConnection
@@ -139,13 +140,15 @@ async def read_notes(client: Redis, keys: GroupKeys, entry_ids: Iterable[bytes])
 
 async def read_notes_in_time(
     client: Redis, keys: GroupKeys, entry_ids: Sequence[bytes]
-) -> tuple[dict[bytes, Note], tuple[int, int]]:
-    """Return what `read_notes` does, and the server's time as ``TIME`` tells it; there must be some IDs."""
+) -> tuple[dict[bytes, Note], dict[str, str], tuple[int, int]]:
+    """Return what `read_notes` does, the group settings, and what ``TIME`` answers; there must be some IDs."""
     pipeline = client.pipeline(transaction=False)
     pipeline.execute_command("HMGET", keys.notes, *entry_ids)
+    pipeline.execute_command("HMGET", keys.agreement, *BEAT_FIELDS)
     pipeline.execute_command("TIME")
-    values, time = await pipeline.execute()
-    return _by_entry(zip(entry_ids, values, strict=True)), time
+    values, settings, time = await pipeline.execute()
+    known = {name: text(value) for name, value in zip(BEAT_FIELDS, settings, strict=True) if value is not None}
+    return _by_entry(zip(entry_ids, values, strict=True)), known, time
 
 
 def _by_entry(values: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, Note]:
@@ -284,8 +287,6 @@ async def autoclaim(
     consumer: str,
     agreement: Agreement,
     journal: Journal,
-    not_after_ms: int,
-    steps: Iterable[Step],
     cursor: str,
     room: int,
     patience_ms: int,
@@ -293,8 +294,7 @@ async def autoclaim(
 ) -> Page | Refusal:
     """Recover what is overdue on one page, claiming at most ``room`` deliveries (``autoclaim.lua``).
 
-    Not after that server time; ``steps`` of the server's clock are in no idle time. ``abandoned``: entries of ours that
-    are recovered like anybody's.
+    ``abandoned``: entries of ours that are recovered like anybody's.
     """
     reply = await AUTOCLAIM.run(
         client,
@@ -304,7 +304,7 @@ async def autoclaim(
         ),
         (
             keys.group, consumer, agreement.visibility_ms, agreement.max_deliveries, agreement.redelivery,
-            *journal, clock_word(not_after_ms, steps), cursor, room, patience_ms, PAGE, CALL_BYTES, PAGE_OVERDUE,
+            *journal, cursor, room, patience_ms, PAGE, CALL_BYTES, PAGE_OVERDUE,
             *abandoned,
         ),
     )  # fmt: skip

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.meaning import in_words
 from workers.protocol.messages import text
 
@@ -16,8 +17,8 @@ class RefusalKind(StrEnum):
     """Another fence stands there, or the group has agreed on another recovery mode."""
     PAUSED = "paused"
     """An operator has paused the group."""
-    LATE = "late"
-    """The server ran it too late: it hung, and everything looks idle then."""
+    WAITS = "waits"
+    """Heartbeats could not be served for a while: live workers come first."""
     REFUSED = "refused"
     """The policy cannot work with the stream's layout."""
     REAPER = "reaper"
@@ -36,14 +37,16 @@ class Refusal:
 
     kind: RefusalKind
     detail: str = ""
-    server_ms: int = 0
-    """What time the server has, where it said so."""
+    wait: RecoveryWait | None = None
+    """For how long recovery waits, where it does."""
 
 
 def read_refusal(reply: Sequence[Any]) -> Refusal:
     """Read a reply that is no ``ok``."""
     kind, detail = RefusalKind(text(reply[0])), reply[1] if len(reply) > 1 else b""
-    return Refusal(kind, server_ms=detail) if isinstance(detail, int) else Refusal(kind, text(detail))
+    if kind is RefusalKind.WAITS:
+        return Refusal(kind, wait=RecoveryWait(*reply[1:]))
+    return Refusal(kind, text(detail))
 
 
 LAYOUT_REFUSALS = {

@@ -86,6 +86,8 @@ class Result(IntEnum):
     LATE = 5
     """To be asked again: not pending, and the call came when what it says counted no more; or a read has just taken it,
     and will give it back."""
+    LOST = 6
+    """Given back, and its payload was deleted: it cannot be run again. The journal has it."""
 
 
 class Settled(NamedTuple):
@@ -122,6 +124,10 @@ class Ended(Protocol[DeliveryT_co]):
     @property
     def started(self) -> float:
         """When its handler began, in seconds of the monotonic clock; minus infinity if it never began."""
+
+    @property
+    def has_lost_payload(self) -> bool:
+        """Its payload is known to be deleted."""
 
 
 class Facts(Protocol[DeliveryT_contra]):
@@ -179,19 +185,22 @@ def add_verdicts(
     """Write the items as the script reads them: in runs with verb and delivery count in common. Hot."""
     outcomes = [item.verdict.outcome for item in items]
     counts = [item.job.times_delivered for item in items]
+    losses = [item.has_lost_payload for item in items]
     first = 0
     while first < len(items):
-        outcome, times = outcomes[first], counts[first]
+        outcome, times, is_lost = outcomes[first], counts[first], losses[first]
         end = len(items)
-        if first or outcomes.count(outcome) < end or counts.count(times) < end:  # else all are of one run, as mostly
+        # else all are of one run, as mostly
+        if first or True in losses or outcomes.count(outcome) < end or counts.count(times) < end:
             end = first + 1
-            while end < len(items) and outcomes[end] is outcome and counts[end] == times:
+            while end < len(items) and outcomes[end] is outcome and counts[end] == times and losses[end] is is_lost:
                 end += 1
         run = items[first:end]
+        count = f"{times}{proven}{_LOST if is_lost else ''}"
         if outcome is Outcome.ACK and len(run) > 1:
-            _add_acks(words, run, facts, f"{times}{proven}")
+            _add_acks(words, run, facts, count)
         else:
-            words += (outcome, f"{times}{proven}", len(run))
+            words += (outcome, count, len(run))
             _add_each(words, run, facts)
         first = end
 
@@ -232,11 +241,16 @@ class Proof(NamedTuple):
     """Then, or later; of many that are settled: all of them."""
     until_ms: int
     """So long that counts: by then whoever made the call has given it up, and may have settled them by another one."""
+    is_known_lost: bool = False
+    """The worker knows that the payload is deleted, and that is reported."""
+
+
+_LOST = ",lost"
 
 
 def _suffix(proof: Proof | None) -> str:
     """Return what stands behind a delivery count."""
-    return "" if proof is None else f",{proof.since_ms},{proof.until_ms}"
+    return "" if proof is None else f",{proof.since_ms},{proof.until_ms}{_LOST if proof.is_known_lost else ''}"
 
 
 # --- extend -------------------------------------------------------------------------------------------------
@@ -250,7 +264,7 @@ class Extension(IntEnum):
     EXTENDED = 1
     PAYLOAD_GONE = 2
     VANISHED = 3
-    """Somebody deleted our consumer, or the group; nobody else has the delivery."""
+    """Somebody deleted our consumer, the group, or the entry with its reference; nobody else has the delivery."""
     LATE = 4
     """To be asked again; never handed out, since all of a call is."""
     TAKEN = 5
@@ -258,6 +272,16 @@ class Extension(IntEnum):
 
 
 _EXTENSIONS = tuple(Extension)
+
+
+class Hold(IntEnum):
+    """What became of a delivery that vanished. Numbers as in ``hold_again.lua``."""
+
+    LOST = 0
+    """It is not ours any more."""
+    OURS = 1
+    DELETED = 3
+    """Its entry and its reference were deleted, which the call has reported: nobody else can run it."""
 
 
 class Extensions(NamedTuple):
@@ -278,6 +302,8 @@ class Extend(Generic[DeliveryT]):
     journal: Journal
     facts: Callable[[DeliveryT], bytes]
     """Says what is journalled of one."""
+    reports: Journal
+    """The same for a deleted entry."""
 
     async def run(
         self,
@@ -303,15 +329,15 @@ class Extend(Generic[DeliveryT]):
 
     async def hold_again(
         self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]
-    ) -> list[bool]:
-        """Make deliveries that vanished ours again (``hold_again.lua``); tell of each whether it is."""
-        words: list[Word] = [self.keys.group, self.consumer]
+    ) -> list[Hold]:
+        """Make deliveries that vanished ours again (``hold_again.lua``); return what became of each."""
+        words: list[Word] = [self.keys.group, self.consumer, *self.reports]
         for delivery, proof in zip(deliveries, proofs, strict=True):
-            words += (delivery.raw_entry_id, f"{delivery.times_delivered}{_suffix(proof)}")
+            words += (delivery.raw_entry_id, delivery.raw_id, f"{delivery.times_delivered}{_suffix(proof)}")
         keys = self.keys
         places = source, keys.stream, keys.agreement, keys.suspects, keys.notes, keys.journal
         reply = await HOLD_AGAIN.run(client, places, words)
-        return [bool(result) for result in _in_time(reply, _HELD_TOO_LATE)]
+        return [Hold(result) for result in _in_time(reply, _HELD_TOO_LATE)]
 
     def _places(self, source: str) -> tuple[str, ...]:
         return (source, self.keys.journal, self.keys.agreement, self.keys.stream)

@@ -23,6 +23,8 @@ class Sight(NamedTuple):
     dead_letters: int
     paused: int
     """1 while an operator has paused recovery of the group, else 0."""
+    recovery_waits_ms: int
+    """For how long recovery waits after a gap in the heartbeats."""
 
 
 async def look_at_group(client: Redis, keys: GroupKeys) -> Sight:

@@ -1,11 +1,10 @@
 """What is done for a whole group, by whoever may: a leader with its fence, or embedded workers by agreement."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from workers.protocol.calls import CALL_BYTES, Journal, Step, clock_word
+from workers.protocol.calls import CALL_BYTES, Journal
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, text
@@ -145,12 +144,11 @@ async def keep_house(
     journal: Journal,
     *,
     silence_ms: int | None,
-    steps: Iterable[Step] = (),
     again: bool = False,
 ) -> Kept | Refusal:
     """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``).
 
-    ``steps`` of the server's clock are in no silence. ``again``: the reply to this caller's last call was lost.
+    ``again``: the reply to this caller's last call was lost.
     """
     reply = await KEEP_HOUSE.run(
         client,
@@ -161,7 +159,6 @@ async def keep_house(
             silence_ms or "",
             *journal,
             authority.token,
-            clock_word(0, steps),
             authority.holder,
             int(again),
         ),

@@ -22,7 +22,7 @@
 -- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude.lua)
 -- ARGV[1] group  ARGV[2] our consumer  ARGV[3] the consumer to take from  ARGV[4] restart | reread | claimed
 -- ARGV[5] how many entries to take at most  ARGV[6] how many of them may be suspects
--- ARGV[7] max_deliveries, and ARGV[8] policy, where the group has agreed on none; where the owner has joined with a higher limit: that
+-- ARGV[7] max_deliveries, and ARGV[8] policy, where the group has agreed on none; after a change to a lower one the former one counts for a while
 -- ARGV[9] journal: '1' = write events  ARGV[10] journal's MAXLEN
 -- ARGV[11] exclusive start of the page ('-' = the beginning)  ARGV[12…] what is in flight here and never taken: entry ID, and how
 --          often it was delivered ('0' = whatever that is), by turns
@@ -58,7 +58,7 @@ open_for_writing(source, group)
 local at = now_ms()
 local agreed = redis.call('HMGET', agreement, 'max_deliveries', 'policy', 'recovery', 'served_until')
 local max_deliveries, policy = math.max(1, whole_number(agreed[1], tonumber(ARGV[7]))), agreed[2] or ARGV[8]
-max_deliveries = terms_by_consumer(agreement, 0, max_deliveries, at)(from)[2]
+max_deliveries = select(2, group_terms(agreement, 0, max_deliveries, at))
 local gate = has_gate(agreed[3], agreed[4], at) and not layout_refusal(policy, stream, at)
 
 local common = '"group":' .. json_string(group) .. ',"mode":"adopt"'
@@ -71,6 +71,7 @@ local suspects_left, bytes, parked = 0, 0, false
 local taken, dead_letters, held = {}, {}, {}
 
 local function tell_lost(row)
+  count_lost_payload(agreement)
   if write_journal then
     journal_event(journal, maxlen, 'lost_payload', row[1], '{"v":1,"group":' .. json_string(group) .. ',"entry":"' .. row[1]
       .. '","consumer":' .. json_string(from) .. ',"delivery":' .. small_digits(row[4])

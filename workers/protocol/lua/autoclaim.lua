@@ -6,7 +6,7 @@
 -- and goes back to its consumer where it cannot be; a payload that is gone (6.2 would claim it for ever) is acknowledged.
 -- Judged before it is claimed is whatever the list alone convicts, or may be a released suspect.
 -- What is overdue is claimed while there is room, unless there is a note of it, which reads have to bring. Without room it is left to
--- whoever has some, for ARGV[11]; then it is made ready, as a leader does, so that nobody has to wait for us. The rest of a job's fate
+-- whoever has some, for ARGV[10]; then it is made ready, as a leader does, so that nobody has to wait for us. The rest of a job's fate
 -- is recovery.lua.
 --
 -- KEYS[1] source     orders, or {orders}:retry:billing   stream whose pending entries are meant
@@ -19,14 +19,13 @@
 -- KEYS[8] journal    {orders}:journal                    stream
 -- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude.lua)
 -- ARGV[1] group  ARGV[2] our consumer
--- ARGV[3] visibility timeout in ms, ARGV[4] max_deliveries and ARGV[5] policy, where the group has agreed on none; where
---         a delivery's worker has joined with higher ones, those hold for it (prelude.lua)
--- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] server time in ms after which the call is void,
---         and steps of its clock that are in no idle time (read_clock)
--- ARGV[9] the cursor: where the page starts, as XPENDING takes it ('-', or '(' and the last ID looked at)
--- ARGV[10] room: how many may be claimed  ARGV[11] patience without room, in ms  ARGV[12] pending entries in a page
--- ARGV[13] payload bytes after which the call ends  ARGV[14] overdue entries after which it ends
--- ARGV[15…] entry IDs that are ours and that this process does not run: they are recovered like anybody's
+-- ARGV[3] visibility timeout in ms, ARGV[4] max_deliveries and ARGV[5] policy, where the group has agreed on none; after a
+--         change to lower ones, the former ones count for a while (prelude.lua)
+-- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN
+-- ARGV[8] the cursor: where the page starts, as XPENDING takes it ('-', or '(' and the last ID looked at)
+-- ARGV[9] room: how many may be claimed  ARGV[10] patience without room, in ms  ARGV[11] pending entries in a page
+-- ARGV[12] payload bytes after which the call ends  ARGV[13] overdue entries after which it ends
+-- ARGV[14…] entry IDs that are ours and that this process does not run: they are recovered like anybody's
 --
 -- Returns {'ok', server time in ms, cursor ('' = the list was walked to its end), ms until the next of this page is due
 -- (-1 = none), why the call ended early ('' | 'room' | 'full'), overdue entries left for want of room, suspects parked or
@@ -35,19 +34,20 @@
 --            tells of it}…, codes as in recover_entries.lua
 --   claimed  {entry ID, times delivered, flat fields, consumer before, idle ms}…
 --   ours     IDs of overdue entries that are ours: whoever has them in hand knows better
--- or {'paused'}, {'late', server time in ms}, {'refused', why}, {'reaper'} (the group has not agreed on embedded
+-- or {'paused'}, {'waits', for how many ms, length of the last gap in ms} (see heartbeat.lua), {'refused', why}, {'reaper'} (the group has not agreed on embedded
 -- recovery): nothing was done. Raises NOGROUP where the group is gone.
 -- Fence: none; it acts only where the group has agreed on embedded recovery, and every entry is checked by its idle time.
 
 --- @prelude
+--- @heartbeat
 
 local source, stream, retry, dead, schedule = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local suspects, agreement, journal, notes = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local group, consumer = ARGV[1], ARGV[2]
 local write_journal, maxlen = ARGV[6] == '1', ARGV[7]
-local room, patience, page = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
-local budget, most = tonumber(ARGV[13]), tonumber(ARGV[14])
-local first = 15
+local room, patience, page = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+local budget, most = tonumber(ARGV[12]), tonumber(ARGV[13])
+local first = 14
 local HOLD_MS = 10000 -- what cannot be copied is looked at again after this
 local CHUNK, SPARE = 100, 16 -- pending entries read at a time: a call that ends early has not read much in vain
 local LONGEST_RUN = 64 -- entries that one XAUTOCLAIM takes
@@ -59,17 +59,17 @@ end
 if agreed[5] == '1' then
   return { 'paused' }
 end
-local at, not_after, steps = now_ms(), read_clock(ARGV[8])
-if at > not_after then
-  open_for_writing(source, group) -- the answer says that writes are served again, and the list may be read
-  redis.call('XPENDING', source, group, '-', '+', 1)
-  return { 'late', at }
-end
 local policy = agreed[1] or ARGV[5]
-local visibility = math.max(1, whole_number(agreed[2], tonumber(ARGV[3])))
+local agreed_ms = math.max(1, whole_number(agreed[2], tonumber(ARGV[3])))
+open_for_writing(source, group)
+probe_heartbeat(source, group)
+local at, beat = note_beat(agreement)
+local waits_ms = recovery_waits_ms(beat, at, agreed_ms)
+if waits_ms > 0 then
+  return { 'waits', waits_ms, beat.gap }
+end
 local agreed_limit = math.max(1, whole_number(agreed[3], tonumber(ARGV[4])))
-local max_deliveries = agreed_limit -- while a row is looked at whose worker has joined with a higher one: that
-local terms_of = terms_by_consumer(agreement, visibility, agreed_limit, at, steps)
+local visibility, max_deliveries, until_ms = group_terms(agreement, agreed_ms, agreed_limit, at)
 
 local abandoned = {}
 for i = first, #ARGV do
@@ -81,7 +81,7 @@ local how_it_ended = 'not settled within the visibility timeout'
 
 --- @recovery
 
-local cursor, soonest, ended = ARGV[9], -1, ''
+local cursor, soonest, ended = ARGV[8], -1, ''
 local rows = {} -- of the list, that were read together
 local results, claimed, ours = {}, {}, {}
 local bytes, overdue, recovered, waiting = 0, 0, 0, 0
@@ -275,16 +275,11 @@ local function look_at(row, left)
   local idle = row[3]
   if idle >= 0 and idle < visibility then
     claim_run()
-    start_over(row)
-    return again_in(visibility - idle)
+    start_over(source, group, row)
+    return again_in(math.min(visibility - idle, math.max(until_ms - at, agreed_ms - idle, 1)))
   end
   if (laid_aside_as(row[2]) or row[2] == RETURNED_CONSUMER) and rests(row, left) then
     return
-  end
-  local terms = terms_of(row[2])
-  if idle >= 0 and idle < terms[1] then
-    claim_run()
-    return again_in(math.min(terms[1] - idle, math.max(terms[3] - at, 1)))
   end
   if row[2] == consumer and not abandoned[row[1]] then
     claim_run()
@@ -310,19 +305,17 @@ local function look_at(row, left)
     return
   end
   overdue = overdue + 1
-  if room > 0 and idle >= 0 and terms[2] == agreed_limit and row[4] < agreed_limit - 1 and nobody_is_suspected
+  if room > 0 and idle >= 0 and row[4] < max_deliveries - 1 and nobody_is_suspected
     and not is_noted(row[1], rows) then
     room = room - 1
     n_run = n_run + 1
     run[n_run] = row
-    if row[2] ~= consumer and not laid_aside_as(row[2]) and row[2] ~= RETURNED_CONSUMER and #steps == 0 then
-      alike = { consumer = row[2], count = row[4], idle = math.max(visibility, terms[1]) }
+    if row[2] ~= consumer and not laid_aside_as(row[2]) and row[2] ~= RETURNED_CONSUMER then
+      alike = { consumer = row[2], count = row[4] }
     end
   else
     claim_run()
-    max_deliveries = terms[2]
     try_to(recover, row, left)
-    max_deliveries = agreed_limit
   end
 end
 
@@ -334,12 +327,11 @@ local function walk()
     local last
     for i = 1, #rows do
       local row = rows[i]
-      if row[2] == alike.consumer and row[4] == alike.count and row[3] >= alike.idle and n_run < longest and room > 0 and overdue < most
+      if row[2] == alike.consumer and row[4] == alike.count and row[3] >= visibility and n_run < longest and room > 0 and overdue < most
         and bytes <= budget and not is_noted(row[1], rows) then
         room, overdue, n_run = room - 1, overdue + 1, n_run + 1
         run[n_run] = row
       else
-        row[3] = without_steps(row[3], at, steps)
         look_at(row, #rows - i + 1)
         if ended ~= '' then
           break -- the cursor stays in front of it

@@ -2,13 +2,14 @@
 --
 -- KEYS[1] stream    orders                  stream
 -- KEYS[2] schedule  {orders}:scheduled      sorted set: delayed enqueues, seen by every group when due
--- KEYS[3] enqueued  {orders}:enqueued       sorted set: `j:<job ID>` and `c:<call>`, scored by when they are forgotten (ms)
--- ARGV[1] the call's own ID ('' = every job has an ID that its producer chose)
+-- KEYS[3] enqueued  {orders}:enqueued       sorted set: `j:<job ID>`, `c:<call>`, and `d:<call>:<n>` where the n-th job of a call
+--                                          was there already; scored by when they are forgotten (ms)
+-- ARGV[1] the call's own ID ('' = it is not remembered, because every job has an ID that its producer chose)
 -- ARGV[2] how long the call is remembered, in ms  ARGV[3] how long a job ID is, from when the job becomes ready
 -- ARGV[4…] per job: job ID, '1' = the producer chose it, delay in ms (0 = ready now), number of words that follow, and
 --          the words: field, value …
 --
--- Returns one number a job: 1 enqueued, 0 there already. A call that is sent again after a lost reply answers 0 for each.
+-- Returns one number a job: 1 enqueued, 0 there already. A call that is sent again after a lost reply answers as it did before.
 -- All or nothing: an error (OOM, for one) means that no job was enqueued. So nothing is written before the first job is.
 -- Fence: none; any producer may enqueue, and what it has enqueued already is no second job.
 
@@ -55,12 +56,15 @@ local function enqueue(job_id, delay, from, to)
 end
 
 local repeated = call ~= '' and is_remembered('c:' .. call)
-local results, n, i = {}, 0, 4
+local results, duplicates, n, i = {}, {}, 0, 4
 while i <= #ARGV do
   local job_id, chosen, delay, words = ARGV[i], ARGV[i + 1] == '1', tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   n = n + 1
-  if repeated or (chosen and is_remembered('j:' .. job_id)) then
+  if repeated then
+    results[n] = is_remembered('d:' .. call .. ':' .. n) and 0 or 1
+  elseif chosen and is_remembered('j:' .. job_id) then
     results[n] = 0
+    duplicates[#duplicates + 1] = 'd:' .. call .. ':' .. n
   else
     local ok, why = enqueue(job_id, delay, i + 4, i + 3 + words)
     if not ok then
@@ -75,6 +79,9 @@ while i <= #ARGV do
 end
 if call ~= '' and not repeated then
   remember('c:' .. call, at + call_ms)
+  for _, duplicate in ipairs(duplicates) do
+    remember(duplicate, at + call_ms)
+  end
 end
 
 -- What is past is dropped a few at a time, faster than it comes; the key itself goes with the last of it. By pcall: the jobs are there.

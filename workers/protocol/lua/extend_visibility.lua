@@ -1,4 +1,5 @@
--- pending -> pending, anew: a worker proves that it lives, for many deliveries of one source in one call.
+-- pending -> pending, anew: a worker's heartbeat, for many deliveries of one source in one call, or for none of them: it notes the
+-- beat as well (heartbeat.lua).
 --
 -- Idle time starts over, count and owner stay. Nothing is ever taken back: what was recovered, adopted or settled
 -- meanwhile is refused.
@@ -11,11 +12,12 @@
 -- ARGV[1] group  ARGV[2] consumer (of every item)
 -- ARGV[3] journal: '1' = write events  ARGV[4] journal's MAXLEN
 -- ARGV[5…] per item: entry ID, PEL delivery count (and behind commas when it was proven alive last, and until when that counts, see
--- hold_again.lua), job ID, data (JSON of the event)
+-- hold_again.lua; and then `,lost`, where the worker knows that the payload is gone), job ID, data (JSON of the event)
 --
 -- Returns one result an item: 1 extended, 0 refused (the delivery is not ours any more), 2 payload gone (trimmed or
 -- deleted by somebody; left as it is, since from 7.0 on XCLAIM would drop it from the pending entries list unseen), 3 vanished:
--- somebody deleted the consumer or the group, and nobody else has the delivery (hold_again.lua makes it ours again), 4 not pending for
+-- somebody deleted the consumer, the group, or the entry with its reference, and nobody else has the delivery (hold_again.lua makes it
+-- ours again, or reports what is deleted), 4 not pending for
 -- this consumer, and the call came too late to be believed: to be asked again; 5 a read has just taken it, as the clock was set back, and
 -- will give it back (is_taken): neither extended nor lost.
 -- Where KEYS[3] is named, the server's time (ms) stands behind them.
@@ -23,6 +25,7 @@
 -- Fence: the entry is pending for this consumer *and* with this delivery count. XCLAIM alone would take any entry.
 
 --- @prelude
+--- @heartbeat
 
 local source, journal, agreement, stream, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, consumer = ARGV[1], ARGV[2]
@@ -37,13 +40,16 @@ local pending = read_ahead(function(entry_id, count)
   return redis.call('XPENDING', source, group, entry_id, '+', count, consumer)
 end, 128)
 
-local function judge(entry_id, times, proven, is_late, left)
+local function judge(entry_id, times, proven, is_late, is_known_lost, left)
   local row = pending(entry_id, left)
   if not row and is_late then
     return LATE
   end
   if not row and agreement and has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven, journal) then
     return VANISHED
+  end
+  if not row and agreement and is_deleted(source, group, agreement, consumer, entry_id, proven) then
+    return is_known_lost and PAYLOAD_GONE or VANISHED
   end
   if not row or row[4] ~= times then
     return agreement and is_taken(source, group, agreement, consumer, entry_id, times, proven) and TAKEN or REFUSED
@@ -65,16 +71,12 @@ local function note_arrival(entry_id, times)
 end
 
 open_for_writing(source, group)
-if items == 0 then -- nothing is to be extended: may we, as who joins is asked?
-  redis.call('XPENDING', source, group, '-', '+', 1, consumer)
-  redis.call('XRANGE', source, '0-0', '0-0')
-end
 local has_suspects = suspects and redis.pcall('EXISTS', suspects) == 1
 local results, extended = {}, {}
 for i = 1, items do
   local item = first + (i - 1) * ITEM
-  local times, proven, is_late = read_count(ARGV[item + 1])
-  results[i] = judge(ARGV[item], times, proven, is_late, items - i + 1)
+  local times, proven, is_late, is_known_lost = read_count(ARGV[item + 1])
+  results[i] = judge(ARGV[item], times, proven, is_late, is_known_lost, items - i + 1)
   if results[i] == EXTENDED then
     extended[#extended + 1] = ARGV[item]
     if has_suspects then
@@ -87,13 +89,8 @@ for from = 1, #extended, 1000 do
   call[#call + 1] = 'JUSTID' -- the count stays
   redis.call('XCLAIM', source, group, consumer, 0, unpack(call))
 end
-if #extended == 0 then
-  -- Who is answered believes that he may extend. Asked of a group that there is not: from 7.0 on, a claim of nothing makes its
-  -- consumer, and one that is missing says that somebody deleted it.
-  local reply = redis.pcall('XCLAIM', source, 'none-by-reaper', '-', 0, '0-0', 'JUSTID')
-  if type(reply) == 'table' and reply.err and not string.find(tostring(reply.err), 'NOGROUP') then
-    return reply
-  end
+if #extended == 0 then -- an answer means that this worker may extend, and so does the beat
+  probe_heartbeat(source, group)
 end
 if write_journal then
   for i = 1, items do
@@ -103,7 +100,7 @@ if write_journal then
     end
   end
 end
-if agreement then
-  results[items + 1] = now_ms()
+if agreement then -- last: the beat means that everything above was served
+  results[items + 1] = (note_beat(agreement))
 end
 return results

@@ -6,10 +6,10 @@
 -- the fence, so that whatever the leader that is gone may still write here is refused. Workers of mode `claim` do the same, and
 -- their policy is `in-place`, whatever the policy was: no reaper is there to choose it, and what lies elsewhere finds its way.
 --
--- A worker that names itself gives its word: by which values it goes, until it joins again. Nobody judges its deliveries by
--- lower ones before. Where it proves life by a longer visibility timeout than was agreed on meanwhile, that stands in its
--- word; it extends all it holds by the new one, and joins again. An agreement that was lost is written anew by the first
--- worker that knows it.
+-- A worker that names itself gives its word: which version of the group settings it has read. Where there is no visibility timeout in
+-- them yet, it writes the one that it assumes (`former_visibility_ms`), so that the first leader does not judge it by a shorter one before it
+-- has read that. Embedded recovery needs a visibility timeout, so there it writes the one that it assumes into the settings. Group settings
+-- that were lost are written anew by the first worker that knows them.
 --
 -- KEYS[1] stream     orders                   stream
 -- KEYS[2] retry      {orders}:retry:billing   stream
@@ -21,27 +21,23 @@
 -- ARGV[6] recovery mode (reaper | embedded | claim)  ARGV[7] worker's name, for the record of a mismatch
 -- ARGV[8] our consumer ('' or left out, and all that follow: we give no word)  ARGV[9] for how long our word counts, in ms
 -- ARGV[10] version of the agreement that we have joined (0 = none, or one without a visibility timeout)
--- ARGV[11] visibility timeout that we prove life by as yet, in ms (0 = we hold nothing)
+-- ARGV[11] '1' = we begin, and hold nothing
 -- ARGV[12] policy, ARGV[13] visibility timeout in ms and ARGV[14] max_deliveries that we go by where nothing is agreed on
 --
 -- Returns {policy, visibility_ms, max_deliveries, recovery ('' where not agreed), retry stream is to be read (1|0),
 -- start ID of the group if it was created now ('' if not), groups of the stream, server time in ms, mismatch (''),
 -- ms for which a leader is sure to serve the group (0 = none is), recovery by workers begins with us, in our way (1|0), version of the
 -- agreement (0 = nothing is agreed on), since when our word stands (the server's ms; 0 = we give none)}.
--- Raises WRONGTYPE where the stream's key holds something else, NEWERDATA with the version found and ours, and, of a worker that begins
--- (ARGV[11] is 0), what Redis says of a command that extensions need and may not have.
+-- Raises WRONGTYPE where the stream's key holds something else, and, of a worker that begins
+-- (ARGV[11]), what Redis says of a command that extensions need and may not have.
 -- Fence: none; it only creates what is missing, and removes the fence of a leader that has gone.
 
 --- @prelude
+--- @heartbeat
 
 local stream, retry, agreement, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, worker = ARGV[1], ARGV[7]
 local consumer, word_ms, joined_version = ARGV[8] or '', ARGV[9], whole_number(ARGV[10], 0)
-
-local found_version = data_version(agreement)
-if found_version > DATA_VERSION then
-  return redis.error_reply(string.format('NEWERDATA %.0f %.0f', found_version, DATA_VERSION))
-end
 
 -- Also the harmless first write: creating and agreeing then work under maxmemory too.
 open_for_writing(stream, group)
@@ -73,16 +69,10 @@ if created then -- whoever watches the group puts back what it had read up to th
   made_anew(agreement, start == '$' and info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id') or start)
 end
 
-if consumer ~= '' and ARGV[11] == '0' then -- who begins is to know before it reads whether it can prove its life
-  redis.call('XPENDING', stream, group, '0-0', '0-0', 1, consumer)
-  redis.call('XRANGE', stream, '0-0', '0-0')
-  local reply = redis.pcall('XCLAIM', stream, 'none-by-reaper', '-', 0, '0-0', 'JUSTID') -- as extend_visibility.lua asks
-  if type(reply) == 'table' and reply.err and not string.find(tostring(reply.err), 'NOGROUP') then
-    return reply
-  end
+if consumer ~= '' and ARGV[11] == '1' then -- before it reads anything, a worker has to know that it can send heartbeats
+  probe_heartbeat(stream, group)
 end
 
-raise_data_version(agreement)
 local at = now_ms()
 local served_until = whole_number(redis.call('HGET', agreement, 'served_until'), 0)
 local serves_for = whole_number(redis.call('HGET', agreement, 'serves_for'), nil)
@@ -110,12 +100,16 @@ end
 -- What is agreed on; what nobody has set is set.
 local names = { 'policy', 'visibility_ms', 'max_deliveries', 'recovery' }
 local version = whole_number(redis.call('HGET', agreement, 'version'), 0)
-local knew = { ARGV[12], ARGV[13], ARGV[14] }
+local knew = { ARGV[12] or '', ARGV[13] or '', ARGV[14] or '' }
+local is_embedded = wishes[4] == 'embedded' and not is_served
 local was_lost = joined_version > 0 and not redis.call('HGET', agreement, 'visibility_ms')
 local agreed, differing, is_new = {}, {}, begins == 1
 for i, name in ipairs(names) do
   local ours = wishes[i]
   local wish = was_lost and knew[i] or ours
+  if wish == '' and name == 'visibility_ms' and is_embedded then
+    wish = knew[i]
+  end
   if wish ~= '' and redis.call('HSETNX', agreement, name, wish) == 1 then
     is_new = true
   end
@@ -129,18 +123,23 @@ if is_new then
   redis.call('HSET', agreement, 'version', string.format('%.0f', version))
 end
 
+if agreed[2] == '' and consumer ~= '' then
+  for i, name in ipairs({ 'former_visibility_ms', 'former_max_deliveries' }) do
+    local known = whole_number(redis.call('HGET', agreement, name), 0)
+    redis.call('HSET', agreement, name, string.format('%.0f', math.max(known, whole_number(knew[i + 1], 0))))
+  end
+end
+
 local mismatch, since = table.concat(differing, '; '), 0
 if consumer ~= '' then
   local field = 'member:' .. consumer
   -- Before 7.2 a read that finds nothing makes none: a word whose consumer is missing is to say that somebody deleted it.
   redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, consumer)
   local former = read_word(redis.call('HGET', agreement, field) or '')
-  local visibility = math.max(whole_number(agreed[2], nil) or tonumber(knew[2]), tonumber(ARGV[11]))
-  -- What it has proved by a shorter timeout says less than the longer one would make of it. And while its word counted no more, it
-  -- was judged by what was agreed on: by less than it says, perhaps, as long as that is not what it knew.
-  local was_judged = former and former.until_ms <= at
-    and (former.version ~= version or former.visibility > (whole_number(agreed[2], nil) or former.visibility))
-  since = former and former.visibility >= visibility and not was_judged and math.min(former.since, at) or at
+  local visibility = whole_number(agreed[2], nil) or tonumber(knew[2])
+  -- What it has proven while it went by other group settings says nothing: by which ones it was judged then, nobody can tell.
+  local is_same = former and former.version == version and former.visibility == visibility
+  since = is_same and math.min(former.since, at) or at
   local limit = whole_number(agreed[3], nil) or tonumber(knew[3])
   redis.call('HSET', agreement, field, written_word({
     version = version, visibility = visibility, max_deliveries = limit, until_ms = at + tonumber(word_ms),

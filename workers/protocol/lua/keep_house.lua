@@ -24,8 +24,7 @@
 -- KEYS[7] schedule   {orders}:scheduled:billing   sorted set: notes of what that names are kept (may be left out)
 -- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
 -- ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN  ARGV[6] the caller's token
--- ARGV[7] 0, and steps of the clock, which are in no silence and end no word (read_clock; may be left out: none is known)
--- ARGV[8] who the caller is  ARGV[9] '1' = the reply to his last call was lost: what that told is told again (may be left out)
+-- ARGV[7] who the caller is  ARGV[8] '1' = the reply to his last call was lost: what that told is told again (may be left out)
 --
 -- Returns {'ok', consumers deleted, was the group made again since the last look: 0 no, 1 by one of ours, 2 by
 -- somebody else; consumers that somebody else has deleted, told for the first time; names of the consumers deleted…, and of
@@ -33,12 +32,12 @@
 -- Fence: the whole value is compared; without one, the group must have agreed on embedded recovery. A consumer with pending entries is never deleted: they would go with it.
 
 --- @prelude
+--- @heartbeat
 
 local stream, fence, agreement, journal, retry, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local schedule = KEYS[7]
 local own, group, silence = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
-local _, steps = read_clock(ARGV[7] or '0')
 local MOST = 1000 -- consumers that are deleted, or told of, in one call; the others follow with the next
 local NOTES = 1000 -- looked at in one call
 
@@ -57,6 +56,11 @@ for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
 end
 
 local at = now_ms()
+-- While recovery waits, a step of the clock may be all that made consumers look silent, and ended words.
+local waits = recovery_waits_ms(read_beat(agreement, at), at, 0) > 0
+if waits then
+  silence = nil
+end
 local deleted, held_by, restored, longest = {}, {}, nil, 0
 local HOLDS = 'holds:'
 local is_there, holders, holds = {}, {}, {} -- holders: those who give no word
@@ -72,7 +76,7 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
     restored = pending
   elseif name == READY_CONSUMER or name == WAITING_CONSUMER then
     held_by[name] = pending
-  elseif silence and pending == 0 and #deleted < MOST and without_steps(info_field(info, 'idle'), at, steps) > silence then
+  elseif silence and pending == 0 and #deleted < MOST and info_field(info, 'idle') > silence then
     redis.call('XGROUP', 'DELCONSUMER', stream, group, name)
     redis.call('HDEL', agreement, 'member:' .. name)
     deleted[#deleted + 1] = name
@@ -96,7 +100,7 @@ end
 local WORD_KEPT_MS, TOLD = 600000, 'told' -- longer than from one look at the house to the next
 each_word(agreement, function(field, word)
   local consumer = string.sub(field, 8)
-  local held, ended_ms = held_by[consumer], word and at - end_behind_steps(word.until_ms, steps)
+  local held, ended_ms = held_by[consumer], word and not waits and at - word.until_ms or -1
   if not word or (ended_ms >= WORD_KEPT_MS and (held == 0 or (not held and word.mismatch == TOLD))) then
     redis.call('HDEL', agreement, field)
   elseif not held and ended_ms >= 0 and word.mismatch ~= TOLD and #absent < MOST then
@@ -188,10 +192,10 @@ redis.call('HSET', agreement, 'made_seen', redis.call('HGET', agreement, 'made')
 
 -- What is told once is noted until whoever was told comes again: the reply may be lost.
 local TOLD_TO, EACH = 'house_told', '%z([^%z]*)'
-local caller = ARGV[8] or ''
+local caller = ARGV[7] or ''
 local before = redis.call('HGET', agreement, TOLD_TO) or ''
 local was_told = before ~= '' and string.match(before, '^[^%z]*') == caller
-if ARGV[9] == '1' and was_told then
+if ARGV[8] == '1' and was_told then
   local tell = string.gmatch(before, EACH)
   remade = math.max(remade, tonumber(tell()) or 0)
   for consumer in tell do

@@ -10,10 +10,11 @@
 -- ARGV[1] group
 --
 -- Returns {in flight, age of the oldest ready job in ms, idle time of the oldest delivery in ms, scheduled, suspects,
--- dead letters, 1 where an operator has paused recovery, else 0}; ages are 0 where there is none. What is not there, or is something foreign, reads as empty.
+-- dead letters, 1 where an operator has paused recovery, else 0, ms for which recovery waits (heartbeat.lua)}; ages are 0 where there is none. What is not there, or is something foreign, reads as empty.
 -- Fence: none; it writes nothing.
 
 --- @prelude
+--- @heartbeat
 
 local stream, retry, schedule, stream_schedule, suspects, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local agreement = KEYS[7]
@@ -62,4 +63,5 @@ local scheduled = readable(redis.pcall('ZCARD', schedule), 0) - parked + readabl
 local out = readable(redis.pcall('HLEN', suspects), 0)
 local dead_letters = readable(redis.pcall('XLEN', dead), 0)
 local paused = readable(redis.pcall('HGET', agreement, 'paused'), false) == '1' and 1 or 0
-return { in_flight, ready_ms, pending_ms, scheduled, parked + out, dead_letters, paused }
+local is_known, waits_ms = pcall(function() return recovery_waits_ms(read_beat(agreement, at), at, 0) end)
+return { in_flight, ready_ms, pending_ms, scheduled, parked + out, dead_letters, paused, is_known and waits_ms or 0 }

@@ -50,41 +50,6 @@ local function info_field(info, name)
   end
 end
 
--- Reads what a caller says of the server's clock: an instant (until when its call may run, mostly), in ms, and, where it has seen it set
--- ahead, behind a comma each what it would have shown then, and by how much it was set: `1700000000000,1699999000000+3600000`.
-local function read_clock(word)
-  local steps = {}
-  for before, by in string.gmatch(word, ',(%d+)%+(%d+)') do
-    steps[#steps + 1] = { tonumber(before), tonumber(by) }
-  end
-  return tonumber(string.match(word, '^%-?%d+')), steps
-end
-
--- Takes the steps of the clock out of the idle time of what was touched before them. What is left is never 0: that says that a
--- delivery has just been handed out, or is of the future.
-local function without_steps(idle, at, steps)
-  local touched = at - idle
-  for _, step in ipairs(steps) do
-    if idle > 0 and touched <= step[1] then
-      idle = math.max(1, idle - step[2])
-    end
-  end
-  return idle
-end
-
--- Puts the steps of the clock behind the end of what was to last for a while, and was begun before them: none ends it early. When it was
--- begun is not known, but that what was begun behind a step ends later than that was long: so what ends soon after a short one may last
--- for ten minutes more.
-local LASTS_MS = 600000
-local function end_behind_steps(until_ms, steps)
-  for _, step in ipairs(steps) do
-    if until_ms - step[1] <= math.max(step[2], LASTS_MS) then
-      until_ms = until_ms + step[2]
-    end
-  end
-  return until_ms
-end
-
 local function entry_ms(entry_id)
   return tonumber(string.match(entry_id, '^%d+')) or 0
 end
@@ -114,21 +79,7 @@ local function whole_number(value, default)
   return tonumber(value)
 end
 
--- What the keys of a group hold is of a version, `data_version` of the agreement (left out: 1). Raised here together with a
--- change that would mislead those who do not know it: who comes with an earlier one is refused before he writes anything.
-local DATA_VERSION = 1
-
-local function data_version(agreement)
-  return whole_number(redis.call('HGET', agreement, 'data_version'), 1)
-end
-
-local function raise_data_version(agreement)
-  if data_version(agreement) < DATA_VERSION then
-    redis.call('HSET', agreement, 'data_version', DATA_VERSION)
-  end
-end
-
--- The same, for what is only passed on: number to text and back costs more than all the rest of an event.
+-- As `whole_number`, for what is only passed on: number to text and back costs more than all the rest of an event.
 local function whole_digits(value, default)
   if type(value) ~= 'string' or #value > 15 or not string.find(value, '^%d+$') then
     return default
@@ -155,35 +106,19 @@ local function written_word(word)
     .. word.mismatch
 end
 
--- What the deliveries of a consumer are judged by. A worker proves its life by the agreement that it has joined, so where
--- the group's values are lower by now, its own hold for what it has in hand: until it has joined anew, or its word counts no
--- more. Who has given no word is judged by what was agreed on before for one refresh interval after a change; where
--- nothing is known of that (the first agreement, or it was lost), workers of ours, known by their names, are left alone
--- for so long. `steps` of the clock, as far as the caller has seen any, end none of this (left out: none).
--- Returns a function from consumer to {visibility_ms, max_deliveries, until when these hold at least}.
+-- A consumer of our workers: <name>.<12 hex digits>.
 local OUR_CONSUMER = '%.' .. string.rep('%x', 12) .. '$'
-local UNKNOWN_MS = 3600000 -- what shows no life for so long belongs to nobody, whatever its worker went by
-local function terms_by_consumer(agreement, visibility, max_deliveries, at, steps)
-  local known, former = {}, nil
-  steps = steps or {}
-  local function find(consumer)
-    local word = read_word(redis.call('HGET', agreement, 'member:' .. consumer))
-    local word_until = word and end_behind_steps(word.until_ms, steps)
-    if word and word_until > at then
-      return { math.max(visibility, word.visibility), math.max(max_deliveries, word.max_deliveries), word_until }
-    end
-    former = former or redis.call('HMGET', agreement, 'former_until', 'former_visibility_ms', 'former_max_deliveries')
-    local until_ms = end_behind_steps(whole_number(former[1], 0), steps)
-    if word or until_ms <= at then
-      return { visibility, max_deliveries, math.huge }
-    end
-    local unknown = string.find(consumer, OUR_CONSUMER) and UNKNOWN_MS or 0
-    return { math.max(visibility, whole_number(former[2], unknown)), math.max(max_deliveries, whole_number(former[3], 0)), until_ms }
+
+-- Returns the visibility timeout in ms and the max_deliveries by which deliveries of the group are judged now, and the server time in ms
+-- until when at least. Workers read the group settings every 30 s. So when a value was lowered, the higher one counts until each of them
+-- has had the time to read the new one (take_over_group.lua; join_group.lua for workers that came before there were group settings).
+local function group_terms(settings, visibility, max_deliveries, at)
+  local former = redis.call('HMGET', settings, 'former_until', 'former_visibility_ms', 'former_max_deliveries')
+  local until_ms = whole_number(former[1], 0)
+  if until_ms <= at then
+    return visibility, max_deliveries, math.huge
   end
-  return function(consumer)
-    known[consumer] = known[consumer] or find(consumer)
-    return known[consumer]
-  end
+  return math.max(visibility, whole_number(former[2], 0)), math.max(max_deliveries, whole_number(former[3], 0)), until_ms
 end
 
 -- Whoever makes the group says when, in `made`, and in `made_from` where it begins. A group that somebody destroyed has forgotten
@@ -205,10 +140,10 @@ local function each_word(agreement, visit)
 end
 
 -- Tells whether some worker's word counts now: it lives, and may run what is put back.
-local function some_word_counts(agreement, at, steps)
+local function some_word_counts(agreement, at)
   local counts = false
   each_word(agreement, function(_, word)
-    counts = counts or (word ~= nil and end_behind_steps(word.until_ms, steps) > at)
+    counts = counts or (word ~= nil and word.until_ms > at)
   end)
   return counts
 end
@@ -265,6 +200,7 @@ local REWRITTEN = {
   ['reaper.consumers'] = true,
   ['reaper.copies'] = true,
   ['reaper.waits'] = true,
+  ['reaper.hand_backs'] = true,
   ['reaper.previous'] = true,
   ['reaper.suspect'] = true,
 }
@@ -272,10 +208,9 @@ local REWRITTEN = {
 -- A trace that the producer samples (W3C: the last bit of the flags): its deliveries are told of as spans, each of which
 -- has a name that everybody can work out: generation.copies.times delivered. So whoever recovers a delivery can tell of
 -- it in place of a worker that cannot any more. Fields of jobs that nobody traces are left as they are.
-local SAMPLED = '^%x%x%-%x+%-%x+%-%x[13579bdf]'
-local TRACEPARENT_BYTES, MAX_PREVIOUS_BYTES = 55, 64
+local MAX_PREVIOUS_BYTES = 64
 local function is_sampled(traceparent)
-  return #traceparent >= TRACEPARENT_BYTES and string.find(traceparent, SAMPLED) ~= nil
+  return #traceparent >= 55 and string.find(traceparent, '^%x%x%-%x+%-%x+%-%x[13579bdf]') ~= nil
 end
 
 local function with_trace(job, fields, traceparent, previous)
@@ -344,6 +279,7 @@ local function open_entry(entry_id, fields)
     consumers = string.sub(found['reaper.consumers'] or '', -MAX_CONSUMERS_BYTES),
     copies = whole_number(found['reaper.copies'], 0),
     waits = whole_number(found['reaper.waits'], 0),
+    hand_backs = whole_number(found['reaper.hand_backs'], 0),
     suspect = found['reaper.suspect'] and 0 or nil, -- on probation; how it crashed is no producer's to say
     user = user,
     bytes = bytes,
@@ -391,19 +327,22 @@ local function laid_aside_as(consumer)
 end
 
 -- The entry stays as its producer wrote it, so what a copy says of its job in reserved fields is noted in a hash, by entry ID:
--- what is to be added to the times delivered (below 0: some did not count), uncounted retries in a row, how often a suspect
+-- what is to be added to the times delivered (below 0: some did not count), uncounted retries in a row ('/' and hand-backs in a row), how often a suspect
 -- crashed in company ('' = on no probation), the delivery before (of a traced job), and consumers. It has the word from the fields.
 local function with_note(job, note)
-  local deliveries, waits, suspect, previous, consumers = string.match(note or '', '^(%-?%d+),(%d+),(%d*),([^,]*),(.*)$')
+  local deliveries, waits, hand_backs, suspect, previous, consumers =
+    string.match(note or '', '^(%-?%d+),(%d+)/?(%d*),(%d*),([^,]*),(.*)$')
   if deliveries then
     job.deliveries, job.waits, job.suspect = tonumber(deliveries), tonumber(waits), tonumber(suspect)
+    job.hand_backs = tonumber(hand_backs) or 0
     job.previous, job.consumers = previous ~= '' and previous or job.previous, consumers
   end
   return job
 end
 
 local function written_note(job, deliveries, times, consumers, waits)
-  return string.format('%.0f,%.0f,%s,%s,', deliveries - times, waits or 0,
+  local hand_backs = (job.hand_backs or 0) > 0 and '/' .. small_digits(job.hand_backs) or ''
+  return string.format('%.0f,%.0f%s,%s,%s,', deliveries - times, waits or 0, hand_backs,
     job.suspect and string.format('%.0f', job.suspect) or '', job.previous or '') .. consumers
 end
 
@@ -530,6 +469,10 @@ local function ready_fields(job, deliveries, consumers, waits)
     fields[n + 3], fields[n + 4] = 'reaper.waits', waits
     n = n + 2
   end
+  if (job.hand_backs or 0) > 0 then
+    fields[n + 3], fields[n + 4] = 'reaper.hand_backs', job.hand_backs
+    n = n + 2
+  end
   if job.suspect then
     fields[n + 3], fields[n + 4] = 'reaper.suspect', '1'
   end
@@ -542,7 +485,7 @@ end
 local function pack_job(kind, job, deliveries, consumers, waits)
   return cmsgpack.pack({
     v = 1, kind = kind, job_id = job.job_id, deliveries = deliveries, generation = job.generation,
-    first_ms = job.first_ms, consumers = consumers, copies = job.copies, waits = waits or 0, user = job.user,
+    first_ms = job.first_ms, consumers = consumers, copies = job.copies, waits = waits or 0, hand_backs = job.hand_backs, user = job.user,
     entry_id = job.entry_id, previous = job.previous, suspect = job.suspect,
   })
 end
@@ -597,6 +540,7 @@ local function unpack_job(member)
   end
   -- Older versions wrote none of these.
   job.copies, job.waits, job.suspect = packed_number(job.copies), packed_number(job.waits), packed_number(job.suspect)
+  job.hand_backs = packed_number(job.hand_backs)
   job.previous = type(job.previous) == 'string' and job.previous or nil
   return job
 end
@@ -728,7 +672,7 @@ end
 -- delivery without deleting the entry, but for a dead letter: it has had all its deliveries. Elsewhere an entry that another one
 -- took over where it is (embedded, or a later process of the same name) and settled lies there as if it had vanished, and only time
 -- tells: nobody of ours takes a delivery that was proven alive (`proven`, the server's ms) less than a visibility timeout ago: the one
--- that its consumer is judged by (terms_by_consumer), for its worker may not have heard of a shorter one. Two thirds of it, since
+-- that deliveries are judged by (group_terms), for its worker may not have heard of a shorter one. Two thirds of it, since
 -- clocks differ; and not in the future, for they are set, too. A later process of the same name does not wait for that; so
 -- it must have been proven alive since the word stands (read_word).
 -- What embedded workers have not set stands in the word.
@@ -794,7 +738,13 @@ do
   end
 end
 
-local has_vanished, is_taken
+-- Counts an entry that somebody deleted although it was pending, for `reaper status`.
+local function count_lost_payload(agreement)
+  redis.pcall('HINCRBY', agreement, 'lost_payload', 1)
+  redis.pcall('HSET', agreement, 'lost_payload_ms', string.format('%.0f', now_ms()))
+end
+
+local has_vanished, is_taken, is_deleted
 do
   -- What a consumer's worker has joined with, or nothing where it gives no word. It may be silent for the shorter of what others judge
   -- it by, and what it has gone by itself: a longer timeout that was agreed on while it was silent says nothing of who took its
@@ -806,9 +756,9 @@ do
       return nil
     end
     local visibility, limit = whole_number(agreed[3], word.visibility), whole_number(agreed[2], word.max_deliveries)
-    local terms = terms_by_consumer(agreement, visibility, limit, now_ms())(consumer)
+    visibility, limit = group_terms(agreement, visibility, limit, now_ms())
     return {
-      silence = math.min(terms[1], word.visibility), max_deliveries = terms[2], since = word.since,
+      silence = math.min(visibility, word.visibility), max_deliveries = limit, since = word.since,
       policy = agreed[1], has_rules = agreed[1] or agreed[4] == 'embedded',
     }
   end
@@ -846,6 +796,16 @@ do
     return is_safe or delivery_count(open_entry(entry_id, entry[2]), times, terms.max_deliveries) < terms.max_deliveries
   end
 
+  -- Tells whether somebody has deleted an entry together with its pending references: XDELEX, XACKDEL, trimming with DELREF, XACK and
+  -- XDEL. A recovery that copies the job leaves the same behind, so the delivery must have been proven lately: nobody recovers that.
+  is_deleted = function(source, group, agreement, consumer, entry_id, proven)
+    if redis.call('XRANGE', source, entry_id, entry_id)[1] or redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1] then
+      return false
+    end
+    local terms = terms_of_word(agreement, consumer)
+    return terms and was_proven_lately(proven, terms)
+  end
+
   -- Tells whether a read with CLAIM has just taken a delivery from whoever lives and says that it is his, its own reads included: to the
   -- server what was handed out in the future is idle for longer than anything. It will be given back (return_taken.lua), so nothing is
   -- told of it until then. One that was taken by right was given no proof of for longer than this.
@@ -862,16 +822,17 @@ end
 -- Reads what a worker says of a delivery that it holds: its delivery count and, where it says so, behind commas, when it was
 -- proven alive last and until when that counts, by the server's clock in ms. For a call may arrive when whoever sent it has given it
 -- up and settled by another one: what is done would look as if it had vanished, and be done once more. Third, whether it came too
--- late for that: then what is not pending is neither taken back nor refused, but to be asked for again, by whoever still waits.
+-- late for that: then what is not pending is neither taken back nor refused, but to be asked for again, by whoever still waits. Fourth,
+-- whether the worker knows already that the payload is gone: the word ends with `,lost`.
 local read_count
 do
   local asked, is_late -- all that a call says counts until the same moment
   read_count = function(word)
-    local times, proven, until_ms = string.match(word, '^(%d+),(%d+),?(%d*)$')
+    local times, proven, until_ms, lost = string.match(word, '^(%d+),(%d+),?(%d*)(,?l?o?s?t?)$')
     if until_ms ~= asked then
       asked, is_late = until_ms, until_ms and until_ms ~= '' and now_ms() > tonumber(until_ms)
     end
-    return tonumber(times or word), not is_late and tonumber(proven or '') or nil, times and is_late
+    return tonumber(times or word), not is_late and tonumber(proven or '') or nil, times and is_late, lost == ',lost'
   end
 end
 

@@ -5,15 +5,6 @@
 
 local REDELIVERED, SUSPECTED, DEAD, LOST, HELD = 1, 2, 3, 5, 6
 
--- A delivery of the future: handed out before the server's clock was set back. Redis says idle 0, and would until the clock
--- has caught up. So what is idle for 0 starts over now, which changes nothing where that is true. A payload that is gone is
--- left alone: from 7.0 on XCLAIM would drop it unseen.
-local function start_over(row)
-  if row[3] == 0 and #redis.call('XRANGE', source, row[1], row[1]) > 0 then
-    redis.call('XCLAIM', source, group, row[2], 0, row[1], 'JUSTID')
-  end
-end
-
 -- Writes an event about a row of the pending entries list.
 local head = '{"v":1,' .. common .. ',"entry":"'
 local function event(name, job, row, count, tail)
@@ -83,6 +74,7 @@ end
 -- Gives up an entry whose payload somebody deleted. Returns its result, as `recover_job`.
 local function lose(row)
   finish(row[1], false)
+  count_lost_payload(agreement)
   event('lost_payload', { job_id = row[1], entry_id = row[1], generation = 0, first_ms = 0 }, row, row[4], '')
   return { LOST, '', row[3], row[2], row[1], row[4] }
 end

@@ -12,30 +12,33 @@
 -- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude.lua). May be left out:
 --                                                        what is given back is then copied, by policy in-place as well
 -- ARGV[1] group  ARGV[2] consumer (of every item)
--- ARGV[3] max_deliveries and ARGV[4] policy, where the group has agreed on none; the limit is the one that the consumer has
---         joined with, where that is higher (prelude.lua)
+-- ARGV[3] max_deliveries and ARGV[4] policy, where the group has agreed on none; after a change to a lower limit
+--         the former one counts for a while (prelude.lua)
 -- ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
 -- ARGV[7] '1' = an earlier call with these items lost its reply: an item that is no longer pending may be our own work
 -- ARGV[8] '1' = delete acknowledged entries of the stream (single group only; the owner's opt-in)
 -- ARGV[9…] runs of items that have verb and PEL delivery count in common, mostly one run: verb, count (and behind commas
---          when all of them were proven alive last, and until when that counts, see hold_again.lua), number of items, and
+--          when all of them were proven alive last, and until when that counts, see hold_again.lua; and then `,lost`, where the worker
+--          knows that their payloads are gone), number of items, and
 --          per item: entry ID, job ID, data (JSON of the event), and unless the verb is ack: reason, error,
 --          delay in ms ('' or 0 = ready at once), traceback (for a dead letter; '' = none).
 --          Verb acks: data of all (JSON of version 2, a row an item), and per item: entry ID
 -- Cheapest for the server where entry IDs ascend.
 --
 -- Verbs: ack | acks (many of them, which the journal has as one entry) | nack (FAIL: counts; with a delay it is scheduled) | retry (SILENT: as nack, does not count) | hand_back
--- (SILENT: ready at once, as if it had not been delivered) | reject (FATAL: dead letter now).
+-- (SILENT: ready at once, as if it had not been delivered; with a reason its handler had begun, which `reaper.hand_backs` counts) | reject (FATAL: dead letter now).
 -- A job on probation (`reaper.suspect`) that is given back is parked again, to be let out by release_suspects.lua: at the end
 -- of the row, or, handed back, in front. Where nobody lets suspects out it is ready as any job, and known to be out.
 --
 -- Returns the number of items where every one was acknowledged, else an array of one result an item: 1 done (acked, made ready
 -- again, or scheduled), {2, dead letter's ID} dead-lettered, 0 refused (the delivery is not ours any more), 3 unknown (not
 -- pending, an earlier reply was lost, and neither its entry nor the journal shows that nothing was done), {4, why} held (could not be copied: several_groups | explicit_ids | an error's text;
--- stays pending), 5 to be asked again: not pending for us, and the call came too late to be believed; or a read has just taken it,
--- as the clock was set back, and will give it back (is_taken).
+-- stays pending), 6 lost: given back, and its payload was deleted, so it cannot be run again; 5 to be asked
+-- again: not pending for us, and the call came too late to be believed; or a read has just taken it, as the clock was set back,
+-- and will give it back (is_taken).
 -- Raises NOGROUP where the group is gone.
--- Fence: the entry is pending for this consumer *and* with this delivery count. XACK alone is no owner check.
+-- Fence: the entry is pending for this consumer *and* with this delivery count. XACK alone is no owner check. Only an entry that
+-- somebody deleted together with its reference is settled without (is_deleted): nobody else can run it.
 
 local source, stream, retry, dead, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local schedule, suspects, notes = KEYS[7], KEYS[8], KEYS[9]
@@ -133,7 +136,7 @@ end
 
 --- @prelude
 
-local DONE, DEAD, REFUSED, UNKNOWN, HELD, LATE = 1, 2, 0, 3, 4, 5
+local DONE, DEAD, REFUSED, UNKNOWN, HELD, LATE, LOST = 1, 2, 0, 3, 4, 5, 6
 local MOST_ROWS = 128
 local LONGEST_DELAY_MS = 316224000000 -- ten years: far below the scores of suspects
 
@@ -209,7 +212,7 @@ local function agreed()
     policy = values[1] or ARGV[4]
     at = now_ms()
     max_deliveries = math.max(1, whole_number(values[2], tonumber(ARGV[3])))
-    max_deliveries = terms_by_consumer(agreement, 0, max_deliveries, at)(consumer)[2]
+    max_deliveries = select(2, group_terms(agreement, 0, max_deliveries, at))
     gate = suspects and has_gate(values[3], values[4], at)
     open_for_writing(source, group, true, has_notes and notes)
   end
@@ -248,14 +251,16 @@ end
 -- Has the job become ready in this `way`: now, once its delay has passed, or, a suspect, when it is let out. `target`: the stream
 -- of its next entry. Returns the event's tail, or nil and why.
 local function make_ready_again(item, job, count, way, target)
-  local verb, waits, tail = item.verb, 0, ''
+  local verb, waits, hand_backs, tail = item.verb, 0, 0, ''
   if verb == 'retry' then
     waits, tail = job.waits + 1, ',"counts":false'
   elseif verb == 'hand_back' then
     waits = job.waits
+    hand_backs = (job.hand_backs or 0) + (item.reason ~= '' and 1 or 0)
   elseif item.reason ~= 'max_deliveries' then
     tail = ',"reason":' .. json_string(item.reason)
   end
+  job.hand_backs = hand_backs
   local deliveries = is_counted(verb) and count or math.min(count, max_deliveries) - 1
   local consumers = with_consumer(job, consumer)
   local delay = verb ~= 'hand_back' and math.min(whole_number(item.delay, 0), LONGEST_DELAY_MS) or 0
@@ -292,8 +297,11 @@ local function give_up_or_redeliver(item)
   local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
   if not entry then
     remove(entry_id, false)
-    event('lost_payload', item.data, '')
-    return DONE
+    if not item.is_reported then
+      count_lost_payload(agreement)
+      event('lost_payload', item.data, '')
+    end
+    return LOST
   end
   local job = open_entry(entry_id, entry[2])
   job = has_notes and with_note(job, redis.call('HGET', notes, entry_id)) or job
@@ -398,7 +406,7 @@ end
 local run = FIRST_RUN
 while words[run] do
   local verb, n = words[run], tonumber(words[run + 2])
-  local times, proven, is_late = read_count(words[run + 1])
+  local times, proven, is_late, is_known_lost = read_count(words[run + 1])
   local is_many = verb == 'acks'
   local is_ack = is_many or verb == 'ack'
   local width = width_of(verb)
@@ -408,7 +416,14 @@ while words[run] do
   for i = first, run - 1, width do
     local entry_id = words[i]
     n_items = n_items + 1
-    if pending(entry_id) ~= times and not taken_back(entry_id, verb, times, proven) then
+    local is_ours, is_gone = pending(entry_id) == times, false
+    if not is_ours then
+      is_ours = taken_back(entry_id, verb, times, proven)
+    end
+    if not is_ours and not left[entry_id] and not reply_was_lost then -- else an earlier call may have deleted it, behind a copy
+      is_gone = is_deleted(source, group, agreement, consumer, entry_id, proven)
+    end
+    if not is_ours and not is_gone then
       if is_unknown(entry_id, times) then
         results[n_items] = UNKNOWN
       elseif (is_late and not pending(entry_id)) or is_taken(source, group, agreement, consumer, entry_id, times, proven) then
@@ -431,7 +446,7 @@ while words[run] do
     else
       results[n_items] = give_up_or_redeliver({
         entry_id = entry_id, verb = verb, times = times, data = i + 2, reason = words[i + 3], error = words[i + 4],
-        delay = words[i + 5], traceback = words[i + 6],
+        delay = words[i + 5], traceback = words[i + 6], is_reported = is_gone and is_known_lost,
       })
     end
   end

@@ -1,0 +1,156 @@
+"""Asks a lake: every question is one SQL file in `questions`, and Spark runs it.
+
+Questions read views (`views`). ``event`` is a view of the lake's table ``events``. Spark computes the other views once,
+because several questions read each of them. They are small, or about the few jobs that did not simply go well.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from reaper.operations.signatures import FRAME, MASKS, PATTERN_LENGTH, SIGNATURE_LENGTH
+from reaper.pipeline.analysis.answers import SHARES, Answers, Asked, choose_period
+from reaper.pipeline.analysis.scope import Scope
+from reaper.pipeline.lake.tables import read_dead_letters, read_events, read_malformed
+from reaper.pipeline.spark.collecting import collect_rows
+from workers.protocol.errors import StreamReaperError
+
+CHAINS: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("story", "delivery"): ("recoveries", "restarts", "second_starts", "duplicate_jobs", "unsettled_jobs"),
+    ("activity",): ("activity_counts", "stalls_by_worker", "over_time"),
+    (): ("durations", "misdated", "malformed"),
+    ("rare",): ("terms", "scanned_ages", "dead_letter_clusters", "executions"),
+}
+"""Questions, by the views that they need. The questions of a chain run one after the other, and chains side by side."""
+QUESTIONS = tuple(name for names in CHAINS.values() for name in names)
+
+_FEW_EVENTS, _MANY_EVENTS = 2_000_000, 40_000_000
+"""Up to the first, one task does what follows a shuffle. From the second on, troubled jobs may not fit into memory."""
+_UNCHANGED_PARTITIONS = "200"
+_MASK_NAMES = ("uuid", "quoted", "double_quoted", "url", "path", "hex", "digest", "number", "blanks")
+_FAILURES = (PySparkException, Py4JError, OSError, EOFError)
+_TUNING = {
+    # Sorted rows would be aggregated in their order. Here SortAggregate always means an aggregate of strings.
+    "spark.sql.execution.replaceHashWithSortAgg": "false",
+    # A first, smaller table for each hash aggregate holds too few groups for what is counted here.
+    "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
+    # All events of a job are in one part, so its deliveries are.
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
+    # Java does not compile a longer method, and interprets it four times slower.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+}
+
+
+class NoAnswersError(StreamReaperError):
+    """Spark answers too few questions."""
+
+    def __init__(self, unanswered: Mapping[str, str], asked: int) -> None:
+        super().__init__(
+            f"Spark did not answer {len(unanswered)} of {asked} questions: {next(iter(unanswered.values()))}"
+        )
+
+
+def read_tables(spark: SparkSession, lake: str) -> dict[str, DataFrame]:
+    """Return the tables of a lake, by their names. Raises NoLakeError."""
+    readers = {"events": read_events, "dead_letters": read_dead_letters, "malformed": read_malformed}
+    return {name: read(spark, lake) for name, read in readers.items()}
+
+
+class Asker:
+    """Asks about the tables of one lake: see `read_tables`. ``embedded``: Spark runs in this process."""
+
+    def __init__(self, spark: SparkSession, tables: Mapping[str, DataFrame], scope: Scope, *, embedded: bool) -> None:
+        self._spark = spark
+        self._embedded = embedded
+        self._parameters: dict[str, Any] = {
+            **scope.parameters(),
+            "shares": F.array(*map(F.lit, SHARES)),
+            **{name: expression for name, (expression, _) in zip(_MASK_NAMES, MASKS, strict=True)},
+            "frame": FRAME,
+            "pattern_length": PATTERN_LENGTH,
+            "signature_length": SIGNATURE_LENGTH,
+        }
+        for name, value in _TUNING.items():
+            spark.conf.set(name, value)
+        if embedded:
+            # To plan a query anew after each of its stages takes longer than these stages do.
+            spark.conf.set("spark.sql.adaptive.enabled", "false")
+        for name, frame in tables.items():
+            frame.createOrReplaceTempView(name)
+        self.query("views", "event").createOrReplaceTempView("event")
+
+    def ask(self, tell: Callable[[str], None], only: Collection[str] = QUESTIONS, most_unanswered: int = 0) -> Asked:
+        """Ask questions, all unless ``only`` names some. ``tell`` hears how far it is.
+
+        Raises NoAnswersError if Spark leaves more than ``most_unanswered`` questions open.
+        """
+        tell("counting events")
+        (extent,) = collect_rows(self.query("questions", "extent"))
+        first_ms, last_ms, events = extent["first_ms"] or 0, extent["last_ms"] or 0, extent["events"]
+        period_ms = self._parameters["period_ms"] = choose_period(last_ms - first_ms)
+        if self._embedded and self._spark.conf.get("spark.sql.shuffle.partitions") == _UNCHANGED_PARTITIONS:
+            self._spark.conf.set("spark.sql.shuffle.partitions", "1" if events <= _FEW_EVENTS else "4")
+        self._spark.conf.set("spark.sql.optimizer.disableHints", str(events > _MANY_EVENTS).lower())
+        answers: Answers = {}
+        unanswered: dict[str, str] = {}
+        with ThreadPoolExecutor(len(CHAINS)) as threads:
+            chains = [
+                threads.submit(self._ask_chain, views, names, answers, unanswered, tell)
+                for views, chain in CHAINS.items()
+                if (names := [name for name in chain if name in only])
+            ]
+        for chain in chains:
+            chain.result()
+        if len(unanswered) > most_unanswered:
+            raise NoAnswersError(unanswered, len(answers))
+        return Asked(answers, unanswered, first_ms, last_ms, events, period_ms)
+
+    def _ask_chain(
+        self,
+        views: Collection[str],
+        names: Collection[str],
+        answers: Answers,
+        unanswered: dict[str, str],
+        tell: Callable[[str], None],
+    ) -> None:
+        answers |= {name: [] for name in names}
+        try:
+            for view in views:
+                tell(f"computing {view}")
+                self.keep(view)
+        except _FAILURES as error:
+            unanswered |= dict.fromkeys(names, _reason(error))
+            return
+        for name in names:
+            tell(f"asking: {name.replace('_', ' ')}")
+            try:
+                answers[name] = collect_rows(self.query("questions", name))
+            except _FAILURES as error:
+                unanswered[name] = _reason(error)
+
+    def keep(self, view: str) -> DataFrame:
+        """Compute a view once for all questions, and return it.
+
+        A checkpoint cuts the plan off, because planning is most of the cost of a small question. It is lost with the
+        process that holds it, so elsewhere Spark keeps the plan as well.
+        """
+        frame = self.query("views", view)
+        kept = frame.localCheckpoint() if self._embedded else frame.persist()
+        kept.createOrReplaceTempView(view)
+        return kept
+
+    def query(self, folder: str, name: str) -> DataFrame:
+        """Return what a SQL file selects. ``folder``: questions or views."""
+        text = (files("reaper.pipeline.analysis") / folder / f"{name}.sql").read_text(encoding="utf-8")
+        return self._spark.sql(text, args={key: value for key, value in self._parameters.items() if f":{key}" in text})
+
+
+def _reason(error: BaseException) -> str:
+    """Return why Spark did not answer, in one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

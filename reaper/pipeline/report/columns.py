@@ -1,0 +1,99 @@
+"""The columns of the report's tables, by name: one place says what each is called and how it is written. Pure."""
+
+from collections.abc import Callable, Sequence
+
+from reaper.pipeline.report import html, words
+from reaper.pipeline.report.html import Column, Markup, Row, number, text
+
+
+def _phrase(name: str) -> Callable[[Row], str]:
+    return lambda row: str(row[name] or words.NOTHING).replace("_", " ")
+
+
+def _code(name: str) -> Callable[[Row], str]:
+    return lambda row: html.code(str(row[name]))
+
+
+def _count(title: str, name: str) -> Column:
+    return number(title, lambda row: words.count(row[name]))
+
+
+def _time(title: str, name: str) -> Column:
+    return number(title, lambda row: words.duration(row[name]))
+
+
+def _instant(title: str, name: str) -> Column:
+    return text(title, lambda row: words.instant(row[name]))
+
+
+def _bounds(name: str) -> Column:
+    def cell(row: Row) -> str:
+        below = row[f"{name}_below"]
+        upper = f"to {words.duration(below)}" if below is not None else "or more"
+        return f"{words.duration(row[f'{name}_at_least'])} {upper}"
+
+    return number(name, cell)
+
+
+def _gap(row: Row) -> str:
+    if row["gap_ms"] is not None:
+        return words.duration(row["gap_ms"])
+    return f"≤ {words.duration(row['gap_at_most_ms'])}" if row["gap_at_most_ms"] is not None else words.NOTHING
+
+
+_COLUMNS = {
+    "group": text("group", words.pair),
+    "of_type": text("type", lambda row: row["type"] or words.NOTHING),
+    "job": text("job", _code("job")),
+    "cause": text("cause", _phrase("cause")),
+    "meaning": text("meaning", lambda row: row["meaning"]),
+    "event": text("event", lambda row: row["event"]),
+    "last_event": text("last event", _phrase("event")),
+    "mode": text("recovered by", _phrase("mode")),
+    "outcome": text("outcome", _phrase("outcome")),
+    "reason": text("reason", _phrase("reason")),
+    "verb": text("verb", lambda row: row["verb"]),
+    "of": text("of a", lambda row: row["of"]),
+    "delivery": number("delivery", lambda row: str(row["delivery"])),
+    "at": _instant("at (UTC)", "at_ms"),
+    "period": _instant("from (UTC)", "period"),
+    "first": _instant("from (UTC)", "first_ms"),
+    "last": _instant("until (UTC)", "last_ms"),
+    "worker": text("worker", _code("worker")),
+    "journal": text("journal", _code("stream")),
+    "share": number("share", lambda row: words.share(row["permille"])),
+    "visibility": _time("visibility timeout", "visibility_ms"),
+    "longest_wait": _time("longest wait", "longest_wait_ms"),
+    "stalled": _count("stalled", "stalls"),
+    "starts": _count("second starts", "starts"),
+    "early": _count("too early", "early"),
+    "done": _count("done", "acked"),
+    "gone": _count("seen to go", "n"),
+    "acknowledged": _count("jobs", "n"),
+    "times": _count("times", "n"),
+    **{
+        name: _count(name, name)
+        for name in ("jobs", "entries", "events", "calls", "recoveries", "processes", "deliveries")
+    },
+    **{name: _time("p99.9" if name == "p999" else name, name) for name in ("p50", "p95", "p99", "p999", "max")},
+    **{f"{name}_bounds": _bounds(name) for name in ("p50", "p95", "p99")},
+    "advised_group": text("group", lambda row: words.pair_of(row["stream"], row["group"])),
+    "executions": _count("executions", "executions"),
+    "longest": _time("longest", "longest_ms"),
+    "in_force": _time("in force", "in_force_ms"),
+    "recommended": _time("recommended", "timeout_ms"),
+    "why": text("why", lambda row: f"{row['verdict']}: {row['why']}"),
+    "namespace": text("namespace", words.namespace),
+    "token": number("token", lambda row: str(row["token"])),
+    "leader": text("leader", lambda row: html.code(words.replica(row["holder"]))),
+    "began": _instant("from (UTC)", "began_ms"),
+    "lasted": number("for", lambda row: words.duration(row["ended_ms"] and row["ended_ms"] - row["began_ms"])),
+    "end": text("end", lambda row: row["end"]),
+    "gap": number("gap after it", _gap),
+}
+RANKS = "p50 p95 p99 p999 max"
+
+
+def table(names: str, rows: Sequence[Row], caption: str = "", most: int = 40) -> Markup:
+    """Return a table with the columns of these names, separated by blanks; nothing if there is no row."""
+    return html.table([_COLUMNS[name] for name in names.split()], rows, caption=caption, most=most)

@@ -1,0 +1,210 @@
+"""The sections about jobs: what ran twice or has no end, durations, visibility timeouts, dead letters. Pure."""
+
+from reaper.pipeline.analysis.answers import Row
+from reaper.pipeline.report import charts, html, words
+from reaper.pipeline.report.columns import RANKS, table
+from reaper.pipeline.report.findings import Findings
+from reaper.pipeline.report.html import Markup, heading, number, paragraph, section, text
+from reaper.pipeline.report.live_check import Place
+from reaper.pipeline.report.next_steps import redrive_command
+
+NAMED = 50
+"""Jobs that a table names."""
+MOST_CLUSTERS = 25
+_LONGEST_ERROR, _LONGEST_FACTS, _LONGEST_COMMAND = 400, 1_000, 2_000
+
+CAUSES = {
+    "crash": "the worker showed no sign of life again",
+    "slow": "the worker lived, and the job ran longer than the visibility timeout",
+    "late_settlement": "the job was done in time, and its settlement arrived too late",
+    "early_recovery": "it was recovered before the visibility timeout had passed: a broken promise, please report it",
+    "restart": "a later process of the same worker took it over",
+    "failed": "the handler failed, and the job was tried again",
+    "retried": "the handler asked for another try that does not count",
+    "handed_back": "the worker was shut down while it ran",
+    "redriven": "an operator redrove the dead letter",
+    "unexplained": "the journal has no reason",
+}
+_LIVE = {
+    Place.READY: "ready, waiting for a worker",
+    Place.PENDING: "pending in a worker",
+    Place.SCHEDULED: "waiting in the schedule",
+    Place.DEAD_LETTERED: "dead-lettered",
+    Place.SETTLED: "settled since the lake was filled",
+    Place.ACKNOWLEDGED: "acknowledged by a worker that journals nothing",
+    Place.MISSING: "lost: nowhere in Redis, and no event tells of an end",
+    Place.UNCONFIRMED: "unconfirmed: the journal in Redis was trimmed, or there was too much to search",
+}
+
+
+def integrity(findings: Findings) -> Markup:
+    """What ran twice, was rejected, or has no end."""
+    tables = findings.tables
+    causes = sorted({row["cause"] for row in tables["second_starts"]}, key=list(CAUSES).index)
+    return section(
+        "integrity",
+        "Integrity",
+        [
+            paragraph(
+                "A second start is a job that was started again. A duplicate is a job whose work was completed twice: "
+                "the settlement of the first worker was rejected, because another worker had the job by then."
+            ),
+            table("group cause starts jobs", tables["second_starts"], "Second starts"),
+            table("cause meaning", [{"cause": cause, "meaning": CAUSES[cause]} for cause in causes]),
+            table("group cause jobs", tables["duplicates"], "Duplicates"),
+            table("group job cause", tables["duplicate_jobs"], "Which jobs were duplicated", NAMED),
+            *_unsettled(findings),
+            table("group entries", tables["lost_payloads"], "Payloads that were gone"),
+            table("group verb of calls entries", tables["refused_writes"],
+                  "Rejected writes: a term or a delivery was over, and its late write changed nothing"),
+            table("group delivery jobs", tables["deliveries_until_done"], "In which delivery jobs were done"),
+        ],
+    )  # fmt: skip
+
+
+def _unsettled(findings: Findings) -> list[Markup]:
+    rows, live = findings.tables["unsettled"], findings.live
+    if not rows:
+        return [heading("Unsettled jobs"), paragraph("None: every job in the journal has come to its end.")]
+    counts = table("group last_event jobs", rows, "Jobs without an end, by their last event")
+    named = "group job last_event at"
+    if live is None:
+        sentence = (
+            "Whether any of them is lost is unconfirmed. They may be ready, pending, scheduled, or settled since. Run "
+            "the report with --redis-url to look for them."
+        )
+        which = table(named, findings.tables["unsettled_jobs"], "Which jobs have no end, the oldest first", NAMED)
+        return [heading("Unsettled jobs"), paragraph(sentence), counts, which]
+    places = [{"place": _LIVE[Place(place)], "jobs": jobs} for place, jobs in live["places"].items()]
+    found = [text("found", lambda row: row["place"]), number("jobs", lambda row: words.count(row["jobs"]))]
+    left = f"{live['not_checked']:,} more were not looked for." if live["not_checked"] else ""
+    return [
+        heading("Unsettled jobs"),
+        counts,
+        html.table(found, places, caption=f"Where they were in Redis at {live['at']}"),
+        paragraph(left),
+        table(named, live["lost"],
+              "Lost jobs, unless a worker that journals nothing has settled and deleted them", NAMED),
+    ]  # fmt: skip
+
+
+def durations(findings: Findings) -> Markup:
+    """How long jobs wait and run."""
+    rows = findings.tables["durations"]
+    panels = {
+        title: [row for row in rows if row["measure"] == measure]
+        for title, measure in (("Queue wait", "wait"), ("Run time", "run"))
+    }
+    return section(
+        "durations",
+        "Queue wait and run time",
+        [
+            paragraph(
+                "Of acknowledged deliveries. The queue wait is the time from when this delivery could be read until a "
+                "worker read it. The run time is the time of the handler."
+            ),
+            charts.distributions("durations", panels, words.kind) if rows else Markup(""),
+            *(table(f"group of_type acknowledged {RANKS}", part, title) for title, part in panels.items()),
+            *_scanned(findings),
+        ],
+    )
+
+
+def _scanned(findings: Findings) -> list[Markup]:
+    rows = findings.tables["scanned_durations"]
+    foreign = {words.pair(row) for row in findings.tables["foreign_groups"]}
+    unknown = sorted(foreign - {words.pair(row) for row in rows})
+    if not rows and not foreign:
+        return []
+    left = f" and {len(unknown) - NAMED:,} more" if len(unknown) > NAMED else ""
+    return [
+        heading("Workers that journal nothing"),
+        paragraph(
+            "Between two full scans a leader sees deliveries disappear. That bounds their time in a worker. Deliveries "
+            "that were settled between two scans are not seen, so short jobs are underrated."
+        ),
+        table("group gone p50_bounds p95_bounds p99_bounds", rows),
+        paragraph(f"No worker and no scan reports on {', '.join(unknown[:NAMED])}{left}." if unknown else ""),
+    ]
+
+
+# ---- visibility timeouts
+
+
+def timeouts(findings: Findings) -> Markup:
+    """Which visibility timeout to set."""
+    groups = findings.advice.get("groups", [])
+    if not groups:
+        return section(
+            "timeouts", "Visibility timeouts", [paragraph("No execution was settled: nothing to recommend.")]
+        )
+    promise = findings.advice["promise"]
+    return section(
+        "timeouts",
+        "Visibility timeouts",
+        [
+            paragraph(
+                f"A worker that extends its executions keeps them through a pause of "
+                f"{words.duration(promise['pause_ms'])}. Of other workers, at most 1 execution in "
+                f"{promise['one_in']:,} outlasts the timeout, as long as the next jobs are like those in the lake. Set "
+                "visibility_timeout in the settings of the reaper, or of the workers if they recover by themselves."
+            ),
+            table("advised_group executions longest in_force recommended why", groups),
+        ],
+    )
+
+
+# ---- dead letters
+
+
+def dead_letters(findings: Findings) -> Markup:
+    """What the dead letters have in common."""
+    clusters = findings.tables["dead_letter_clusters"]
+    if not clusters:
+        return section("dead_letters", "Dead letters", [paragraph("None are in the lake.")])
+    left = len(clusters) - MOST_CLUSTERS
+    return section(
+        "dead_letters",
+        "Dead letters",
+        [
+            paragraph(
+                "Clustered by what their errors have in common; numbers, names and paths are masked. The command gives "
+                "a whole cluster back to its stream. Add --dry-run to see it first."
+            ),
+            *map(_cluster, clusters[:MOST_CLUSTERS]),
+            paragraph(f"{left:,} more clusters are in the JSON file." if left > 0 else ""),
+        ],
+    )
+
+
+def _cluster(row: Row) -> Markup:
+    where = words.pair_of(row["source_stream"], row["group"])
+    title = f"{row['n']:,} of {where}: {row['pattern'] or row['reason'] or 'no error'}"
+    given_back = f", {row['redriven']:,} of them redriven since" if row["redriven"] else ""
+    reason = str(row["reason"] or "no reason").replace("_", " ")
+    frame = f", in {row['frame']}" if row["frame"] else ""
+    facts = (
+        f"{reason}{frame}{given_back}; {words.instant(row['first_ms'])} to {words.instant(row['last_ms'])} UTC. "
+        f"The newest, job {row['job']}: {(row['error'] or 'no error')[:_LONGEST_ERROR]}"
+    )
+    command = redrive_command(row)
+    redrive = html.block(command) if len(command) <= _LONGEST_COMMAND else paragraph("Its names are too long to show.")
+    return Markup(f"{heading(title[:_LONGEST_ERROR])}{paragraph(facts[:_LONGEST_FACTS])}{redrive}")
+
+
+# ---- about
+
+
+def about(findings: Findings) -> Markup:
+    """What the report was made of."""
+    tables = findings.tables
+    return section(
+        "about",
+        "What this report is made of",
+        [
+            paragraph("Times are those of the Redis server. Quantiles are exact, by nearest rank, in milliseconds."),
+            table("journal events first last", tables["extents"]),
+            table("group event times", tables["event_counts"], "Events"),
+            table("journal reason entries", tables["malformed"], "Entries that nobody can read"),
+        ],
+    )

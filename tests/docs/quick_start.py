@@ -1,0 +1,97 @@
+"""Types the lines of the readme's quick start, as they stand there, into shells."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+
+from tests.support.http import request
+from tests.support.processes import ROOT, Processes, Running
+from tests.support.servers import RedisServer, free_port
+from tests.support.waiting import wait_until
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SECTION = README.partition("\n## Quick start\n")[2].partition("\n## ")[0]
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
+INSTALL_LINES = 2
+
+REDIS_CLI = """
+import sys
+from redis import Redis
+print(Redis.from_url({url!r}, protocol=2).execute_command(*sys.argv[1:]), flush=True)
+"""
+"""Sends the words to the server of the test, as the command of that name does to the usual port."""
+
+
+class Shells:
+    """Shells in which the readme's lines are typed, with the port and the server of the test in place of its own.
+
+    ``python`` is the one that the package is installed for.
+    """
+
+    def __init__(self, processes: Processes, server: RedisServer, folder: Path, python: str) -> None:
+        self.port = free_port()
+        self._processes = processes
+        self._redis = server.port
+        self._folder = folder
+        self._put("reaper", Path(python).with_name("reaper"))
+        code = folder / "redis_cli.py"
+        code.write_text(REDIS_CLI.format(url=server.url), encoding="utf-8")
+        self._put("redis-cli", python, code)
+
+    def _put(self, name: str, *words: str | Path) -> None:
+        program = self._folder / name
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n', encoding="utf-8")
+        program.chmod(0o755)
+
+    def types(self, lines: str) -> Running:
+        """Type lines of the readme with ``set -e``; a job is overdue after 1 s instead of 30."""
+        lines = lines.replace(":6379/", f":{self._redis}/").replace("--visibility-timeout 30", "--visibility-timeout 1")
+        lines = lines.replace("--health-port 9180", f"--health-port {self.port}")
+        folder = shlex.quote(str(self._folder))
+        script = f'set -e\ncd {folder}\nPATH={folder}:"$PATH"\n{lines}'
+        return self._processes.start("/bin/bash", "-c", script, env={"PYTHONPATH": ""})
+
+    async def page(self) -> dict[str, Any]:
+        """Return what the status page reads, '{}' while nobody serves it."""
+        try:
+            reply = await request(self.port, "/api/overview")
+        except OSError:
+            return {}
+        return dict(reply.data) if reply.code == 200 else {}
+
+
+async def play_quick_start(shells: Shells, client: Redis) -> None:
+    """Type everything but the installation, until the status page lists the recovered job."""
+    start, crash, next_worker, look = BLOCKS
+    export, init, run = start.splitlines()[INSTALL_LINES:]
+    assert await shells.types(f"{export}\n{init}").wait() == 0
+    shells.types(f"{export}\n{run}")
+
+    async def served() -> bool:
+        return bool(await shells.page())
+
+    await wait_until(served, "the page is served")
+    crashed = shells.types(crash)
+    assert await crashed.wait() == 0
+    entry_id = re.findall(r"\d{13}-\d+", crashed.output)[0]
+
+    async def recovered() -> dict[str, str]:
+        latest = (await shells.page()).get("recoveries", {}).get("latest", [])
+        return {one["job"]: one["consumer"] for one in latest}
+
+    assert await wait_until(recovered, "the page lists the recovery") == {entry_id: "crashed"}
+    got = shells.types(next_worker)
+    assert await got.wait() == 0
+    assert entry_id in got.output
+    ready = re.findall(r"\d{13}-\d+", got.output)[0]  # the copy has an ID of its own
+    assert await client.xack("orders", "billing", ready) == 1  # else it is recovered again
+
+    status = shells.types(f"{export}\n{look.splitlines()[-1]}")
+    assert await status.wait() == 0
+    assert "recovered 1" in status.output
+    explain = shells.types(f"{export}\nreaper explain {entry_id}")
+    assert await explain.wait() == 0
+    assert "consumer=crashed" in explain.output

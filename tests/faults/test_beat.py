@@ -1,0 +1,85 @@
+"""Who notes the beat of a group: workers, also idle ones, and every replica, whether it leads or not."""
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.faults import scene
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("hurried")]
+
+OFTEN_S, TIMES = 0.05, 5
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let replicas note the beat often, however long the visibility timeout is."""
+    monkeypatch.setattr("reaper.recovery.beats.LONGEST_BEAT_S", OFTEN_S)
+
+
+@pytest.fixture
+async def group(client: Redis) -> None:
+    """The group is there, with a visibility timeout of an hour, and its last beat was half of that ago."""
+    await scene.create_group(client)
+    await client.hset(scene.KEYS.agreement, "visibility_ms", 3_600_000)
+
+
+async def beats(client: Redis) -> None:
+    """Wait until the beat was noted several times."""
+    seen = set[object]()
+
+    async def often_enough() -> bool:
+        seen.add(await client.hget(scene.KEYS.agreement, "beat"))
+        return len(seen - {None}) > TIMES
+
+    await wait_until(often_enough, "the beat is noted again and again", progress=lambda: len(seen))
+
+
+@pytest.mark.usefixtures("group")
+async def test_an_idle_worker_keeps_the_beat_where_there_is_no_replica(server: RedisServer, client: Redis) -> None:
+    async with scene.running_worker(server.url, scene.Handler(), visibility_timeout=3_600):
+        await beats(client)
+        unbroken = await client.hget(scene.KEYS.agreement, "unbroken")
+        await beats(client)
+    assert await client.hget(scene.KEYS.agreement, "unbroken") == unbroken
+
+
+@pytest.mark.usefixtures("group")
+async def test_so_does_one_that_is_at_work(server: RedisServer, client: Redis) -> None:
+    handler = scene.Handler()
+    async with scene.running_worker(server.url, handler, visibility_timeout=3_600):
+        await scene.enqueue(client, 1, hold="")
+        await handler.has_started(1)
+        await beats(client)
+        handler.open_gate()
+        await scene.nothing_left(client)
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("leads", [True, False])
+async def test_a_replica_keeps_the_beat_where_there_is_no_worker(
+    server: RedisServer, client: Redis, leads: bool
+) -> None:
+    if not leads:
+        await client.set(scene.NAMESPACE.lease, "somebody.0@3600000", px=3_600_000)
+    async with scene.running_reaper(server.url, visibility_timeout=3_600) as reaper:
+        await beats(client)
+        assert leads or reaper.term is None
+
+
+@pytest.mark.usefixtures("group")
+async def test_an_observer_notes_nothing(server: RedisServer, client: Redis) -> None:
+    await client.hset(scene.KEYS.agreement, mapping={"beat": 5, "unbroken": 5})
+    async with scene.running_reaper(server.url, visibility_timeout=3_600, observe=True) as reaper:
+        await scene.leads(reaper)
+        await wait_until(lambda: reaper._work.reports()[scene.KEYS.pair].last_full_scan_ms, "it has scanned")
+        before = await client.hmget(scene.KEYS.agreement, ["beat", "unbroken"])
+    assert before == [b"5", b"5"]
+
+
+async def test_a_group_that_is_not_there_yet_has_a_beat_once_it_is(server: RedisServer, client: Redis) -> None:
+    async with scene.running_reaper(server.url, visibility_timeout=3_600) as reaper:
+        await scene.leads(reaper)
+        await scene.create_group(client)
+        await beats(client)

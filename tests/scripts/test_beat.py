@@ -1,0 +1,296 @@
+"""The beat: what is noted when heartbeats are served, and when recovery waits. The test sets the server's clock."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError, ResponseError
+
+from tests.scripts.scene import Scene
+from tests.support.clock import ServerClock
+from tests.support.fixtures import standing_clock
+from tests.support.servers import RedisServer
+from workers.protocol.calls.beat import RecoveryWait, recovery_wait
+from workers.protocol.connection import commands_client
+from workers.protocol.scripts import load_script
+
+pytestmark = [pytest.mark.anyio, pytest.mark.contract]
+__all__ = ["standing_clock"]
+
+START_MS = 1_800_000_000_000
+V = 30_000
+"""The visibility timeout in ms. A gap counts from a third of it on."""
+FORMER_MS = 100_000
+REDELIVERED, NOT_DUE = 1, 4
+DENIED = ("xclaim", "xpending", "xrange", "xack", "hset", "hmget")
+
+
+class Timed(Scene):
+    """A scene whose server has a clock that stands until the test sets it."""
+
+    clock: ServerClock
+    at_ms: int = START_MS
+
+    async def pass_ms(self, ms: int) -> None:
+        """Set the server's clock on, or back. Valkey 9 keeps the time that it has read for a millisecond."""
+        self.at_ms += ms
+        self.clock.stand_at(self.at_ms * 1_000)
+        while await self.now_ms() != self.at_ms:
+            pass
+
+    async def beat(self, client: Redis | None = None) -> list[int]:
+        """Run ``beat``; return server time, for how many ms recovery waits, and the last gap."""
+        places = (self.keys.stream, self.keys.agreement)
+        reply: Any = await load_script("workers.protocol", "beat").run(
+            client or self.client, places, (self.keys.group,)
+        )
+        return list(reply)
+
+    async def field(self, name: str) -> int | None:
+        """Return a number of the group settings."""
+        value: Any = await self.client.hget(self.keys.agreement, name)
+        return None if value is None else int(value)
+
+    async def waits(self, entry_id: str, **values: Any) -> int:
+        """Return for how many ms recovery waits, 0 = it has looked at the entry."""
+        reply = await self.recover(entry_id, **{"visibility_ms": V, **values})
+        return int(reply[1]) if reply[0] == b"waits" else 0
+
+    async def wait_told(self) -> RecoveryWait | None:
+        """Return what `recovery_wait` says of the group settings."""
+        fields: Any = await self.client.hgetall(self.keys.agreement)
+        return recovery_wait({name.decode(): value.decode() for name, value in fields.items()}, self.at_ms)
+
+
+@pytest.fixture
+def standing(binary: Path, standing_clock: ServerClock, tmp_path: Path) -> Iterator[RedisServer]:
+    """A server whose clock stands."""
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    standing_clock.stand_at(START_MS * 1_000)
+    server = RedisServer(binary, folder, environment=standing_clock.environment)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+async def timed(standing: RedisServer, standing_clock: ServerClock) -> AsyncIterator[Timed]:
+    """A group with a visibility timeout, and no beat yet."""
+    async with commands_client(standing.url) as client:
+        scene = Timed(client)
+        scene.clock = standing_clock
+        await scene.prepare()
+        await scene.agree(visibility_ms=V)
+        yield scene
+
+
+async def test_without_a_group_there_is_no_beat(timed: Timed) -> None:
+    await timed.client.xgroup_destroy("orders", "billing")
+    with pytest.raises(ResponseError, match="NOGROUP"):
+        await timed.beat()
+    assert await timed.field("beat") is None
+
+
+async def test_without_a_visibility_timeout_nothing_is_noted_and_recovery_waits(timed: Timed) -> None:
+    await timed.client.delete(timed.keys.agreement)
+    assert await timed.beat() == [START_MS, 0, 0]
+    assert await timed.client.exists(timed.keys.agreement) == 0
+    stalled = await timed.stalled()
+    await timed.client.hset(timed.keys.agreement, "beat", START_MS)
+    assert await timed.waits(stalled) == V
+    assert await timed.wait_told() is None
+
+
+async def test_the_first_beat_ends_no_known_gap_and_recovery_waits_for_one_timeout(timed: Timed) -> None:
+    assert await timed.wait_told() == RecoveryWait(V, 0, has_ended=False)
+    assert await timed.beat() == [START_MS, V, 0]
+    assert (await timed.field("unbroken"), await timed.field("beat")) == (START_MS, START_MS)
+    await timed.pass_ms(4_000)
+    assert await timed.beat() == [START_MS + 4_000, V - 4_000, 0]
+    assert await timed.field("unbroken") == START_MS
+    assert await timed.wait_told() == RecoveryWait(V - 4_000, 0)
+
+
+async def steady(timed: Timed, for_ms: int = 3 * V) -> None:
+    """Let heartbeats be served for long."""
+    await timed.beat()
+    for _ in range(0, for_ms, 5_000):
+        await timed.pass_ms(5_000)
+        await timed.beat()
+
+
+@pytest.mark.parametrize(
+    ("by_ms", "counts"), [(V // 3, False), (V // 3 + 1, True), (-V // 3, False), (-V // 3 - 1, True)]
+)
+async def test_a_gap_or_a_step_of_the_clock_counts_from_a_third_of_the_timeout_on(
+    timed: Timed, by_ms: int, counts: bool
+) -> None:
+    await steady(timed)
+    await timed.pass_ms(by_ms)
+    _, waits_ms, gap_ms = await timed.beat()
+    assert (waits_ms, gap_ms) == ((V, abs(by_ms)) if counts else (0, 0))
+    assert await timed.wait_told() == (RecoveryWait(V, abs(by_ms)) if counts else None)
+
+
+async def test_a_small_step_back_leaves_no_beat_of_the_future(timed: Timed) -> None:
+    await timed.beat()
+    await timed.pass_ms(-1_000)
+    assert await timed.beat() == [START_MS - 1_000, V, 0]
+    assert await timed.field("unbroken") == START_MS - 1_000
+
+
+async def test_several_small_steps_back_never_open_recovery_early(timed: Timed) -> None:
+    await timed.beat()
+    for _ in range(4):
+        await timed.pass_ms(-V // 3)
+        assert (await timed.beat())[1] == V
+
+
+async def test_a_recovery_call_that_is_the_first_after_a_gap_waits(timed: Timed) -> None:
+    stalled = await timed.stalled()
+    await steady(timed)
+    await timed.pass_ms(V)
+    assert await timed.waits(stalled) == V
+    await timed.pass_ms(V // 3)
+    assert await timed.waits(stalled) == V - V // 3
+    for _ in range(3):
+        await timed.pass_ms(V // 3)
+        assert await timed.waits(stalled) in (V // 3, 0)
+    assert await timed.pending() == []
+
+
+async def test_an_embedded_worker_waits_as_well(timed: Timed) -> None:
+    await timed.agree(recovery="embedded")
+    await timed.stalled()
+    await steady(timed)
+    await timed.pass_ms(V)
+    assert await timed.autoclaim() == [b"waits", V, V]
+    for _ in range(3):
+        await timed.pass_ms(V // 3)
+        reply = await timed.autoclaim()
+    assert reply[0] == b"ok"
+    assert [owner for _, owner, _ in await timed.pending()] == ["w2"]
+
+
+async def test_while_recovery_waits_a_delivery_of_the_future_starts_over(timed: Timed) -> None:
+    entry = await timed.add()
+    await timed.deliver(entry, idle_ms=0)
+    await steady(timed)
+    await timed.pass_ms(-3_600_000)
+    assert await timed.waits(entry) == V
+    for _ in range(3):
+        await timed.pass_ms(V // 3)
+        await timed.beat()
+    assert await timed.recover(entry) != [b"waits", 0]
+    assert await timed.pending() == [], "one visibility timeout after the step, not two"
+
+
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000, V], ids=["set back", "set ahead", "an outage"])
+@pytest.mark.parametrize(("left_ms", "after_ms"), [(FORMER_MS, FORMER_MS), (-5_000, 0)], ids=["counts", "is over"])
+async def test_a_gap_leaves_of_the_former_timeout_what_was_left_before(
+    timed: Timed, by_ms: int, left_ms: int, after_ms: int
+) -> None:
+    """Else a change that is long over counts again, or workers that could not read the new one are judged by it."""
+    await steady(timed)
+    await timed.agree(former_until=timed.at_ms + left_ms, former_visibility_ms=2 * V)
+    await timed.pass_ms(by_ms)
+    assert (await timed.beat())[1] == (2 * V if left_ms > 0 else V)
+    assert await timed.field("former_until") == timed.at_ms + after_ms
+
+
+async def test_recovery_waits_for_the_former_timeout_while_that_counts(timed: Timed) -> None:
+    await timed.agree(former_until=START_MS + FORMER_MS, former_visibility_ms=2 * V)
+    assert (await timed.beat())[1] == 2 * V
+    assert await timed.wait_told() == RecoveryWait(2 * V, 0)
+    await timed.agree(former_until=START_MS)
+    assert (await timed.beat())[1] == V
+
+
+async def test_a_heartbeat_notes_the_beat_with_and_without_deliveries(timed: Timed) -> None:
+    entry = await timed.stalled()
+    for ids in ([], [entry]):
+        await timed.pass_ms(1_000)
+        await timed.extend(*ids, as_ours=True)
+        assert await timed.field("beat") == timed.at_ms
+
+
+@pytest.fixture
+async def user(timed: Timed, standing: RedisServer) -> AsyncIterator[Redis]:
+    """Somebody who may do everything that `DENIED` does not take away."""
+    await timed.client.execute_command("ACL", "SETUSER", "w", "on", ">x", "~*", "&*", "+@all")
+    async with commands_client(standing.url.replace("redis://", "redis://w:x@")) as client:
+        yield client
+
+
+@pytest.mark.parametrize("command", DENIED)
+async def test_where_a_heartbeat_is_denied_no_beat_is_noted(timed: Timed, user: Redis, command: str) -> None:
+    """Not by a replica, a heartbeat with a delivery or without one, or a recovery call."""
+    await timed.agree(recovery="embedded")
+    stalled = await timed.stalled()
+    await steady(timed)
+    last = await timed.field("beat")
+    await timed.client.execute_command("ACL", "SETUSER", "w", f"-{command}")
+    as_user = Timed(user)
+    await timed.pass_ms(1_000)
+    for call in (
+        as_user.beat,
+        lambda: as_user.extend(as_ours=True),
+        lambda: as_user.extend(stalled, as_ours=True),
+        lambda: as_user.recover(stalled),
+        as_user.autoclaim,
+    ):
+        with pytest.raises((NoPermissionError, ResponseError), match=r"(?i)no permissions|can't run|NOPERM|ACL"):
+            await call()
+        assert await timed.field("beat") == last
+
+
+async def test_a_server_that_takes_no_writes_has_no_beat(timed: Timed) -> None:
+    await steady(timed)
+    last = await timed.field("beat")
+    await timed.pass_ms(1_000)
+    await timed.client.config_set("min-replicas-to-write", 1)
+    for call in (timed.beat, lambda: timed.extend(as_ours=True)):
+        with pytest.raises(ResponseError, match="NOREPLICAS"):
+            await call()
+    await timed.client.config_set("min-replicas-to-write", 0)
+    assert await timed.field("beat") == last
+
+
+async def test_when_memory_is_full_the_beat_goes_on(timed: Timed) -> None:
+    await steady(timed)
+    await timed.fill_memory()
+    await timed.pass_ms(1_000)
+    await timed.beat()
+    assert await timed.field("beat") == timed.at_ms
+
+
+@pytest.mark.parametrize("fields", [{"beat": "junk"}, {"unbroken": "junk"}, {"beat": "", "unbroken": "-1"}])
+async def test_fields_that_are_no_numbers_are_no_beat(timed: Timed, fields: dict[str, str]) -> None:
+    await steady(timed)
+    await timed.agree(**fields)
+    told = await timed.wait_told()
+    assert told is not None
+    assert (told.left_ms, (await timed.beat())[1]) == (V, V)
+
+
+@pytest.mark.parametrize(
+    ("wait", "said"),
+    [
+        (RecoveryWait(12_000, 41_000), "recovery waits 12 s: no heartbeat could be served for 41 s"),
+        (RecoveryWait(1_500, 900), "recovery waits 1.5 s: no heartbeat could be served for 0.9 s"),
+        (RecoveryWait(12_000, 0), "recovery waits 12 s: heartbeats of this group are served only since a moment ago"),
+        (
+            RecoveryWait(30_000, 41_000, has_ended=False),
+            "recovery waits 30 s after the next heartbeat: none was served for 41 s",
+        ),
+        (
+            RecoveryWait(30_000, 0, has_ended=False),
+            "recovery waits 30 s after the next heartbeat: none was served in this group yet",
+        ),
+    ],
+)
+def test_it_says_for_how_long_recovery_waits_and_why(wait: RecoveryWait, said: str) -> None:
+    assert str(wait) == said
