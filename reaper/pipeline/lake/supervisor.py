@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
@@ -73,19 +74,19 @@ class Supervisor:
 
     def run(self) -> Progress:
         """Return once the run is over. Raises IngestError."""
-        failures, done = 0, self._before.batch
-        pauses = growing_pauses()
+        failures, done, pauses = Counter[int](), self._before.batch, growing_pauses()
         while True:
             error = self._attempt()
             if error is None:
                 return self.progress()
             if (now := self._layout.totals().batch) > done:
-                failures, done, pauses = 0, now, growing_pauses()
-            failures += 1
+                failures, done, pauses = Counter[int](), now, growing_pauses()
             self._restarts += 1
             lake = self._layout.root
             reason = reason_of(error) if self._layout.has_name() else f"{lake} is not there; mount or restore it"
-            if is_final(error) or (self._run.available_now and failures >= attempts_against(reason)):
+            limit = attempts_against(reason)
+            failures[limit] += 1  # late starts of a busy machine do not count as failures of another kind
+            if is_final(error) or (self._run.available_now and failures[limit] >= limit):
                 raise IngestError(f"ingestion into the lake {lake} stopped: {reason}")
             pause = next(pauses)
             logger.warning("the lake %s: the query failed, and starts again in %g s: %s", lake, pause, reason)
