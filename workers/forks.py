@@ -19,6 +19,9 @@ FORKS = [0]
 """How many forks this process is away from the one that imported this. Compared by who calls a user's function."""
 
 
+_made = [0]
+
+
 class _Loop(Protocol):
     def call_soon(self, callback: Callable[[], object], /) -> Any: ...
 
@@ -64,6 +67,11 @@ def runs_in(loop: _Loop, end: Callable[[], object]) -> None:
     _ends[loop] = end
 
 
+def forks_made() -> int:
+    """Return how many children this process has forked."""
+    return _made[0]
+
+
 # ---- around a fork
 
 
@@ -73,7 +81,12 @@ def _before() -> None:
         _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _handlers)
 
 
-def _after() -> None:
+def _after_in_parent() -> None:
+    _made[0] += 1
+    _unblock()
+
+
+def _unblock() -> None:
     mask, _forking.mask = _forking.mask, None
     if mask is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -92,7 +105,7 @@ def _after_in_child() -> None:
             with suppress(RuntimeError):  # closed, or one of another thread, which the child does not have
                 loop.call_soon(end)
     finally:
-        _after()
+        _unblock()
 
 
 def _let_go_of_sockets() -> None:
@@ -114,4 +127,4 @@ def _number_of(holder: Any) -> int:
     return -1 if held is None else int(held.fileno())
 
 
-os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after_in_child)
+os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

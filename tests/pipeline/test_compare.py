@@ -40,8 +40,8 @@ def test_drills_are_played_ingested_judged_and_written_down(
         ingest_journals(spark, settings.model_copy(update={"redis_url": url}))
 
     drills = anyio.run(partial(play, plan, folder, lambda _: None, ingest))
-    told = read_journals(spark, settings.lake, drills.played)
-    comparison = conclude(drills, told, "2026-11-20T16:00:00+00:00")
+    opinions = read_journals(spark, settings.lake, drills.played)
+    comparison = conclude(drills, opinions, "2026-11-20T16:00:00+00:00")
     plan = drills.plan
     assert plan.modes == ["reaper/stream", "published"], "the packaged server knows no CLAIM"
     assert comparison.overall[-1] == drills.left_out[0]
@@ -50,15 +50,12 @@ def test_drills_are_played_ingested_judged_and_written_down(
     (quick,) = comparison.found
     assert {mode: quick.table["lost"][mode].value for mode in plan.modes} == dict.fromkeys(plan.modes, 0)
     ledger = next(one.report for one in drills.played if one.mode == "reaper/stream")
-    (journal,) = quick.journals["reaper/stream"]
-    assert "published" not in quick.journals  # it keeps no journal
-    # What the journal calls recovered is what the ledger does; never started is what waited in the dead worker.
-    assert journal["overshoot"]["n"] == ledger["recovered"]
-    assert journal["overshoot"]["max"] / 1000 == ledger["overshoot_s"]["max"]
-    assert journal["second_starts"] >= len(ledger["second_starts"])
-    # What a killed worker had done and not settled, only its handler knew.
+    journal = opinions["quick", "reaper/stream", 0]
+    assert ("quick", "published", 0) not in opinions  # it keeps no journal
+    assert journal.second_starts >= len(ledger["second_starts"]) > 0
+    # Only the handler knew of the jobs that a killed worker had completed and not settled.
     settled_twice = [one for one in ledger["duplicates"] if one["cause"] != "worker_killed"]
-    assert journal["duplicates"] == len(settled_twice)
+    assert journal.duplicates == len(settled_twice)
 
     monkeypatch.setattr(command, "_play_and_read", lambda *_: comparison)
     ended = CliRunner().invoke(main, ["compare", "--json", "--output", str(tmp_path / "quick.html")])
@@ -67,7 +64,6 @@ def test_drills_are_played_ingested_judged_and_written_down(
     check("reaper compare", written)
     assert written["scenarios"][0]["figures"]["lost"]["reaper/stream"] == {"value": 0, "low": 0, "high": 0}
     assert "A quick crash" in (tmp_path / "quick.html").read_text()
-    assert "![" in (tmp_path / "quick.md").read_text()
     assert str(tmp_path) not in (tmp_path / "quick.json").read_text()
 
 

@@ -54,6 +54,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows[:] = [
             {**row, "stream": f"{{{stream}}}:journal", "group": group} if "group" in row else row for row in rows
         ]
+    advised = {"executions": 346_343, "longest_ms": 301_800, "in_force_ms": 30_000, "timeout_ms": 60_000,
+               "verdict": "timeout too short", "why": "many words " * 30}  # fmt: skip
+    names = (LONG, "mail/sender")
+    findings.advice = {
+        "promise": {"pause_ms": 5_000, "one_in": 1_000},
+        "groups": [advised | dict(zip(("stream", "group"), name.split("/"), strict=True)) for name in names],
+    }
     (folder / "report.html").write_text(write_page(findings))
     scenarios = list(SCENARIOS.values())
     modes = ("reaper/stream", "embedded", "published")
@@ -96,12 +103,16 @@ def test_no_axis_shows_latex(folder: Path, page: str) -> None:
     assert "\\times" not in text
 
 
-@pytest.mark.parametrize("width", [DESK, PHONE])
-def test_the_name_of_a_group_breaks_at_its_separators_only(browser: WebDriver, folder: Path, width: int) -> None:
-    show(browser, folder, "report", width)
+@pytest.mark.parametrize(("width", "printed"), [(PHONE, False), (DESK, False), (PAPER, True)])
+def test_the_name_of_a_group_breaks_at_its_separators_only(
+    browser: WebDriver, folder: Path, width: int, *, printed: bool
+) -> None:
+    show(browser, folder, "report", width, printed=printed)
     found = browser.execute_script(_LINES, LONG)
     assert found
     assert max(found) <= 2
+    for short in ("mail/sender", "recovered"):
+        assert set(browser.execute_script(_LINES, short)) == {1}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -85,7 +85,7 @@ def test_every_question_is_answered_in_page_and_figures(reported: Reported) -> N
 def test_the_page_has_charts_and_unique_ids_and_is_small(reported: Reported) -> None:
     ids = re.findall(r'\bid="([^"]+)"', reported.page)
     assert len(ids) == len(set(ids))
-    assert reported.page.count("<svg") == 3 + 4 + 2
+    assert reported.page.count("<svg") == 3 + 3 + 2
     assert len(reported.page.encode()) < 1_000_000
 
 

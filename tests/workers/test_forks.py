@@ -17,6 +17,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.forking_program import ENDING, LEAVING
 from tests.workers.scene import add
+from workers.protocol.unshared import MOST_ANEW
 
 PROGRAM = """
 import os, sys, anyio
@@ -82,6 +83,46 @@ def test_what_a_handler_forks_ends_without_a_verdict(kind: str, how: str, code: 
     assert ended.returncode == 0
     assert ("ValueError: in the child" in ended.stderr) == (how == "raises")
 
+
+CONNECTING = """
+import asyncio, os, signal, sys
+import redis, uvloop
+from redis.asyncio import Connection
+from workers.protocol.unshared import unshared
+
+url, loop, forks = sys.argv[1], sys.argv[2], int(sys.argv[3])
+known = redis.Redis.from_url(url)
+children = []
+
+class ForkedWhileItConnects(Connection):
+    async def _connect(self):
+        await super()._connect()
+        if len(children) < forks:
+            children.append(os.fork() or signal.pause())
+
+async def main():
+    address = redis.ConnectionPool.from_url(url).connection_kwargs
+    connection = unshared(ForkedWhileItConnects)(host=address["host"], port=address["port"])
+    before = {row["id"] for row in known.client_list()}
+    await connection.connect()
+    await connection.send_command("CLIENT", "ID")
+    number = str(await connection.read_response())
+    print("forks:", len(children))
+    await connection.disconnect()
+    new = lambda: {row["id"] for row in known.client_list()} - before
+    while new() - {number}:
+        pass  # what was ended is closed
+    while forks == 1 and new():
+        pass
+    print("open" if new() else "closed")
+
+try:
+    (uvloop.run if loop == "uvloop" else asyncio.run)(main())
+finally:
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+"""
 
 # ---- a worker whose jobs start processes
 
@@ -153,6 +194,26 @@ async def test_a_child_that_comes_back_to_the_event_loop_of_its_parent_ends_ther
     worker.terminate()
     assert await worker.wait() == 0
     assert worker.output.count("has stopped: 1 read, 1 acked") == 1
+
+
+@LOOPS
+@pytest.mark.parametrize("forks", [1, MOST_ANEW + 1])
+@pytest.mark.processes
+def test_a_child_forked_while_a_connection_is_made_does_not_keep_it_open(
+    server: RedisServer, loop: str, forks: int
+) -> None:
+    """The last connection of a program that forks all the time is kept, whatever its child has of it."""
+    ended = subprocess.run(
+        [sys.executable, "-c", CONNECTING, server.url, loop, str(forks)],
+        capture_output=True,
+        text=True,
+        timeout=scaled(PATIENCE_S),
+        check=False,
+    )
+    assert (ended.stdout, ended.stderr) == (
+        f"forks: {forks}\nclosed\n" if forks == 1 else f"forks: {forks}\nopen\n",
+        "",
+    )
 
 
 async def clients_of(client: Redis) -> set[str]:

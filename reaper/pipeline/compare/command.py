@@ -38,12 +38,11 @@ if TYPE_CHECKING:
 
 DEFAULT_OUTPUT = "comparison.html"
 MOST_TURNS = 1_000
-_COMPANY = (".json", ".md")
 
 _HELP = f"""Play the same drill once for each way to recover, and say which is the better one for what.
 
 Every drill has the same trace, seed, and faults at the same moments, and runs on a Redis of its own kind. The journals
-are then read on Spark. The page (--output) gets company: the same name with .json (all figures) and .md.
+are then read on Spark. All figures are written beside the page (--output), with the suffix .json.
 Exit code 0 it was played, whoever won; 2 not possible.
 
 \b
@@ -108,6 +107,7 @@ def compare(
 ) -> None:
     """Play and judge; see `_HELP`."""
     with sentences():
+        from reaper.pipeline.compare.page import write_page
         from reaper.pipeline.compare.play import Plan
         from reaper.pipeline.spark.session import check_session
 
@@ -123,7 +123,7 @@ def compare(
         situations = [moved(scenario, fault_at) for scenario in choose_scenarios(scenarios)]
         chosen = tuple(mode for mode in MODES if mode in (modes or MODES))
         plan = Plan(situations, chosen, repeat, options)
-        company = _company(output)
+        figures = _figures_file(output)
         check_session(heap, "--heap")
         line = ProgressLine(quiet=quiet or machine)
         try:
@@ -133,7 +133,8 @@ def compare(
         except KeyboardInterrupt:  # all is put away, but for a thread that may still be reading journals
             leave_at_once(signal.SIGINT, None)
         line.end()
-        _write(comparison, output, company)
+        output.write(write_page(comparison))
+        figures.write(json.dumps(comparison.as_json(), indent=1) + "\n")
         show_result(comparison.as_json(), comparison.overall, machine=machine)
 
 
@@ -190,22 +191,12 @@ def _play_and_read(plan: "Plan", folder: Path, settings: PipelineSettings, line:
     drills = anyio.run(partial(play, plan, folder, line.show, ingest))
     session = open_session(settings, line, leave_in_order)
     line.show("reading the journals …")
-    told = read_journals(session, settings.lake, drills.played)
-    return conclude(drills, told, datetime.now(UTC).isoformat(timespec="seconds"))
+    opinions = read_journals(session, settings.lake, drills.played)
+    return conclude(drills, opinions, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
-def _company(output: OutputFile) -> dict[str, OutputFile]:
-    """Return the files beside the page, by suffix. Raises ConfigurationError."""
-    if output.path.suffix in _COMPANY:
-        raise ConfigurationError(
-            f"--output {output}: the page is HTML; its figures are written beside it, as .json and .md."
-        )
-    return {suffix: output.beside(suffix) for suffix in _COMPANY}
-
-
-def _write(comparison: "Comparison", output: OutputFile, company: dict[str, OutputFile]) -> None:
-    from reaper.pipeline.compare.page import write_markdown, write_page
-
-    output.write(write_page(comparison))
-    company[".json"].write(json.dumps(comparison.as_json(), indent=1) + "\n")
-    company[".md"].write(write_markdown(comparison))
+def _figures_file(output: OutputFile) -> OutputFile:
+    """Return the file beside the page. Raises ConfigurationError."""
+    if output.path.suffix == ".json":
+        raise ConfigurationError(f"--output {output}: the page is HTML; its figures are written beside it, as .json.")
+    return output.beside(".json")

@@ -1,4 +1,4 @@
-"""Everything a comparison has found, as plain values: what the page, the Markdown and the JSON are made of. Pure."""
+"""The results of a comparison as plain values, from which the page and the JSON are made. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +11,18 @@ from reaper.pipeline.compare.scenarios import Scenario
 from reaper.pipeline.compare.verdict import Verdict, judge, overall
 
 VERSION = 1
-Told = Mapping[tuple[str, str, int], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """The counts of a drill's journal."""
+
+    second_starts: int
+    duplicates: int
+
+
+Opinions = Mapping[tuple[str, str, int], Opinion]
+"""By scenario, mode and turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +33,7 @@ class Found:
     table: Table
     verdict: Verdict
     remarks: tuple[str, ...]
-    """What was left out, and what did not go as promised."""
-    journals: Mapping[str, Sequence[Mapping[str, Any]]]
-    """What the journals tell, by mode, one for each turn."""
+    """Faults that were left out, broken promises, and differences between journal and ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,56 +71,42 @@ def _scenario(found: Found) -> dict[str, Any]:
         },
         "verdict": asdict(found.verdict),
         "remarks": list(found.remarks),
-        "journals": {mode: [dict(told) for told in turns] for mode, turns in found.journals.items()},
     }
 
 
-def conclude(drills: Drills, told: Told, made_at: str) -> Comparison:
+def conclude(drills: Drills, opinions: Opinions, made_at: str) -> Comparison:
     """Measure and judge every scenario."""
     plan, played, found = drills.plan, drills.played, []
     for scenario in plan.scenarios:
-        table = measure(played, scenario.name)
         here = [one for one in played if one.scenario == scenario.name]
-        journals = {
-            mode: [told[key] for key in sorted(told) if key[:2] == (scenario.name, mode)] for mode in plan.modes
-        }
-        found.append(
-            Found(
-                scenario,
-                table,
-                judge(table, plan.modes, restarts=scenario.restarts),
-                tuple(dict.fromkeys((*_remarks(here), *_second_opinions(here, told)))),
-                {mode: turns for mode, turns in journals.items() if turns},
-            )
-        )
+        table = measure(here, scenario.name)
+        remarks = dict.fromkeys((*_remarks(here), *_second_opinions(here, opinions)))
+        found.append(Found(scenario, table, judge(table, plan.modes, restarts=scenario.restarts), tuple(remarks)))
     verdicts = {one.scenario.name: one.verdict for one in found}
     titles = {scenario.name: scenario.title for scenario in plan.scenarios}
     lines = [*overall(verdicts, titles, plan.modes), *drills.left_out]
     return Comparison(_about(plan, played, made_at), plan.modes, found, lines)
 
 
-_WAITED = " (to the journal, what waited in a worker that died was started there)"
+_WAITED = " (the journal counts a delivery that waited in a dead worker as started)"
 
 
-def _second_opinions(played: Sequence[Played], told: Told) -> list[str]:
-    """Say where the journal of a drill tells of more or less than its ledger."""
+def _second_opinions(played: Sequence[Played], opinions: Opinions) -> list[str]:
+    """Say where the journal of a drill counts more or less than its ledger."""
     remarks = []
     for one in played:
-        journal = told.get((one.scenario, one.mode, one.turn))
-        if journal is None:
-            continue
-        report = one.report
-        # What a killed worker had done and not settled, only its handler knew.
-        twice = [each for each in report["duplicates"] if each["cause"] != Cause.WORKER_KILLED]
-        opinions = (
-            ("completed twice", journal["duplicates"], len(twice), ""),
-            ("started again", journal["second_starts"], len(report["second_starts"]), _WAITED),
-        )
-        remarks += [
-            f"{one.mode}, turn {one.turn + 1}: the journal tells of {there:,} jobs {what}, the ledger of {here:,}{why}."
-            for what, there, here, why in opinions
-            if there != here
-        ]
+        if journal := opinions.get((one.scenario, one.mode, one.turn)):
+            # Only the handler knew of the jobs that a killed worker had completed and not settled.
+            twice = [each for each in one.report["duplicates"] if each["cause"] != Cause.WORKER_KILLED]
+            counts = (
+                ("completed twice", journal.duplicates, len(twice), ""),
+                ("started again", journal.second_starts, len(one.report["second_starts"]), _WAITED),
+            )
+            remarks += [
+                f"{one.mode}, turn {one.turn + 1}: jobs {what}: {there:,} by the journal, {here:,} by the ledger{why}."
+                for what, there, here, why in counts
+                if there != here
+            ]
     return remarks
 
 

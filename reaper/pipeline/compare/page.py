@@ -1,4 +1,4 @@
-"""Writes a comparison down: one HTML page that needs nothing else, and Markdown. Pure."""
+"""Writes a comparison as one HTML page that needs no other file. Pure."""
 
 import json
 from collections.abc import Sequence
@@ -42,9 +42,6 @@ def _about(comparison: Comparison) -> str:
         f"Trace: {about['trace']}{faster}, up to {about['jobs']:,} jobs a drill, seed {about['seed']}{options}; "
         f"{turns}; {about['server']}; {about['made_at']}."
     )
-
-
-# ---- HTML
 
 
 def write_page(comparison: Comparison) -> str:
@@ -105,46 +102,5 @@ def _section(found: Found, modes: Sequence[str]) -> Markup:
             *verdict,
             html.table(columns, rows),
             *remarks,
-            *_journals(found),
         ],
     )
-
-
-def _journals(found: Found) -> list[Markup]:
-    rows = [{"mode": mode, **told} for mode, turns in found.journals.items() for told in turns]
-    if not rows:
-        return []
-
-    def times(name: str) -> html.Column:
-        def cell(row: html.Row) -> str:
-            measured = row[name]
-            return NOTHING if not measured else " / ".join(words.duration(measured[part]) for part in ("p50", "max"))
-
-        return html.number(f"{name}, p50 / max", cell)
-
-    counts = [html.number(name.replace("_", " "), lambda row, name=name: words.count(row[name]))  # type: ignore[misc]
-              for name in ("second_starts", "duplicates", "refused")]  # fmt: skip
-    columns = [html.text("mode", lambda row: str(row["mode"])), times("overshoot"), times("wait"), *counts]
-    return [html.table(columns, rows, caption="What the journals tell, one line a turn")]
-
-
-# ---- Markdown
-
-
-def write_markdown(comparison: Comparison) -> str:
-    """Return the tables and the verdicts as Markdown."""
-    lines = [_about(comparison), "", *(f"- {line}" for line in comparison.overall), ""]
-    for found in comparison.found:
-        lines += _markdown_of(found, comparison.modes)
-    return "\n".join(lines)
-
-
-def _markdown_of(found: Found, modes: Sequence[str]) -> list[str]:
-    names = _modes(found, modes)
-    lines = [f"### {found.scenario.title}", "", f"`{' '.join(found.scenario.words)}`", ""]
-    lines += [f"**{headline(found.verdict, names)}.** {' '.join(found.verdict.sentences)}", ""]
-    lines += [f"| | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
-    for figure in _figures(found.table):
-        lines.append(f"| {figure.title} | {' | '.join(_cell(found.table, figure, mode) for mode in names)} |")
-    lines += ["", *(f"- {remark}" for remark in found.remarks)]
-    return [*lines, ""] if found.remarks else lines

@@ -160,7 +160,6 @@ def courses(name: str, rows: Sequence[Row], period_ms: int) -> Markup:
         "Jobs done per second": drawing(lambda row: row["acked"] * 1000 / period_ms, lambda height: f"{height:g}"),
         "Longest queue wait": drawing(lambda row: row["longest_wait_ms"], words.duration),
         "Stalled deliveries recovered": drawing(lambda row: row["stalls"], lambda height: f"{height:g}"),
-        "Deliveries that stalled": drawing(lambda row: row["permille"] / 10, lambda height: f"{height:g} %"),
     }
     return chart(name, panels, chosen)
 

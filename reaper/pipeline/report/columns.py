@@ -41,10 +41,15 @@ def _gap(row: Row) -> str:
     return f"≤ {words.duration(row['gap_at_most_ms'])}" if row["gap_at_most_ms"] is not None else words.NOTHING
 
 
+def _ids(row: Row) -> Markup:
+    more = f" and {row['left']:,} more; all are in the JSON file" if row["left"] else ""
+    return Markup(f"<span>{', '.join(html.code(job) for job in row['ids'])}{more}</span>")
+
+
 _COLUMNS = {
     "group": text("group", words.pair),
     "of_type": text("type", lambda row: row["type"] or words.NOTHING),
-    "job": text("job", _code("job")),
+    "ids": text("jobs", _ids),
     "cause": text("cause", _phrase("cause")),
     "meaning": text("meaning", lambda row: row["meaning"]),
     "event": text("event", lambda row: row["event"]),
@@ -55,14 +60,13 @@ _COLUMNS = {
     "verb": text("verb", lambda row: row["verb"]),
     "of": text("of a", lambda row: row["of"]),
     "delivery": number("delivery", lambda row: str(row["delivery"])),
-    "at": _instant("at (UTC)", "at_ms"),
     "period": _instant("from (UTC)", "period"),
     "first": _instant("from (UTC)", "first_ms"),
     "last": _instant("until (UTC)", "last_ms"),
     "worker": text("worker", _code("worker")),
     "journal": text("journal", _code("stream")),
     "share": number("share", lambda row: words.share(row["permille"])),
-    "visibility": _time("visibility timeout", "visibility_ms"),
+    "visibility": _time("timeout", "visibility_ms"),
     "longest_wait": _time("longest wait", "longest_wait_ms"),
     "stalled": _count("stalled", "stalls"),
     "starts": _count("second starts", "starts"),

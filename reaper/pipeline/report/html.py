@@ -10,7 +10,7 @@ Row = Mapping[str, Any]
 
 LONGEST = 400
 """Characters that a cell shows: names and texts from outside may have any length. The JSON file holds all of it."""
-WIDE = 4
+WIDE = 3
 """Columns from which on a phone shows each row of a table as a card."""
 _SHORT, _PIECE = 14, 24
 """Characters of a word that stays in one line, and of a piece of a longer one."""

@@ -1,6 +1,6 @@
 """The sections about jobs: what ran twice or has no end, durations, visibility timeouts, dead letters. Pure."""
 
-from reaper.pipeline.analysis.answers import Row
+from reaper.pipeline.analysis.answers import Row, Rows
 from reaper.pipeline.report import charts, html, words
 from reaper.pipeline.report.columns import RANKS, table
 from reaper.pipeline.report.findings import Findings
@@ -9,7 +9,7 @@ from reaper.pipeline.report.live_check import Place
 from reaper.pipeline.report.next_steps import redrive_command
 
 NAMED = 50
-"""Jobs that a table names."""
+"""Jobs and groups that a list names."""
 MOST_CLUSTERS = 25
 _LONGEST_ERROR, _LONGEST_FACTS, _LONGEST_COMMAND = 400, 1_000, 2_000
 
@@ -52,7 +52,7 @@ def integrity(findings: Findings) -> Markup:
             table("group cause starts jobs", tables["second_starts"], "Second starts"),
             table("cause meaning", [{"cause": cause, "meaning": CAUSES[cause]} for cause in causes]),
             table("group cause jobs", tables["duplicates"], "Duplicates"),
-            table("group job cause", tables["duplicate_jobs"], "Which jobs were duplicated", NAMED),
+            table("group cause ids", _named(tables["duplicate_jobs"], "cause"), "Which jobs were duplicated"),
             *_unsettled(findings),
             table("group entries", tables["lost_payloads"], "Payloads that were gone"),
             table("group verb of calls entries", tables["refused_writes"],
@@ -67,13 +67,13 @@ def _unsettled(findings: Findings) -> list[Markup]:
     if not rows:
         return [heading("Unsettled jobs"), paragraph("None: every job in the journal has come to its end.")]
     counts = table("group last_event jobs", rows, "Jobs without an end, by their last event")
-    named = "group job last_event at"
+    named = "group last_event ids"
     if live is None:
         sentence = (
             "Whether any of them is lost is unconfirmed. They may be ready, pending, scheduled, or settled since. Run "
             "the report with --redis-url to look for them."
         )
-        which = table(named, findings.tables["unsettled_jobs"], "Which jobs have no end, the oldest first", NAMED)
+        which = table(named, _named(findings.tables["unsettled_jobs"], "event"), "Which jobs have no end")
         return [heading("Unsettled jobs"), paragraph(sentence), counts, which]
     places = [{"place": _LIVE[Place(place)], "jobs": jobs} for place, jobs in live["places"].items()]
     found = [text("found", lambda row: row["place"]), number("jobs", lambda row: words.count(row["jobs"]))]
@@ -83,9 +83,19 @@ def _unsettled(findings: Findings) -> list[Markup]:
         counts,
         html.table(found, places, caption=f"Where they were in Redis at {live['at']}"),
         paragraph(left),
-        table(named, live["lost"],
-              "Lost jobs, unless a worker that journals nothing has settled and deleted them", NAMED),
+        table(named, _named(live["lost"], "event"),
+              "Lost jobs, unless a worker that journals nothing has settled and deleted them"),
     ]  # fmt: skip
+
+
+def _named(rows: Rows, column: str) -> Rows:
+    """Return one row for each group and value of a column, with the IDs of its first jobs: `NAMED` in all."""
+    heads: dict[tuple[str, ...], Row] = {}
+    for row in rows:
+        common = {name: row[name] for name in ("stream", "group", column)}
+        heads.setdefault(tuple(common.values()), common | {"ids": []})["ids"].append(row["job"])
+    most = max(1, NAMED // max(1, len(heads)))
+    return [head | {"ids": head["ids"][:most], "left": max(0, len(head["ids"]) - most)} for head in heads.values()]
 
 
 def durations(findings: Findings) -> Markup:
