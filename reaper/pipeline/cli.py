@@ -45,15 +45,13 @@ _SOURCE = ("redis_url", "redis_url_env", "journals", "dead_letters")
     )
 )
 def pipeline() -> None:
-    """Bring what workers and reapers journal into a lake of Delta tables, and keep it in order.
+    """Ingest what workers and reapers journal into a lake of Delta tables, and report on it.
 
-    Exit code 0 done; 2 not possible: words, settings, Java, the lake or Redis do not let it, and a line says why.
+    Exit code 0 done; 2 not possible, and one line says why.
     """
 
 
-# --- ingest -------------------------------------------------------------------------------------------------
-
-_READING = ("trigger", "max_entries_per_trigger", "partitions", "fail_on_data_loss")
+_READING = ("trigger", "max_entries_per_trigger", "max_tasks", "fail_on_data_loss")
 _INGEST = (*LAKE, *_STATE, *_SOURCE, *_READING, "target_mb", "keep", *SPARK)
 
 
@@ -67,10 +65,10 @@ _INGEST = (*LAKE, *_STATE, *_SOURCE, *_READING, "target_mb", "keep", *SPARK)
 @click.option("--available-now", is_flag=True, help="Ingest what is there now, and end.")
 @log_level_option
 def ingest(config: Path | None, machine: bool, available_now: bool, log_level: str, **flags: Any) -> None:
-    """Bring journals and dead letters into the lake, each entry once; until SIGTERM or SIGINT.
+    """Ingest journals and dead letters into the lake, each entry once, until SIGTERM or SIGINT.
 
-    Entries that are neither are kept aside in the lake's table `malformed`, with the reason. Exit code 0 it was told to
-    end, or all is there (--available-now); 2 not possible.
+    Entries that are neither go to the table `malformed`, with the reason. Exit code 0 it was told to end, or everything
+    is ingested (--available-now); 2 not possible.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()))
     with sentences():
@@ -100,12 +98,12 @@ def _heed(handler: Handler) -> None:
 
 
 def _leave(_number: int, _frame: object) -> None:
-    """End before there is anything to end: nothing was read yet, and Spark may take long to start."""
+    """End at once: nothing was read yet, and Spark may take long to start."""
     os._exit(0)
 
 
 def _stop(stop: threading.Event, number: int, _frame: object) -> None:
-    """Let the batch that runs be finished; a second signal ends the process as usual."""
+    """Let the running batch finish; a second signal ends the process as usual."""
     stop.set()
     signal.signal(number, signal.SIG_DFL)
 
@@ -115,9 +113,6 @@ def _ingest_text(progress: "Progress") -> str:
     if progress.malformed:
         text += f", {progress.malformed:,} malformed entries kept aside"
     return text + (f"; {progress.behind:,} entries waiting" if progress.behind else "")
-
-
-# --- compact, retain, trim ----------------------------------------------------------------------------------
 
 
 @pipeline.command(
@@ -195,8 +190,6 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
         ]
         show_result(done, text or ["nothing to trim"], machine=machine)
 
-
-# --- what has a room of its own ------------------------------------------------------------------------------
 
 pipeline.add_command(advise_command)
 pipeline.add_command(report)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class SparkFailedError(ConfigurationError):
-    """Spark could not do what it was asked for, and nothing is wrong with that. The message says why."""
+    """Spark failed for a reason outside of the question. The message says why."""
 
 
 Handler = Callable[[int, object], None]
@@ -61,74 +61,52 @@ def settings_of(flags: Mapping[str, Any], file: Path | None) -> PipelineSettings
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Print our own errors, and those of what lakes lie in, as sentences, and exit with 2.
-
-    One of them is that the extra is missing.
-    """
-    with _as_before(signal.SIGINT, signal.SIGTERM), errors_as_sentences(), _told_of_store(), _told_of_spark():
+    """Print our own errors, and those of Spark and of the lake's storage, as sentences, and exit with 2."""
+    _LAKE_IN_USE.set("")
+    with _as_before(signal.SIGINT, signal.SIGTERM), errors_as_sentences():
         missing = [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]
         if missing:
             raise ConfigurationError(
                 f"the pipeline needs {' and '.join(missing)}: run pip install '.[spark]' in your clone "
                 "('.[spark,jre]' where there is no Java)."
             )
-        yield
-
-
-@contextmanager
-def _told_of_store() -> Iterator[None]:
-    before = _LAKE_IN_USE.set("")
-    try:
-        yield
-    except Exception as error:
-        if not is_of_store(error):
+        try:
+            yield
+        except Exception as error:
+            if reason := reason_from_outside(error):
+                raise SparkFailedError(f"{reason}.") from error
+            if is_of_store(error):
+                raise LakeError.of(_LAKE_IN_USE.get(), error) from error
             raise
-        raise LakeError.of(_LAKE_IN_USE.get(), error) from error
-    finally:
-        _LAKE_IN_USE.reset(before)
-
-
-@contextmanager
-def _told_of_spark() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if reason := reason_from_outside(error):
-            raise SparkFailedError(f"{reason}.") from error
-        raise
 
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP do what Ctrl-C does, for who has something to put away; who ignores them still does."""
+    """Have SIGTERM and SIGHUP do the same as Ctrl-C during the block, unless they are ignored."""
     ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
     with _as_before(*ends):
-        if _is_main():
-            for number in ends:
-                signal.signal(number, _interrupt)
+        for number in ends if _is_main() else ():
+            signal.signal(number, _interrupt)
         yield
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Do what Ctrl-C does now; shells have what runs in the background ignore that one, which says nothing of these."""
     interrupted = signal.getsignal(signal.SIGINT)
-    if not callable(interrupted):
+    if not callable(interrupted):  # a shell has a process in the background ignore SIGINT
         raise KeyboardInterrupt
     interrupted(number, frame)
 
 
 @contextmanager
 def _as_before(*signals: signal.Signals) -> Iterator[None]:
-    """Give the signals back as they were."""
-    if not _is_main():
-        yield
-        return
-    handlers = [(number, handler) for number in signals if (handler := signal.getsignal(number)) is not None]
+    """Restore the handlers of signals at the end."""
+    handlers = [(number, signal.getsignal(number)) for number in signals] if _is_main() else []
     try:
         yield
     finally:
         for number, handler in handlers:
-            signal.signal(number, handler)
+            if handler is not None:
+                signal.signal(number, handler)
 
 
 def open_session(settings: PipelineSettings, line: ProgressLine, interrupted: Handler | None = None) -> "SparkSession":
@@ -143,11 +121,10 @@ def open_session(settings: PipelineSettings, line: ProgressLine, interrupted: Ha
 
 
 def interruptible(build: "Callable[[], SparkSession]", interrupted: Handler) -> "SparkSession":
-    """Build a session, and have Ctrl-C do from now on what ``interrupted`` does.
+    """Build a session, and have Ctrl-C call ``interrupted`` from now on.
 
-    In the main thread, PySpark would set a handler of its own, which cancels what runs, and prints errors in its
-    course. And where Python goes on while Java is starting, Java is left behind for good: it finds nobody to tell its
-    port, and waits.
+    It is built in another thread. In the main thread, PySpark would install a handler of its own, and Ctrl-C while Java
+    starts would leave Java behind for good.
     """
     if not _is_main():
         return build()
@@ -157,14 +134,14 @@ def interruptible(build: "Callable[[], SparkSession]", interrupted: Handler) -> 
 
 
 def leave_at_once(_number: int, _frame: object) -> None:
-    """End the process: Java ends with it, and a lake is left as after any crash, which is to say in order."""
+    """End the process. Java ends with it, and the lake is in order, as after any crash."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(INTERRUPTED_EXIT)
 
 
 def leave_in_order(_number: int, _frame: object) -> None:
-    """Raise KeyboardInterrupt, for who has something to put away; what py4j says of it is nobody's concern."""
+    """Raise KeyboardInterrupt, for a caller that has files or processes to remove, without the log lines of py4j."""
     logging.disable()
     raise KeyboardInterrupt
 

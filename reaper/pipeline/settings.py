@@ -39,7 +39,12 @@ class PipelineSettings(RedisSettings):
         timedelta(seconds=10), gt=timedelta(0), description="How often new entries are looked for."
     )
     max_entries_per_trigger: int = Field(1_000_000, ge=1, description="Entries that one batch may have.")
-    partitions: int = Field(2, ge=1, description="Parts that a batch is read in, and files it has for a date.")
+    max_tasks: int = Field(
+        16,
+        ge=1,
+        description="Tasks that read a batch, at most; by default as many as Spark has cores. Each writes a file "
+        "for a day.",
+    )
     fail_on_data_loss: bool = Field(
         True, description="Stop where entries were trimmed before they were read; off: say so, and go on."
     )

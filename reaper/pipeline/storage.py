@@ -1,22 +1,16 @@
-"""What file systems, object stores and deltalake say where a lake cannot be read or written: one sentence of it."""
+"""Errors of file systems, object stores and deltalake, as one sentence."""
 
 import re
 
 from workers.protocol.errors import ConfigurationError
 
 _OF_A_STORE = frozenset({"OSError", "DeltaError", "ArrowException"})
-"""Classes, by name: whoever asks need not have imported what raises them."""
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""Names of classes: a caller need not have imported what raises them."""
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = re.compile(r"^\s*0: ", re.MULTILINE)
 _ANSWER = re.compile(r"<Code>([^<]+)</Code>.*?<Message>([^<]+)</Message>", re.DOTALL)
-"""Of an object store that refuses."""
+"""Of an object store that rejects a call."""
 _LONGEST = 300
-
-
-_OF_AN_ADDRESS = (
-    " Address and credentials of an object store are AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and "
-    "AWS_SECRET_ACCESS_KEY."
-)
 
 
 class LakeError(ConfigurationError):
@@ -24,29 +18,29 @@ class LakeError(ConfigurationError):
 
     @classmethod
     def of(cls, lake: str, error: BaseException) -> "LakeError":
-        """Tell of ``error``, which names nothing itself where it is deltalake's; ``lake`` is the setting, if known."""
+        """Return the sentence for ``error``; ``lake`` is the setting, if it is known."""
         named = f"the lake {lake}" if lake else "the lake"
-        advice = _OF_AN_ADDRESS if "://" in lake else ""
-        return cls(f"{named} cannot be read or written: {reason_of_store(error)}.{advice}".replace("..", "."))
+        advice = " Check AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        said = f"{named} cannot be read or written: {reason_of_store(error).rstrip('.')}."
+        return cls(said + (advice if "://" in lake else ""))
 
 
 def is_of_store(error: BaseException) -> bool:
-    """Tell whether an error is of what a lake lies in, or of what is written there."""
+    """Tell whether an error is about the storage of a lake, or about its files."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return not isinstance(error, BrokenPipeError) and bool(names & _OF_A_STORE)
 
 
 def reason_of_store(error: BaseException) -> str:
-    """Return what failed and what it came from, on one line.
+    """Return the first and the last line of an error: what failed, and its cause.
 
-    deltalake draws a tree over many lines, in colours, and adds the frames of its stack where RUST_BACKTRACE is set.
+    deltalake draws a tree over many lines, in colors, and adds its stack where RUST_BACKTRACE is set.
     """
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"
-    said = _COLOUR.sub("", _FRAME.split(str(error), maxsplit=1)[0])
+    said = _COLOR.sub("", _FRAME.split(str(error), maxsplit=1)[0])
     if answer := _ANSWER.search(said):
         return ": ".join(answer.groups())
     lines = [line for line in (" ".join(part.split()).strip(" ↳") for part in said.splitlines()) if line]
-    ends = dict.fromkeys([lines[0], lines[-1]]) if lines else [type(error).__name__]
-    told = ": ".join(ends)
+    told = ": ".join(dict.fromkeys([lines[0], lines[-1]])) if lines else type(error).__name__
     return told if len(told) <= _LONGEST else told[:_LONGEST] + "…"

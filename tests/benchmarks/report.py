@@ -77,10 +77,10 @@ async def _report_on(size: Size, folder: Path, env: Mapping[str, str]) -> list[R
 
 
 def _generate(lake: str, events: str, heap: str) -> None:
-    from reaper.pipeline.spark.session import spark_session  # benchmarks without Spark need none
+    from reaper.pipeline.spark.session import build_session  # benchmarks without Spark need none
     from tests.benchmarks.synthetic import generate_lake
 
-    with spark_session(MASTER, heap=heap) as spark:
+    with build_session(MASTER, heap=heap) as spark:
         generate_lake(spark, lake, events=int(events))
 
 

@@ -1,6 +1,7 @@
 """The same commands on one machine or many: a standalone cluster, and a Spark Connect server on it."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.pipeline.stores import start_store
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from workers.protocol.events import encode_data
+from workers.runtime.options import USAGE_EXIT
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.matrix]
@@ -49,6 +51,16 @@ async def test_ingestion_and_analysis_run_unchanged_on_a_cluster_and_through_spa
         program = str(Path(__file__).with_name("cluster_program.py"))
         return processes.python(program, lake, json.dumps(where), env=submitted, name="analysis")
 
+    def ingest_elsewhere(python: Path) -> Running:
+        words = ("reaper", "pipeline", "ingest", "--lake", str(tmp_path / "none"), "--redis-url", server.url)
+        env = {**submitted, "PYSPARK_PYTHON": str(python)}
+        return processes.python("-m", *words, "--master", cluster.master, "--heap", "512m", env=env, name="bare")
+
+    lacking = ingest_elsewhere(python_without_pyarrow(tmp_path))
+    assert await lacking.wait() == USAGE_EXIT
+    assert len([line for line in lacking.output.splitlines() if "has no pyarrow: install" in line]) == 1
+    assert "starts again" not in lacking.output
+
     write_events(server, 500)
     write_trouble(server, "job-1")
     write_dead_letter(server, "job-2")
@@ -76,6 +88,22 @@ async def test_ingestion_and_analysis_run_unchanged_on_a_cluster_and_through_spa
     assert (told["events"], told["dead_letters"]) == (752, 1)
     assert await result(analyse(stored, master=cluster.master)) == everything
     assert await result(analyse(stored, remote=cluster.remote)) == everything
+
+
+def python_without_pyarrow(folder: Path) -> Path:
+    """Return a Python that has all that this one has, but for pyarrow."""
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'pyarrow':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+    )
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={folder}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    return program
 
 
 async def result(running: Running) -> dict[str, Any]:

@@ -86,10 +86,15 @@ class Hurry(threading.Event):
 
 
 @pytest.mark.parametrize(
-    ("reason", "attempts"), [("no such table", FAILURES_IN_VAIN), (f"{PYTHON_IS_LATE}.", STARTS_TOO_LATE)]
+    ("late", "reason", "attempts"),
+    [
+        (0, "no such table", FAILURES_IN_VAIN),
+        (0, f"{PYTHON_IS_LATE}.", STARTS_TOO_LATE),
+        (FAILURES_IN_VAIN, "no such table", 2 * FAILURES_IN_VAIN),
+    ],
 )
 def test_a_run_that_should_end_gives_up_later_where_the_machine_is_only_busy(
-    reason: str, attempts: int, tmp_path: Path
+    late: int, reason: str, attempts: int, tmp_path: Path
 ) -> None:
     started, layout = 0, lake_at(tmp_path)
     layout.create()
@@ -97,7 +102,7 @@ def test_a_run_that_should_end_gives_up_later_where_the_machine_is_only_busy(
     def start() -> StreamingQuery:
         nonlocal started
         started += 1
-        raise StreamingQueryException(reason)
+        raise StreamingQueryException(PYTHON_IS_LATE if started <= late else reason)
 
     with pytest.raises(IngestError, match=f"ingestion into the lake {layout.root} stopped: {reason}"):
         Supervisor(start, layout, Run(available_now=True, stop=Hurry()), Upkeep(layout, 1, None)).run()

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from reaper.pipeline.lake import delta, maintenance
 from reaper.pipeline.lake.layout import Layout
-from reaper.pipeline.lake.maintenance import COMPACT_EVERY, Compacted, Upkeep, compact, oldest_day_kept, retain
+from reaper.pipeline.lake.maintenance import COMPACT_EVERY, Compacted, Upkeep, compact, retain
 from reaper.pipeline.lake.tables import LakeBusyError, create_tables, lake_at, only_writer, read_events
 from tests.pipeline.lakes import DAY, add, jobs_in, open_table
 from workers.runtime.options import USAGE_EXIT
@@ -131,12 +131,7 @@ def test_retention_drops_whole_days_and_nothing_else(layout: Layout) -> None:
     assert (letters.days_dropped, malformed.days_dropped) == ((day(0),), ())
     assert {job for job in before if not job.endswith("-0")} == set(jobs_in(layout))
     assert retain(layout, timedelta(days=1), NOON)[0].files_dropped == 0
-
-
-def test_a_day_is_kept_while_a_part_of_it_is_young_enough() -> None:
-    noon = datetime(2026, 5, 10, 12, tzinfo=UTC)
-    assert oldest_day_kept(noon, timedelta(days=1)) == date(2026, 5, 9)
-    assert oldest_day_kept(noon, timedelta(hours=12)) == date(2026, 5, 10)
+    assert retain(layout, timedelta(hours=12), NOON)[0].days_dropped == (day(1),)  # no part of it is younger
 
 
 # --- by itself --------------------------------------------------------------------------------------------------

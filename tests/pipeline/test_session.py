@@ -62,7 +62,6 @@ def test_what_cannot_work_is_said_before_anything_starts() -> None:
         ("-1g", "is no amount of memory"),
         ("99999999999g", "is no amount of memory"),
         ("449m", "is too little: Spark does not start below 450m"),
-        ("999999g", r"is more than this machine has: write \d+m or less"),
     ],
 )
 def test_a_heap_that_java_or_spark_would_refuse_is_refused_before(
@@ -104,7 +103,8 @@ def test_a_master_that_spark_does_not_know_is_refused_in_a_sentence(monkeypatch:
         raise _JavaError
 
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", fails)
-    monkeypatch.setattr(session, "_prepare_environment", lambda _master: None)
+    monkeypatch.setattr(session, "java_home", lambda: Path("java"))
+    monkeypatch.setattr("os.environ", dict(os.environ))
     with pytest.raises(SparkMissingError, match=r"^Spark did not start: Could not parse Master URL: 'local\[x\]'$"):
         session.build_session("local[x]")
 
@@ -112,3 +112,7 @@ def test_a_master_that_spark_does_not_know_is_refused_in_a_sentence(monkeypatch:
 def test_under_spark_submit_nothing_is_set_that_was_decided_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert session._classic_conf(None, "2g", "") == dict(EVERYWHERE)
+
+
+def test_the_cores_of_spark_are_counted(spark: SparkSession) -> None:
+    assert session.cores_of(spark) == 2

@@ -15,7 +15,6 @@ from reaper.pipeline.lake.delta import LakeTable
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.tables import create_tables, lake_at
 from reaper.pipeline.storage import is_of_store, reason_of_store
-from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import USAGE_EXIT
 
 TREE = (
@@ -98,24 +97,6 @@ def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch, 
     assert result.stderr.startswith(
         f"error: the lake {tmp_path / 'file' / 'lake'} cannot be read or written: Not a directory: "
     )
-
-
-@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
-@pytest.mark.parametrize(
-    "value", ["", "127.0.0.1:9000", "store", "http://", "http://[::1", "http://a b", "ftp://store", "http://s:x"]
-)
-def test_an_address_that_deltalake_would_panic_of_is_refused_by_its_name(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigurationError, match=f"^{name} is "):
-        lake_at("s3://bucket/lake", "state")
-
-
-@pytest.mark.parametrize("value", ["http://127.0.0.1:9000", "https://s3.eu-west-1.amazonaws.com/", "http://[::1]:9000"])
-def test_other_addresses_are_taken(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", value)
-    assert lake_at("s3://bucket/lake").root == "s3://bucket/lake"
 
 
 @pytest.mark.parametrize("method", ["is_deltatable", "get_add_actions", "vacuum", "create_write_transaction"])

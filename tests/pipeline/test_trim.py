@@ -95,7 +95,8 @@ async def test_what_is_younger_than_the_margin_stays(layout: Layout, server: Red
 async def test_a_stream_that_is_another_one_now_is_left_alone(layout: Layout, server: RedisServer) -> None:
     write_events(server, 5)
     note(layout, 0, {JOURNAL: {"id": "99999999999999-0"}, "gone:journal": {"id": "5-0"}})
-    (done,) = await trim(NO_MARGIN, layout, url=server.url)
+    gone, done = await trim(NO_MARGIN, layout, url=server.url)
+    assert (gone.stream, gone.kept_because) == ("gone:journal", "it is gone")
     assert (done.removed, done.left, done.kept_because) == (
         0,
         5,
@@ -113,7 +114,7 @@ async def test_the_user_of_ingestion_is_told_what_else_it_needs_and_that_is_enou
     of_ingestion = runpy.run_path(str(ROOT / "deploy/redis/make_users.py"))["PIPELINE_COMMANDS"]
     with connect(server) as admin:
         admin.execute_command("ACL", "SETUSER", "pipeline", "on", ">pw", f"~{JOURNAL}", "-@all", *of_ingestion)
-        with pytest.raises(UnreachableError, match=r"\(trim needs \+time \+xlen \+xtrim beside"):
+        with pytest.raises(UnreachableError, match=r"\(trim needs \+time \+xlen \+xtrim in addition"):
             await trim(NO_MARGIN, layout, url=url)
         admin.execute_command("ACL", "SETUSER", "pipeline", *RIGHTS)
     (done,) = await trim(NO_MARGIN, layout, url=url)

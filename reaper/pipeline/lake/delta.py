@@ -88,7 +88,7 @@ class LakeTable:
     @staticmethod
     @_panics_are_errors
     def is_at(address: str) -> bool:
-        """Tell whether there is such a table."""
+        """Tell whether there is a table at ``address``."""
         return DeltaTable.is_deltatable(address)
 
     @classmethod
@@ -135,8 +135,7 @@ class LakeTable:
         Does nothing where the batch is there already: an earlier attempt ended before Spark took note of it.
         Raises ReplacedError, MissingFileError, DeltaError.
         """
-        self._check_fence(fence)
-        if self._holds(checkpoint, batch):
+        if self._is_done(checkpoint, batch, fence):
             return
         files = list(written)
         self._check_presence(files)
@@ -145,17 +144,14 @@ class LakeTable:
             self._commit(added, Transaction(checkpoint, batch), Transaction(FENCE, fence))
         except CommitFailedError:
             self._delta.update_incremental()
-            self._check_fence(fence)
-            if not self._holds(checkpoint, batch):
+            if not self._is_done(checkpoint, batch, fence):
                 raise
 
-    def _holds(self, checkpoint: str, batch: int) -> bool:
-        newest = self.batch_of(checkpoint)
-        return newest is not None and newest >= batch
-
-    def _check_fence(self, fence: int) -> None:
+    def _is_done(self, checkpoint: str, batch: int, fence: int) -> bool:
         if self.fence() != fence:
             raise ReplacedError("another ingester has taken over this lake")
+        newest = self.batch_of(checkpoint)
+        return newest is not None and newest >= batch
 
     def _check_presence(self, files: Sequence[Mapping[str, Any]]) -> None:
         """Look for files that tasks have written: a folder with the lake's path may not be shared by all machines."""

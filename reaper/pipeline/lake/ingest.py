@@ -25,7 +25,7 @@ from reaper.pipeline.lake.store import replace_text, spark_path
 from reaper.pipeline.lake.supervisor import IngestError, Progress, Run, Supervisor
 from reaper.pipeline.lake.tables import create_tables, install_fence, only_writer, with_state
 from reaper.pipeline.settings import PipelineSettings
-from reaper.pipeline.spark.session import is_submitted
+from reaper.pipeline.spark.session import cores_of, is_submitted
 from reaper.pipeline.spark.shipping import ship_by_value
 from workers.protocol.address import holds_login, shown_address
 from workers.protocol.connection import check_server, commands_client
@@ -46,6 +46,7 @@ def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[]
             anyio.run(_check_redis, settings)
         options = source_options(settings, layout)
         session = open_session()
+        options["partitions"] = str(min(settings.max_tasks, cores_of(session)))
         create_tables(layout)
         _note_source(layout, settings)
         fence = install_fence(layout)
@@ -92,7 +93,6 @@ def source_options(settings: PipelineSettings, layout: Layout) -> dict[str, str]
         LAKE: layout.root,
         "streamPattern": ",".join(filter(None, (settings.journals, settings.dead_letters))),
         "maxEntriesPerTrigger": str(settings.max_entries_per_trigger),
-        "partitions": str(settings.partitions),
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
         "discoverSeconds": f"{min(10.0, settings.trigger.total_seconds()):g}",
     }

@@ -1,7 +1,7 @@
 """Keeps a lake small and quick to read: joins small files and drops old days, by hand or during ingestion.
 
-Every step is one commit of the Delta table, so readers see each entry once at any moment. A process that calls this
-holds the lock of the lake's state (`reaper.pipeline.lake.tables.only_writer`).
+Each step is one commit of the Delta table, so readers see each entry once at any moment. A caller holds the lock of the
+lake's state (`reaper.pipeline.lake.tables.only_writer`).
 """
 
 import logging
@@ -17,7 +17,6 @@ from reaper.pipeline.lake.layout import TABLES, Layout
 from reaper.pipeline.lake.store import replace_text
 from reaper.pipeline.lake.tables import LakeBusyError
 from reaper.pipeline.storage import reason_of_store
-from workers.protocol.errors import StreamReaperError
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ def compact(layout: Layout, target_bytes: int, *, thoroughly: bool = False) -> l
 def retain(layout: Layout, keep: timedelta, now: datetime | None = None) -> list[Retained]:
     """Drop the days that ended more than ``keep`` ago. Raises DeltaError, LakeBusyError."""
     _check_state(layout)
-    oldest = oldest_day_kept(now or datetime.now(UTC), keep)
+    oldest = ((now or datetime.now(UTC)) - keep).date()
     done = []
     for name in TABLES:
         table = LakeTable(layout.table(name))
@@ -75,27 +74,18 @@ def retain(layout: Layout, keep: timedelta, now: datetime | None = None) -> list
     return done
 
 
-def oldest_day_kept(now: datetime, keep: timedelta) -> date:
-    """Return the first day of which a part is younger than ``keep``."""
-    return (now - keep).date()
-
-
 def _check_state(layout: Layout) -> None:
-    """Raise LakeBusyError where the state is not the one of this lake: its lock would keep no other process out."""
+    """Raise LakeBusyError if the state is not the one of this lake: its lock would keep no other process out."""
     table = LakeTable(layout.table(TABLES[0]))
     if table.files() and (not layout.has_name() or table.batch_of(layout.name()) is None):
         raise LakeBusyError(
-            f"{layout.state} is not the state of the lake {layout.root}: give the folder that its ingester uses "
-            "(--state)."
+            f"{layout.state} is not the state of the lake {layout.root}: set --state to the folder of its ingester."
         )
-
-
-# --- during ingestion -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """Compaction and retention by an ingester. Where it fails, it is tried again with later batches."""
+    """Compaction and retention by an ingester. If it fails, it is tried again with later batches."""
 
     layout: Layout
     target_bytes: int
@@ -104,7 +94,8 @@ class Upkeep:
 
     def look(self, batch: int) -> None:
         """Do what is due after ``batch``."""
-        before = self._done_at()
+        noted = self.layout.state / "maintained"
+        before = _number_in(noted)
         if batch - before < COMPACT_EVERY:
             return
         is_full = batch // COMPACT_FULLY_EVERY > before // COMPACT_FULLY_EVERY
@@ -112,13 +103,10 @@ class Upkeep:
             compact(self.layout, self.target_bytes if is_full else max(1, self.target_bytes // EARLY_PART))
             if self.keep is not None:
                 retain(self.layout, self.keep)
-        except (StreamReaperError, DeltaError, ArrowException, OSError) as error:
+        except (LakeBusyError, DeltaError, ArrowException, OSError) as error:
             logger.warning("maintenance of the lake %s failed: %s", self.layout.root, reason_of_store(error))
-        replace_text(self._noted, str(batch))
+        replace_text(noted, str(batch))
 
-    def _done_at(self) -> int:
-        return int(self._noted.read_text()) if self._noted.exists() else 0
 
-    @property
-    def _noted(self) -> Path:
-        return self.layout.state / "maintained"
+def _number_in(file: Path) -> int:
+    return int(file.read_text()) if file.exists() else 0

@@ -178,19 +178,15 @@ def _dead_letter(entry: Entry) -> Row:
         said = text(name)
         return int(said) if said and _NUMBER.fullmatch(said) else None
 
-    return _origin(entry_id) | {
-        "job": text("job"),
+    texts = {"job": "job", "entry": "dead.entry", "reason": "dead.reason", "error": "dead.error",
+             "traceback": "dead.traceback", "consumers": "consumers"}  # fmt: skip
+    numbers = {"deliveries": "deliveries", "generation": "generation", "first_ms": "first_ms",
+               "last_ms": "dead.last_ms", "dead_at_ms": "dead.at_ms"}  # fmt: skip
+    return {
+        **_origin(entry_id),
+        **{column: text(name) for column, name in texts.items()},
+        **{column: number(name) for column, name in numbers.items()},
         "group": fields["reaper.dead.group"],  # a name may be empty
         "source_stream": fields["reaper.dead.stream"],
-        "entry": text("dead.entry"),
-        "reason": text("dead.reason"),
-        "error": text("dead.error"),
-        "traceback": text("dead.traceback"),
-        "deliveries": number("deliveries"),
-        "generation": number("generation"),
-        "consumers": text("consumers"),
-        "first_ms": number("first_ms"),
-        "last_ms": number("dead.last_ms"),
-        "dead_at_ms": number("dead.at_ms"),
         "payload": [(name, value) for name, value in fields.items() if not name.startswith("reaper.")],
     }

@@ -16,6 +16,7 @@ from pyspark.storagelevel import StorageLevel
 from reaper.pipeline.lake.delta import LakeFile, arrow_schema
 from reaper.pipeline.lake.files import PARTITION
 from reaper.pipeline.lake.store import filesystem
+from reaper.pipeline.spark.shipping import ship_by_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +44,6 @@ def read_store(spark: SparkSession, address: str, files: Iterable[LakeFile], sch
 
     Executors need the store's address and credentials in their environment.
     """
+    ship_by_value()
     names = spark.createDataFrame([(file.path, file.date) for file in files], "path string, date date")
     return names.mapInArrow(FileReader(address, arrow_schema(schema)), schema).persist(StorageLevel.MEMORY_AND_DISK)

@@ -13,7 +13,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-_STRING, _LONG, _INT, _BOOL = StringType(), LongType(), IntegerType(), BooleanType()
+_STRING, _LONG, _INT = StringType(), LongType(), IntegerType()
+
+
+def _columns(kind: DataType, names: str) -> dict[str, DataType]:
+    return dict.fromkeys(names.split(), kind)
 
 
 def _table(required: dict[str, DataType], optional: dict[str, DataType]) -> StructType:
@@ -27,35 +31,12 @@ _ORIGIN: dict[str, DataType] = {"id": _STRING, "stream": _STRING, "at": Timestam
 """Entry ID, key of the stream, and the two parts of the ID: server time (UTC) and number within the millisecond."""
 
 DATA_COLUMNS: dict[str, DataType] = {
-    "group": _STRING,
-    "entry": _STRING,
-    "consumer": _STRING,
-    "delivery": _INT,
-    "generation": _INT,
-    "mode": _STRING,
-    "type": _STRING,
-    "token": _LONG,
-    "reason": _STRING,
-    "error": _STRING,
-    "enqueued_ms": _LONG,
-    "ready_ms": _LONG,
-    "delivered_ms": _LONG,
-    "begun_ms": _LONG,
-    "run_ms": _LONG,
-    "visibility_ms": _LONG,
-    "idle_ms": _LONG,
-    "due_ms": _LONG,
-    "new_entry": _STRING,
-    "dead_letter": _STRING,
-    "counts": _BOOL,
-    "put_back": _BOOL,
-    "verb": _STRING,
-    "fence": _STRING,
-    "entries": _LONG,
-    "holder": _STRING,
-    "kind": _STRING,
-    "target": _STRING,
-    "v": _INT,
+    **_columns(
+        _STRING, "group entry consumer mode type reason error new_entry dead_letter verb fence holder kind target"
+    ),
+    **_columns(_INT, "delivery generation v"),
+    **_columns(_LONG, "token entries enqueued_ms ready_ms delivered_ms begun_ms run_ms visibility_ms idle_ms due_ms"),
+    **_columns(BooleanType(), "counts put_back"),
 }
 """Keys of a lifecycle event's ``data`` that have a column of their own; the rest goes to ``extra``."""
 
@@ -68,19 +49,9 @@ EVENTS = _table({**_ORIGIN, "event": _STRING}, {"job": _STRING, **DATA_COLUMNS, 
 DEAD_LETTERS = _table(
     _ORIGIN,
     {
-        "job": _STRING,
-        "group": _STRING,
-        "source_stream": _STRING,
-        "entry": _STRING,
-        "reason": _STRING,
-        "error": _STRING,
-        "traceback": _STRING,
-        "deliveries": _INT,
-        "generation": _INT,
-        "consumers": _STRING,
-        "first_ms": _LONG,
-        "last_ms": _LONG,
-        "dead_at_ms": _LONG,
+        **_columns(_STRING, "job group source_stream entry reason error traceback consumers"),
+        **_columns(_INT, "deliveries generation"),
+        **_columns(_LONG, "first_ms last_ms dead_at_ms"),
         "payload": MapType(_STRING, _STRING),
     },
 )

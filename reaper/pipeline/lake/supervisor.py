@@ -4,9 +4,10 @@ import json
 import logging
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from time import monotonic
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -15,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.maintenance import Upkeep
-from reaper.pipeline.spark.failures import reason_from_outside
+from reaper.pipeline.spark.failures import all_words, missing_package, reason_from_outside
 from reaper.pipeline.storage import is_of_store, reason_of_store
 from workers.protocol.errors import StreamReaperError
 
@@ -73,19 +74,19 @@ class Supervisor:
 
     def run(self) -> Progress:
         """Return once the run is over. Raises IngestError."""
-        failures, done = 0, self._before.batch
-        pauses = growing_pauses()
+        failures, done, pauses = Counter[int](), self._before.batch, growing_pauses()
         while True:
             error = self._attempt()
             if error is None:
                 return self.progress()
             if (now := self._layout.totals().batch) > done:
-                failures, done, pauses = 0, now, growing_pauses()
-            failures += 1
+                failures, done, pauses = Counter[int](), now, growing_pauses()
             self._restarts += 1
             lake = self._layout.root
             reason = reason_of(error) if self._layout.has_name() else f"{lake} is not there; mount or restore it"
-            if is_final(error) or (self._run.available_now and failures >= attempts_against(reason)):
+            limit = attempts_against(reason)
+            failures[limit] += 1  # late starts of a busy machine do not count as failures of another kind
+            if is_final(error) or (self._run.available_now and failures[limit] >= limit):
                 raise IngestError(f"ingestion into the lake {lake} stopped: {reason}")
             pause = next(pauses)
             logger.warning("the lake %s: the query failed, and starts again in %g s: %s", lake, pause, reason)
@@ -97,15 +98,16 @@ class Supervisor:
         try:
             return self._watch(self._start())
         except (PySparkException, Py4JJavaError) as error:  # Java has answered
-            return None if self._run.stop.is_set() else error
+            failure: Exception = error
         except (Py4JError, ConnectionError) as error:
-            if self._run.stop.is_set():  # a signal to all processes of a service ends Java by itself
-                return None
-            raise IngestError(f"Spark's driver is gone: {reason_of(error)}. Start ingestion again.") from error
+            if not self._run.stop.is_set():  # a signal to all processes of a service ends Java by itself
+                raise IngestError(f"Spark's driver is gone: {reason_of(error)}. Start ingestion again.") from error
+            failure = error
         except Exception as error:
             if not is_of_store(error):
                 raise
-            return None if self._run.stop.is_set() else error
+            failure = error
+        return None if self._run.stop.is_set() else failure
 
     def _watch(self, query: StreamingQuery) -> Exception | None:
         looked = monotonic()
@@ -116,15 +118,14 @@ class Supervisor:
                 if monotonic() >= looked + REPORT_EVERY_S:
                     self._look_at(query)
                     looked = monotonic()
-        except OSError:  # the totals cannot be read
+            if not self._run.stop.is_set():
+                self._look_at(query)
+                return query.exception()
+        finally:
             with suppress(ConnectionError):
-                query.stop()
-            raise
-        if self._run.stop.is_set():
-            query.stop()
-            return None
-        self._look_at(query)
-        return query.exception()
+                if query.isActive:  # told to end, or the totals cannot be read
+                    query.stop()
+        return None
 
     def _look_at(self, query: StreamingQuery) -> None:
         last = query.lastProgress
@@ -134,15 +135,9 @@ class Supervisor:
 
     def progress(self) -> Progress:
         """Return what the run has ingested so far."""
-        now, before = self._layout.totals(), self._before
-        return Progress(
-            now.batch - before.batch,
-            now.events - before.events,
-            now.dead_letters - before.dead_letters,
-            now.malformed - before.malformed,
-            self._behind,
-            self._restarts,
-        )
+        now, before = astuple(self._layout.totals()), astuple(self._before)
+        batches, events, letters, malformed = (new - old for new, old in zip(now, before, strict=True))
+        return Progress(batches, events, letters, malformed, self._behind, self._restarts)
 
 
 def _behind(latest: str | None) -> int | None:
@@ -170,7 +165,8 @@ _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTIL
 
 def is_final(error: Exception) -> bool:
     """Tell whether starting the query again would only fail again, or repeat what must not be repeated."""
-    return isinstance(error, StreamReaperError) or _OURS.search(str(error)) is not None
+    ours = isinstance(error, StreamReaperError) or _OURS.search(str(error)) is not None
+    return ours or bool(missing_package(all_words(error)))
 
 
 def attempts_against(reason: str) -> int:

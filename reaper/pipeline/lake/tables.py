@@ -1,6 +1,5 @@
 """Opens a lake and reads its tables."""
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,12 +13,8 @@ from reaper.pipeline.lake.delta import LakeTable, ReplacedError
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.reading import read_store
 from reaper.pipeline.lake.schema import TABLES
-from reaper.pipeline.lake.store import ENDPOINTS, is_address, spark_path
-from reaper.pipeline.spark.shipping import ship_by_value
+from reaper.pipeline.lake.store import is_address, spark_path
 from workers.protocol.errors import ConfigurationError
-
-OBJECT_STORES = ("s3", "s3a")
-_MISREAD = "%\\"
 
 
 class NoLakeError(ConfigurationError):
@@ -27,22 +22,22 @@ class NoLakeError(ConfigurationError):
 
 
 class LakeBusyError(ConfigurationError):
-    """Somebody else does with this lake what only one may do."""
+    """Another process does with this lake what only one may do."""
 
 
 def lake_at(path: str | Path, state: str | Path = "") -> Layout:
-    """Return the layout of the lake at ``path``, whether it is there or not.
+    """Return the layout of the lake at ``path``, whether it exists or not.
 
     A folder (or ``file:///path``) keeps its state in itself. In an object store (``s3://bucket/lake``) the state is a
-    folder of its own. Raises ConfigurationError for other addresses, and where it is not said where the state is.
+    folder of its own. Raises ConfigurationError for other addresses.
     """
     text = str(path)
     if not re.match(r"^\w+:/", text):
         return _of_folder(Path(text), state)
     parts = urlsplit(text)
-    if parts.scheme in OBJECT_STORES and parts.netloc:
-        _check_endpoint()
-        return Layout(f"s3://{parts.netloc}{parts.path.rstrip('/')}", _folder(state) if state else Path())
+    if parts.scheme in ("s3", "s3a") and parts.netloc:
+        address = f"s3://{parts.netloc}{parts.path.rstrip('/')}"
+        return Layout(address, _resolved(Path(state), "state") if state else Path())
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise ConfigurationError(
             f"lake {text!r} is neither a folder that every process of Spark sees nor in an object store "
@@ -51,22 +46,11 @@ def lake_at(path: str | Path, state: str | Path = "") -> Layout:
     return _of_folder(Path(unquote(parts.path)), state)
 
 
-def _check_endpoint() -> None:
-    """Refuse an address that deltalake would panic of. Raises ConfigurationError."""
-    name = next((name for name in ENDPOINTS if name in os.environ), "")
-    value = os.environ.get(name, "")
-    if name and not re.fullmatch(r"(?i)https?://([\w.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?(/[!-~]*)?", value):
-        raise ConfigurationError(
-            f"{name} is no address of an object store: it begins with http:// or https://, such as "
-            "http://127.0.0.1:9000. For that of Amazon do not set it at all."
-        )
-
-
 def _of_folder(folder: Path, state: str | Path) -> Layout:
     layout = Layout.of(_resolved(folder, "lake"))
-    if any(sign in layout.root for sign in _MISREAD):
+    if any(sign in layout.root for sign in "%\\"):
         raise ConfigurationError(f"lake {layout.root!r}: deltalake finds no folder whose path has a % or a \\ in it.")
-    if state and _folder(state) != layout.state:
+    if state and _resolved(Path(state), "state") != layout.state:
         raise ConfigurationError(
             f"state is only for a lake in an object store: {layout.root} is a folder, and keeps its own in "
             f"{layout.state}."
@@ -74,12 +58,8 @@ def _of_folder(folder: Path, state: str | Path) -> Layout:
     return layout
 
 
-def _folder(state: str | Path) -> Path:
-    return _resolved(Path(state), "state")
-
-
 def _resolved(folder: Path, setting: str) -> Path:
-    """Return where it is. Raises ConfigurationError: links may lead in a circle, and ``~who`` may be nobody."""
+    """Return the folder's path. Raises ConfigurationError: links may lead in a circle, and ``~name`` to no user."""
     try:
         return folder.expanduser().resolve()
     except (OSError, RuntimeError) as error:
@@ -106,7 +86,7 @@ def existing_lake(path: str | Path, state: str | Path = "") -> Layout:
 
 
 def create_tables(layout: Layout) -> None:
-    """Make an empty lake, or add the columns that are new to one that is there."""
+    """Make an empty lake, or add the columns that are new to one that exists."""
     layout.create()
     for name, schema in TABLES.items():
         LakeTable.create(layout.table(name), schema)
@@ -149,18 +129,17 @@ def read_dead_letters(spark: SparkSession, path: str | Path) -> DataFrame:
 
 
 def read_malformed(spark: SparkSession, path: str | Path) -> DataFrame:
-    """Return the entries of the lake at ``path`` that nobody could read. Raises NoLakeError."""
+    """Return the malformed entries of the lake at ``path``. Raises NoLakeError."""
     return _read(spark, path, "malformed")
 
 
 def _read(spark: SparkSession, path: str | Path, name: str) -> DataFrame:
-    """Read the files that count now; Spark's own reader of Delta would need a jar that no package brings."""
+    """Read the files of a table by name: Spark's own reader of Delta would need a jar that no package brings."""
     table, schema = LakeTable(existing_lake(path).table(name)), TABLES[name]
     files = table.files()
     if not files:
         return spark.range(0).select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in schema))
     if is_address(table.address):
-        ship_by_value()
         return read_store(spark, table.address, files, schema)
     reader = spark.read.schema(schema).option("basePath", spark_path(table.address))
     return reader.parquet(*(spark_path(f"{table.address}/{file.path}") for file in files)).select(schema.names)

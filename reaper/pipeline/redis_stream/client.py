@@ -7,19 +7,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import redis
+from redis import exceptions
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import parse_url
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    AuthorizationError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    RedisClusterException,
-    TryAgainError,
-)
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -33,6 +24,14 @@ TIMEOUT_S = 10.0
 """Without a reply for this long, the connection counts as lost."""
 SENTINEL_TIMEOUT_S = 1.0
 LONGEST_PAUSE_S, FIRST_PAUSE_S = 2.0, 0.05
+
+_FINAL = (ssl.SSLCertVerificationError, exceptions.AuthenticationError, exceptions.AuthorizationError)
+_FAILURES = (redis.RedisError, exceptions.RedisClusterException, OSError)
+_PASSING = (
+    redis.ConnectionError, redis.TimeoutError, OSError, exceptions.AskError, exceptions.MovedError,
+    exceptions.TryAgainError, exceptions.ClusterDownError, exceptions.MasterDownError,
+)  # fmt: skip
+"""Errors after which another attempt may succeed."""
 
 Entry = tuple[bytes, dict[bytes, bytes]]
 """An entry's ID and fields."""
@@ -60,19 +59,14 @@ class Client:
             if not _may_pass(error):
                 raise RedisStreamError(f"Redis at {self._shown} rejected a call: {error}.") from None
             now = time.monotonic()
-            lost_at = now if lost_at is None else lost_at
-            if now == lost_at:
+            if lost_at is None:
+                lost_at = now
                 LOG.warning("no contact with %s (%s); trying for %g s", self._shown, error, self.options.retry_s)
             if now - lost_at >= self.options.retry_s:
-                raise UnreachableError(
-                    f"no contact with Redis at {self._shown} for {self.options.retry_s:g} s: {error}."
-                ) from error
+                waited = f"no contact with Redis at {self._shown} for {self.options.retry_s:g} s"
+                raise UnreachableError(f"{waited}: {error}.") from error
 
-        patience = Retry(
-            ExponentialBackoff(LONGEST_PAUSE_S, FIRST_PAUSE_S),
-            -1,
-            (redis.RedisError, RedisClusterException, OSError),
-        )
+        patience = Retry(ExponentialBackoff(LONGEST_PAUSE_S, FIRST_PAUSE_S), -1, _FAILURES)
         return patience.call_with_retry(lambda: ask(self._connected()), failed)
 
     def find_streams(self) -> set[str]:
@@ -165,20 +159,14 @@ def _connect(url: str) -> Any:
 
 def _may_pass(error: Exception) -> bool:
     """Tell whether another attempt may succeed."""
-    if isinstance(error, AuthenticationError | AuthorizationError) or _is_about_certificates(error):
-        return False
-    if isinstance(error, RedisClusterException):
+    if isinstance(error, exceptions.RedisClusterException):
         return "is not enabled" not in str(error)
-    passing = (AskError, ClusterDownError, MasterDownError, MovedError, TryAgainError, OSError)
-    return isinstance(error, (redis.ConnectionError, redis.TimeoutError, *passing)) or str(error).startswith("BUSY ")
-
-
-def _is_about_certificates(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, _FINAL):
+            return False
+        cause = cause.__cause__ or cause.__context__
+    return isinstance(error, _PASSING) or str(error).startswith("BUSY ")
 
 
 def _state(reply: Mapping[str, Any] | Exception) -> State | None:

@@ -20,6 +20,11 @@ _DEFAULTS: Mapping[str, str] = {
     "retrySeconds": "300",
 }
 _OF_SPARK = {"checkpointlocation", "queryname", "outputmode"}
+_NUMBER, _SECONDS, _FLAG = (
+    (r"[1-9]\d*", "a whole number above 0"),
+    (r"\d+(\.\d+)?", "a number of seconds"),
+    (r"(?i:true|false)", "true or false"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,29 +45,31 @@ class Options:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "Options":
         """Read options. Spark hands their names over in lower case. Raises RedisStreamError."""
-        _reject_unknown(given)
+        known = {name.lower(): name for name in _DEFAULTS}
+        for name in (name for name in map(str.lower, given) if name not in known and name not in _OF_SPARK):
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"Did you mean {known[close[0]]}?" if close else f"Its options are {', '.join(_DEFAULTS)}."
+            raise RedisStreamError(f"{NAME} has no option {name}. {hint}")
         values = {name: str(given.get(name.lower(), default)).strip() for name, default in _DEFAULTS.items()}
+
+        def checked(name: str, rule: tuple[str, str]) -> str:
+            if not re.fullmatch(rule[0], values[name]):
+                raise RedisStreamError(f"option {name} is {values[name]!r}: set it to {rule[1]}.")
+            return values[name].lower()
+
         patterns = tuple(part.strip() for part in values["streamPattern"].split(",") if part.strip())
         if not patterns:
             raise RedisStreamError("option streamPattern is missing: set it to globs of keys, such as *:journal.")
+        limited = values["maxEntriesPerTrigger"] != ""
         return cls(
             url=_find_url(values["url"], values["urlEnv"]),
             patterns=patterns,
-            max_entries=_number("maxEntriesPerTrigger", values["maxEntriesPerTrigger"]),
-            partitions=_number("partitions", values["partitions"]) or 1,
-            fail_on_data_loss=_flag("failOnDataLoss", values["failOnDataLoss"]),
-            discover_s=_seconds("discoverSeconds", values["discoverSeconds"]),
-            retry_s=_seconds("retrySeconds", values["retrySeconds"]),
+            max_entries=int(checked("maxEntriesPerTrigger", _NUMBER)) if limited else None,
+            partitions=int(checked("partitions", _NUMBER)),
+            fail_on_data_loss=checked("failOnDataLoss", _FLAG) == "true",
+            discover_s=float(checked("discoverSeconds", _SECONDS)),
+            retry_s=float(checked("retrySeconds", _SECONDS)),
         )
-
-
-def _reject_unknown(given: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in _DEFAULTS}
-    for name in given:
-        if name.lower() not in known and name.lower() not in _OF_SPARK:
-            close = difflib.get_close_matches(name.lower(), known, 1)
-            hint = f"Did you mean {known[close[0]]}?" if close else f"Its options are {', '.join(_DEFAULTS)}."
-            raise RedisStreamError(f"{NAME} has no option {name}. {hint}")
 
 
 def _find_url(url: str, variable: str) -> str:
@@ -85,21 +92,3 @@ def _find_url(url: str, variable: str) -> str:
             "driver, and set option urlEnv to its name."
         )
     return found
-
-
-def _number(name: str, text: str) -> int | None:
-    if text and not re.fullmatch(r"[1-9]\d*", text):
-        raise RedisStreamError(f"option {name} is {text!r}: set it to a whole number above 0.")
-    return int(text) if text else None
-
-
-def _seconds(name: str, text: str) -> float:
-    if not re.fullmatch(r"\d+(\.\d+)?", text):
-        raise RedisStreamError(f"option {name} is {text!r}: set it to a number of seconds.")
-    return float(text)
-
-
-def _flag(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise RedisStreamError(f"option {name} is {text!r}: set it to true or false.")
-    return text.lower() == "true"

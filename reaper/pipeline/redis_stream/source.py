@@ -6,8 +6,7 @@ appear below it later.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -15,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from reaper.pipeline.redis_stream.client import Client, Entry, printable, text_of
+from reaper.pipeline.redis_stream.client import Client, printable, text_of
 from reaper.pipeline.redis_stream.errors import NAME
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.positions import ZERO, Position, State, find_loss, initial_position
@@ -85,8 +84,7 @@ Offset = dict[str, dict[str, Any]]
 """By stream: `Position.to_json`, and ``since`` where the range that ends here does not begin at the offset before."""
 
 
-@dataclass(frozen=True)
-class Backlog:
+class Backlog(NamedTuple):
     """The entries of one stream that can be read now."""
 
     stream: str
@@ -97,9 +95,9 @@ class Backlog:
     @property
     def at_most(self) -> int:
         """How many entries it can be at most."""
-        if self.start.added is not None and self.target.added is not None:
-            return max(0, min(self.target.added - self.start.added, self.state.length))
-        return self.state.length
+        if self.start.added is None or self.target.added is None:
+            return self.state.length
+        return max(0, min(self.target.added - self.start.added, self.state.length))
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -246,17 +244,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._states
 
 
-def read_pages(part: Any, client: Client) -> Iterator[list[Entry]]:
-    """Yield the pages of a planned `StreamRange`. Raises DataLossError, RedisStreamError."""
-    return RangeReader(client, part).pages()
-
-
 def _rows(part: Any, options: Options) -> Iterator[pa.RecordBatch]:
     client = Client(options)
     stream = printable(part.stream)
     kinds = pa.schema([("stream", pa.string()), ("id", pa.string()), ("fields", pa.map_(pa.string(), pa.string()))])
     try:
-        for page in read_pages(part, client):
+        for page in RangeReader(client, part).pages():
             fields = [[(text_of(name), text_of(value)) for name, value in each.items()] for _, each in page]
             columns = [[stream] * len(page), [text_of(entry_id) for entry_id, _ in page], fields]
             arrays = [pa.array(values, kind.type) for values, kind in zip(columns, kinds, strict=True)]

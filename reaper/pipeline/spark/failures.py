@@ -1,28 +1,31 @@
-"""What Spark says of a failure outside its message."""
+"""Finds the reason of a failure that is outside of the question that Spark was asked."""
 
+import os
 import re
 
-NO_SPACE = "No space left on device"
-"""How systems, and Java, say it."""
-DISK_FULL = "no space left on device: the disk of the lake or the checkpoint is full, or that of temporary files"
-HEAP_FULL = "Spark has no memory left: give it more (--heap), or ask for less"
-JAVA_ENDED = "Spark has ended in the middle of its work: it was killed, or had no memory left"
-PYTHON_ENDED = "a Python process of Spark's ended in the middle of its work: it was killed, or had no memory left"
-_TASK_ENDED = re.compile(r"Python worker exited unexpectedly|^(?:pyarrow\.lib\.Arrow)?MemoryError\b", re.MULTILINE)
-_CUT_OFF = re.compile(r"java\.(?:io\.EOFException|net\.SocketException|io\.IOException)")
-_HEAP = "java.lang.OutOfMemoryError"
+_DISK_FULL = "no space left on device: the disk of the lake or the checkpoint is full, or that of temporary files"
+_HEAP_FULL = "Spark has no memory left: give it more (--heap), or ask for less"
+JAVA_ENDED = "Spark ended in the middle of its work: it was killed, or had no memory left"
+PYTHON_ENDED = "a Python process of Spark ended in the middle of its work: it was killed, or had no memory left"
+_SIGNS = (
+    ("No space left on device", _DISK_FULL),
+    ("java.lang.OutOfMemoryError", _HEAP_FULL),
+    (r"Python worker exited unexpectedly|(?m:^(?:pyarrow\.lib\.Arrow)?MemoryError\b)", PYTHON_ENDED),
+    (r"(?s)(?=.*PythonStreamingSourceRunner).*java\.(?:io\.EOFE|net\.SocketE|io\.IOE)xception", PYTHON_ENDED),
+    ("Answer from Java side is empty", JAVA_ENDED),
+)
+"""What Spark or Java says, and the reason. The first that is found counts."""
+_PACKAGE = re.compile(r"No module named '(pyarrow|redis|deltalake|pyspark)\b")
+_EXECUTOR = re.compile(r"\(TID \d+\) \((\S+) executor (\d+)\)")
 _FILE = re.compile(r"\[(?:FAILED_READ_FILE|PATH_NOT_FOUND)[.\w]*\] (.+?)\.?(?:\s+SQLSTATE: \w+)?$", re.MULTILINE)
-"""What Spark says of a file that is gone, or is none of a lake."""
 _OF_SPARK = frozenset({"PySparkException", "Py4JError"})
-"""Classes, by name: whoever asks need not have imported what raises them."""
-_NO_ANSWER = ("Py4JNetworkError", "Answer from Java side is empty")
-_PLANNER = "PythonStreamingSourceRunner"
+"""Names of classes: a caller need not have imported what raises them."""
 
 
 def all_words(error: BaseException) -> str:
-    """Return all that is said of a failure: its message, its causes' and, where Spark hands them on, Java's stacks.
+    """Return the messages of an error and its causes and, where Spark hands them on, Java's stacks.
 
-    A task that cannot write says "task failed while writing rows", and why only in what caused it.
+    A task that cannot write says "task failed while writing rows". Only its cause says why.
     """
     said: list[str] = []
     known: set[int] = set()
@@ -38,29 +41,33 @@ def all_words(error: BaseException) -> str:
     return "\n".join(said)
 
 
-def python_has_ended(words: str) -> bool:
-    """Tell whether `all_words` say that a process is gone which carried out a task, or planned a query's batches."""
-    return bool(_TASK_ENDED.search(words) or (_PLANNER in words and _CUT_OFF.search(words)))
+def missing_package(words: str) -> str:
+    """Return a sentence on the package that a Python of Spark lacks, by `all_words`; else nothing."""
+    found, executor = _PACKAGE.search(words), _EXECUTOR.search(words)
+    if not found:
+        return ""
+    whose = f"executor {executor[2]} on {executor[1]}" if executor else "the driver"
+    python = os.environ.get("PYSPARK_PYTHON", "python3")
+    return (
+        f"the Python of Spark for {whose} (PYSPARK_PYTHON, here {python!r}) has no {found[1]}: install pyspark, "
+        "pyarrow, redis[hiredis] and deltalake there, or set PYSPARK_PYTHON to a Python that has them"
+    )
 
 
 def reason_from_outside(error: BaseException) -> str:
-    """Return why Spark failed where that lies in the machine or in a file, and not in what it was asked; else nothing.
-
-    Of an error that is not Spark's, too, there is nothing to return.
-    """
+    """Return why Spark failed if the reason is the machine or a file, and not the question; else nothing."""
     if isinstance(error, ConnectionError) and not isinstance(error, BrokenPipeError):  # that would be standard output
         return JAVA_ENDED
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if not kinds & _OF_SPARK:
         return ""
     words = all_words(error)
-    if NO_SPACE in words:
-        return DISK_FULL
-    if _HEAP in words:
-        return HEAP_FULL
-    if python_has_ended(words):
-        return PYTHON_ENDED
-    if any(sign in kinds or sign in words for sign in _NO_ANSWER):
+    for sign, reason in _SIGNS:
+        if re.search(sign, words):
+            return reason
+    if "Py4JNetworkError" in kinds:
         return JAVA_ENDED
+    if package := missing_package(words):
+        return package
     file = _FILE.search(words)
     return f"the lake cannot be read: {file[1]}" if file else ""

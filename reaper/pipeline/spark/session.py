@@ -1,7 +1,7 @@
 """Builds the Spark session: embedded by default, and unchanged on a cluster or through Spark Connect.
 
 Where Spark runs is decided by, in this order: ``remote`` and ``master`` given here, ``spark-submit`` or Spark's own
-environment (``SPARK_REMOTE``, ``MASTER``) and ``spark-defaults.conf``; where none of them says, ``local[*]``.
+environment (``SPARK_REMOTE``, ``MASTER``) and ``spark-defaults.conf``; by default ``local[*]``.
 """
 
 import logging
@@ -9,13 +9,13 @@ import os
 import pwd
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PySparkImportError
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from reaper.pipeline.spark.java import cache_folder, find_java, java_home, write_once
 from workers.protocol.address import without_logins
@@ -23,65 +23,47 @@ from workers.protocol.errors import ConfigurationError
 
 DEFAULT_HEAP = "2g"
 _LEAST_HEAP_MB = 450
-"""What Spark asks for; with less, Java answers with tracebacks."""
-_HEAP_ANYWHERE_MB = 2_048
-"""The default is let be on small machines, too: Java reserves it, and takes what it needs."""
+"""With less, Spark does not start, and prints stack traces."""
+_MANY = 4096
+"""Rows that are spread over all cores."""
 _MASTER = re.compile(r"local|spark://|k8s://|yarn$")
-_MASTERS = "write local[*], local[4], spark://host:7077, k8s://… or yarn"
 _LOOPBACK = "127.0.0.1"
+_HAND_OVER_S = "120"
+"""How long Java and Python wait for each other to hand rows over. Spark's 15 s are little on a busy machine."""
 
 EVERYWHERE: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
-    # Spark's own default is INT96: other tools read it as nanoseconds, and Spark then refuses what they wrote.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # other tools misread Spark's own default, INT96
     "spark.sql.parquet.compression.codec": "zstd",
-    # Entries may have a field twice, and JSON a key: no reason for a query to fail.
-    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",  # an entry may have a field twice
 }
-"""What every session of ours needs; all of it can be set on a running session, also on a remote one."""
+"""Settings of every session of ours; all of them can be set on a running session, also on a remote one."""
 
-_QUIET: Mapping[str, str] = {"spark.ui.showConsoleProgress": "false"}
-
-_UNTRACED: Mapping[str, str] = {
+_CLASSIC: Mapping[str, str] = {
+    **EVERYWHERE,
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.authenticate.socketTimeout": f"{_HAND_OVER_S}s",
+    # Spark notes for each column which line of Python made it: five more calls to Java, for errors in our own code.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
 }
-"""Spark notes for each column which line of Python made it, to name that line in errors. These lines are ours and not
-our users', and noting them doubles what it takes to put a question into words: five more calls to Java a column.
-"""
-
 _EMBEDDED: Mapping[str, str] = {
     "spark.ui.enabled": "false",  # opens a port
     "spark.driver.bindAddress": _LOOPBACK,
     "spark.driver.host": _LOOPBACK,
 }
-
 _LOG4J = """\
-# Warnings of Spark are for those who run Spark; what concerns our users is said by us.
-status = error
-rootLogger.level = error
+# Failures reach the command as exceptions, and it prints one line of each. Spark logs all the same if there is no
+# appender, or if the root's level is another than that of its gateway.
+status = off
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = off
+rootLogger.level = off
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %p spark.%c{1}: %m%n%ex
-logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = error
-# Why no context came to be is what our caller is told, and raises or says.
-logger.context.name = org.apache.spark.SparkContext
-logger.context.level = off
-# Each failed attempt of a query is told by our own supervisor, in one line; so is what failed of it.
-logger.streams.name = org.apache.spark.sql.execution.streaming
-logger.streams.level = off
-logger.tasks.name = org.apache.spark.executor.Executor
-logger.tasks.level = off
-logger.stages.name = org.apache.spark.scheduler.TaskSetManager
-logger.stages.level = off
 """
-
-
-_HAND_OVER_S = 120
 
 
 class SparkMissingError(ConfigurationError):
@@ -96,34 +78,34 @@ def build_session(
     conf: Mapping[str, str] | None = None,
     java_options: str = "",
 ) -> SparkSession:
-    """Return the session of this process; an existing one is returned as it is, but for the settings all of ours share.
+    """Return the session of this process; an existing one is returned as it is, but for `EVERYWHERE` and ``conf``.
 
-    ``heap`` is the driver's memory, as Java writes it; it counts only where this call starts the driver. ``conf`` is
-    stronger than what is set here. Raises JavaMissingError, SparkMissingError or ConfigurationError.
+    ``heap`` is the driver's memory, as Java writes it; it counts only if this call starts the driver.
+    Raises JavaMissingError, SparkMissingError or ConfigurationError.
     """
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection
-    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)  # and of a batch that failed, at length
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs connections, and batches that failed, at length
     if remote and master:
         raise ConfigurationError("give either master or remote: a Spark Connect server has its own master.")
     if remote or "SPARK_REMOTE" in os.environ:
         session = _connect(remote or os.environ["SPARK_REMOTE"], app)
     else:
         session = _start(master, app, _classic_conf(master, heap, java_options) | dict(conf or {}))
-    for name, value in {**EVERYWHERE, **_settable(session, conf or {})}.items():
-        session.conf.set(name, value)
+    for name, value in {**EVERYWHERE, **(conf or {})}.items():
+        if session.conf.isModifiable(name):
+            session.conf.set(name, value)
     return session
 
 
-@contextmanager
-def spark_session(
-    master: str | None = None, remote: str | None = None, app: str = "stream-reaper", heap: str = DEFAULT_HEAP
-) -> Iterator[SparkSession]:
-    """Build a session, and stop it at the end of the block."""
-    session = build_session(master, remote, app, heap)
-    try:
-        yield session
-    finally:
-        session.stop()
+def cores_of(session: SparkSession) -> int:
+    """Return how many tasks Spark runs at once: on a cluster, as many as the executors that have registered."""
+    local = re.fullmatch(r"local\[(\d+|\*).*\]", session.conf.get("spark.master", "") or "")
+    if local:
+        return (os.cpu_count() or 1) if local[1] == "*" else int(local[1])
+    last = 0
+    for _ in range(2):  # the first job waits for an executor; meanwhile the others register
+        places = session.range(0, _MANY).select(F.spark_partition_id().alias("place"))
+        last = places.agg(F.max("place")).collect()[0][0]
+    return 1 + int(last)
 
 
 def _connect(remote: str, app: str) -> SparkSession:
@@ -134,15 +116,11 @@ def _connect(remote: str, app: str) -> SparkSession:
             f"Spark Connect needs more packages ({_first_line(error)}): run pip install '.[connect]' in your clone."
         ) from error
     except Exception as error:
-        if not _is_about_contact(error):
+        if not isinstance(error, (PySparkException, ValueError)) and not type(error).__module__.startswith("grpc"):
             raise
         where = without_logins(remote.partition(";")[0])  # a token may follow
         why = _first_line(error).replace(remote, where)
         raise SparkMissingError(f"no Spark Connect server at {where}: {why}") from error
-
-
-def _is_about_contact(error: Exception) -> bool:
-    return isinstance(error, (PySparkException, ValueError)) or type(error).__module__.startswith("grpc")
 
 
 def _first_line(error: Exception) -> str:
@@ -152,53 +130,39 @@ def _first_line(error: Exception) -> str:
 
 
 def _start(master: str | None, app: str, conf: Mapping[str, str]) -> SparkSession:
-    if master and not _MASTER.match(master):  # Java would end with a stack, and not say to us why
-        raise ConfigurationError(f"master {master!r} is none that Spark knows: {_MASTERS}.")
-    _prepare_environment(master)
+    if master and not _MASTER.match(master):  # Java would end with a stack trace
+        raise ConfigurationError(
+            f"master {master!r} is none that Spark knows: write local[*], local[4], spark://host:7077, k8s://… or yarn."
+        )
+    if not is_submitted():
+        _check_user()
+        os.environ["JAVA_HOME"] = str(java_home())
+        if is_embedded(master):
+            os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+            # By default, Spark runs `python3` of the PATH: not that of an environment that is not activated.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", _HAND_OVER_S)
     builder = SparkSession.builder.appName(app)
     for name, value in conf.items():
         builder = builder.config(name, value)
-    if master:
-        builder = builder.master(master)
     try:
-        return builder.getOrCreate()
+        return (builder.master(master) if master else builder).getOrCreate()
     except (PySparkException, Py4JJavaError) as error:
         raise SparkMissingError(f"Spark did not start: {_first_line(error)}") from error
-
-
-def _prepare_environment(master: str | None) -> None:
-    """Set what Spark's launcher reads from the environment, where nobody has."""
-    if is_submitted():
-        return
-    _check_user()
-    os.environ["JAVA_HOME"] = str(java_home())
-    if is_embedded(master):
-        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
-        # Spark's workers are `python3` of the PATH otherwise: not that of an environment that is not activated.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        # How long Java and this process wait for each other to hand rows over: 15 s is little on a busy machine.
-        os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", str(_HAND_OVER_S))
 
 
 def _classic_conf(master: str | None, heap: str, java_options: str) -> dict[str, str]:
     if is_submitted():
         return dict(EVERYWHERE)
     check_heap(heap)
-    options = f"-Xss8m -Dlog4j2.configurationFile={_log4j_file().as_uri()} {java_options}".strip()
-    waits = {"spark.python.authenticate.socketTimeout": f"{_HAND_OVER_S}s"}
-    conf = {
-        **EVERYWHERE,
-        **_QUIET,
-        **_UNTRACED,
-        **waits,
-        "spark.driver.memory": heap,
-        "spark.driver.extraJavaOptions": options,
-    }
-    return conf | dict(_EMBEDDED) if is_embedded(master) else conf
+    log4j = write_once(cache_folder() / "log4j2.properties", _LOG4J)
+    options = f"-Xss8m -Dlog4j2.configurationFile={log4j.as_uri()} {java_options}".strip()
+    driver = {"spark.driver.memory": heap, "spark.driver.extraJavaOptions": options}
+    return {**_CLASSIC, **driver, **(_EMBEDDED if is_embedded(master) else {})}
 
 
 def check_session(heap: str, named: str = "heap") -> None:
-    """Refuse, before anything else is done, what `build_session` would. Raises JavaMissingError, ConfigurationError."""
+    """Check, before anything else is done, what `build_session` needs. Raises JavaMissingError, ConfigurationError."""
     if not (is_submitted() or "SPARK_REMOTE" in os.environ):
         _check_user()
         check_heap(heap, named)
@@ -217,52 +181,31 @@ def _check_user() -> None:
 
 
 def check_heap(heap: str, named: str = "heap") -> None:
-    """Refuse what is no amount of memory, or one that Java or Spark cannot start with. Raises ConfigurationError.
-
-    ``named`` is what it is called where it comes from: a setting, or an option.
-    """
+    """Raise ConfigurationError if ``heap`` is no amount of memory that Spark starts with. ``named``: its setting."""
     found = re.fullmatch(r"([1-9]\d{0,8})([mMgG])", heap)
     if not found:
         raise ConfigurationError(f"{named} {heap!r} is no amount of memory: write it as 1g or 1500m.")
-    megabytes = int(found[1]) * (1 if found[2] in "mM" else 1024)
-    if megabytes < _LEAST_HEAP_MB:
+    if int(found[1]) * (1 if found[2] in "mM" else 1024) < _LEAST_HEAP_MB:
         raise ConfigurationError(f"{named} {heap!r} is too little: Spark does not start below {_LEAST_HEAP_MB}m.")
-    most_mb = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20, _HEAP_ANYWHERE_MB)
-    if megabytes > most_mb:
-        raise ConfigurationError(f"{named} {heap!r} is more than this machine has: write {most_mb}m or less.")
-
-
-def _log4j_file() -> Path:
-    return write_once(cache_folder() / "log4j2.properties", _LOG4J)
-
-
-def _settable(session: SparkSession, conf: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in conf.items() if session.conf.isModifiable(name)}
 
 
 def is_submitted() -> bool:
-    """Tell whether ``spark-submit`` has started the driver already: its settings are no longer ours to choose."""
+    """Tell whether ``spark-submit`` has started the driver: its settings are no longer ours to choose."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def is_embedded(master: str | None) -> bool:
     """Tell whether everything will run in this process and its children."""
-    return (master or _master_elsewhere() or "local").startswith("local")
+    return (master or os.environ.get("MASTER") or _default_master() or "local").startswith("local")
 
 
-def _master_elsewhere() -> str | None:
-    """Return the master that Spark itself will find: in the environment, or in its defaults."""
-    return os.environ.get("MASTER") or _defaults().get("spark.master")
-
-
-def _defaults() -> dict[str, str]:
+def _default_master() -> str | None:
+    """Return the master in Spark's own defaults."""
     home = os.environ.get("SPARK_HOME")
-    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
-    if not folder:
-        return {}
+    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
     try:
-        text = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8")
+        text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8") if folder else ""
     except OSError:
-        return {}
-    pairs = re.findall(r"^\s*(spark\.\S+?)(?:\s*[=:]\s*|\s+)(.*?)\s*$", text, re.MULTILINE)
-    return dict(pairs)
+        return None
+    found = re.search(r"^\s*spark\.master(?:\s*[=:]\s*|\s+)(\S+)", text, re.MULTILINE)
+    return found[1] if found else None
