@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -36,6 +36,9 @@ NOBODY_FOLLOWS = "no replica followed the master"
 NOT_PROMOTED = "no replica was promoted"
 _POLL_S = 0.1
 _WRONG_PASSWORD = "of-the-drill"  # noqa: S105 - it opens nothing: the nodes have none
+
+
+_FoundT = TypeVar("_FoundT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +151,7 @@ class Failovers:
                 return (master, heirs) if master and heirs else None
             return None
 
-        with anyio.move_on_after(FIT_S):
-            while True:
-                found = await to_thread.run_sync(look)
-                if found:
-                    return found
-                await anyio.sleep(_POLL_S)
-        return None
+        return await _found(look, FIT_S)
 
     async def _fail_over(
         self,
@@ -200,19 +197,24 @@ class Failovers:
                     return _Promoted(after, _had_followed(after, lineage, seen.get(after.port, set())))
             return None
 
-        with anyio.move_on_after(PROMOTED_S):
-            while True:
-                promoted = await to_thread.run_sync(look)
-                if promoted:
-                    return promoted
-                await anyio.sleep(_POLL_S)
-        return None
+        return await _found(look, PROMOTED_S)
 
     async def _answered(self, master: RedisServer) -> None:
         """Wait until our own clients are let on, and remember that they talk to ``master``."""
         for client in (self.tools.stage.client, self.tools.stage.namespace_client):
             await client.ping()
         self.lineage = await to_thread.run_sync(lineage_of, master)
+
+
+async def _found(look: Callable[[], _FoundT | None], patience_s: float) -> _FoundT | None:
+    """Return what ``look``, called again and again in a thread, finds; None if it finds nothing in time."""
+    with anyio.move_on_after(patience_s):
+        while True:
+            found = await to_thread.run_sync(look)
+            if found:
+                return found
+            await anyio.sleep(_POLL_S)
+    return None
 
 
 def nodes_of(server: object) -> Setup | Cluster:

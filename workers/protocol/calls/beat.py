@@ -1,6 +1,7 @@
 """The beat of a group: when Redis could last serve a heartbeat, and for how long recovery waits after a gap.
 
-Scripts note it in the group settings and decide by it (``heartbeat.lua``). Here it is only read, for people.
+Scripts note it in the group settings and decide by it (``heartbeat.lua``). `recovery_wait` says the same for people,
+and for a worker that reads with CLAIM, where no script decides.
 """
 
 from collections.abc import Mapping
