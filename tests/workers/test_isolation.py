@@ -12,6 +12,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, make_job, make_worker, number_of, pending_of, running, wait_for_settled
 from workers import Job
+from workers.loop.held import Source
 from workers.protocol.messages import Note, text
 
 pytestmark = pytest.mark.anyio
@@ -65,9 +66,13 @@ async def look_on(client: Redis) -> None:
         await client.ping()
 
 
-async def test_a_suspect_waits_for_what_runs_and_others_wait_for_it(server: RedisServer, client: Redis) -> None:
+@pytest.mark.parametrize("limit", [2, 1, 5])
+async def test_a_suspect_waits_for_what_runs_and_others_wait_for_it(
+    server: RedisServer, client: Redis, limit: int
+) -> None:
+    """So it is, too, where the limit was changed since the job was quarantined."""
     handler = Gated()
-    worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
+    worker = make_worker(server.url, handler, max_deliveries=limit, concurrency=8)
     async with running(worker):
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
@@ -179,6 +184,6 @@ async def test_a_mark_on_a_job_that_has_deliveries_left_says_nothing(server: Red
 
 
 def test_a_note_marks_a_suspect_as_its_fields_do() -> None:
-    job = make_job()
-    job._note = Note(is_suspect=True)
-    assert (job.is_suspect, make_job().is_suspect, make_job(*MARKED).is_suspect) == (True, False, True)
+    source = Source(KEYS.stream, KEYS.stream)
+    noted = Job(source, b"1700000000000-0", (b"n", b"1"), 1, 3, 0, Note(is_suspect=True))
+    assert (noted.is_suspect, make_job().is_suspect, make_job(*MARKED).is_suspect) == (True, False, True)

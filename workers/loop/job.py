@@ -84,6 +84,8 @@ class Job:
     """`timeout` in seconds; inf = for as long as it takes."""
     has_unknown_wait: bool
     """The entry was made ready again in place: Redis does not keep when."""
+    is_suspect: bool
+    """The job is quarantined, or so its entry says: it runs alone, whatever the limit of deliveries is by now."""
     is_as_produced: bool
     """No field of its entry is reserved: the entry ID tells which job it is, and since when."""
     raw_id: bytes
@@ -116,7 +118,7 @@ class Job:
         self._flat = flat
         self._first_ms = self._pairs = self._fields = None
         self.is_as_produced = True
-        self.has_unknown_wait = False
+        self.has_unknown_wait = self.is_suspect = False
         self.timeout_s = origin.timeout_s
         names = flat[::2]
         for name in names:
@@ -125,6 +127,7 @@ class Job:
                 copy = read_copy(names, name, flat)
                 if copy is None:
                     self._take(read_metadata(entry_id, zip(names, flat[1::2], strict=False)), max_deliveries)
+                    self.is_suspect = FIELD_SUSPECT in names
                 else:
                     self.raw_id, before, self.generation, self._first_ms, self.copies = copy
                     self.deliveries = min(before, max_deliveries - 1) + times_delivered
@@ -133,6 +136,7 @@ class Job:
         if note is not None:  # it has the word from the fields
             self.deliveries, self.waits = max(1, note.deliveries + times_delivered), note.waits
             self.hand_backs = note.hand_backs
+            self.is_suspect = self.is_suspect or note.is_suspect
 
     def _take(self, metadata: Metadata, max_deliveries: int) -> None:
         self.raw_id = metadata.job_id
@@ -242,11 +246,6 @@ class Job:
     def reserved(self) -> dict[bytes, bytes]:
         """Our own fields (``reaper.…``), as they stand in the entry: a dead letter's reason, for example."""
         return {name: value for name, value in pair_up(self._flat) if name.startswith(RESERVED_PREFIX)}
-
-    @property
-    def is_suspect(self) -> bool:
-        """The job is on probation: it was in hand whenever its workers died, or so its entry says."""
-        return (self._note is not None and self._note.is_suspect) or FIELD_SUSPECT in self._flat[::2]
 
     @property
     def timeout(self) -> timedelta | None:

@@ -60,7 +60,8 @@ class Runner(Part):
         job, settlements = held.job, self._settlements
         try:
             membership = self._membership
-            is_last = job.deliveries > 1 and job.deliveries >= membership.agreement.max_deliveries
+            # A limit that was lowered while the job was quarantined does not let it run beside others.
+            is_last = job.is_suspect or 1 < job.deliveries >= membership.agreement.max_deliveries
             # As `Membership.shows_from` has it; written out, for each job pays for it.
             is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
             if is_last or is_old or self._isolation.is_kept or self._journal:
@@ -107,7 +108,7 @@ class Runner(Part):
 
     async def _has_its_turn(self, held: Held, *, is_last: bool) -> bool:
         """Wait until the delivery may begin beside others; ask whether it is ours, where nothing tells that by then."""
-        runs_apart = is_last and held.job.is_suspect
+        runs_apart = held.job.is_suspect
         while True:
             if (runs_apart or self._isolation.is_kept) and not await self._isolation.may_begin(held, apart=runs_apart):
                 self.hand_back([held])
