@@ -7,7 +7,7 @@ import click
 
 from reaper.cli.options import Wanted, connected, find_pair, find_pairs, json_option, operator_options, pair_options
 from reaper.cli.redrive import redrive_dead_letters
-from reaper.cli.selection import all_option, filter_options, ids_argument, read_age_ms
+from reaper.cli.selection import all_option, ids_argument, read_age_ms, reason_option
 from reaper.operations.dead_letters import (
     DeadLetter,
     Selection,
@@ -48,7 +48,7 @@ dead_letters.add_command(redrive_dead_letters)
 )
 @click.argument("name", metavar="[GROUP]", required=False)
 @pair_options
-@filter_options
+@reason_option
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many to print.")
 @json_option
 @operator_options
@@ -56,7 +56,6 @@ async def list_(
     name: str | None,
     pair: Wanted,
     reason: str | None,
-    signature: str | None,
     limit: int,
     machine: bool,
     settings: ReaperSettings,
@@ -72,7 +71,7 @@ async def list_(
     more = False
     async with connected(settings, pair) as (client, _):
         for keys in await find_pairs(client, settings, pair):
-            async for letter in select(client, keys, Selection(reason=reason, signature=signature)):
+            async for letter in select(client, keys, Selection(reason=reason)):
                 if len(found) == limit:
                     more = True
                     break
@@ -151,7 +150,7 @@ def _value(value: bytes) -> str:
 )
 @ids_argument
 @pair_options
-@filter_options
+@reason_option
 @all_option
 @click.option("--older-than", metavar="AGE", help="Only those that died longer ago: 90 (seconds), 15m, 12h, 30d.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
@@ -162,7 +161,6 @@ async def purge_(
     ids: tuple[str, ...],
     pair: Wanted,
     reason: str | None,
-    signature: str | None,
     everything: bool,
     older_than: str | None,
     dry_run: bool,
@@ -170,12 +168,12 @@ async def purge_(
     machine: bool,
     settings: ReaperSettings,
 ) -> None:
-    """Delete dead letters for good, by ID, by --reason, --signature and --older-than, or --all.
+    """Delete dead letters for good, by ID, by --reason and --older-than, or --all.
 
     Exit code 0, also where none was there; 2 not possible, or you did not confirm.
     """
     age_ms = read_age_ms(older_than) if older_than is not None else None
-    what = choose(ids, reason=reason, signature=signature, everything=everything, has_age=age_ms is not None)
+    what = choose(ids, reason=reason, everything=everything, has_age=age_ms is not None)
     async with connected(settings, pair) as (client, _):
         keys = await find_pair(client, settings, pair)
         now_ms = await server_ms(client)

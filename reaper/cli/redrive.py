@@ -10,7 +10,7 @@ import click
 from redis.asyncio import Redis
 
 from reaper.cli.options import Wanted, connected, find_pair, json_option, operator_options, pair_options
-from reaper.cli.selection import all_option, filter_options, ids_argument, read_rate
+from reaper.cli.selection import all_option, ids_argument, read_rate, reason_option
 from reaper.operations.dead_letters import Selection, choose, select
 from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Redrive, Redriven, RedriveOutcome, redrive, redrive_as_set
 from reaper.settings import ReaperSettings
@@ -35,7 +35,7 @@ INCOMPLETE_EXIT = 1
 )
 @ids_argument
 @pair_options
-@filter_options
+@reason_option
 @all_option
 @click.option("--rate", metavar="N/s", callback=lambda _c, _p, value: read_rate(value), help="At most N a second.")
 @click.option("--dry-run", is_flag=True, help="Say what would be redriven; write nothing.")
@@ -56,7 +56,6 @@ async def redrive_dead_letters(
     ids: tuple[str, ...],
     pair: Wanted,
     reason: str | None,
-    signature: str | None,
     everything: bool,
     rate: float | None,
     dry_run: bool,
@@ -65,7 +64,7 @@ async def redrive_dead_letters(
     machine: bool,
     settings: ReaperSettings,
 ) -> None:
-    """Make dead letters ready again, by ID, by --reason, by --signature, or --all: a new generation of each job.
+    """Make dead letters ready again, by ID, by --reason, or --all: a new generation of each job.
 
     Exit code 0 all were redriven, 1 not all could be, 2 not possible. Traced jobs' redrives are exported where the
     environment asks for telemetry (OTEL_EXPORTER_OTLP_ENDPOINT).
@@ -73,7 +72,7 @@ async def redrive_dead_letters(
     how = replace(
         redrive_as_set(settings), max_generation=None if force else max_generation, dry_run=dry_run, rate=rate
     )
-    what = choose(ids, reason=reason, signature=signature, everything=everything)
+    what = choose(ids, reason=reason, everything=everything)
     with exported("reaper"):
         counts = await _redrive(settings, pair, what, how, machine)
     complete = set(counts) <= {RedriveOutcome.REDRIVEN}

@@ -1,29 +1,16 @@
 """What the dead-letter commands share: options, and reading of rates and ages."""
 
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
 from workers.protocol.errors import ConfigurationError
 
-CommandT = TypeVar("CommandT", bound=Callable[..., Any])
-
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 ids_argument = click.argument("ids", nargs=-1, metavar="[ID]…")
+reason_option = click.option("--reason", metavar="REASON", help="Only those given up for this reason.")
 all_option = click.option("--all", "everything", is_flag=True, help="All that are there now.")
-
-
-def filter_options(command: CommandT) -> CommandT:
-    """Add ``--reason`` and ``--signature``."""
-    command = click.option(
-        "--signature",
-        metavar="SIGNATURE",
-        help="Only those with this error signature (`list --json` and `reaper pipeline report` tell them).",
-    )(command)
-    return click.option("--reason", metavar="REASON", help="Only those given up for this reason.")(command)
 
 
 def read_rate(value: str | None) -> float | None:

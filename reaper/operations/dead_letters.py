@@ -5,14 +5,12 @@ end (``docs/protocol.md``).
 """
 
 import base64
-import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio import Redis
 
-from reaper.operations.signatures import SIGNATURE_LENGTH, signature_of
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
@@ -62,11 +60,6 @@ class DeadLetter:
     traceparent: str
     tracestate: str
 
-    @property
-    def signature(self) -> str:
-        """What it died of, as dead letters share it that died of the same thing."""
-        return signature_of(self.reason, self.error, self.traceback)
-
     def as_json(self) -> dict[str, Any]:
         """Return what ``--json`` prints. A value that is no UTF-8 is written as ``{"base64": …}``."""
         return {
@@ -77,7 +70,6 @@ class DeadLetter:
             "entry": self.source_entry,
             "reason": self.reason,
             "error": self.error,
-            "signature": self.signature,
             "deliveries": self.deliveries,
             "generation": self.generation,
             "consumers": list(self.consumers),
@@ -141,22 +133,17 @@ def read_names(value: bytes) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which dead letters are meant: by ID, or all that match ``reason``, ``signature`` and ``before_ms``."""
+    """Which dead letters are meant: by ID, or all that match ``reason`` and ``before_ms``."""
 
     ids: tuple[str, ...] = ()
     reason: str | None = None
     before_ms: int | None = None
     """Only those that died before this server time."""
-    signature: str | None = None
-    """Only those that died of the same thing, see `reaper.operations.signatures`."""
 
     def matches(self, letter: DeadLetter) -> bool:
         """Tell whether a letter that was read belongs to the selection."""
-        return (
-            (self.reason is None or letter.reason == self.reason)
-            and (self.before_ms is None or letter.at_ms < self.before_ms)
-            and (self.signature is None or letter.signature == self.signature)
-        )
+        is_old_enough = self.before_ms is None or letter.at_ms < self.before_ms
+        return is_old_enough and (self.reason is None or letter.reason == self.reason)
 
 
 def check_ids(ids: Sequence[str]) -> tuple[str, ...]:
@@ -175,7 +162,6 @@ def choose(
     ids: Sequence[str],
     *,
     reason: str | None = None,
-    signature: str | None = None,
     everything: bool = False,
     has_age: bool = False,
 ) -> Selection:
@@ -184,19 +170,11 @@ def choose(
     Raises ConfigurationError where they say nothing, or two things.
     """
     checked = check_ids(ids)
-    ways = [bool(ids), reason is not None or signature is not None or has_age, everything]
+    ways = [bool(ids), reason is not None or has_age, everything]
     if sum(ways) != 1:
         given = "Nothing is selected" if not any(ways) else "IDs, filters and --all exclude each other"
         raise ConfigurationError(f"{given}: name IDs, or a filter such as --reason max_deliveries, or --all.")
-    return Selection(ids=checked, reason=reason, signature=_check_signature(signature))
-
-
-def _check_signature(signature: str | None) -> str | None:
-    if signature is not None and not re.fullmatch(f"[0-9a-f]{{{SIGNATURE_LENGTH}}}", signature):
-        raise ConfigurationError(
-            f"{signature!r} is no error signature: it has {SIGNATURE_LENGTH} digits, such as 0f3a91c27b5d."
-        )
-    return signature
+    return Selection(ids=checked, reason=reason)
 
 
 async def find(client: Redis, keys: GroupKeys, entry_id: str) -> DeadLetter | None:

@@ -110,11 +110,11 @@ async def known_pair(client: Redis, settings: ReaperSettings, pair: object) -> G
 
 
 def _selection(sent: Mapping[str, Any]) -> Selection:
-    given = {name: sent.get(name) for name in ("id", "reason", "signature")}
+    given = {name: sent.get(name) for name in ("id", "reason")}
     if not all(value is None or isinstance(value, str) for value in given.values()):
-        raise ConfigurationError("id, reason and signature are text.")
+        raise ConfigurationError("id and reason are text.")
     ids = [given["id"]] if given["id"] is not None else []
-    return choose(ids, reason=given["reason"], signature=given["signature"])
+    return choose(ids, reason=given["reason"])
 
 
 def _told(message: str) -> str:

@@ -48,7 +48,7 @@ async def one_letter(client: Redis, keys: GroupKeys, entry_id: str) -> dict[str,
 
 def _facts(letter: DeadLetter) -> dict[str, Any]:
     facts = replace(letter, payload=[]).as_json()
-    named = ("id", "job", "reason", "error", "signature", "deliveries", "generation", "at_ms")
+    named = ("id", "job", "reason", "error", "deliveries", "generation", "at_ms")
     return {name: facts[name] for name in named}
 
 

@@ -155,7 +155,7 @@ async def test_on_a_terminal_only_our_colours_are_there(server: RedisServer) -> 
         ("status", "--namespace", EVIL.replace("\x00", "")),
         ("status", "--redis-url", "redis://\x1b[2J\u202e@127.0.0.1:1/0"),
         ("dead-letters", "show", "1-1", "--stream", "a\x1b[2J", "--group", "b\u202e"),
-        ("dead-letters", "redrive", "--signature", "\x1b[2J"),
+        ("dead-letters", "redrive", "\x1b[2J"),
         ("explain", "\x1b[2J\udcff\u202e", "--groups", "orders/billing"),
         ("acl", "--user", "\x1b[2J\nforged", "--groups", "orders/billing"),
     ],

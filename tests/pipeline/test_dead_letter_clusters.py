@@ -9,15 +9,11 @@ from typing import Any
 
 import anyio
 import pytest
-from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from redis.asyncio import Redis
 
-from reaper.cli.main import main
 from reaper.operations.dead_letters import read_dead_letter
-from reaper.operations.signatures import frame_of, pattern_of, signature_of
 from reaper.pipeline.analysis.answers import Rows
 from reaper.pipeline.report.next_steps import redrive_command
 from tests.pipeline.questions import ask
@@ -33,55 +29,6 @@ TRACE = """Traceback (most recent call last):
     raise ConnectionError(f"...")
 ConnectionError: refused
 """
-
-# ---- patterns
-
-
-@pytest.mark.parametrize(
-    ("error", "pattern"),
-    [
-        ("ConnectionError: 10.0.17.3:5432 after 2.5 s", "ConnectionError: <n> after <n> s"),
-        ("ValueError: invoice 'INV-17' of 3 lines is empty", "ValueError: invoice <text> of <n> lines is empty"),
-        ('no "field" here', "no <text> here"),
-        ("it can't and doesn't", "it can't and doesn't"),
-        ("[Errno 2] No such file: /srv/data/2026/7.json, sorry", "[Errno <n>] No such file: <path>, sorry"),
-        ("open C:\\data\\x.txt", "open <path>"),
-        ("and/or 1/2", "and/or <n>/<n>"),
-        ("GET https://shop.example/orders/17?x=1 failed", "GET <url> failed"),
-        ("request 3f2504e0-4f89-41d3-9a0c-0305e82c3301 died", "request <uuid> died"),
-        ("<Job object at 0x7f3b2c>", "<Job object at <hex>>"),
-        ("commit 9fceb02d0ae598e95dc970b74767f19372d61af8", "commit <hex>"),
-        ("deadbeef is no number, and 1234567890 is", "deadbeef is no number, and <n> is"),
-        ("worker7 lost  \n shard_12", "worker<n> lost shard_<n>"),
-        ("INV-17 of customer_1_000", "INV-<n> of customer_<n>"),
-        ("", ""),
-        ("x" * 500, "x" * 400),
-    ],
-)
-def test_only_what_stays_the_same_is_kept(error: str, pattern: str) -> None:
-    assert pattern_of(error) == pattern
-
-
-@pytest.mark.parametrize(
-    ("traceback", "frame"),
-    [
-        (TRACE.format(release="v1", line=17), "mail.py:send"),
-        ('  File "C:\\app\\mail.py", line 3, in <lambda>\n', "mail.py:<lambda>"),
-        ('  File "mail.py", line 3, in send', "mail.py:send"),
-        ("killed", ""),
-        ("", ""),
-    ],
-)
-def test_an_error_is_known_by_where_it_was_raised(traceback: str, frame: str) -> None:
-    assert frame_of(traceback) == frame
-
-
-def test_a_release_later_the_signature_is_the_same_and_for_another_reason_it_is_not() -> None:
-    older, newer = (TRACE.format(release=release, line=line) for release, line in (("v1", 17), ("v2", 19)))
-    one = signature_of("max_deliveries", "ConnectionError: port 5432", older)
-    assert one == signature_of("max_deliveries", "ConnectionError: port 5433", newer)
-    assert one != signature_of("rejected", "ConnectionError: port 5432", older)
-
 
 # ---- clusters
 
@@ -99,6 +46,40 @@ def letter(at: int, *, error: str, reason: str = "max_deliveries", group: str = 
 def clusters(spark: SparkSession, dead: Sequence[Letter], *events: Letter) -> Rows:
     asked = ask(spark, ("dead_letter_clusters",), dead_letters=dead, events=events)
     return asked.answers["dead_letter_clusters"]
+
+
+PATTERNS = {
+    "ConnectionError: 10.0.17.3:5432 after 2.5 s": "ConnectionError: <n> after <n> s",
+    "ValueError: invoice 'INV-17' of 3 lines is empty": "ValueError: invoice <text> of <n> lines is empty",
+    'no "field" here': "no <text> here",
+    "it can't and doesn't": "it can't and doesn't",
+    "[Errno 2] No such file: /srv/data/2026/7.json, sorry": "[Errno <n>] No such file: <path>, sorry",
+    "open C:\\data\\x.txt": "open <path>",
+    "GET https://shop.example/orders/17?x=1 failed": "GET <path> failed",
+    "request 3f2504e0-4f89-41d3-9a0c-0305e82c3301 died": "request <n> died",
+    "<Job object at 0x7f3b2c>": "<Job object at <n>>",
+    "commit 9fceb02d0ae598e95dc970b74767f19372d61af8, line 3: no": "commit <n>, line <n>: no",
+    "worker7 lost  \n shard_12": "<n> lost <n>",
+    "": "",
+    "x" * 500: "x" * 400,
+}
+FRAMES = {
+    TRACE.format(release="v1", line=17): "mail.py:send",
+    '  File "C:\\app\\mail.py", line 3, in <lambda>\n': "mail.py:<lambda>",
+    '  File "mail.py", line 3, in send': "mail.py:send",
+    "killed": "",
+    "": "",
+}
+
+
+def test_only_what_stays_the_same_is_kept(spark: SparkSession) -> None:
+    dead = [letter(n, error=error, group=f"g{n}") for n, error in enumerate(PATTERNS, 1_000)]
+    assert {row["error"]: row["pattern"] for row in clusters(spark, dead)} == PATTERNS
+
+
+def test_an_error_is_known_by_where_it_was_raised(spark: SparkSession) -> None:
+    dead = [letter(n, error="", traceback=trace, group=f"g{n}") for n, trace in enumerate(FRAMES, 1_000)]
+    assert {row["traceback"]: row["frame"] for row in clusters(spark, dead)} == FRAMES
 
 
 def test_letters_that_died_of_the_same_thing_are_one_cluster_with_the_newest_as_sample(spark: SparkSession) -> None:
@@ -122,11 +103,9 @@ def test_letters_that_died_of_the_same_thing_are_one_cluster_with_the_newest_as_
         ("audit", "max_deliveries", "mail.py:send"): (1, 0, "2700-0"),
     }
     biggest = shown["billing", "max_deliveries", "mail.py:send"]
-    signature = signature_of("max_deliveries", refused.format(9), trace)
     assert biggest == {
         "source_stream": "orders",
         "group": "billing",
-        "signature": signature,
         "reason": "max_deliveries",
         "pattern": "ConnectionError: <n> refused",
         "frame": "mail.py:send",
@@ -142,13 +121,13 @@ def test_letters_that_died_of_the_same_thing_are_one_cluster_with_the_newest_as_
         "deliveries": 2,
     }
     assert redrive_command(shown["billing", "max_deliveries", "mail.py:send"]) == (
-        f"reaper dead-letters redrive --stream orders --group billing --signature {signature}"
+        "reaper dead-letters redrive --stream orders --group billing --reason max_deliveries"
     )
 
 
 def test_names_from_outside_are_quoted_for_the_shell() -> None:
-    words = shlex.split(redrive_command({"source_stream": "a b;rm", "group": "$x", "signature": "0f3a91c27b5d"}))
-    assert words[3:] == ["--stream", "a b;rm", "--group", "$x", "--signature", "0f3a91c27b5d"]
+    words = shlex.split(redrive_command({"source_stream": "a b;rm", "group": "$x", "reason": "a'b"}))
+    assert words[3:] == ["--stream", "a b;rm", "--group", "$x", "--reason", "a'b"]
 
 
 alphabet = st.sampled_from(
@@ -157,42 +136,21 @@ alphabet = st.sampled_from(
 noise = st.lists(alphabet, max_size=60).map("".join)
 
 
-@given(st.lists(st.tuples(noise, noise, noise), min_size=1, max_size=90))
-@settings(max_examples=4, suppress_health_check=list(HealthCheck))
-def test_spark_and_the_command_line_agree_on_every_signature(
-    spark: SparkSession, found: list[tuple[str, str, str]]
-) -> None:
-    framed = [(reason, error, f'File "{trace}", line 3, in {error}') for reason, error, trace in found]
-    rows = [*found, *framed]
-    dead = [
-        letter(1_000, group=f"g{n}", reason=reason, error=error, traceback=trace)
-        for n, (reason, error, trace) in enumerate(rows)
-    ]
-    computed = {row["group"]: (row["signature"], row["pattern"], row["frame"]) for row in clusters(spark, dead)}
-    expected = [(signature_of(*row), pattern_of(row[1]), frame_of(row[2])) for row in rows]
-    assert computed == {f"g{n}": answer for n, answer in enumerate(expected)}
-
-
 # ---- the command
 
 
 @pytest.mark.anyio
-async def test_the_printed_command_redrives_its_cluster_and_nothing_else(
+async def test_the_printed_command_redrives_what_has_the_reason_and_nothing_else(
     spark: SparkSession, server: RedisServer, client: Redis
 ) -> None:
     await client.xgroup_create("orders", "billing", "0", mkstream=True)
     trace = TRACE.format(release="v1", line=17)
-    for n, (error, traceback) in enumerate(
-        [
-            ("ConnectionError: 10.0.0.1 refused", trace),
-            ("ConnectionError: 10.0.0.2 refused", trace),
-            ("KeyError: 'customer_17'", ""),
-        ]
-    ):
+    refused = "ConnectionError: 10.0.0.1 refused"
+    for n, (error, reason) in enumerate([(refused, "failed"), (refused, "failed"), ("KeyError: 'a'", "rejected")]):
         await client.execute_command(
             "XADD", "{orders}:dead:billing", "*", "n", n, "reaper.job", f"job-{n}", "reaper.deliveries", 3,
-            "reaper.dead.stream", "orders", "reaper.dead.group", "billing", "reaper.dead.reason", "max_deliveries",
-            "reaper.dead.error", error, "reaper.dead.traceback", traceback,
+            "reaper.dead.stream", "orders", "reaper.dead.group", "billing", "reaper.dead.reason", reason,
+            "reaper.dead.error", error, "reaper.dead.traceback", trace,
         )  # fmt: skip
     (biggest, *_) = await ingested(spark, client)
     program, *words = shlex.split(redrive_command(biggest))
@@ -209,13 +167,7 @@ async def ingested(spark: SparkSession, client: Redis) -> Rows:
     rows: Any = await client.xrange("{orders}:dead:billing")
     read = [read_dead_letter(entry_id, flat) for entry_id, flat in rows]
     dead = [
-        letter(one.at_ms, error=one.error, traceback=one.traceback, id=text(one.entry_id), seq=n)
+        letter(one.at_ms, error=one.error, reason=one.reason, traceback=one.traceback, id=text(one.entry_id), seq=n)
         for n, one in enumerate(read)
     ]
     return clusters(spark, dead)
-
-
-def test_a_signature_that_is_none_is_a_sentence() -> None:
-    answer = CliRunner().invoke(main, ["dead-letters", "redrive", "--signature", "ConnectionError"])
-    assert answer.exit_code == 2
-    assert "'ConnectionError' is no error signature" in answer.stderr

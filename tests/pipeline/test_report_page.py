@@ -176,7 +176,7 @@ def many_findings() -> Findings:
         ],
         dead_letter_clusters=[
             {
-                "source_stream": "s", "group": "g", "signature": f"{n:012x}", "reason": "failed", "pattern": "E" * 400,
+                "source_stream": "s", "group": "g", "reason": f"failed_{n}", "pattern": "E" * 400,
                 "frame": "a.py:f", "n": 5, "redriven": 0, "first_ms": 1, "last_ms": 2, "id": "1-0", "job": "1-0",
                 "error": "x" * 4_000, "traceback": "y" * 8_000, "consumers": "c", "deliveries": 3,
             }
@@ -276,11 +276,11 @@ STEPS = [
         "reaper status --groups orders/billing",
     ),
     (
-        {"dead_letter_clusters": [{"source_stream": "s", "group": "g", "signature": "0a", "n": 2, "pattern": "E",
+        {"dead_letter_clusters": [{"source_stream": "s", "group": "g", "n": 2, "pattern": "E",
                                    "reason": "failed", "frame": "", "redriven": 0, "first_ms": 1, "last_ms": 2,
                                    "job": "1-0", "error": "E"}]},
         "2 dead letters of s/g had the same error: E.",
-        "reaper dead-letters redrive --stream s --group g --signature 0a --dry-run",
+        "reaper dead-letters redrive --stream s --group g --reason failed --dry-run",
     ),
     ({"lost_payloads": [_of(entries=1)]}, "1 entry disappeared", "reaper doctor"),
     ({"skewed": [{"stream": "s", "what": "instant", "events": 4}]}, "4 events counted nowhere", "reaper doctor"),

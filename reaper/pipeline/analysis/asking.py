@@ -14,7 +14,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from reaper.operations.signatures import FRAME, MASKS, PATTERN_LENGTH, SIGNATURE_LENGTH
 from reaper.pipeline.analysis.answers import SHARES, Answers, Asked, choose_period
 from reaper.pipeline.analysis.scope import Scope
 from reaper.pipeline.lake.tables import read_dead_letters, read_events, read_malformed
@@ -33,7 +32,6 @@ QUESTIONS = tuple(name for names in CHAINS.values() for name in names)
 _FEW_EVENTS, _MANY_EVENTS = 2_000_000, 40_000_000
 """Up to the first, one task does what follows a shuffle. From the second on, troubled jobs may not fit into memory."""
 _UNCHANGED_PARTITIONS = "200"
-_MASK_NAMES = ("uuid", "quoted", "double_quoted", "url", "path", "hex", "digest", "number", "blanks")
 _FAILURES = (PySparkException, Py4JError, OSError, EOFError)
 _TUNING = {
     # Sorted rows would be aggregated in their order. Here SortAggregate always means an aggregate of strings.
@@ -71,10 +69,6 @@ class Asker:
         self._parameters: dict[str, Any] = {
             **scope.parameters(),
             "shares": F.array(*map(F.lit, SHARES)),
-            **{name: expression for name, (expression, _) in zip(_MASK_NAMES, MASKS, strict=True)},
-            "frame": FRAME,
-            "pattern_length": PATTERN_LENGTH,
-            "signature_length": SIGNATURE_LENGTH,
         }
         for name, value in _TUNING.items():
             spark.conf.set(name, value)

@@ -29,11 +29,10 @@ def next_steps(findings: Findings) -> list[Step]:
 
 
 def redrive_command(cluster: Mapping[str, Any], *options: str) -> str:
-    """Return the command that gives a cluster of dead letters back to its stream."""
-    return _command(
-        "dead-letters", "redrive", "--stream", cluster["source_stream"], "--group", cluster["group"],
-        "--signature", cluster["signature"], *options,
-    )  # fmt: skip
+    """Return the command that redrives all dead letters that have the reason of a cluster."""
+    selection = ["--reason", cluster["reason"]] if cluster["reason"] else ["--all"]
+    pair = ["--stream", cluster["source_stream"], "--group", cluster["group"]]
+    return _command("dead-letters", "redrive", *pair, *selection, *options)
 
 
 # ---- rules
@@ -99,7 +98,7 @@ def _dead(findings: Findings) -> Iterator[Step]:
         error = cluster["pattern"] or cluster["reason"] or "no error"
         finding = (
             f"{counted(cluster['n'], 'dead letter')} of {words.pair_of(cluster['source_stream'], cluster['group'])} "
-            f"had the same error: {words.brief(error)}. Fix it, and then redrive them without --dry-run."
+            f"had the same error: {words.brief(error)}. Fix it. Then redrive all that have its reason, without --dry-run."
         )
         yield Step(finding, redrive_command(cluster, "--dry-run"))
 

@@ -3,12 +3,14 @@
 with letter as (
   select source_stream, `group`, reason, unix_millis(at) as at_ms, seq, id, job, error, traceback, consumers, deliveries,
     trim(substring(
-      regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(
-      regexp_replace(regexp_replace(coalesce(error, ''),
-        :uuid, '<uuid>'), :quoted, '<text>'), :double_quoted, '<text>'), :url, '<url>'), :path, '<path>'), :hex, '<hex>'),
-        :digest, '<hex>'), :number, '<n>'), :blanks, ' '), 1, :pattern_length)) as pattern,
-    if(regexp_extract(coalesce(traceback, ''), :frame, 2) = '', '', concat(
-      regexp_extract(traceback, :frame, 1), ':', regexp_extract(traceback, :frame, 2))) as frame
+      regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(coalesce(error, ''),
+        r"(?<![0-9A-Za-z_])'[^'\n]*'(?![0-9A-Za-z_])", '<text>'),
+        r'"[^"\n]*"', '<text>'),
+        r'[a-z][a-z0-9+]*://[^ \t\n]+|(?<![0-9A-Za-z_])(?:[A-Za-z]:[\\]|[.]{0,2}/)[^ \t\n:,;)\]]+', '<path>'),
+        r'[0-9A-Za-z_-]*[0-9](?:[.:,-]?[0-9A-Za-z_])*', '<n>'),
+        r'[ \t\r\n]+', ' '), 1, 400)) as pattern,
+    regexp_replace(regexp_extract(coalesce(traceback, ''),
+      r'(?s).*File "(?:[^"\n]*[/\\])?([^"/\\\n]*", line [0-9]+, in [^\n]+)', 1), '", line [0-9]+, in ', ':') as frame
   from dead_letters
   where source_stream is not null and `group` is not null
     and date >= to_date(:earliest) and date <= to_date(:latest) and at < :latest
@@ -16,23 +18,22 @@ with letter as (
     and (:until is null or (date <= to_date(:until) and at < :until))
     and (:groups = '[]' or array_contains(from_json(:groups, 'array<string>'), `group`)
       or array_contains(from_json(:groups, 'array<string>'), concat(source_stream, '/', `group`)))
-), signed as (
-  select letter.*, redriven.id is not null as given_back,
-    substring(sha2(concat_ws('\n', coalesce(reason, ''), pattern, frame), 256), 1, :signature_length) as signature
+), told as (
+  select letter.*, redriven.id is not null as given_back
   from letter left join (select distinct grp as `group`, entry as id from rare where event = 'redriven') redriven
     using (`group`, id)
 ), ranked as (
   select *,
-    row_number() over (partition by source_stream, `group`, signature order by at_ms desc, seq desc) as place,
-    count(*) over (partition by source_stream, `group`, signature) as n,
-    count_if(given_back) over (partition by source_stream, `group`, signature) as redriven,
-    min(at_ms) over (partition by source_stream, `group`, signature) as first_ms,
-    max(at_ms) over (partition by source_stream, `group`, signature) as last_ms
-  from signed
+    row_number() over (partition by source_stream, `group`, reason, pattern, frame order by at_ms desc, seq desc) as place,
+    count(*) over (partition by source_stream, `group`, reason, pattern, frame) as n,
+    count_if(given_back) over (partition by source_stream, `group`, reason, pattern, frame) as redriven,
+    min(at_ms) over (partition by source_stream, `group`, reason, pattern, frame) as first_ms,
+    max(at_ms) over (partition by source_stream, `group`, reason, pattern, frame) as last_ms
+  from told
 )
-select source_stream, `group`, signature, reason, pattern, frame, n, redriven, first_ms, last_ms, id, job, error,
+select source_stream, `group`, reason, pattern, frame, n, redriven, first_ms, last_ms, id, job, error,
   traceback, consumers, deliveries
 from ranked
 where place = 1
-order by n desc, source_stream, `group`, signature
+order by n desc, source_stream, `group`, reason, pattern, frame
 limit 200
