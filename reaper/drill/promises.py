@@ -212,12 +212,13 @@ def settled_once(history: History) -> Iterator[str]:
         for number in range(min(delivery, least), delivery + 1)
     )
     anew = _delivered_anew(history, settled)
-    ends = Counter(
-        _generation(event) for event in history.events if event.event in (EventName.ACKED, EventName.DEAD_LETTERED)
-    )
-    for (job, generation), times in ends.items():
-        if times > 1 + sum(more for delivery, more in anew.items() if delivery[0] == job):
-            yield f"I4: generation {generation} of job {job} was ended {times} times"
+    ends: defaultdict[tuple[str, int], list[tuple[str, str]]] = defaultdict(list)
+    for event in history.events:
+        if event.event in (EventName.ACKED, EventName.DEAD_LETTERED):
+            ends[_generation(event)].append((str(event.data.get("entry")), str(event.data.get("consumer"))))
+    for (job, generation), holders in ends.items():
+        if len(holders) > 1 + _beside_another(set(holders), history):
+            yield f"I4: generation {generation} of job {job} was ended {len(holders)} times"
     for (job, entry, delivery), times in Counter(map(_delivery, settled)).items():
         if times > 1 + uncounted[job, entry, delivery] + anew[job, entry, delivery]:
             yield f"I4: delivery {delivery} of entry {entry} (job {job}) was settled {times} times"
@@ -242,15 +243,16 @@ def _ended_twice(history: History) -> Iterator[str]:
 
 
 def _delivered_anew(history: History, settled: Iterable[LifecycleEvent]) -> Counter[tuple[str, str, int]]:
-    """Return how many who settled a delivery beside another one had it of a server that has lost that since."""
-    by: defaultdict[tuple[str, str, int], set[str]] = defaultdict(set)
+    """Return how many consumers settled a delivery of theirs beside another one, because the server had lost it."""
+    by: defaultdict[tuple[str, str, int], set[tuple[str, str]]] = defaultdict(set)
     for event in settled if history.lost_deliveries else ():
-        by[_delivery(event)].add(str(event.data.get("consumer")))
-    anew = Counter[tuple[str, str, int]]()
-    for delivery, consumers in by.items():
-        lost = sum((delivery[1], consumer) in history.lost_deliveries for consumer in consumers)
-        anew[delivery] = min(lost, len(consumers) - 1)
-    return anew
+        by[_delivery(event)].add((str(event.data["entry"]), str(event.data.get("consumer"))))
+    return Counter({delivery: _beside_another(holders, history) for delivery, holders in by.items()})
+
+
+def _beside_another(holders: set[tuple[str, str]], history: History) -> int:
+    """Return how many of these deliveries, by entry and consumer, may have ended though another one did."""
+    return min(len(holders & history.lost_deliveries), len(holders) - 1)
 
 
 def deliveries_limited(history: History) -> Iterator[str]:

@@ -443,7 +443,7 @@ class World:
             self._writes_lost.append((self.loop.now - lose_last_ms / 1000, self.loop.now))
             self.note_what_is_lost()
             self._blame_what_was_settled_for_nothing(held)
-            self._note_what_nobody_holds()
+            self._note_what_nobody_holds(held)
         self.later(seconds, self._server_is_back)
 
     def _server_is_away(self) -> None:
@@ -468,7 +468,7 @@ class World:
         self._writes_lost.append((self.loop.now - lag_ms / 1000, self.loop.now))
         self.note_what_is_lost()
         self._blame_what_was_settled_for_nothing(held)
-        self._note_what_nobody_holds()
+        self._note_what_nobody_holds(held)
 
     def command(self, *words: str | bytes | int) -> Any:
         """Run a command at once, as nobody's, whom nothing is refused."""
@@ -527,9 +527,12 @@ class World:
         """Entry ID and consumer of each delivery that the server has lost while the consumer had it."""
         return frozenset((text(entry_id), consumer) for consumer, _, entry_id in self._unheld)
 
-    def _note_what_nobody_holds(self) -> None:
-        """Note whose deliveries the server has lost, which hands them out anew."""
+    def _note_what_nobody_holds(self, before: Mapping[tuple[str, int], bytes]) -> None:
+        """Note whose deliveries the server has lost: those in hand, and those whose reply was still under way."""
         holders = self._holders()
+        for (key, number), holder in before.items():
+            if holders.get((key, number)) != holder:
+                self._unheld[text(holder), key.encode(), id_text(number)] = self.loop.now
         for actor in self.actors.values():
             for key, entry_id in actor.holdings():
                 if holders.get((text(key), number_of(entry_id))) != actor.consumer:

@@ -98,7 +98,7 @@ def _dead(findings: Findings) -> Iterator[Step]:
         error = cluster["pattern"] or cluster["reason"] or "no error"
         finding = (
             f"{counted(cluster['n'], 'dead letter')} of {words.pair_of(cluster['source_stream'], cluster['group'])} "
-            f"had the same error: {words.brief(error)}. Fix it. Then redrive all that have its reason, without --dry-run."
+            f"had the same error: {words.brief(error)}. Fix it. Then redrive what has its reason, without --dry-run."
         )
         yield Step(finding, redrive_command(cluster, "--dry-run"))
 
