@@ -530,9 +530,9 @@ class World:
     def _note_what_nobody_holds(self, before: Mapping[tuple[str, int], bytes]) -> None:
         """Note whose deliveries the server has lost: those in hand, and those whose reply was still under way."""
         holders = self._holders()
-        for (key, number), holder in before.items():
-            if holders.get((key, number)) != holder:
-                self._unheld[text(holder), key.encode(), id_text(number)] = self.loop.now
+        for (source, number), holder in before.items():
+            if holders.get((source, number)) != holder:
+                self._unheld[text(holder), source.encode(), id_text(number)] = self.loop.now
         for actor in self.actors.values():
             for key, entry_id in actor.holdings():
                 if holders.get((text(key), number_of(entry_id))) != actor.consumer:
