@@ -21,6 +21,8 @@ CLOCK_STEPS = (0.1, 0.2, 0.3, 0.4, 0.6, 0.9, 1.5, 5.0, 30.0)
 """By how much its clock is set, in the same unit."""
 JOBS = (0.3, 1.0, 2.0, 3.0, 5.0)
 """How long a job runs, in the same unit."""
+LEAST_SLOTS = 4
+"""Slots of a worker, so that all jobs together take no longer than a story may last after its last fault."""
 FORMER_S = 30.0
 """A lowered timeout does not count for about so long."""
 
@@ -34,6 +36,7 @@ def with_long_jobs(story: Story, recovery: str) -> Story:
         recovery=recovery,
         redelivery=random.choice(("stream", "retry-stream")) if drawn.redelivery == IN_PLACE else drawn.redelivery,
         max_deliveries=random.choice((2, 3, 5)),
+        concurrency=max(LEAST_SLOTS, drawn.concurrency),
         bare_workers=0,
     )
     length_s = round(setting.visibility_s * random.uniform(4, 8), 1)
