@@ -23,6 +23,8 @@ class FaultKind(StrEnum):
     KILL_REAPERS = "kill-reapers"
     PAUSE_REDIS = "pause-redis"
     PAUSE_CLIENTS = "pause-clients"
+    FAIL_OVER = "fail-over"
+    SHUT_DOWN = "shut-down"
     LONG_JOBS = "long-jobs"
 
 
@@ -85,8 +87,18 @@ FORMS: Mapping[str, Form] = {
         lasts="required",
         hits="redis",
     ),
+    FaultKind.FAIL_OVER: Form(
+        "fail-over@4+1", "FAILOVER to a replica that is 1 s behind, and back", lasts="required", hits="redis"
+    ),
+    FaultKind.SHUT_DOWN: Form(
+        "shut-down@4+1",
+        "SIGTERM of Redis, whose replica is 1 s behind; it starts again with its RDB file",
+        lasts="required",
+        hits="redis",
+    ),
     FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", "no fault: 20 more jobs at once, 6 s each", _JOBS, lasts="required"),
 }
+NEEDS_REPLICA = frozenset({FaultKind.FAIL_OVER, FaultKind.SHUT_DOWN})
 AFTER_PAUSE_S = 10.0
 """How long after an outage of Redis processes may still fail because of it."""
 

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from reaper.drill.evidence import Evidence
-from reaper.drill.faults import Fault, FaultKind
+from reaper.drill.faults import NEEDS_REPLICA, Fault, FaultKind
 from reaper.drill.leader_faults import LeaderFaults
 from reaper.drill.ledger import Ledger, objections
 from reaper.drill.recoveries import Recovery
@@ -29,15 +29,17 @@ class Kit:
 
     def server(self, settings: DrillSettings, folder: Path) -> AbstractAsyncContextManager[Server]:
         """Give the server of a drill. Raises what `redis_at_hand` raises."""
-        return redis_at_hand(settings.redis_url, folder, pid=settings.redis_pid)
+        with_replica = not settings.redis_url and bool(settings.kinds & NEEDS_REPLICA)
+        return redis_at_hand(settings.redis_url, folder, pid=settings.redis_pid, with_replica=with_replica)
 
     def check(self, settings: DrillSettings, server: Server) -> None:
         """Refuse to do to a Redis of other people what would hit them. Raises ConfigurationError."""
-        if FaultKind.PAUSE_CLIENTS in settings.kinds and not server.ours:
-            raise ConfigurationError(
-                "--fault pause-clients hits all users of the server: leave --redis-url away, so that the drill starts "
-                "its own."
-            )
+        for kind in sorted(settings.kinds & {FaultKind.PAUSE_CLIENTS, *NEEDS_REPLICA}):
+            if not server.ours:
+                raise ConfigurationError(
+                    f"--fault {kind} hits all users of the server: leave --redis-url away, so that the drill starts "
+                    "its own."
+                )
         if FaultKind.PAUSE_REDIS in settings.kinds and server.pid is None:
             raise ConfigurationError(
                 "--fault pause-redis stops the process of the server: leave --redis-url away, so that the drill starts "
@@ -67,6 +69,8 @@ class Kit:
             FaultKind.KILL_REAPERS: leaders.kill_reapers,
             FaultKind.PAUSE_REDIS: servers.pause,
             FaultKind.PAUSE_CLIENTS: servers.pause_clients,
+            FaultKind.FAIL_OVER: servers.fail_over,
+            FaultKind.SHUT_DOWN: servers.shut_down,
         }
 
     async def complete(self, evidence: Evidence, stage: Stage) -> Evidence:

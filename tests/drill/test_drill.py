@@ -200,6 +200,24 @@ async def _events(client: Redis, journal: str) -> list[str]:
     return [event.event for entry_id, flat in entries for event in decode_entry(entry_id, flat)]
 
 
+@pytest.mark.parametrize("recovery", ["reaper", in_matrix("embedded")])
+async def test_no_job_is_lost_when_redis_postpones_commands_fails_over_or_shuts_down(
+    processes: Processes, tmp_path: Path, recovery: str
+) -> None:
+    report = tmp_path / "report.json"
+    faults = _faults(
+        "long-jobs:60@0.4+1", "pause-clients:writes@0.5+1", "long-jobs:60@2.4+1", "fail-over@2.5+0.8",
+        "long-jobs:60@7.9+1", "pause-clients:all@8+1", "long-jobs:60@9.9+1", "shut-down@10+0.8",
+    )  # fmt: skip
+    options = ("--recovery", recovery, "--limit", "900", "--no-bare-worker", "--json", str(report))
+    drill = _drill(processes, *options, *faults)
+    assert await drill.wait() == 0, drill.output
+    told = _read(report)
+    assert (told["settled"], told["lost"], told["missed_faults"], told["objections"]) == (1140, 0, [], [])
+    played = [fault["kind"] for fault in told["faults"] if fault["kind"] != "long-jobs"]
+    assert sorted(played) == ["fail-over", "pause-clients", "pause-clients", "shut-down"]
+
+
 async def test_a_redis_of_somebody_else_is_left_as_it_was(
     processes: Processes, server: RedisServer, client: Redis
 ) -> None:
@@ -239,6 +257,15 @@ async def test_a_redis_of_somebody_else_is_not_stopped_unless_that_is_said(
     drill = _drill(processes, "--redis-url", start_server().url, "--limit", "40", *_faults("pause-redis@1+1"))
     assert await drill.wait() == 2
     assert "or name the process on this machine with --redis-pid" in drill.output
+
+
+@pytest.mark.parametrize("fault", ["pause-clients@1+1", "fail-over@1+1", "shut-down@1+1"])
+async def test_a_redis_of_somebody_else_is_neither_paused_nor_replaced(
+    processes: Processes, server: RedisServer, fault: str
+) -> None:
+    drill = _drill(processes, "--redis-url", server.url, "--limit", "40", *_faults(fault))
+    assert await drill.wait() == 2
+    assert f"--fault {fault.partition('@')[0]} hits all users of the server" in drill.output
 
 
 def _children(pid: int) -> list[int]:

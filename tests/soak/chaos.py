@@ -32,7 +32,7 @@ BLOWS = FAILOVERS | {
 """Kinds that take deliveries from workers (`pause-leader` kills one, so that there is something to recover; a failover
 may forget that they have settled)."""
 ENDS_BARE_LOOPS = frozenset({
-    SoakKind.RESTART_REDIS, SoakKind.FILL_REDIS, SoakKind.CUT_CONNECTIONS, SoakKind.FAIL_OVER, SoakKind.SHUT_DOWN,
+    SoakKind.RESTART_REDIS, SoakKind.FILL_REDIS, SoakKind.CUT_CONNECTIONS, FaultKind.FAIL_OVER, FaultKind.SHUT_DOWN,
 })  # fmt: skip
 NOT_WITHOUT_US = ENDS_BARE_LOOPS | {SoakKind.SHORTEN_VISIBILITY, SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER}
 """What only our workers survive: a bare loop ends with its connection, makes no group again, extends nothing, and
@@ -157,8 +157,8 @@ CATALOGUE: Mapping[str, Draft] = {
     FaultKind.PAUSE_REDIS: Draft(lasts=(0.2, 2.0)),
     SoakKind.RESTART_REDIS: Draft(lasts=(0.1, 1.0)),
     FaultKind.PAUSE_CLIENTS: Draft(lambda dice, _conditions: dice.choice(["writes", "all"]), lasts=(0.2, 2.0)),
-    SoakKind.FAIL_OVER: Draft(lasts=(0.2, 0.5)),
-    SoakKind.SHUT_DOWN: Draft(lasts=(0.2, 0.5)),
+    FaultKind.FAIL_OVER: Draft(lasts=(0.2, 0.5)),
+    FaultKind.SHUT_DOWN: Draft(lasts=(0.2, 0.5)),
     SoakKind.FILL_REDIS: Draft(lasts=(0.2, 2.0)),
     SoakKind.CUT_CONNECTIONS: Draft(),
     SoakKind.SHORTEN_VISIBILITY: Draft(),
@@ -318,7 +318,7 @@ def calm_s(kind: str, conditions: Conditions) -> float:
             return failover_s
         case SoakKind.KILL_MASTER | SoakKind.PAUSE_MASTER:
             return FAILOVER_S + failover_s + rerun_s
-        case SoakKind.RESTART_REDIS | SoakKind.MOVE_SLOT | SoakKind.FAIL_OVER | SoakKind.SHUT_DOWN:
+        case SoakKind.RESTART_REDIS | SoakKind.MOVE_SLOT | FaultKind.FAIL_OVER | FaultKind.SHUT_DOWN:
             return failover_s + conditions.visibility_s
         case FaultKind.PAUSE_REDIS | FaultKind.PAUSE_CLIENTS | SoakKind.FILL_REDIS | SoakKind.CLOCK_STEP:
             return conditions.visibility_s  # no grace is longer

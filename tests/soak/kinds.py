@@ -15,8 +15,6 @@ class SoakKind(StrEnum):
     FILL_REDIS = "fill-redis"
     CUT_CONNECTIONS = "cut-connections"
     CLOCK_STEP = "clock-step"
-    FAIL_OVER = "fail-over"
-    SHUT_DOWN = "shut-down"
     KILL_MASTER = "kill-master"
     PAUSE_MASTER = "pause-master"
     MOVE_SLOT = "move-slot"
@@ -42,18 +40,6 @@ SOAK_FORMS: Mapping[str, Form] = {
         "the server's clock is set ahead by an hour (or :back); needs a C compiler",
         "back|ahead",
         "back",
-    ),
-    SoakKind.FAIL_OVER: Form(
-        "fail-over@4+1",
-        "FAILOVER to a replica that is 1 s behind, and back",
-        lasts="required",
-        hits="redis",
-    ),
-    SoakKind.SHUT_DOWN: Form(
-        "shut-down@4+1",
-        "SIGTERM of Redis, whose replica is 1 s behind; it starts again with its RDB file",
-        lasts="required",
-        hits="redis",
     ),
     SoakKind.KILL_MASTER: Form(
         "kill-master:behind@4",
@@ -88,7 +74,6 @@ AGAINST_LEADERS = frozenset(kind for kind, form in SOAK_FORMS.items() if form.hi
 AGAINST_REDIS = frozenset(kind for kind, form in SOAK_FORMS.items() if form.hits == "redis")
 FAILOVERS = frozenset({SoakKind.KILL_MASTER, SoakKind.PAUSE_MASTER})
 """A replica is promoted. What it had not received is lost."""
-NEEDS_REPLICA = frozenset({SoakKind.FAIL_OVER, SoakKind.SHUT_DOWN})
 REFRESH_S = 5.0
 """How often workers read the group settings in drills that delete consumers: a dead worker's registration, which is
 waited for, ends 5 s after this."""
@@ -113,8 +98,8 @@ def objection_to(kind: str, topology: Topology) -> str:
 
 
 _ONE_SERVER: Mapping[str, str] = {
-    SoakKind.FAIL_OVER: "is for one server and its replica: leave --topology away.",
-    SoakKind.SHUT_DOWN: "is for one server and its replica: leave --topology away.",
+    FaultKind.FAIL_OVER: "is for one server and its replica: leave --topology away.",
+    FaultKind.SHUT_DOWN: "is for one server and its replica: leave --topology away.",
     FaultKind.PAUSE_CLIENTS: "is for one server: Sentinels would take it for an outage.",
     FaultKind.PAUSE_REDIS: "is for one server: where another takes over, play pause-master.",
     SoakKind.RESTART_REDIS: "is for one server: where another takes over, play kill-master.",

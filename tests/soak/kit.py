@@ -73,8 +73,6 @@ class SoakKit(Kit):
             SoakKind.FILL_REDIS: servers.fill,
             SoakKind.CUT_CONNECTIONS: servers.cut,
             SoakKind.CLOCK_STEP: servers.set_clock,
-            SoakKind.FAIL_OVER: servers.fail_over,
-            SoakKind.SHUT_DOWN: servers.shut_down,
             SoakKind.KILL_MASTER: failovers.kill_master,
             SoakKind.PAUSE_MASTER: failovers.pause_master,
             SoakKind.MOVE_SLOT: failovers.move_slot,

@@ -1,28 +1,25 @@
 """The servers of a drill of the project's own: one whose clock can be set, or several that fail over."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ConstantBackoff
 
-from reaper.drill.redis_server import ADVICE, OUR_NAME, Server, release_at, started_redis
-from tests.soak.kinds import NEEDS_REPLICA, SoakKind
+from reaper.drill.faults import NEEDS_REPLICA
+from reaper.drill.redis_server import ADVICE, OUR_NAME, Server, beside_a_replica, release_at, started_redis
+from tests.soak.kinds import SoakKind
 from tests.soak.patient import PatientClient
 from tests.soak.settings import SoakSettings
 from tests.support.clock import ServerClock
 from tests.support.cluster import Cluster, started_cluster
 from tests.support.sentinel import Setup, started_setup
-from tests.support.servers import FOLLOWS_AT_ONCE, RedisServer, started_server
+from tests.support.servers import RedisServer
 from workers.protocol.address import Topology
 from workers.protocol.connection import commands_client
-from workers.testing.server import TIMEOUT_S, find_binary
+from workers.testing.server import find_binary
 
-RETRY_S = 0.1
-"""How often the drill tries to reach a server that it has killed."""
 FORGETS_NOTHING = {"appendonly": "yes", "appendfsync": "always"}
 """Settings of a server that has on disk whatever it has acknowledged."""
 DOWN_AFTER_MS, NODE_TIMEOUT_MS = 1_500, 2_000
@@ -37,8 +34,6 @@ class SoakServer(Server):
     """Servers that fail over. `url` is the address of all of them."""
     clock: ServerClock | None = None
     """The server's clock, if a fault sets it."""
-    replica: RedisServer | None = None
-    """A replica of one server, if a fault needs it. No client knows its address."""
 
     @property
     def ours(self) -> bool:
@@ -49,19 +44,7 @@ class SoakServer(Server):
         """Return a client for the slot of ``key``, which goes where the slot goes."""
         if self.nodes:
             return PatientClient(commands_client(f"{self.url}?client_name={OUR_NAME}", key=key))
-        client = super().client(patience_s=patience_s, key=key)
-        if patience_s:
-            client.set_retry(Retry(ConstantBackoff(RETRY_S), round((patience_s + TIMEOUT_S) / RETRY_S)))
-        return client
-
-
-@contextmanager
-def _replica(of: Server, binary: Path) -> Iterator[RedisServer]:
-    """Run a replica until the block ends. Raises NoServerError."""
-    with started_server(binary, **FOLLOWS_AT_ONCE) as replica:
-        assert of.process
-        replica.command("REPLICAOF", "127.0.0.1", of.process.port)
-        yield replica
+        return super().client(patience_s=patience_s, key=key)
 
 
 @asynccontextmanager
@@ -71,11 +54,12 @@ async def soak_server(settings: SoakSettings, folder: Path) -> AsyncIterator[Soa
     if topology is Topology.SINGLE:
         clock = ServerClock(folder) if SoakKind.CLOCK_STEP in settings.kinds else None
         config = FORGETS_NOTHING if SoakKind.RESTART_REDIS in settings.kinds else {}
+        needs_replica = bool(settings.kinds & NEEDS_REPLICA)
         process = RedisServer(binary, folder, dict(config), environment=clock.environment if clock else {})
         async with started_redis(process) as one:
-            with _replica(one, binary) if settings.kinds & NEEDS_REPLICA else nullcontext() as replica:
-                facts = (one.url, one.release, one.description)
-                yield SoakServer(*facts, process=one.process, clock=clock, replica=replica)
+            served = SoakServer(one.url, one.release, one.description, process=one.process, clock=clock)
+            async with beside_a_replica(served, folder / "replica") if needs_replica else nullcontext(served) as server:
+                yield server
         return
     started = (
         started_cluster(binary, replicas=1, node_timeout_ms=NODE_TIMEOUT_MS)

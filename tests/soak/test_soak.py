@@ -144,7 +144,7 @@ async def test_a_chaos_balances_and_what_was_drawn_was_played(
     assert told["replay"] in drill.output
 
 
-@pytest.mark.parametrize("recovery", ["reaper", in_matrix("embedded")])
+@pytest.mark.parametrize("recovery", [in_matrix("reaper"), in_matrix("embedded")])
 async def test_no_job_is_lost_when_redis_pauses_clients_fails_over_or_shuts_down(
     processes: Processes, tmp_path: Path, binary: Path, recovery: str
 ) -> None:

@@ -144,15 +144,6 @@ class RedisServer(kit.RedisServer):
         with self.client() as client:
             return dict(client.info("replication"))
 
-    def follows(self, master: "RedisServer | None" = None) -> bool:
-        """Return whether it has all data of its master (of ``master``, if given); False if it does not answer."""
-        try:
-            told = self.replication()
-        except (RedisError, OSError):
-            return False
-        linked = (told["role"], told.get("master_link_status")) == ("slave", "up")
-        return linked and (master is None or told["master_port"] == master.port)
-
     def stop(self) -> None:
         """Shut it down in order (with ``appendonly yes`` the data is on disk); kill it where that fails."""
         if not self._process:

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import redis
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from workers.protocol.connection import blocking_client
 from workers.protocol.errors import StreamReaperError
@@ -210,6 +212,17 @@ class RedisServer:
         if self._process:
             self._process.kill()
             self._process = None
+
+    def follows(self, master: "RedisServer | None" = None) -> bool:
+        """Tell whether it is a replica (of ``master``, if given) that has all data; False if it does not answer."""
+        never = Retry(NoBackoff(), 0)
+        with redis.Redis(port=self.port, socket_timeout=self.timeout_s, retry=never) as client:  # asks no role first
+            try:
+                role: Any = client.execute_command("ROLE")
+            except (RedisError, OSError):
+                return False
+        is_linked = role[0] == b"slave" and role[3] == b"connected"
+        return is_linked and (master is None or role[2] == master.port)
 
     def terminate(self) -> None:
         """Ask it to shut down in order (SIGTERM)."""
