@@ -1,5 +1,5 @@
 # Everything starts from here: `make demo`, `make test`, `make check`, `make site`, `make bench`, `make soak`,
-# `make test-matrix`, `make test-deploy`, `make mutants`.
+# `make test-matrix`, `make test-lowest`, `make test-deploy`, `make mutants`, `make sbom`.
 # Each target makes the virtual environment it needs, from Python 3.11 to 3.14 (another one: `make PYTHON=… test`).
 
 SHELL := /bin/sh
@@ -32,6 +32,10 @@ MUTMUT := $(VENV)/.installed-mutmut
 DOCS := $(VENV)/.installed-docs
 RECIPES := $(VENV)/.installed-recipes
 SITE := $(BIN)/mkdocs build --strict -f .mkdocs.yml
+# Environments of their own: the lowest versions, what the image has, and the program that lists it.
+LOWEST := .venv-lowest
+IMAGE := .venv-image
+SBOM := .venv-sbom
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 PYTHONS := 3.11 3.12 3.13 3.14
@@ -39,7 +43,7 @@ PYTHONS := 3.11 3.12 3.13 3.14
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 CANDIDATES := $(if $(PYTHON),$(PYTHON),$(addprefix python,$(PYTHONS)) python3 python)
 
-.PHONY: help demo test check site bench soak test-matrix test-deploy mutants clean
+.PHONY: help demo test check site bench soak test-matrix test-lowest test-deploy mutants sbom clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -97,11 +101,26 @@ test-matrix:  ## run everything on every server and Python (3.11 to 3.14) at han
 test-deploy: $(DEV)  ## run what deploy/ ships, in containers and under systemd; writes its record into docs/deployment.md
 	@$(BIN)/python -m pytest --deploy --record $(PYTEST_ARGS) tests/deploy/real
 
+test-lowest:  ## run the tests with the lowest version of each dependency that pyproject.toml allows
+	@[ -x $(LOWEST)/bin/python ] || $(MAKE) --no-print-directory VENV=$(LOWEST) $(LOWEST)/bin/python
+	@$(LOWEST)/bin/python -m pip --quiet --disable-pip-version-check install uv
+	@VIRTUAL_ENV=$(LOWEST) $(LOWEST)/bin/uv pip install --quiet --resolution lowest-direct -e '.[dev]'
+	@$(LOWEST)/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+
+sbom:  ## list what the container image installs, as CycloneDX, in dist/stream-reaper.cdx.json
+	@[ -x $(IMAGE)/bin/python ] || $(MAKE) --no-print-directory VENV=$(IMAGE) $(IMAGE)/bin/python
+	@$(IMAGE)/bin/python -m pip --quiet --disable-pip-version-check install -c deploy/container/constraints.txt '.[telemetry,web]'
+	@[ -x $(SBOM)/bin/python ] || $(MAKE) --no-print-directory VENV=$(SBOM) $(SBOM)/bin/python
+	@$(SBOM)/bin/python -m pip --quiet --disable-pip-version-check install 'cyclonedx-bom>=7,<8'
+	@mkdir -p dist
+	@$(SBOM)/bin/cyclonedx-py environment --output-reproducible --output-file dist/stream-reaper.cdx.json $(IMAGE)/bin/python
+	@echo "dist/stream-reaper.cdx.json"
+
 mutants: $(MUTMUT)  ## break one thing after the other, and see which test finds it; writes docs/mutants.md (hours)
 	@$(BIN)/python -m tests.simulation.mutants --pure $(MUTANTS)
 
 clean:  ## remove what the other targets made
-	rm -rf .venv $(addprefix .venv-,$(PYTHONS)) build dist site soak .mutants *.egg-info
+	rm -rf .venv $(addprefix .venv-,$(PYTHONS)) $(LOWEST) $(IMAGE) $(SBOM) build dist site soak .mutants *.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find reaper workers tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
