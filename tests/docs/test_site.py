@@ -12,8 +12,8 @@ from docs.site_links import on_page_markdown
     [
         ("README.md", "[a](json.md#top)", "[a](json.md#top)"),
         ("README.md", "[a](../CHANGELOG.md)", "a (`CHANGELOG.md`)"),
-        ("decisions/README.md", "[a](../protocol.md)", "[a](../protocol.md)"),
-        ("decisions/README.md", "[a](../../deploy/)", "a (`deploy`)"),
+        ("internals/adr/README.md", "[a](../protocol.md)", "[a](../protocol.md)"),
+        ("internals/adr/README.md", "[a](../../../deploy/)", "a (`deploy`)"),
         ("workers.md", "[a](examples/bare_worker.py)", "a (`examples/bare_worker.py`)"),
         ("README.md", "[a](https://redis.io/docs)", "[a](https://redis.io/docs)"),
     ],

@@ -25,7 +25,7 @@ VISIBILITY_S = 0.6
 INNOCENT = 4
 MAY_END = (1, 2, 3)
 """Processes that the poison job may end: with one delivery left one; another one in company, which it has once it has
-lived until its worker's first beat; and another one where it outlives a visibility timeout (decision 19)."""
+lived until its worker's first beat; and another one where it outlives a visibility timeout (decision 6)."""
 
 Start = Callable[[], Running]
 both_modes = pytest.mark.parametrize("mode", ["reaper", "embedded", by_claim("claim")])

@@ -240,7 +240,7 @@ class OurWorker(Actor):
         return -inf if self._worker is None else self._worker._context.membership.dated_from
 
     def proof_of(self, key: bytes, entry_id: bytes) -> float | None:
-        dated_from = self._dated_from  # what was proven before is to be proven again (decision 48)
+        dated_from = self._dated_from  # what was proven before is to be proven again (decision 12)
         for one in self._held():
             if one.job.raw_entry_id == entry_id and one.source.key.encode() == key and one.proven >= dated_from:
                 return one.proven
@@ -297,7 +297,7 @@ class OurWorker(Actor):
     def lives_by_s(self) -> float:
         """For how long it may be silent: as long as its word counts, by what it goes by itself.
 
-        By what is agreed on where it has let its word end, which it could not renew (decision 23). Where there is no
+        By what is agreed on where it has let its word end, which it could not renew. Where there is no
         word at all, somebody has failed to give or to keep it.
         """
         if self._worker is None:
@@ -318,7 +318,7 @@ class OurWorker(Actor):
         """Note who is beside a job that kills and has had his last delivery, where nobody can tell the two apart.
 
         That is a suspect that has begun, where the killer is ``fresh``, none: it has lasted for a visibility timeout,
-        or the suspect has (decision 86). Who was not let out is spared (decision 76), but where the limit is 1: there
+        or the suspect has (decision 7). Who was not let out is spared (decision 6), but where the limit is 1: there
         are no suspects then.
         """
         least = self.world.story.least_limit  # it may be lowered until they are looked at

@@ -1,6 +1,6 @@
 """What others have made Redis forget, by deleting a consumer or a group: who may know of it, and when nobody can.
 
-Decisions 24, 27 and 48 say who tells. What nobody can know is taken from the jobs that are asked for (`Ledger.lost`),
+Decision 12 says who tells. What nobody can know is taken from the jobs that are asked for (`Ledger.lost`),
 and nothing else is.
 """
 
@@ -158,7 +158,7 @@ class Drops:
 
         Nobody can where there is no agreement to tell one group from another. Of a consumer that has given its word it
         is told in the journal that it is gone (keep_house.lua); of another one's deliveries, or without a journal, by
-        leaders alone, and if a full scan can have seen them (decision 27). Nobody tells where the clock was set back
+        leaders alone, and if a full scan can have seen them (decision 12). Nobody tells where the clock was set back
         just before: what a worker then says of when it has proved its life lies in the future, and counts for nothing.
         """
         world = self._world

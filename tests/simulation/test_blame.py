@@ -1,4 +1,4 @@
-"""Who is beside a job that kills is asked for, but where nobody can tell the two apart (decisions 19, 76 and 86)."""
+"""Who is beside a job that kills is asked for, but where nobody can tell the two apart (decisions 6 and 7)."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -35,7 +35,7 @@ def entry_of(world: World) -> bytes:
     return entry_id
 
 
-# ---- a read has taken what waits, since the server's clock was set back (decision 46)
+# ---- a read has taken what waits, since the server's clock was set back (decision 10)
 
 
 def look_at_all(world: World) -> list[str]:

@@ -65,7 +65,7 @@ class Life:
 
 
 class Taken(NamedTuple):
-    """What a read with CLAIM has taken from the schedule, since the server's clock had been set back (decision 46).
+    """What a read with CLAIM has taken from the schedule, since the server's clock had been set back (decision 10).
 
     Its reader knows by the idle time below 0 that it is to give it back. Until then it waits as before.
     """

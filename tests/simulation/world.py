@@ -279,7 +279,7 @@ class World:
             return
         if by is None or self.drops.has_unheld(process.name):
             self.blame_what_is_in_hand(role)
-            if self.story.least_limit == 1:  # handed out is delivered: there are no suspects (decision 58)
+            if self.story.least_limit == 1:  # handed out is delivered: there are no suspects (decision 7)
                 self._blame_what_is_left_by(self.actors[role])
         self.note("killed", Moment(process.name))
         process.kill()
@@ -340,7 +340,7 @@ class World:
         process = link.process
         if process is None:
             return
-        # Where a job has one delivery, one that is handed out is had: nobody is a suspect (decision 58).
+        # Where a job has one delivery, one that is handed out is had: nobody is a suspect (decision 7).
         if self.ledger.out_of_sight[process.role] or (process.dead and self.story.least_limit == 1):
             now_ms = self.server.now_ms
             self._blame_pending(lambda row: row.delivered_ms >= now_ms)
@@ -577,7 +577,7 @@ class World:
         """Destroy the group of the stream, or of its retry stream, as anybody may.
 
         A leader puts back what it watched, as delivered once, and knows of what was settled only by its last full scan
-        (decision 24): with one delivery a job, such a one does not run again, but is given up.
+        (decision 12): with one delivery a job, such a one does not run again, but is given up.
         """
         if self._answers_nobody:
             return  # nobody can

@@ -77,30 +77,30 @@ APART = (
         [FaultKind.POISON],
         [*BLOWS, FaultKind.POISON],
         "A job that a killed worker held and that then runs beside fresh poison has had its last delivery, and is a "
-        "dead letter as promised (decision 2).",
+        "dead letter as promised (decision 6).",
     ),
     _apart(
         [SoakKind.DESTROY_GROUP],
         [*BLOWS, FaultKind.POISON],
         "What a dead worker held when the group was destroyed is known to a leader only, and in embedded mode to "
-        "nobody: it is lost as documented (decision 24).",
+        "nobody: it is lost as documented (decision 12).",
     ),
     _apart(
         [SoakKind.DESTROY_GROUP],
         [*DELAYS],
         "What a leader watched is known to its term only: where none leads, or a second destruction comes before it "
-        "has put anything back, nothing is put back (decision 24).",
+        "has put anything back, nothing is put back (decision 12).",
     ),
     _apart(
         [SoakKind.DELETE_CONSUMER],
         [*BLOWS, FaultKind.POISON],
         "A live worker holds again what it runs with its next beat, or some beats later: one that dies before then, or "
-        "is stopped for longer, has lost it (decision 27).",
+        "is stopped for longer, has lost it (decision 12).",
     ),
     _apart(
         [SoakKind.DELETE_CONSUMER],
         [*DELAYS, SoakKind.SHORTEN_VISIBILITY],
-        "What is not proven alive for two thirds of a visibility timeout is not held again (decision 24), and what "
+        "What is not proven alive for two thirds of a visibility timeout is not held again (decision 12), and what "
         "waits for the end of a word is known to those who saw it.",
     ),
     _apart(

@@ -1,4 +1,4 @@
-"""A server that has lost its latest writes hands out anew what a worker has in hand (decision 57)."""
+"""A server that has lost its latest writes hands out anew what a worker has in hand (decision 12)."""
 
 from collections.abc import Sequence
 from math import inf

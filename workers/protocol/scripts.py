@@ -2,8 +2,7 @@
 
 A script is put together here from its own file and the shared parts it names (``--- @prelude``), because Redis has no
 include and 6.2 has no functions. Of a shared part it gets what it uses: each call makes the functions anew that stand
-in a script, and the server's interpreter walks through all that it has loaded, again and again
-(``docs/decisions/0079-what-it-uses.md``).
+in a script, and the interpreter of the server walks through all scripts that it has loaded, again and again.
 """
 
 import hashlib
