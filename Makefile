@@ -65,7 +65,7 @@ check: $(DEV) $(DOCS)  ## lint, formatting, types, import contracts, generated d
 site: $(DOCS)  ## build the documentation as a site, in the folder site/; every link is checked, and nothing is fetched
 	@$(SITE) --site-dir site
 
-bench: $(DEV)  ## measure; writes docs/benchmarks.md
+bench: $(DEV)  ## measure; writes docs/internals/benchmarks.md
 	@$(BIN)/python -m tests.benchmarks
 
 soak: $(DEV)  ## play 40,600 simulated stories; kill the ingester 20 times; then chaos for SOAK_MINUTES or until one fails
@@ -116,7 +116,7 @@ sbom:  ## list what the container image installs, as CycloneDX, in dist/stream-r
 	@$(SBOM)/bin/cyclonedx-py environment --output-reproducible --output-file dist/stream-reaper.cdx.json $(IMAGE)/bin/python
 	@echo "dist/stream-reaper.cdx.json"
 
-mutants: $(MUTMUT)  ## break one thing after the other, and see which test finds it; writes docs/mutants.md (hours)
+mutants: $(MUTMUT)  ## break one thing after the other, and see which test finds it; writes docs/internals/mutants.md (hours)
 	@$(BIN)/python -m tests.simulation.mutants --pure $(MUTANTS)
 
 clean:  ## remove what the other targets made

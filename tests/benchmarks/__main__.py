@@ -1,4 +1,4 @@
-"""Runs the benchmarks, prints their tables, and writes docs/benchmarks.md, with a table and a chart over releases.
+"""Runs the benchmarks, prints their tables, and writes docs/internals/benchmarks.md, with a chart over releases.
 
 It reports, and does not judge: the exit code is 0 whether demands are met or not.
 """
@@ -60,7 +60,7 @@ BENCHMARKS: dict[str, ModuleType] = {
 ABOUTS = {name: inspect.getdoc(module) or name for name, module in BENCHMARKS.items()}
 """Title and text of each."""
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs/internals/benchmarks.md"
 TABLE, CHART = PAGE.with_suffix(".csv"), PAGE.parent / "images" / "benchmarks.svg"
 PYTHON = "{}.{}".format(*sys.version_info)
 

@@ -1,4 +1,4 @@
-"""Writes results for people: a table on the terminal, and docs/benchmarks.md. Pure.
+"""Writes results for people: a table on the terminal, and docs/internals/benchmarks.md. Pure.
 
 The page keeps what was found: what is measured again takes the place of what stands there, and the rest stays.
 """
@@ -106,7 +106,7 @@ def read_page(text: str, abouts: Mapping[str, str]) -> Page:
 
 
 def write_page(page: Page, abouts: Mapping[str, str]) -> str:
-    """Return docs/benchmarks.md; ``abouts`` are the titles and texts of all benchmarks, in their order."""
+    """Return docs/internals/benchmarks.md; ``abouts`` are the titles and texts of all benchmarks, in their order."""
     names = ", ".join(f"`{name}`" for name in abouts)
     by_name = {name: sorted((one for one in page.told if one.name == name), key=_minor) for name in abouts}
     runs = sorted({one.python: one for one in page.told}.values(), key=_minor)

@@ -1,4 +1,4 @@
-"""Runs the tests on mutants, and writes docs/mutants.md: ``python -m tests.simulation.mutants``."""
+"""Runs the tests on mutants, and writes docs/internals/mutants.md: ``python -m tests.simulation.mutants``."""
 
 import argparse
 import sys

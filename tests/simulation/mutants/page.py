@@ -1,4 +1,4 @@
-"""Writes docs/mutants.md."""
+"""Writes docs/internals/mutants.md."""
 
 import re
 from collections import Counter
@@ -12,14 +12,14 @@ from tests.simulation.mutants.results import NONE, Result
 from tests.simulation.mutants.tiers import Catch, Tier
 
 _ROW = re.compile(
-    r"^\| `(?P<name>[\w-]+)` \| .* \| (?P<tier>[^|]*) \| (?P<by>[^|]*) \| (?P<seconds>\d*)[ s]* "
+    r"^\| `(?P<name>[\w-]+)` \| (?P<tier>[^|]*) \| (?P<by>[^|]*) \| (?P<seconds>\d*)[ s]* "
     r"\| (?P<alone>[^|]*) \|$",
     re.MULTILINE,
 )
-PAGE = ROOT / "docs/mutants.md"
+PAGE = ROOT / "docs/internals/mutants.md"
 _HEAD = """# Mutants
 
-<!-- Written by `make mutants`. What it says of each mutant is in tests/simulation/mutants/. -->
+<!-- Written by `make mutants`. Each mutant is described in tests/simulation/mutants/*.toml. -->
 
 A test of the tests: each mutant is the product with one thing broken. The tests run on it, from cheap to dear, until
 one of them fails. *unit*: in one process; *scripts*: one script, the whole state before and after; *faults*: several
@@ -111,8 +111,8 @@ def _table(subject: str, mutants: Sequence[Mutant], results: Mapping[str, Result
     lines = [
         f"## {subject.capitalize()}",
         "",
-        "| mutant | what it breaks | found by | test or seed | after | 300 stories |",
-        "|---|---|---|---|--:|---|",
+        "| mutant | found by | test or seed | after | 300 stories |",
+        "|---|---|---|--:|---|",
     ]
     for mutant in mutants:
         result = results.get(mutant.name)
@@ -123,7 +123,7 @@ def _table(subject: str, mutants: Sequence[Mutant], results: Mapping[str, Result
             else [_state(mutant, result), _cell(mutant.harmless), ""]
         )
         alone = _cell(result.alone) if result else ""
-        lines.append("| " + " | ".join([f"`{mutant.name}`", _cell(mutant.breaks), *by, alone]) + " |")
+        lines.append("| " + " | ".join([f"`{mutant.name}`", *by, alone]) + " |")
     return "\n".join([*lines, ""])
 
 

@@ -132,11 +132,11 @@ def test_the_page_names_what_found_a_mutant_and_marks_what_survived(
     page.write(mutants, found, place)
     lines = place.read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if line.startswith("| `")] == [
-        "| `subtracts` | A sum \\| is one. | unit | `reaper/test_sum.py::test_it_adds` | 1 s |  |",
-        "| `survives` | Something. | **survived** |  |  | none |",
-        "| `equal` | Nothing. | breaks nothing | It comes to the same. |  |  |",
-        "| `simulated` | More. | simulation | seed 7: I5: given up | 60 s | seed 7 |",
-        "| `left` | Less. | not run yet |  |  |  |",
+        "| `subtracts` | unit | `reaper/test_sum.py::test_it_adds` | 1 s |  |",
+        "| `survives` | **survived** |  |  | none |",
+        "| `equal` | breaks nothing | It comes to the same. |  |  |",
+        "| `simulated` | simulation | seed 7: I5: given up | 60 s | seed 7 |",
+        "| `left` | not run yet |  |  |  |",
     ]
 
 
