@@ -24,7 +24,6 @@ from reaper.pipeline.command import (
 )
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.report.command import report
-from workers.protocol.errors import ConfigurationError
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import examples, log_level_option
 
@@ -113,51 +112,6 @@ def _ingest_text(progress: "Progress") -> str:
     if progress.malformed:
         text += f", {progress.malformed:,} malformed entries kept aside"
     return text + (f"; {progress.behind:,} entries waiting" if progress.behind else "")
-
-
-@pipeline.command(
-    epilog=examples("reaper pipeline compact --lake lake", "reaper pipeline compact --target-mb 256 --json")
-)
-@pipeline_options(*LAKE, *_STATE, "target_mb")
-def compact(config: Path | None, machine: bool, **flags: Any) -> None:
-    """Join small files of the lake, so that it is quick to read.
-
-    An ingester does so by itself, so stop it first. Exit code 0, also where there was nothing to join; 2 not possible.
-    """
-    with sentences():
-        from reaper.pipeline.lake import maintenance
-        from reaper.pipeline.lake.tables import existing_lake, only_writer, with_state
-
-        settings = settings_of(flags, config)
-        layout = with_state(existing_lake(settings.lake, settings.state))
-        with only_writer(layout):
-            done = maintenance.compact(layout, settings.target_mb * 1_000_000, thoroughly=True)
-        text = [f"{table.table}: {table.files_before:,} files, now {table.files_after:,}" for table in done]
-        show_result(done, text, machine=machine)
-
-
-@pipeline.command(epilog=examples("reaper pipeline retain --lake lake --keep 2592000"))
-@pipeline_options(*LAKE, *_STATE, "keep")
-def retain(config: Path | None, machine: bool, **flags: Any) -> None:
-    """Drop the days of the lake that are older than `--keep`.
-
-    An ingester with `--keep` does so by itself, so stop it first. Exit code 0, also where there was nothing to drop; 2
-    not possible.
-    """
-    with sentences():
-        from reaper.pipeline.lake import maintenance
-        from reaper.pipeline.lake.tables import existing_lake, only_writer, with_state
-
-        settings = settings_of(flags, config)
-        if settings.keep is None:
-            raise ConfigurationError("how much to keep is not given: set --keep SECONDS (30 days are 2592000).")
-        layout = with_state(existing_lake(settings.lake, settings.state))
-        with only_writer(layout):
-            done = maintenance.retain(layout, settings.keep)
-        text = [
-            f"{table.table}: {len(table.days_dropped):,} days dropped ({table.files_dropped:,} files)" for table in done
-        ]
-        show_result(done, text, machine=machine)
 
 
 @pipeline.command(

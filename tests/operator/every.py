@@ -42,9 +42,7 @@ OTHERS = {
     "reaper acl": "asks nobody",
     "reaper compare": "starts a Redis of its own",
     "reaper pipeline advise": "reads the lake",
-    "reaper pipeline compact": "reads the lake",
     "reaper pipeline report": "reads the lake, and then only asks for jobs without an end",
-    "reaper pipeline retain": "reads the lake",
     "reaper pipeline trim": "needs a lake first: tests/pipeline/test_trim.py",
 }
 

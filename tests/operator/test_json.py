@@ -39,10 +39,8 @@ ELSEWHERE = {
     "reaper demo": "tests/drill/test_cli.py",
     "reaper drill": "tests/drill/test_cli.py",
     "reaper pipeline advise": "tests/pipeline/test_advisor.py",
-    "reaper pipeline compact": "tests/pipeline/test_cli.py",
     "reaper pipeline ingest": "tests/pipeline/test_cli.py",
     "reaper pipeline report": "tests/pipeline/test_report.py",
-    "reaper pipeline retain": "tests/pipeline/test_cli.py",
     "reaper pipeline trim": "tests/pipeline/test_cli.py",
 }
 """Where commands that take long are run anyhow, and their output is compared."""

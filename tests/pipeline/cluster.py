@@ -46,6 +46,8 @@ class Cluster:
     def __init__(self, processes: Processes, folder: Path, env: Mapping[str, str]) -> None:
         self._processes = processes
         self.env: Mapping[str, str] = {**environment(folder), **env}
+        self.settings: Mapping[str, str] = {**self.env, **self._defaults(folder)}
+        """Environment of programs that use the cluster: Spark's own defaults, and its Python."""
         self.master = f"spark://127.0.0.1:{free_port()}"
         self.remote = f"sc://127.0.0.1:{free_port()}"
 
@@ -65,13 +67,13 @@ class Cluster:
         for worker in workers:
             await worker.prints(r"Successfully registered with master")
 
-    def settings(self, folder: Path) -> dict[str, str]:
-        """Return the environment of programs that use the cluster: Spark's own defaults, and its Python."""
+    @staticmethod
+    def _defaults(folder: Path) -> dict[str, str]:
         conf = folder / "conf"
         conf.mkdir()
         lines = [f"{name} {value}" for name, value in {**SHARE, **PATIENT, **LOOPBACK}.items()]
         (conf / "spark-defaults.conf").write_text("\n".join(lines))
-        return {**self.env, "SPARK_CONF_DIR": str(conf), "JDK_JAVA_OPTIONS": QUICK_JAVA}
+        return {"SPARK_CONF_DIR": str(conf), "JDK_JAVA_OPTIONS": QUICK_JAVA}
 
     async def start_connect(self) -> None:
         """Start a Spark Connect server whose jobs run on the workers; return when it listens."""

@@ -30,7 +30,7 @@ def document(result: Result) -> Any:
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def test_from_redis_to_a_compacted_lake_and_a_trimmed_journal(
+def test_from_redis_to_a_lake_and_a_trimmed_journal(
     spark: SparkSession, start_server: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)  # the tests' own process keeps its own ways to be stopped
@@ -55,14 +55,7 @@ def test_from_redis_to_a_compacted_lake_and_a_trimmed_journal(
     everything = sorted({*everything, *entries(server)})
     people = reaper(*ingest)
     assert (people.exit_code, people.stdout) == (0, "200 events, 0 dead letters in 1 batches\n")
-    events, letters, malformed = document(reaper("compact", *where, "--json"))
-    check("reaper pipeline compact", [events, letters, malformed])
-    assert (events["files_before"] > 1, events["files_after"]) == (True, 1)
-    assert (letters["files_after"], malformed["files_after"]) == (1, 1)
     assert sorted(rows(tmp_path / "lake") + rows(tmp_path / "lake", "malformed")) == everything
-    check("reaper pipeline retain", document(reaper("retain", *where, "--keep", "86400", "--json")))
-    dropped = reaper("retain", *where, "--keep", "86400")
-    assert (dropped.exit_code, dropped.stdout.splitlines()[0]) == (0, "events: 0 days dropped (0 files)")
 
 
 @pytest.mark.parametrize(
@@ -73,11 +66,8 @@ def test_from_redis_to_a_compacted_lake_and_a_trimmed_journal(
         (("ingest", "--lake", "hdfs://host/lake"), "error: lake 'hdfs://host/lake' is neither a folder"),
         (("ingest", "--lake", "s3://bucket/lake"), "set --state to a folder"),
         (("ingest", "--redis-url-env", "NOT_SET"), "error: redis_url_env names NOT_SET"),
-        (("compact",), "error: there is no lake at"),
         (("report",), "error: there is no lake at"),
         (("advise",), "error: there is no lake at"),
-        (("retain",), "error: how much to keep is not given"),
-        (("retain", "--keep", "60"), "error: there is no lake at"),
         (("trim",), "error: there is no lake at"),
     ],
 )
@@ -108,7 +98,7 @@ def test_who_told_the_reaper_where_redis_is_has_told_the_pipeline(
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr("reaper.pipeline.command.find_spec", lambda name: None if name == "pyspark" else find(name))
-    result = reaper("compact")
+    result = reaper("trim")
     assert result.exit_code == USAGE_EXIT
     assert "the pipeline needs pyspark: run pip install '.[spark]' in your clone" in result.stderr
 

@@ -2,22 +2,84 @@
 
 import json
 import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import StartServer
 from tests.pipeline.cluster import SPARK_HOME, Cluster
 from tests.pipeline.journals import JOURNAL, connect, entries, rows, write_dead_letter, write_events
 from tests.pipeline.stores import start_store
+from tests.support.nursery import Nursery
 from tests.support.processes import Processes, Running
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, default_binary, started_server
 from workers.protocol.events import encode_data
 from workers.runtime.options import USAGE_EXIT
 
 ROOT = Path(__file__).resolve().parents[2]
+SMALL = ("--heap", "512m")
+STORED = "s3://bucket/lake"
 pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.matrix]
+
+
+@pytest.fixture(scope="module")
+async def cluster(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    """Start a cluster that all tests here share: starting one takes as long as using it."""
+    folder = tmp_path_factory.mktemp("cluster")
+    processes = Processes(folder, nursery)
+    try:
+        cluster = Cluster(processes, folder, await start_store(processes))
+        await cluster.start()
+        await cluster.start_connect()
+        yield cluster
+    finally:
+        processes.end()
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    """Start the packaged server, in the matrix too: Spark's machines are what differs here."""
+    with started_server(default_binary()) as server:
+        yield server
+
+
+@pytest.fixture
+def programs(processes: Processes, cluster: Cluster, redis: RedisServer) -> "Programs":
+    """Start programs that use the cluster."""
+    redis.reset()
+    return Programs(processes, cluster, redis)
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Starts programs that use the cluster, and the server."""
+
+    processes: Processes
+    cluster: Cluster
+    server: RedisServer
+
+    def ingest(self, lake: str, *options: str, **env: str) -> Running:
+        words = ("reaper", "pipeline", "ingest", "--lake", lake, *self._source)
+        return self.processes.python("-m", *words, *options, env={**self.cluster.settings, **env}, name="ingest")
+
+    def submit(self, lake: str) -> Running:
+        program = ROOT / "reaper" / "__main__.py"
+        words = ("--master", self.cluster.master, "--driver-memory", "512m", str(program), "pipeline", "ingest")
+        submit = str(SPARK_HOME / "bin" / "spark-submit")
+        return self.processes.start(
+            submit, *words, "--lake", lake, *self._source, env=self.cluster.settings, name="submitted"
+        )
+
+    def analyse(self, lake: str, **where: str) -> Running:
+        program = str(Path(__file__).with_name("cluster_program.py"))
+        words = (program, lake, json.dumps(where))
+        return self.processes.python(*words, env=self.cluster.settings, name="analysis")
+
+    @property
+    def _source(self) -> tuple[str, ...]:
+        return ("--redis-url", self.server.url, "--available-now", "--json")
 
 
 def write_trouble(server: RedisServer, job: str) -> None:
@@ -29,65 +91,47 @@ def write_trouble(server: RedisServer, job: str) -> None:
             client.xadd(JOURNAL, {"event": event, "job": job, "data": data})
 
 
-async def test_ingestion_and_analysis_run_unchanged_on_a_cluster_and_through_spark_connect(
-    processes: Processes, start_server: StartServer, tmp_path: Path
-) -> None:
-    server, lake, stored = start_server(), tmp_path / "lake", "s3://bucket/lake"
-    cluster = Cluster(processes, tmp_path, await start_store(processes))
-    await cluster.start()
-    submitted = cluster.settings(tmp_path)
-
-    def ingest(*where: str, name: str, lake: str = str(lake)) -> Running:
-        words = ("reaper", "pipeline", "ingest", "--lake", lake, "--redis-url", server.url, "--available-now")
-        return processes.python("-m", *words, "--json", *where, env=submitted, name=name)
-
-    def submit(name: str) -> Running:
-        program = ROOT / "reaper" / "__main__.py"
-        words = ("--master", cluster.master, "--driver-memory", "512m", str(program), "pipeline", "ingest")
-        flags = ("--lake", str(lake), "--redis-url", server.url, "--available-now", "--json")
-        return processes.start(str(SPARK_HOME / "bin" / "spark-submit"), *words, *flags, env=submitted, name=name)
-
-    def analyse(lake: str, **where: str) -> Running:
-        program = str(Path(__file__).with_name("cluster_program.py"))
-        return processes.python(program, lake, json.dumps(where), env=submitted, name="analysis")
-
-    def ingest_elsewhere(python: Path) -> Running:
-        words = ("reaper", "pipeline", "ingest", "--lake", str(tmp_path / "none"), "--redis-url", server.url)
-        env = {**submitted, "PYSPARK_PYTHON": str(python)}
-        return processes.python("-m", *words, "--master", cluster.master, "--heap", "512m", env=env, name="bare")
-
-    lacking = ingest_elsewhere(python_without_pyarrow(tmp_path))
+async def test_a_python_without_pyarrow_is_named_once(programs: Programs, tmp_path: Path) -> None:
+    python = str(python_without_pyarrow(tmp_path))
+    lake, where = str(tmp_path / "none"), ("--master", programs.cluster.master)
+    lacking = programs.ingest(lake, *where, *SMALL, PYSPARK_PYTHON=python)
     assert await lacking.wait() == USAGE_EXIT
     assert len([line for line in lacking.output.splitlines() if "has no pyarrow: install" in line]) == 1
     assert "starts again" not in lacking.output
 
+
+async def test_one_lake_is_filled_by_a_cluster_then_by_spark_submit_then_through_spark_connect(
+    programs: Programs, tmp_path: Path
+) -> None:
+    server, cluster, lake = programs.server, programs.cluster, str(tmp_path / "lake")
     write_events(server, 500)
-    write_trouble(server, "job-1")
     write_dead_letter(server, "job-2")
-    first = ingest("--master", cluster.master, "--max-entries-per-trigger", "300", "--heap", "512m", name="classic")
-    await cluster.start_connect()
-    told = await result(first)
-    assert (told["events"], told["dead_letters"], told["malformed"], told["batches"]) == (502, 1, 0, 2)
+    told = await result(programs.ingest(lake, "--master", cluster.master, "--max-entries-per-trigger", "300", *SMALL))
+    assert (told["events"], told["dead_letters"], told["malformed"], told["batches"]) == (500, 1, 0, 2)
 
     write_events(server, 50, start=500)
-    told = await result(submit("submitted"))
+    told = await result(programs.submit(lake))
     assert (told["events"], told["batches"]) == (50, 1)
-    on_cluster = analyse(str(lake), master=cluster.master)
 
     write_events(server, 200, start=550)
-    told = await result(ingest("--remote", cluster.remote, "--max-entries-per-trigger", "150", name="remote"))
+    told = await result(programs.ingest(lake, "--remote", cluster.remote, "--max-entries-per-trigger", "150"))
     assert (told["events"], told["dead_letters"], told["malformed"], told["batches"]) == (200, 0, 0, 2)
-    assert rows(lake) == entries(server)
-    assert (await result(on_cluster))["troubled"] == 1
-    everything = {"events": 752, "jobs": 750, "troubled": 1}
-    assert await result(analyse(str(lake), remote=cluster.remote)) == everything
+    assert rows(Path(lake)) == entries(server)
 
-    told = await result(
-        ingest("--master", cluster.master, "--state", str(tmp_path / "state"), "--heap", "512m", name="s3", lake=stored)
-    )
-    assert (told["events"], told["dead_letters"]) == (752, 1)
-    assert await result(analyse(stored, master=cluster.master)) == everything
-    assert await result(analyse(stored, remote=cluster.remote)) == everything
+
+@pytest.mark.parametrize("is_stored", [False, True], ids=["folder", "object-store"])
+async def test_a_lake_is_analysed_by_a_cluster_and_through_spark_connect(
+    programs: Programs, tmp_path: Path, is_stored: bool
+) -> None:
+    lake, state = (STORED, ("--state", str(tmp_path / "state"))) if is_stored else (str(tmp_path / "lake"), ())
+    write_events(programs.server, 100)
+    write_trouble(programs.server, "job-1")
+    told = await result(programs.ingest(lake, "--master", programs.cluster.master, *state, *SMALL))
+    assert (told["events"], told["dead_letters"]) == (102, 0)
+
+    everything = {"events": 102, "jobs": 100, "troubled": 1}
+    assert await result(programs.analyse(lake, master=programs.cluster.master)) == everything
+    assert await result(programs.analyse(lake, remote=programs.cluster.remote)) == everything
 
 
 def python_without_pyarrow(folder: Path) -> Path:

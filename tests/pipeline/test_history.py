@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,7 @@ from reaper.pipeline.lake import layout as places
 from reaper.pipeline.lake.batches import BatchWriter
 from reaper.pipeline.lake.delta import LakeTable
 from reaper.pipeline.lake.history import check_history
-from reaper.pipeline.lake.layout import Layout
-from reaper.pipeline.lake.maintenance import retain
+from reaper.pipeline.lake.layout import TABLES, Layout
 from reaper.pipeline.lake.store import flush
 from reaper.pipeline.lake.tables import create_tables, lake_at
 from tests.pipeline.lakes import DAY, add, plan, written
@@ -50,8 +49,13 @@ def test_a_batch_that_is_replayed_is_of_the_same_moment(layout: Layout) -> None:
     check_history(layout)
 
 
+def drop_all(layout: Layout) -> None:
+    for table in TABLES:
+        LakeTable(layout.table(table)).drop_before(datetime.now(UTC).date())
+
+
 def test_old_days_may_be_dropped(layout: Layout) -> None:
-    retain(layout, timedelta(days=1), datetime.now(UTC))
+    drop_all(layout)
     assert not LakeTable(layout.table("events")).files()
     check_history(layout)
 
@@ -66,7 +70,7 @@ def gone(layout: Layout) -> None:
 
 def gone_and_nothing_left(layout: Layout) -> None:
     gone(layout)
-    retain(layout, timedelta(days=1), datetime.now(UTC))
+    drop_all(layout)
 
 
 def state_gone(layout: Layout) -> None:

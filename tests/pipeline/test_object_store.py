@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from reaper.pipeline.lake.delta import ReplacedError
 from reaper.pipeline.lake.layout import Layout
-from reaper.pipeline.lake.maintenance import compact, retain
+from reaper.pipeline.lake.maintenance import Upkeep
 from reaper.pipeline.lake.schema import EVENTS
 from reaper.pipeline.lake.tables import (
     NoLakeError,
@@ -76,10 +76,12 @@ def _write_and_read(lake: Layout, spark: SparkSession) -> None:
     everything = [f"new-{n}" for n in range(3)] + [f"old-{n}" for n in range(3)]
     assert read(lake) == everything
 
-    events, *_ = compact(lake, LARGE)
-    assert (events.files_before, events.files_after) == (6, 2)
+    open_table(lake).compact(LARGE)
+    assert len(open_table(lake).files()) == 2
     assert read(lake) == everything
-    retain(lake, timedelta(days=1), datetime(NEXT_DAY.year, NEXT_DAY.month, NEXT_DAY.day + 1, 12, tzinfo=UTC))
+    noon = datetime(NEXT_DAY.year, NEXT_DAY.month, NEXT_DAY.day, 12, tzinfo=UTC)
+    for days in (0, 1):
+        Upkeep(lake, LARGE, timedelta(days=1)).look(3, noon + timedelta(days=days))
     assert read(lake) == everything[:3]
     assert [row.job for row in read_dead_letters(spark, lake.root).collect()] == ["dead"]
     read_again = read_events(spark, lake.root)

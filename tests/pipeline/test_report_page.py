@@ -200,7 +200,7 @@ def test_jobs_that_were_lost_or_duplicated_are_named_the_first_fifty() -> None:
     twice = [_of(job=f"twice-{n:04}", cause="slow", n=60) for n in range(60)]
     findings = _findings(duplicates=[_of(cause="slow", jobs=60)], duplicate_jobs=twice)
     lost = [_of(job=f"lost-{n:04}", event="recovered", at_ms=1_000, n=70) for n in range(60)]
-    findings.live = {"at": "now", "places": {"missing": 60}, "lost": lost, "not_checked": 0}
+    findings.live = {"at": "now", "places": {"lost": 60}, "lost": lost, "not_checked": 0}
     findings.tables["unsettled_jobs"] = [_of(job=f"open-{n}", event="recovered", at_ms=1, n=70) for n in range(70)]
     shown = write_page(findings)
     assert re.findall(r"<code>twice-(\d+)", shown) == [f"{n:04}" for n in range(50)]
@@ -314,7 +314,7 @@ def _command_of(words: list[str]) -> list[str]:
 
 def test_a_lost_job_comes_first_and_no_finding_is_no_step() -> None:
     findings = _findings(recovery_counts=[_of(mode="reaper", recoveries=9, early=2)])
-    findings.live = {"at": "now", "places": {"missing": 1}, "lost": [_of(job="j", event="acked", at_ms=1, n=1)],
+    findings.live = {"at": "now", "places": {"lost": 1}, "lost": [_of(job="j", event="acked", at_ms=1, n=1)],
                      "not_checked": 0}  # fmt: skip
     assert [step.command for step in next_steps(findings)] == [
         "reaper explain j --stream orders --group billing",
@@ -328,7 +328,7 @@ def test_unsettled_jobs_are_unconfirmed_until_somebody_has_looked() -> None:
     job = _of(job="1-0", event="recovered", at_ms=1_000, last_entry="2-0", n=3)
     findings = _findings(unsettled=[_of(event="recovered", jobs=3)], unsettled_jobs=[job])
     assert "Whether any of them is lost is unconfirmed" in write_page(findings)
-    findings.live = {"at": "now", "places": {"pending": 2, "missing": 1}, "lost": [job], "not_checked": 0}
+    findings.live = {"at": "now", "places": {"pending": 2, "lost": 1}, "lost": [job], "not_checked": 0}
     page = write_page(findings)
     assert "unconfirmed" not in page
     assert "lost: nowhere in Redis" in page

@@ -70,10 +70,9 @@ def _of_nobody(_: Layout, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     ("words", "where", "said"),
     [
-        (("compact",), lambda torn, _: torn.root, "Json error"),
-        (("retain", "--keep", "60"), lambda torn, _: torn.root, "Json error"),
-        (("compact", "--state", "state"), _of_nobody, "Connection refused"),
-        (("compact",), lambda torn, _: f"{torn.root}/none", "there is no lake at"),
+        (("ingest",), lambda torn, _: torn.root, "Json error"),
+        (("trim", "--state", "state"), _of_nobody, "Connection refused"),
+        (("trim",), lambda torn, _: f"{torn.root}/none", "there is no lake at"),
     ],
 )
 def test_a_command_says_so_and_ends_with_the_code_for_what_is_not_possible(

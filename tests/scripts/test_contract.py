@@ -15,7 +15,6 @@ SHARED = {PRELUDE, "heartbeat", "recovery"}
 FOLDERS = {
     "workers.protocol": ROOT / "workers/protocol/lua",
     "reaper": ROOT / "reaper/lua",
-    "reaper.pipeline": ROOT / "reaper/pipeline/lua",
 }
 SCRIPTS = [
     pytest.param(package, file.stem, id=file.stem)
@@ -32,7 +31,6 @@ NEEDS_NO_MEMORY = {
     "look_at_group": "reads only",
     "inspect_layout": "reads only",
     "find_scheduled": "reads only",
-    "list_scheduled": "reads only",
     "write_events": "a journal may be refused",
     "enqueue": "a producer is refused, and nothing is enqueued",
 }

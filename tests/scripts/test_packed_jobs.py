@@ -61,7 +61,6 @@ def _move(client: redis.Redis) -> Any:
 
 def _search(client: redis.Redis) -> None:
     _run(client, "reaper", "find_scheduled", [KEYS.schedule], ["good", 0, 1_000])
-    _run(client, "reaper.pipeline", "list_scheduled", [KEYS.schedule], [0, 1_000])
 
 
 def _forget(client: redis.Redis) -> Any:

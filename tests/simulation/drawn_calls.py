@@ -386,7 +386,6 @@ def _look(scene: Scene) -> None:
 
 def _find(scene: Scene) -> None:
     scene.lead("find_scheduled", (scene.random.choice((KEYS.schedule, KEYS.stream_schedule)),), "job-1", 0, 100)
-    scene.call("list_scheduled", (KEYS.stream_schedule,), "0", 100, package="reaper.pipeline")
 
 
 def elect(scene: Scene) -> None:

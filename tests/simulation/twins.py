@@ -28,7 +28,7 @@ CONTROL = CLIENTS + 1
 """The connection that looks, and changes the server."""
 Word = bytes | str | int
 _LINE = re.compile(rb"(user_script: ?)\d+")
-UNORDERED = (b"HGETALL", b"HVALS", b"HKEYS", b"SCAN", b"list_scheduled")
+UNORDERED = (b"HGETALL", b"HVALS", b"HKEYS", b"SCAN")
 
 
 class Simple(bytes):
@@ -405,8 +405,6 @@ def _comparable(command: bytes, reply: Reply) -> Reply:
     if command in UNORDERED:
         if command == b"SCAN":
             return [reply[0], sorted(reply[1])]
-        if command == b"list_scheduled":
-            return [reply[0], *sorted(reply[1:])]
         return sorted(map(repr, zip(reply[::2], reply[1::2], strict=True) if command == b"HGETALL" else reply))
     if command == b"XINFO" and b"radix-tree-nodes" in reply:
         at = reply.index(b"radix-tree-nodes")

@@ -29,9 +29,10 @@ CHAINS: Mapping[tuple[str, ...], tuple[str, ...]] = {
 """Questions, by the views that they need. The questions of a chain run one after the other, and chains side by side."""
 QUESTIONS = tuple(name for names in CHAINS.values() for name in names)
 
-_FEW_EVENTS, _MANY_EVENTS = 2_000_000, 40_000_000
-"""Up to the first, one task does what follows a shuffle. From the second on, troubled jobs may not fit into memory."""
-_UNCHANGED_PARTITIONS = "200"
+_EVENTS_A_PARTITION, _MOST_PARTITIONS = 2_000_000, 200
+"""One task does what follows a shuffle, for each so many events."""
+_MANY_EVENTS = 40_000_000
+"""From here on, troubled jobs may not fit into memory."""
 _FAILURES = (PySparkException, Py4JError, OSError, EOFError)
 _TUNING = {
     # Sorted rows would be aggregated in their order. Here SortAggregate always means an aggregate of strings.
@@ -88,8 +89,9 @@ class Asker:
         (extent,) = collect_rows(self.query("questions", "extent"))
         first_ms, last_ms, events = extent["first_ms"] or 0, extent["last_ms"] or 0, extent["events"]
         period_ms = self._parameters["period_ms"] = choose_period(last_ms - first_ms)
-        if self._embedded and self._spark.conf.get("spark.sql.shuffle.partitions") == _UNCHANGED_PARTITIONS:
-            self._spark.conf.set("spark.sql.shuffle.partitions", "1" if events <= _FEW_EVENTS else "4")
+        if self._spark.conf.get("spark.sql.shuffle.partitions") == str(_MOST_PARTITIONS):  # nobody has changed it
+            partitions = min(_MOST_PARTITIONS, 1 + events // _EVENTS_A_PARTITION)
+            self._spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
         self._spark.conf.set("spark.sql.optimizer.disableHints", str(events > _MANY_EVENTS).lower())
         answers: Answers = {}
         unanswered: dict[str, str] = {}

@@ -202,27 +202,25 @@ class LakeTable:
             self._flush_log(version)
 
     @_panics_are_errors
-    def drop_before(self, oldest: date) -> list[LakeFile]:
-        """Drop the days before ``oldest``; return their files. Raises DeltaError. Hold the lock of the lake's state."""
-        dropped, version = [file for file in self.files() if file.date < oldest], self._delta.version()
-        if dropped:
+    def drop_before(self, oldest: date) -> None:
+        """Drop the days before ``oldest``. Raises DeltaError. Hold the lock of the lake's state."""
+        version = self._delta.version()
+        if any(file.date < oldest for file in self.files()):
             self._delta.delete(f"{PARTITION} < DATE '{oldest}'")
             self._delta.update_incremental()
             self._flush_log(version)
-        return dropped
 
     @_panics_are_errors
-    def clean(self, *, thoroughly: bool = False) -> int:
-        """Remove files and log entries that no reader needs any more; return how many files.
+    def clean(self, *, thoroughly: bool = False) -> None:
+        """Remove files and log entries that no reader needs any more.
 
         ``thoroughly`` also removes files that no commit has ever named: a kill leaves them. Call it so only while no
         batch is being written, because the files of one are not yet named either.
         """
         self._delta.update_incremental()
-        removed = self._delta.vacuum(dry_run=False, full=thoroughly)
+        self._delta.vacuum(dry_run=False, full=thoroughly)
         self._delta.create_checkpoint()
         self._delta.cleanup_metadata()
-        return len(removed)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -94,14 +94,13 @@ def create_tables(layout: Layout) -> None:
 
 @contextmanager
 def only_writer(layout: Layout) -> Iterator[None]:
-    """Be the one process that writes the lake during the block: ingester or maintenance. Raises LakeBusyError."""
+    """Be the one process that writes the lake during the block: the ingester. Raises LakeBusyError."""
     with ExitStack() as held:
         try:
             held.enter_context(layout.lock())
         except BlockingIOError as error:
             raise LakeBusyError(
-                f"the lake {layout.root} is in use: another process ingests into it or maintains it. An ingester "
-                "compacts and drops old days by itself; stop it to do so by hand."
+                f"the lake {layout.root} is in use: another process ingests into it. A lake has one ingester."
             ) from error
         yield
 

@@ -1,11 +1,12 @@
 """The sections about jobs: integrity, durations, visibility timeouts, dead letters, and the input. Pure."""
 
+from reaper.operations.job_search import Place
 from reaper.pipeline.analysis.answers import Row, Rows
 from reaper.pipeline.report import charts, html, words
 from reaper.pipeline.report.columns import RANKS, table
 from reaper.pipeline.report.findings import Findings
 from reaper.pipeline.report.html import Markup, heading, number, paragraph, section, text
-from reaper.pipeline.report.live_check import Place
+from reaper.pipeline.report.live import LOST, UNCONFIRMED
 from reaper.pipeline.report.next_steps import redrive_command
 
 NAMED = 50
@@ -25,15 +26,15 @@ CAUSES = {
     "redriven": "an operator redrove the dead letter",
     "unexplained": "the journal has no reason",
 }
-_LIVE = {
+_PLACES = {
     Place.READY: "ready, waiting for a worker",
     Place.PENDING: "pending in a worker",
     Place.SCHEDULED: "waiting in the schedule",
-    Place.DEAD_LETTERED: "dead-lettered",
+    Place.SUSPECT: "parked, until it can run alone",
+    Place.DEAD: "dead-lettered",
     Place.SETTLED: "settled since the lake was filled",
-    Place.ACKNOWLEDGED: "acknowledged by a worker that journals nothing",
-    Place.MISSING: "lost: nowhere in Redis, and no event tells of an end",
-    Place.UNCONFIRMED: "unconfirmed: the journal in Redis was trimmed, or there was too much to search",
+    LOST: "lost: nowhere in Redis, and no event tells of an end",
+    UNCONFIRMED: "unconfirmed: the journal in Redis was trimmed, or there was too much to search",
 }
 
 
@@ -73,7 +74,7 @@ def _unsettled(findings: Findings) -> list[Markup]:
             "the report with --redis-url to look for them."
         )
         return [heading("Unsettled jobs"), paragraph(sentence), unsettled]
-    places = [{"place": _LIVE[Place(place)], "jobs": jobs} for place, jobs in live["places"].items()]
+    places = [{"place": _PLACES[place], "jobs": jobs} for place, jobs in live["places"].items()]
     found = [text("found", lambda row: row["place"]), number("jobs", lambda row: words.count(row["jobs"]))]
     left = f"{live['not_checked']:,} more were not looked for." if live["not_checked"] else ""
     return [

@@ -7,7 +7,7 @@ from reaper.pipeline.report import charts, html, words
 from reaper.pipeline.report.columns import RANKS, table
 from reaper.pipeline.report.findings import Findings
 from reaper.pipeline.report.html import Markup, paragraph, section, tile
-from reaper.pipeline.report.live_check import Place
+from reaper.pipeline.report.live import LOST
 from reaper.pipeline.report.next_steps import next_steps
 
 WANTED = ("failed", "retried", "redriven")
@@ -49,7 +49,7 @@ def _lost_tile(findings: Findings) -> Markup:
     unsettled = findings.total("unsettled", "jobs")
     if findings.live is None:
         return tile(words.count(unsettled), "unsettled jobs, unconfirmed", "warn" if unsettled else "good")
-    lost = findings.live["places"].get(Place.MISSING, 0)
+    lost = findings.live["places"].get(LOST, 0)
     return tile(words.count(lost), "jobs lost", "bad" if lost else "good")
 
 
