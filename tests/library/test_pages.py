@@ -1,4 +1,4 @@
-"""The examples of docs/library.md, testing.md and workers.md are run as they stand there, outside of this project."""
+"""The examples of docs/library.md, testing.md and producers.md are run as they stand there, outside of this project."""
 
 import re
 import runpy
@@ -143,7 +143,7 @@ async def test_the_testing_page_is_a_project_whose_tests_pass(processes: Process
 async def test_a_nightly_job_is_one_however_often_it_is_enqueued(
     processes: Processes, server: RedisServer, client: Redis, tmp_path: Path
 ) -> None:
-    assert write_files("workers.md", tmp_path) == ["nightly.py", "steps.py"]
+    assert write_files("producers.md", tmp_path) == ["nightly.py", "steps.py"]
     said = []
     for _ in range(3):
         program = start_in(tmp_path, processes, "nightly", REDIS_URL=server.url)
@@ -156,7 +156,7 @@ async def test_a_nightly_job_is_one_however_often_it_is_enqueued(
 
 
 def test_the_nightly_program_is_what_the_cronjob_runs_every_night() -> None:
-    page = (ROOT / "docs/workers.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/producers.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     spec = yaml.safe_load(text)["spec"]
     (container,) = spec["jobTemplate"]["spec"]["template"]["spec"]["containers"]
@@ -168,7 +168,7 @@ def test_the_nightly_program_is_what_the_cronjob_runs_every_night() -> None:
 def test_a_second_step_is_enqueued_once_although_the_first_runs_twice(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write_files("workers.md", tmp_path)
+    write_files("producers.md", tmp_path)
     monkeypatch.setenv("REDIS_URL", server.url)
     worker = runpy.run_path(str(tmp_path / "steps.py"))["worker"]
     for _ in range(2):  # as a job is there again whose first worker died after it had enqueued the second step
