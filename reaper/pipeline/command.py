@@ -1,6 +1,5 @@
 """What all commands of the pipeline share: their options, a session, and how results and errors are told."""
 
-import logging
 import os
 import signal
 import sys
@@ -138,12 +137,6 @@ def leave_at_once(_number: int, _frame: object) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(INTERRUPTED_EXIT)
-
-
-def leave_in_order(_number: int, _frame: object) -> None:
-    """Raise KeyboardInterrupt, for a caller that has files or processes to remove, without the log lines of py4j."""
-    logging.disable()
-    raise KeyboardInterrupt
 
 
 def _is_main() -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from reaper.drill.faults import parse_fault
 from reaper.pipeline.compare.figures import FIGURES, Measured, measure
-from reaper.pipeline.compare.findings import Opinion, conclude
+from reaper.pipeline.compare.findings import conclude
 from reaper.pipeline.compare.page import write_page
 from reaper.pipeline.compare.play import Drills, Plan, Played
 from reaper.pipeline.compare.scenarios import IDLE, MODES, SCENARIOS, Scenario, choose_scenarios, moved
@@ -240,7 +240,7 @@ def _crash(mode: str, turn: int = 0, starts: int = 8, **changes: Any) -> Played:
 def test_a_crash_that_interrupted_no_job_has_no_verdict() -> None:
     """Healthy jobs have figures all the same, and one mode costs less than the other."""
     drills = [_crash("reaper", starts=0), _crash("embedded", starts=0, redis_requests_per_job=1.0)]
-    comparison = conclude(Drills(Plan([CRASH], ("reaper", "embedded"), 1), drills), {}, "2026-11-20T16:00:00+00:00")
+    comparison = conclude(Drills(Plan([CRASH], ("reaper", "embedded"), 1), drills), "2026-11-20T16:00:00+00:00")
     (found,) = comparison.found
     assert (found.verdict.best, found.verdict.cheapest) == ((), ())
     assert found.verdict.untested == ("reaper", "embedded")
@@ -274,7 +274,7 @@ def test_the_summary_has_the_verdict_of_each_scenario() -> None:
         played("embedded", scenario=IDLE, idle=idle | {"redis_requests_per_s": 1.0}),
     ]
     plan = Plan([CRASH, IDLE], ("reaper", "embedded"), 1)
-    comparison = conclude(Drills(plan, drills), {}, "2026-11-20T16:00:00+00:00")
+    comparison = conclude(Drills(plan, drills), "2026-11-20T16:00:00+00:00")
     assert comparison.overall == ["One worker crashes: Not tested.", "Nothing to do: embedded at less cost."]
 
 
@@ -339,7 +339,7 @@ def test_the_page_shows_figures_verdicts_and_what_was_left_out() -> None:
         played("published", lost=2, objections=["2 jobs are <lost>"]),
     ]
     found = Drills(Plan([CRASH], THREE, 1), drills, ("claim was <not> played.",))
-    page = write_page(conclude(found, {}, "2026-11-20T16:00:00+00:00"))
+    page = write_page(conclude(found, "2026-11-20T16:00:00+00:00"))
     for told in (
         "Better: reaper",
         "2.200 s",
@@ -352,20 +352,6 @@ def test_the_page_shows_figures_verdicts_and_what_was_left_out() -> None:
     assert "http" not in page.replace("http://www.w3.org/", "")
     assert page.count("<script") == 1
     assert page.count("<table") == 1, "one table of figures a scenario"
-
-
-def test_where_journal_and_ledger_differ_both_are_shown() -> None:
-    killed = [{"cause": cause} for cause in ("worker_killed", "poison", "worker_ended")]
-    drills = [played("reaper", turn, duplicates=[*killed, {"cause": "slow"}]) for turn in range(2)]
-    opinions = {("one-crash", "reaper", 0): Opinion(8, 1), ("one-crash", "reaper", 1): Opinion(9, 2)}
-    (found,) = conclude(Drills(Plan([CRASH], THREE, 2), drills), opinions, "2026-11-20T16:00:00+00:00").found
-    assert found.remarks == (
-        "reaper, turn 2: jobs completed twice: 2 by the journal, 1 by the ledger.",
-        (
-            "reaper, turn 2: jobs started again: 9 by the journal, 8 by the ledger"
-            " (the journal counts a delivery that waited in a dead worker as started)."
-        ),
-    )
 
 
 def test_every_figure_has_a_name_of_its_own() -> None:

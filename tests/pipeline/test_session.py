@@ -2,7 +2,6 @@
 
 import os
 import pwd
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from reaper.pipeline.spark import session
-from reaper.pipeline.spark.session import EVERYWHERE, SparkMissingError, build_session, check_session, is_embedded
+from reaper.pipeline.spark.session import EVERYWHERE, SparkMissingError, build_session, is_embedded
 from workers.protocol.errors import ConfigurationError
 
 
@@ -53,7 +52,6 @@ def test_what_cannot_work_is_said_before_anything_starts() -> None:
         build_session(master="local[1]", remote="sc://h")
 
 
-@pytest.mark.parametrize("begin", [check_session, lambda heap: build_session(heap=heap)])
 @pytest.mark.parametrize(
     ("heap", "why"),
     [
@@ -64,22 +62,17 @@ def test_what_cannot_work_is_said_before_anything_starts() -> None:
         ("449m", "is too little: Spark does not start below 450m"),
     ],
 )
-def test_a_heap_that_java_or_spark_would_refuse_is_refused_before(
-    begin: Callable[[str], object], heap: str, why: str
-) -> None:
+def test_a_heap_that_java_or_spark_would_refuse_is_refused_before(heap: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^heap {heap!r} {why}"):
-        begin(heap)
+        build_session(heap=heap)
 
 
-@pytest.mark.parametrize("begin", [lambda: check_session("1g"), build_session])
-def test_a_user_without_a_name_is_told_so_before_java_starts(
-    begin: Callable[[], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_without_a_name_is_told_so_before_java_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     named = {user.pw_uid for user in pwd.getpwall()}
     nameless = next(uid for uid in range(50_000, 60_000) if uid not in named)
     monkeypatch.setattr(os, "geteuid", lambda: nameless)
     with pytest.raises(ConfigurationError, match=rf"under a user without a name \(UID {nameless}\): add it to /etc/"):
-        begin()
+        build_session()
 
 
 class _JavaError(Py4JJavaError):  # type: ignore[misc]  # py4j has no types

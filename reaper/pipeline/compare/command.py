@@ -1,37 +1,29 @@
 """The command ``reaper compare``."""
 
 import json
-import signal
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import click
 
 from reaper.drill.drill import run_folder
 from reaper.drill.settings import DrillSettings
-from reaper.pipeline.command import (
-    ended_in_order,
-    leave_at_once,
-    leave_in_order,
-    open_session,
-    sentences,
-    show_result,
-)
+from reaper.pipeline.command import ended_in_order, show_result
+from reaper.pipeline.compare.play import Plan, play
 from reaper.pipeline.compare.scenarios import FAULT_AT_S, LONGEST_S, MODES, SCENARIOS, choose_scenarios, moved
 from reaper.pipeline.progress import ProgressLine
-from reaper.pipeline.settings import PipelineSettings
+from reaper.pipeline.report.errors import missing_matplotlib
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.options import Amount, examples, json_flag, settings_options
+from workers.runtime.entrance import INTERRUPTED_EXIT
+from workers.runtime.options import Amount, errors_as_sentences, examples, json_flag, settings_options
 from workers.runtime.output_files import OutputFile, output_file
 from workers.runtime.settings import load_settings
-
-if TYPE_CHECKING:
-    from reaper.pipeline.compare.findings import Comparison
-    from reaper.pipeline.compare.play import Plan
 
 DEFAULT_OUTPUT = "comparison.html"
 MOST_TURNS = 1_000
@@ -40,8 +32,8 @@ JOBS = ("trace", "speedup", "limit", "prefill_ms", "decode_ms", "seed")
 
 _HELP = f"""Play the same drill once for each way to recover, and say which is the better one for what.
 
-Every drill has the same trace, seed, and faults at the same moments, and runs on a Redis of its own kind. The journals
-are then read on Spark. All figures are written beside the page (--output), with the suffix .json.
+Every drill has the same trace, seed, and faults at the same moments, and runs on a Redis of its own kind. All
+figures are written beside the page (--output), with the suffix .json.
 Exit code 0 it was played, whoever won; 2 not possible.
 
 \b
@@ -75,9 +67,8 @@ Scenarios:
 @click.option(
     "--files",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep the drills' reports and the lake in this folder.",
+    help="Keep the drills' reports in this folder.",
 )
-@click.option("--heap", default="1g", show_default=True, help="Memory of Spark's driver.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @json_flag("Print all figures as JSON, and no progress.")
 def compare(
@@ -87,16 +78,16 @@ def compare(
     fault_at: float,
     output: OutputFile,
     files: Path | None,
-    heap: str,
     quiet: bool,
     machine: bool,
     **jobs: Any,
 ) -> None:
     """Play and judge; see `_HELP`."""
-    with sentences():
+    with errors_as_sentences():
+        if find_spec("matplotlib") is None:
+            raise missing_matplotlib()
+        from reaper.pipeline.compare.findings import conclude
         from reaper.pipeline.compare.page import write_page
-        from reaper.pipeline.compare.play import Plan
-        from reaper.pipeline.spark.session import check_session
 
         _check_jobs(jobs)
         given = {name: value for name, value in jobs.items() if value is not None}
@@ -105,15 +96,14 @@ def compare(
         chosen = tuple(mode for mode in MODES if mode in (modes or MODES))
         plan = Plan(situations, chosen, repeat, options)
         figures = _figures_file(output)
-        check_session(heap, "--heap")
         line = ProgressLine(quiet=quiet or machine)
         try:
             with ended_in_order(), run_folder(files, "compare") as folder:
-                settings = PipelineSettings(lake=_lake_in(folder, files), heap=heap)
-                comparison = _play_and_read(plan, folder, settings, line)
-        except KeyboardInterrupt:  # all is put away, but for a thread that may still be reading journals
-            leave_at_once(signal.SIGINT, None)
+                drills = anyio.run(partial(play, plan, folder, line.show))
+        except KeyboardInterrupt:  # all is put away
+            sys.exit(INTERRUPTED_EXIT)
         line.end()
+        comparison = conclude(drills, datetime.now(UTC).isoformat(timespec="seconds"))
         output.write(write_page(comparison))
         figures.write(json.dumps(comparison.as_json(), indent=1) + "\n")
         show_result(comparison.as_json(), comparison.overall, machine=machine)
@@ -132,34 +122,6 @@ def _check_jobs(given: Mapping[str, Any]) -> None:
             f"the jobs take {over.total_seconds():,.0f} s, and a drill of the comparison {LONGEST_S} s at most: replay "
             "them faster (--speedup), fewer of them (--limit), or shorter ones (--prefill-ms, --decode-ms)."
         )
-
-
-def _lake_in(folder: Path, files: Path | None) -> str:
-    """Return where the lake will be. Raises ConfigurationError, before all is played, where none can be."""
-    from reaper.pipeline.lake.tables import lake_at
-
-    try:
-        return lake_at(folder / "lake").root
-    except ConfigurationError as error:
-        named = "the folder for temporary files (TMPDIR names another)" if files is None else f"--files {files}"
-        raise ConfigurationError(f"{named} will not do: {error}") from error
-
-
-def _play_and_read(plan: "Plan", folder: Path, settings: PipelineSettings, line: ProgressLine) -> "Comparison":
-    from reaper.pipeline.compare.findings import conclude
-    from reaper.pipeline.compare.journals import ingest_journals, read_journals
-    from reaper.pipeline.compare.play import play
-
-    def ingest(url: str) -> None:
-        session = open_session(settings, line)
-        line.show("bringing the journals into a lake …")
-        ingest_journals(session, settings.model_copy(update={"redis_url": url}))
-
-    drills = anyio.run(partial(play, plan, folder, line.show, ingest))
-    session = open_session(settings, line, leave_in_order)
-    line.show("reading the journals …")
-    opinions = read_journals(session, settings.lake, drills.played)
-    return conclude(drills, opinions, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 def _figures_file(output: OutputFile) -> OutputFile:

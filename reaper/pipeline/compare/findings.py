@@ -4,25 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from reaper.drill.healthy import HIT
 from reaper.pipeline.compare.figures import FIGURES, Table, measure
 from reaper.pipeline.compare.play import Drills, Plan, Played
 from reaper.pipeline.compare.scenarios import Scenario
 from reaper.pipeline.compare.verdict import Verdict, headline, judge
 
 VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Opinion:
-    """The counts of a drill's journal."""
-
-    second_starts: int
-    duplicates: int
-
-
-Opinions = Mapping[tuple[str, str, int], Opinion]
-"""By scenario, mode and turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +20,7 @@ class Found:
     table: Table
     verdict: Verdict
     remarks: tuple[str, ...]
-    """Faults that were left out, broken promises, and differences between journal and ledger."""
+    """Faults that were left out, and broken promises."""
 
     @property
     def modes(self) -> list[str]:
@@ -85,38 +72,16 @@ def _scenario(found: Found) -> dict[str, Any]:
     }
 
 
-def conclude(drills: Drills, opinions: Opinions, made_at: str) -> Comparison:
+def conclude(drills: Drills, made_at: str) -> Comparison:
     """Measure and judge every scenario."""
     plan, played, found = drills.plan, drills.played, []
     for scenario in plan.scenarios:
         here = [one for one in played if one.scenario == scenario.name]
         table = measure(here, scenario.name)
-        remarks = dict.fromkeys((*_remarks(here), *_second_opinions(here, opinions)))
-        found.append(Found(scenario, table, judge(table, plan.modes, restarts=scenario.restarts), tuple(remarks)))
+        remarks = tuple(dict.fromkeys(_remarks(here)))
+        found.append(Found(scenario, table, judge(table, plan.modes, restarts=scenario.restarts), remarks))
     lines = [f"{one.scenario.title}: {one.headline}." for one in found]
     return Comparison(_about(plan, played, made_at), plan.modes, found, [*lines, *drills.left_out])
-
-
-_WAITED = " (the journal counts a delivery that waited in a dead worker as started)"
-
-
-def _second_opinions(played: Sequence[Played], opinions: Opinions) -> list[str]:
-    """Say where the journal of a drill counts more or less than its ledger."""
-    remarks = []
-    for one in played:
-        if journal := opinions.get((one.scenario, one.mode, one.turn)):
-            # Only the handler knew of the jobs that a worker had completed and not settled when it died.
-            twice = [each for each in one.report["duplicates"] if each["cause"] not in HIT]
-            counts = (
-                ("completed twice", journal.duplicates, len(twice), ""),
-                ("started again", journal.second_starts, len(one.report["second_starts"]), _WAITED),
-            )
-            remarks += [
-                f"{one.mode}, turn {one.turn + 1}: jobs {what}: {there:,} by the journal, {here:,} by the ledger{why}."
-                for what, there, here, why in counts
-                if there != here
-            ]
-    return remarks
 
 
 def _about(plan: Plan, played: Sequence[Played], made_at: str) -> dict[str, Any]:

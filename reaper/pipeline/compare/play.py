@@ -1,7 +1,6 @@
-"""Plays the drills, one after the other, as processes on a Redis of their own that keeps what they leave."""
+"""Plays the drills, one after the other, as processes on a Redis of their own."""
 
 import json
-import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -78,8 +77,8 @@ _PLAYED = (0, EXIT_FAILED)
 """Exit codes of a drill that came to its end."""
 
 
-async def play(plan: Plan, folder: Path, tell: Tell, ingest: Callable[[str], None]) -> Drills:
-    """Play all drills in ``folder``; then call ``ingest`` with the address of the Redis that holds their journals.
+async def play(plan: Plan, folder: Path, tell: Tell) -> Drills:
+    """Play all drills in ``folder``.
 
     Raises DrillFailedError, NoServerError, ConfigurationError where the server can do none of the modes.
     """
@@ -92,11 +91,6 @@ async def play(plan: Plan, folder: Path, tell: Tell, ingest: Callable[[str], Non
             file = folder / f"{scenario.name}-{mode.replace('/', '-')}-{turn}.json"
             report = await _drill(plan.words(scenario, mode), server, file)
             played.append(Played(scenario.name, mode, turn, report))
-        try:
-            await anyio.to_thread.run_sync(ingest, server.url, abandon_on_cancel=True)
-        except anyio.get_cancelled_exc_class():
-            logging.disable()  # it would tell of the Redis that is about to go
-            raise
     return Drills(plan, played, left_out)
 
 
@@ -112,7 +106,7 @@ async def _within_reach(plan: Plan, server: Server) -> tuple[Plan, tuple[str, ..
 
 
 async def _drill(words: Sequence[str], server: Server, file: Path) -> dict[str, Any]:
-    where = ["--redis-url", server.url, "--redis-pid", str(server.pid), "--keep-keys", "--json", str(file)]
+    where = ["--redis-url", server.url, "--redis-pid", str(server.pid), "--json", str(file)]
     argv = [sys.executable, "-m", "reaper", *words, *where]
     try:
         with anyio.fail_after(LONGEST_S):

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException, PySparkImportError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from reaper.pipeline.spark.java import cache_folder, find_java, java_home, write_once
+from reaper.pipeline.spark.java import cache_folder, java_home, write_once
 from workers.protocol.address import without_logins
 from workers.protocol.errors import ConfigurationError
 
@@ -154,19 +154,11 @@ def _start(master: str | None, app: str, conf: Mapping[str, str]) -> SparkSessio
 def _classic_conf(master: str | None, heap: str, java_options: str) -> dict[str, str]:
     if is_submitted():
         return dict(EVERYWHERE)
-    check_heap(heap)
+    _check_heap(heap)
     log4j = write_once(cache_folder() / "log4j2.properties", _LOG4J)
     options = f"-Xss8m -Dlog4j2.configurationFile={log4j.as_uri()} {java_options}".strip()
     driver = {"spark.driver.memory": heap, "spark.driver.extraJavaOptions": options}
     return {**_CLASSIC, **driver, **(_EMBEDDED if is_embedded(master) else {})}
-
-
-def check_session(heap: str, named: str = "heap") -> None:
-    """Check, before anything else is done, what `build_session` needs. Raises JavaMissingError, ConfigurationError."""
-    if not (is_submitted() or "SPARK_REMOTE" in os.environ):
-        _check_user()
-        check_heap(heap, named)
-        find_java()
 
 
 def _check_user() -> None:
@@ -180,13 +172,13 @@ def _check_user() -> None:
         ) from None
 
 
-def check_heap(heap: str, named: str = "heap") -> None:
-    """Raise ConfigurationError if ``heap`` is no amount of memory that Spark starts with. ``named``: its setting."""
+def _check_heap(heap: str) -> None:
+    """Raise ConfigurationError if ``heap`` is no amount of memory that Spark starts with."""
     found = re.fullmatch(r"([1-9]\d{0,8})([mMgG])", heap)
     if not found:
-        raise ConfigurationError(f"{named} {heap!r} is no amount of memory: write it as 1g or 1500m.")
+        raise ConfigurationError(f"heap {heap!r} is no amount of memory: write it as 1g or 1500m.")
     if int(found[1]) * (1 if found[2] in "mM" else 1024) < _LEAST_HEAP_MB:
-        raise ConfigurationError(f"{named} {heap!r} is too little: Spark does not start below {_LEAST_HEAP_MB}m.")
+        raise ConfigurationError(f"heap {heap!r} is too little: Spark does not start below {_LEAST_HEAP_MB}m.")
 
 
 def is_submitted() -> bool:
