@@ -59,6 +59,8 @@ MODULES = {
     "workers/protocol/connection": ["protocol/test_connection"],
     "workers/protocol/meaning": ["protocol/test_meaning"],
     "workers/protocol/nodes": ["protocol/test_nodes"],
+    "workers/protocol/wire": ["protocol/test_connection", "protocol/test_sentinels"],
+    "workers/protocol/server_check": ["protocol/test_connection"],
     "workers/protocol/sentinels": ["protocol/test_sentinels", "faults/test_failover"],
     "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],
     "workers/upkeep/house": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
