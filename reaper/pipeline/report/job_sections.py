@@ -118,20 +118,8 @@ def durations(findings: Findings) -> Markup:
             ),
             charts.distributions("durations", panels, words.kind) if rows else Markup(""),
             *(table(f"group of_type acknowledged {RANKS}", part, title) for title, part in panels.items()),
-            *_third_party(findings),
         ],
     )
-
-
-def _third_party(findings: Findings) -> list[Markup]:
-    groups = sorted(words.pair(row) for row in findings.tables["foreign_groups"])
-    if not groups:
-        return []
-    left = f" and {len(groups) - NAMED:,} more" if len(groups) > NAMED else ""
-    return [
-        heading("Workers that journal nothing"),
-        paragraph(f"No worker reports how long it ran jobs of {', '.join(groups[:NAMED])}{left}."),
-    ]
 
 
 # ---- visibility timeouts
