@@ -123,7 +123,6 @@ def test_a_page_stays_small_whatever_names_are_like_and_however_many_groups_have
     page = write_page(findings)
     assert len(page.encode()) < 1_000_000
     assert "n" * 1_001 not in page
-    assert "and 4,950 more" in page
 
 
 def test_long_names_that_begin_alike_are_told_apart() -> None:

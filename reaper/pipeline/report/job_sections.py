@@ -10,7 +10,7 @@ from reaper.pipeline.report.live import LOST, UNCONFIRMED
 from reaper.pipeline.report.next_steps import redrive_command
 
 NAMED = 50
-"""Jobs and groups that a list names."""
+"""Jobs that a list names."""
 MOST_CLUSTERS = 25
 _LONGEST_ERROR, _LONGEST_FACTS, _LONGEST_COMMAND = 400, 1_000, 2_000
 
