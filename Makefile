@@ -98,7 +98,7 @@ test-matrix:  ## run everything on every server and Python (3.11 to 3.14) at han
 	done; \
 	[ -n "$$ran" ] || { echo "make: no Python of $(PYTHONS) (with venv) was found on the PATH." >&2; exit 1; }
 
-test-deploy: $(DEV)  ## run what deploy/ ships, in containers and under systemd; writes its record into docs/deployment.md
+test-deploy: $(DEV)  ## run what deploy/ ships, in containers and under systemd; writes its record into docs/internals/deployment-record.md
 	@$(BIN)/python -m pytest --deploy --record $(PYTEST_ARGS) tests/deploy/real
 
 test-lowest:  ## run the tests with the lowest version of each dependency that pyproject.toml allows

@@ -30,7 +30,7 @@ A setting that both programs have means the same for both. Each program ignores 
 `REDIS_URL` is the address if nothing else sets `redis_url`: no flag, no `REAPER_REDIS_URL`, no file and no argument.
 
 A variable with `_FILE` at its end names a file that holds the value: `REAPER_REDIS_URL_FILE=/run/secrets/redis-url`.
-So a password is in no list of processes and in no settings file ([secrets](deployment.md#secrets)).
+So a password is in no list of processes and in no settings file ([secrets](security.md#secrets)).
 
 Durations are seconds: `30`, `0.5`.
 `redis_url` is one of
@@ -39,8 +39,8 @@ Durations are seconds: `30`, `0.5`.
 |---|---|
 | `redis://[[user]:password@]host:port/db`, `unix:///path` | one Redis or Valkey, which takes writes |
 | `redis+sentinel://[[user]:password@]h1:26379,h2,h3/mymaster/0` | the master called `mymaster` ([Sentinel](\
-deployment.md#sentinel)); user and password are those of Redis |
-| `redis+cluster://h1,h2` | nodes of a cluster, any of them; others are asked for ([cluster](deployment.md#cluster)) |
+topologies.md#sentinel)); user and password are those of Redis |
+| `redis+cluster://h1,h2` | nodes of a cluster, any of them; others are asked for ([cluster](topologies.md#cluster)) |
 
 and, over TLS, `rediss://…`, `rediss+sentinel://…` and `rediss+cluster://…`.
 It takes the options `client_name`, `socket_keepalive` (`redis://…?socket_keepalive=true`), over TLS

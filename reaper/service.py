@@ -29,8 +29,9 @@ from reaper.registration import Registration
 from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.sight import look_at_group
-from workers.protocol.connection import check_server, commands_client, reader_client
+from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.meaning import Meaning, meaning_of_text
+from workers.protocol.server_check import check_server
 from workers.runtime.beginning import once_served
 from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.event_loop import call_in, require_asyncio

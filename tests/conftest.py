@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         DEPLOY, action="store_true", help="run what deploy/ ships, in containers and under systemd: make test-deploy"
     )
-    parser.addoption(RECORD, action="store_true", help="with --deploy: write the record into docs/deployment.md")
+    parser.addoption(RECORD, action="store_true", help="with --deploy: write the record")
     parser.addoption(
         LANE,
         action="append",

@@ -26,11 +26,11 @@ from workers.loop.slots import Slots
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.capabilities import knows_claim
-from workers.protocol.connection import check_server
 from workers.protocol.errors import HandlerExitError, StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.events import EventName
 from workers.protocol.meaning import in_words
 from workers.protocol.messages import RecoveryMode, counted
+from workers.protocol.server_check import check_server
 from workers.runtime.beginning import once_served
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.signals import received

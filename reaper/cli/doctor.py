@@ -5,8 +5,9 @@ from dataclasses import asdict
 import click
 
 from reaper.cli.options import connected, json_option, reaper_settings
-from reaper.operations.doctor import Finding, Level, diagnose
+from reaper.operations.doctor import diagnose
 from reaper.operations.examination import examine
+from reaper.operations.findings import Finding, Level
 from reaper.settings import ReaperSettings
 from workers.runtime.options import examples
 from workers.runtime.printing import show, show_json, styled

@@ -14,8 +14,9 @@ from redis.asyncio import Redis
 from reaper.cli.doctor import FINDINGS_EXIT, finding_line
 from reaper.cli.options import connected, json_option
 from reaper.layout import layout_refusal
-from reaper.operations.doctor import Finding, Level, diagnose
+from reaper.operations.doctor import diagnose
 from reaper.operations.examination import examine
+from reaper.operations.findings import Finding, Level
 from reaper.operations.groups import FROM_NOW, FROM_START, create_group
 from reaper.operations.settings_file import group_tables, write_settings
 from reaper.settings import GroupSettings, ReaperSettings

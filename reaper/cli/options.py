@@ -17,10 +17,11 @@ from reaper.operations.groups import check_exists, choose_pair, known_pairs, mat
 from reaper.replicas import read_replicas
 from reaper.settings import ReaperSettings
 from workers.protocol.address import shown_address
-from workers.protocol.connection import check_server, commands_client
+from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import in_words, is_wrong_type
+from workers.protocol.server_check import check_server
 from workers.runtime.options import errors_as_sentences, json_flag, settings_options
 from workers.runtime.settings import load_settings
 

@@ -1,4 +1,4 @@
-"""The one judge of the promises I1 to I7 (`docs/architecture.md`): a history in, sentences about violations out. Pure.
+"""The one judge of the promises I1 to I7 (`docs/internals/architecture.md`): a history in, violations out. Pure.
 
 The drill, the tests and the simulation judge by it. `reaper.drill.history` reads from Redis what a history is made of.
 """

@@ -14,8 +14,9 @@ from redis.backoff import ConstantBackoff
 
 from workers.protocol.address import shown_address
 from workers.protocol.capabilities import knows_claim
-from workers.protocol.connection import COMMAND_TIMEOUT_S, check_server, commands_client
+from workers.protocol.connection import COMMAND_TIMEOUT_S, commands_client
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.server_check import check_server
 from workers.testing.server import START_POLL_S, TIMEOUT_S, RedisServer, find_binary
 
 INSTALL_LINE = "run pip install '.[demo]' in your clone"

@@ -8,7 +8,7 @@
 -- KEYS[6] fence      {orders}:fence:billing       string
 -- KEYS[7] agreement  {orders}:group:billing       hash
 -- KEYS[8] journal    {orders}:journal             stream
--- KEYS[9] notes      {orders}:notes:billing       hash: of what is given back where it is (prelude.lua)
+-- KEYS[9] notes      {orders}:notes:billing       hash: of what is given back where it is (prelude)
 -- KEYS[10…] others   {orders}:group:*             hashes: agreements of the stream's other groups. The journal stays
 --                                              while there is one
 -- ARGV[1] group  ARGV[2] the fence the caller found ('' = none)

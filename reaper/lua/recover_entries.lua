@@ -9,10 +9,10 @@
 -- KEYS[7] fence      {orders}:fence:billing              string
 -- KEYS[8] agreement  {orders}:group:billing              hash
 -- KEYS[9] journal    {orders}:journal                    stream
--- KEYS[10] notes     {orders}:notes:billing              hash: of what is given back where it is (prelude.lua)
+-- KEYS[10] notes     {orders}:notes:billing              hash: of what is given back where it is (prelude)
 -- ARGV[1] fence of the caller: namespace:token:holder  ARGV[2] group
 -- ARGV[3] visibility timeout in ms  ARGV[4] max_deliveries, both of the group; after a change to lower ones, the former ones
---         count for a while (prelude.lua)  ARGV[5] policy: stream | retry-stream | in-place
+--         count for a while (prelude)  ARGV[5] policy: stream | retry-stream | in-place
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
 -- ARGV[9] payload bytes after which the rest of the batch is put off
 -- ARGV[10] when the group was made, as of the caller's last look (ms)

@@ -14,7 +14,7 @@
 --   2 a token at least as high stands there: detail = that token; raise the counter and start a new term
 --   3 another namespace serves this group: detail = its name
 -- What changes is the next version of the agreement: the moment it was made, in ms. Where a value is lower than before, what was
--- agreed on before is kept for a while as `former_…`, for those who cannot know better yet (prelude.lua).
+-- agreed on before is kept for a while as `former_…`, for those who cannot know better yet (prelude).
 -- Fence: token compared with the fence and with the copy of it in the agreement (an evicted fence lets nobody back in).
 
 --- @prelude

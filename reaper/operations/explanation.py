@@ -64,7 +64,7 @@ class Explanation:
 
 
 def count_deliveries(job: FoundJob, max_deliveries: int) -> int:
-    """Return the counted deliveries, by the rule of ``delivery_count`` in ``prelude.lua``."""
+    """Return the counted deliveries, by the rule of ``delivery_count`` in ``prelude``."""
     if job.place is not Place.PENDING:
         return job.deliveries_before
     return min(job.deliveries_before, max_deliveries - 1) + job.times_delivered

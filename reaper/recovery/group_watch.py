@@ -7,26 +7,26 @@ goes on with what the one before it knew.
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
 from redis.exceptions import RedisError
 
 from reaper.election.elector import EndOfTerm
-from reaper.layout import layout_refusal, server_refusal
 from reaper.recovery.context import TermContext
-from reaper.recovery.dropped import BEGINNING, Dropped, Missing
+from reaper.recovery.dropped import BEGINNING, Dropped
 from reaper.recovery.housekeeping import Housekeeping
+from reaper.recovery.known import Known
 from reaper.recovery.notes import MOVE_DUE, RELEASE_SUSPECTS, GroupNotes, settings_report
 from reaper.recovery.rate import RateLimit
-from reaper.recovery.scanner import Scanned
+from reaper.recovery.retrying import insist, repeat
 from reaper.recovery.source_watch import SourceWatch
+from reaper.recovery.takeover import Takeover
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.verdict import Verdict
-from reaper.recovery.writer import GroupWriter, TakeOverCode
+from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import Journal
@@ -34,7 +34,7 @@ from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.sight import group_names
 from workers.protocol.calls.upkeep import Authority, Moved
 from workers.protocol.meaning import Meaning, meaning_of
-from workers.protocol.messages import RecoveryMode, Redelivery
+from workers.protocol.messages import Redelivery
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
 from workers.upkeep.schedules import Schedules
@@ -42,8 +42,6 @@ from workers.upkeep.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 
-INSIST_S = (0.1, 1.0)
-"""Pause between attempts to take a group over: the first, and the longest."""
 SUSPECTS_RETRY_S, SCHEDULES_RETRY_S = 0.5, 1.0
 """Pause after a call that failed, or that was refused."""
 VERDICT_S = 60.0
@@ -54,20 +52,6 @@ SPREAD = 0.2
 """Full scans come earlier than their interval by up to this part of it."""
 GONE_RATIO, GONE_FLOOR, GONE_EVERY = 2, 1_000, 5
 """Timers outnumber pending entries by this ratio and number: a full scan now. Asked every n-th scan."""
-
-
-class Known(NamedTuple):
-    """What one watch knows of a pair, for the one that follows in the same term."""
-
-    made: int
-    was_made: bool
-    has_scanned: bool
-    """All of it, and has done what follows from that; else what it has seen so far is here."""
-    journal_at: bytes
-    missing: dict[tuple[str, bytes], Missing]
-    """By source and consumer: what went with consumers that somebody deleted."""
-    scanned: Mapping[str, Scanned]
-    """By source."""
 
 
 class GroupWatch:
@@ -102,6 +86,7 @@ class GroupWatch:
             ),
             journal=Journal.at(context.settings.journal, context.settings.journal_maxlen),
         )
+        self._takeover = Takeover(context, group, self._writer, self._notes)
         self._housekeeping = Housekeeping(self._writer, context.settings)
         self._dropped = Dropped(self._writer, known.missing if known else None)
         self._journal_at = known.journal_at if known else BEGINNING
@@ -135,14 +120,14 @@ class GroupWatch:
     async def _watch(self) -> None:
         with self._scope:
             self._telemetry.watching()
-            await self._insist("take over", self._take_over_in_turn)
+            await insist(self._notes, "take over", self._take_over_in_turn)
             async with anyio.create_task_group() as tasks:
                 self._add_source(self._keys.stream, tasks)
                 tasks.start_soon(self._scan_loop, tasks)
                 if self._verdict:
                     tasks.start_soon(self._tell_verdict, self._verdict)
                 else:
-                    tasks.start_soon(self._repeat, RELEASE_SUSPECTS, self._suspects.step, SUSPECTS_RETRY_S)
+                    tasks.start_soon(self._release_suspects)
                     tasks.start_soon(self._look_after_schedules)
 
     async def _tell_verdict(self, verdict: Verdict) -> None:
@@ -195,20 +180,6 @@ class GroupWatch:
         self._sources[source] = watch
         tasks.start_soon(watch.run)
 
-    async def _insist(self, what: str, action: Callable[[], Awaitable[bool]]) -> None:
-        """Repeat ``action`` until it says True."""
-        pause, longest = INSIST_S
-        while True:
-            try:
-                if await action():
-                    self._notes.worked(what)
-                    return
-                pause = longest
-            except (RedisError, OSError) as error:
-                self._notes.failed(what, error)
-                pause = min(pause * 2, longest)
-            await anyio.sleep(pause)
-
     # ---- taking over
 
     async def _take_over_in_turn(self) -> bool:
@@ -216,60 +187,12 @@ class GroupWatch:
             return await self._take_over()
 
     async def _take_over(self) -> bool:
-        """Install the fence; return whether the group is ours to serve.
-
-        Nothing is agreed on that the server cannot do: what was agreed on before stands, and nothing becomes ready
-        where nobody would read it.
-        """
-        unable = await server_refusal(self._context.client, self._keys, self.group.redelivery)
-        if self._settings.observe:
-            layout = await layout_refusal(self._context.client, self._keys.stream, self.group.redelivery)
-            self._notes.layout(unable or layout)
-            return True
-        if unable:
-            self._notes.layout(unable)
-            return False
-        answer = await self._writer.take_over()
-        if answer.code is TakeOverCode.TOKEN_BEHIND:
-            await self._raise_token(int(answer.detail))
-            return False
-        if answer.code is TakeOverCode.FOREIGN_NAMESPACE:
-            self._notes.refused(
-                "foreign_namespace",
-                f"namespace {answer.detail!r} serves this group: stop its reapers, or run `reaper forget "
-                f"{self.group.group}` with their settings; until then {self._settings.namespace!r} writes nothing here",
-            )
-            return False
-        if not self._has_taken_over:  # else what was watched may have to be put back first
-            self._has_taken_over, self._made = True, answer.made
-        self._log_change(answer.before)
-        self._notes.layout(answer.detail)
-        return True
-
-    async def _raise_token(self, found: int) -> None:
-        logger.warning(
-            "%s: a fence holds token %d, ours is %d: the counter was lost or went back; a new term follows",
-            self._keys.pair,
-            found,
-            self._context.term.token,
-        )
-        raised = await self._context.elector.raise_token(self._context.term, found)
-        self._context.end(EndOfTerm.TOKEN_BEHIND if raised else EndOfTerm.NOT_OURS)
-
-    def _log_change(self, before: tuple[str, ...]) -> None:
-        group = self.group
-        visibility_ms = str(to_ms(group.visibility_timeout))
-        now = (group.redelivery.value, visibility_ms, str(group.max_deliveries), RecoveryMode.REAPER.value)
-        names = ("redelivery", "visibility_timeout in ms", "max_deliveries", "recovery")
-        for name, old, new in zip(names, before, now, strict=False):
-            if old and old != new:
-                logger.warning(
-                    "%s: %s was %s, is %s from now on; a lower one counts for workers of ours once they know it",
-                    self._keys.pair,
-                    name,
-                    old,
-                    new,
-                )
+        """Install the fence; return whether the group is ours to serve."""
+        is_ours = await self._takeover.attempt()
+        # Later takeovers in the same term do not count: deliveries that were watched may have to be restored first.
+        if is_ours and not (self._settings.observe or self._has_taken_over):
+            self._has_taken_over, self._made = True, self._takeover.made
+        return is_ours
 
     # ---- scanning
 
@@ -278,7 +201,7 @@ class GroupWatch:
         while True:
             try:
                 if not self._is_agreed:
-                    await self._insist("write the agreement again", self._take_over)
+                    await insist(self._notes, "write the agreement again", self._take_over)
                     self._is_agreed = True
                 if self._was_made:
                     await self._restore(self._watched())
@@ -390,7 +313,7 @@ class GroupWatch:
             "no_group", f"the stream or its group does not exist (yet): {error}. Create it, or set recreate_groups"
         )
         if not self._settings.observe:
-            await self._insist("recreate the group", self._recreate)
+            await insist(self._notes, "recreate the group", self._recreate)
 
     def _watched(self) -> list[bytes]:
         """Return what is pending as far as we know; it is only asked for where it may have to be put back."""
@@ -428,22 +351,12 @@ class GroupWatch:
             logger.warning("%s: the agreement was lost; it is written again", self._keys.pair)
             self._is_agreed = False
 
+    async def _release_suspects(self) -> None:
+        await repeat(self._notes, RELEASE_SUSPECTS, self._suspects.step, self._call_refused, SUSPECTS_RETRY_S)
+
     async def _look_after_schedules(self) -> None:
         with self._schedules.woken_by(self._context.notices, self._keys):
-            await self._repeat(MOVE_DUE, self._schedules.step, SCHEDULES_RETRY_S)
-
-    async def _repeat(self, what: str, step: Callable[[], Awaitable[Refusal | None]], retry_s: float) -> None:
-        """Repeat ``step``, which also waits until it is time again; what it could not do it does after a pause."""
-        while True:
-            try:
-                refusal = await step()
-            except (RedisError, OSError) as error:
-                self._notes.failed(what, error)
-            else:
-                if refusal is None:
-                    continue
-                self._call_refused(refusal)
-            await anyio.sleep(retry_s)
+            await repeat(self._notes, MOVE_DUE, self._schedules.step, self._call_refused, SCHEDULES_RETRY_S)
 
     def _call_refused(self, refusal: Refusal) -> None:
         """Act on a call that did nothing."""

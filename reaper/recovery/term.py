@@ -9,7 +9,8 @@ from redis.asyncio import Redis
 
 from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.recovery.context import TermContext
-from reaper.recovery.group_watch import GroupWatch, Known
+from reaper.recovery.group_watch import GroupWatch
+from reaper.recovery.known import Known
 from reaper.recovery.notes import settings_report
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport

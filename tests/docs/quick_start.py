@@ -16,6 +16,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECTION = README.partition("\n## Quick start\n")[2].partition("\n## ")[0]
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
 INSTALL_LINES = 2
+TUTORIAL = (ROOT / "docs/tutorial-recover.md").read_text(encoding="utf-8")
+STEPS = re.findall(r"^```sh\n(.*?)^```", TUTORIAL, re.MULTILINE | re.DOTALL)
+ENTRY_ID = re.compile(r"\d{13}-\d+")
 
 REDIS_CLI = """
 import sys
@@ -95,3 +98,27 @@ async def play_quick_start(shells: Shells, client: Redis) -> None:
     explain = shells.types(f"{export}\nreaper explain {entry_id}")
     assert await explain.wait() == 0
     assert "consumer=crashed" in explain.output
+
+
+async def play_tutorial(shells: Shells) -> None:
+    """Type the steps of the tutorial that follows the quick start; the reaper of that runs still."""
+    stall, explain, watch, finish, dead = STEPS
+    export = stall.splitlines()[0]
+    stalled = await _typed(shells, stall)
+    job = ENTRY_ID.findall(stalled)[0]
+    assert f"job {job}" in await _typed(shells, f"{export}\n{explain.replace('JOB', job)}")
+    look = shells.types(f"{export}\n{watch}")
+    await look.prints(r"recovered 2 ")
+    look.terminate()
+    await look.wait()
+    read, ack = finish.splitlines()
+    entry = ENTRY_ID.findall(await _typed(shells, read))[0]
+    assert (await _typed(shells, ack.replace("ENTRY", entry))).strip() == "1"
+    assert "settled" in await _typed(shells, f"{export}\nreaper explain {job}")
+    assert "no dead letters" in await _typed(shells, f"{export}\n{dead.splitlines()[0]}")
+
+
+async def _typed(shells: Shells, lines: str) -> str:
+    shell = shells.types(lines)
+    assert await shell.wait() == 0, shell.output
+    return shell.output

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/internals/architecture.md").read_text(encoding="utf-8")
 _CODE = [file for package in ("reaper", "workers") for file in sorted((ROOT / package).rglob("*"))]
 PACKAGES = [file.parent for file in _CODE if file.name == "__init__.py"]
 FOLDERS = sorted({*PACKAGES, *(file.parent for file in _CODE if file.suffix == ".lua")})

@@ -96,7 +96,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_every_promise_names_tests_that_exist() -> None:
-    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/internals/architecture.md").read_text(encoding="utf-8")
     promises = re.findall(r"^\| (I\d) \|.*$", text, re.MULTILINE)
     assert promises == ["I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8"]
     for line in re.findall(r"^\| I\d \|.*$", text, re.MULTILINE):

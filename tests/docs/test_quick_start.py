@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from tests.docs.quick_start import BLOCKS, INSTALL_LINES, SECTION, Shells, play_quick_start
+from tests.docs.quick_start import BLOCKS, INSTALL_LINES, SECTION, Shells, play_quick_start, play_tutorial
 from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer
 
@@ -30,4 +30,6 @@ def test_the_quick_start_installs_what_it_uses() -> None:
 async def test_the_quick_start_leads_to_a_recovered_job_on_the_status_page(
     processes: Processes, server: RedisServer, client: Redis, tmp_path: Path
 ) -> None:
-    await play_quick_start(Shells(processes, server, tmp_path, sys.executable), client)
+    shells = Shells(processes, server, tmp_path, sys.executable)
+    await play_quick_start(shells, client)
+    await play_tutorial(shells)

@@ -1,4 +1,4 @@
-"""The projects in docs/library.md, docs/testing.md and docs/workers.md, as files."""
+"""The projects in docs/library.md, docs/testing.md and docs/producers.md, as files."""
 
 import re
 from pathlib import Path

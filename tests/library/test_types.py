@@ -149,5 +149,5 @@ async def test_no_name_of_a_face_is_any(processes: Processes, tmp_path: Path, ca
 
 
 async def test_the_projects_of_the_pages_are_typed(processes: Processes, tmp_path: Path, cache: Path) -> None:
-    names = [name for page in ("library.md", "testing.md", "workers.md") for name in write_files(page, tmp_path)]
+    names = [name for page in ("library.md", "testing.md", "producers.md") for name in write_files(page, tmp_path)]
     assert await check(processes, cache, *(tmp_path / name for name in names)) == []

@@ -11,8 +11,9 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.acl import Role, rules_of
-from reaper.operations.doctor import JOBS_IN_A_READ, LARGEST_JOB, percentile
 from reaper.operations.examination import sample_call
+from reaper.operations.group_findings import percentile
+from reaper.operations.server_findings import JOBS_IN_A_READ, LARGEST_JOB
 from reaper.settings import ReaperSettings
 from tests.conftest import StartServer
 from tests.operator.conftest import Command, run_command

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.operations.doctor import _in_place
 from reaper.operations.examination import GroupFacts, ServerFacts
+from reaper.operations.group_findings import _in_place
 from reaper.operations.job_search import Place, find_job
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState

@@ -13,9 +13,10 @@ from tests.support.cluster import Cluster, started_cluster
 from tests.support.forked import peers, peers_in_child
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol.connection import KeptConnection, blocking_client, check_server, commands_client, reader_client
+from workers.protocol.connection import KeptConnection, blocking_client, commands_client, reader_client
 from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.server_check import check_server
 
 pytestmark = pytest.mark.anyio
 

@@ -21,17 +21,12 @@ from tests.support.proxy import command
 from tests.support.servers import RedisServer, shown
 from tests.support.waiting import answers, wait_until, wait_until_here
 from workers.protocol.address import FORMS, OPTIONS
-from workers.protocol.connection import (
-    KeptConnection,
-    blocking_client,
-    check_server,
-    commands_client,
-    reader_client,
-)
+from workers.protocol.connection import KeptConnection, blocking_client, commands_client, reader_client
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
 from workers.protocol.meaning import NotSentError, WrongNodeError, is_contact_error, was_not_run
 from workers.protocol.scripts import load_script
 from workers.protocol.server import release_of
+from workers.protocol.server_check import check_server
 
 pytestmark = pytest.mark.anyio
 

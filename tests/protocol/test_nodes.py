@@ -14,10 +14,11 @@ from tests.support.sentinel import SentinelServer
 from tests.support.servers import RedisServer, free_port
 from workers import Producer
 from workers.protocol.address import Topology
-from workers.protocol.connection import blocking_client, check_server, commands_client, reader_client
+from workers.protocol.connection import blocking_client, commands_client, reader_client
 from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import Meaning, WrongNodeError, meaning_of
 from workers.protocol.nodes import objection_to_node
+from workers.protocol.server_check import check_server
 
 pytestmark = pytest.mark.anyio
 

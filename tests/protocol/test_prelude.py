@@ -1,4 +1,4 @@
-"""prelude.lua and messages.py read the same entry the same way, whatever a producer sends."""
+"""prelude and messages.py read the same entry the same way, whatever a producer sends."""
 
 import json
 from collections.abc import Iterator

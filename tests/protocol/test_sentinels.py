@@ -20,13 +20,13 @@ from workers.protocol import sentinels
 from workers.protocol.connection import (
     KeptConnection,
     blocking_client,
-    check_server,
     commands_client,
     connection_of_ones_own,
     reader_client,
 )
 from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import NoMasterError, is_contact_error, kind_of
+from workers.protocol.server_check import check_server
 
 pytestmark = pytest.mark.anyio
 

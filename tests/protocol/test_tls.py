@@ -17,14 +17,9 @@ from tests.support.sentinel import NAME, SentinelServer
 from tests.support.servers import RedisServer
 from tests.support.tls import KEY_PASSWORD, Certificates, make_certificates, tunnel
 from workers import WorkerSettings
-from workers.protocol.connection import (
-    CONNECT_TIMEOUT_S,
-    blocking_client,
-    check_server,
-    commands_client,
-    reader_client,
-)
+from workers.protocol.connection import CONNECT_TIMEOUT_S, blocking_client, commands_client, reader_client
 from workers.protocol.errors import UnreachableError
+from workers.protocol.server_check import check_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.only_on("valkey")]  # TLS ends before the server, whichever that is
 

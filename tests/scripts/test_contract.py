@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.support.processes import ROOT
-from workers.protocol.scripts import load_script
+from workers.protocol.scripts import load_script, script_text
 
 PRELUDE = "prelude"
 SHARED = {PRELUDE, "heartbeat", "recovery"}
@@ -125,7 +125,7 @@ def test_an_effect_begins_with_a_harmless_write(package: str, name: str) -> None
 @each_script
 def test_what_the_body_needs_of_the_prelude_is_there(package: str, name: str) -> None:
     _, body = read(package, name)
-    prelude = (FOLDERS["workers.protocol"] / f"{PRELUDE}.lua").read_text()
+    prelude = script_text("workers.protocol", PRELUDE)
     shared = set(re.findall(r"^local function (\w+)", prelude, re.MULTILINE))
     needed = {word for word in shared if re.search(rf"(?<![.\w]){word}\(", body)}
     own = set(re.findall(r"local function (\w+)", body))
@@ -135,7 +135,7 @@ def test_what_the_body_needs_of_the_prelude_is_there(package: str, name: str) ->
 
 @each_script
 def test_what_a_script_uses_of_the_shared_parts_is_in_it_and_has_a_value(package: str, name: str) -> None:
-    parts = "\n".join((FOLDERS["workers.protocol"] / f"{part}.lua").read_text() for part in SHARED)
+    parts = "\n".join(script_text("workers.protocol", part) for part in SHARED)
     shared = {
         word
         for names in re.findall(r"^local (?:function )?(\w+(?:, \w+)*)", parts, re.MULTILINE)

@@ -12,7 +12,7 @@ from unittest import mock
 
 from reaper import metrics
 from reaper.election import elector
-from reaper.recovery import beats, group_watch, source_watch
+from reaper.recovery import beats, group_watch, retrying, source_watch
 from tests.simulation.story import Setting
 from workers.embedded import autoclaim, upkeep
 from workers.loop import membership, reading
@@ -49,7 +49,7 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield notices, "PING_S", visibility_s
     yield notices, "RECONNECT_S", retry_s
     yield membership, "UNAGREED_S", retry_s
-    yield group_watch, "INSIST_S", (0.1, retry_s)
+    yield retrying, "INSIST_S", (0.1, retry_s)
     yield group_watch, "SUSPECTS_RETRY_S", retry_s
     yield group_watch, "SCHEDULES_RETRY_S", retry_s
     yield source_watch, "RETRY_MS", round(retry_s * 1000)

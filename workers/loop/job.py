@@ -140,7 +140,7 @@ class Job:
 
     def _take(self, metadata: Metadata, max_deliveries: int) -> None:
         self.raw_id = metadata.job_id
-        # Cut as in prelude.lua: whatever a producer wrote there, every entry is executed at least once.
+        # Cut as in prelude: whatever a producer wrote there, every entry is executed at least once.
         self.deliveries = min(metadata.deliveries, max_deliveries - 1) + self.times_delivered
         self.generation = metadata.generation
         self.waits = metadata.waits

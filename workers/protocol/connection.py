@@ -14,7 +14,7 @@ all that lie in its slot), or finds the node anew for each command.
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from queue import Empty, LifoQueue
@@ -22,49 +22,40 @@ from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
-import hiredis
 import redis
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection, SSLConnection
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.driver_info import DriverInfo
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as BlockingRetry
 
-from workers.forks import keep_from_children
 from workers.protocol.address import SHARED_URL, Address, AddressError, Host, Topology, parse_address, shown_address
 from workers.protocol.cluster import LookingSlotPool, NodePool, SlotPool, SlotTables
 from workers.protocol.credentials import credentials_of
-from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
+from workers.protocol.errors import ConfigurationError
 from workers.protocol.meaning import (
     AllInUseError,
     Meaning,
     NotSentError,
-    UnfinishedError,
-    WrongNodeError,
-    in_words,
     is_failover_error,
-    is_not_now,
     meaning_of,
     takes_no_more_clients,
     was_not_run,
 )
-from workers.protocol.nodes import HELLO, is_unfinished, objection_to_node
 from workers.protocol.routing import RoutedClient
-from workers.protocol.sentinels import LookingPool, ManagedConnection, WatchedPool
-from workers.protocol.server import Release, release_of
+from workers.protocol.sentinels import LookingPool, WatchedPool
 from workers.protocol.slots import slot_of
-from workers.protocol.unshared import unshared
+from workers.protocol.wire import asking, improved
 
 logger = logging.getLogger(__name__)
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
-NEWCOMER_TIMEOUT_S = 0.5
 BLOCK_MS = 2_000
 """How long a read blocks that finds nothing: an idle worker reads again this often, and needs up to so long to stop.
 
@@ -145,14 +136,14 @@ def _client(url: str, key: str | None, timeout_s: float, max_connections: int) -
         else:
             pool = _Pool.from_url(address.node, **options)
         _complete(pool, url)
-    pool.connection_class = _improved(pool.connection_class, address.topology)
+    pool.connection_class = improved(pool.connection_class, address.topology)
     if address.topology is not Topology.CLUSTER or key is not None:
         return _raw(Redis.from_pool(pool))
 
     def client_of(tables: SlotTables, node: Host) -> Redis:
         own = _PoolOfNode(address, tables=tables, node=node, **options)
         _complete(own, url)
-        own.connection_class = _improved(own.connection_class, address.topology)
+        own.connection_class = improved(own.connection_class, address.topology)
         return _raw(Redis.from_pool(own))
 
     return _raw(RoutedClient(pool, SlotTables(address, lambda: pool.connection_kwargs), client_of))
@@ -325,7 +316,7 @@ def blocking_client(
         else:
             pool = _BlockingPool.from_url(address.node, **options)
         _complete(pool, url)
-    pool.connection_class = _asking(pool.connection_class, address.topology)
+    pool.connection_class = asking(pool.connection_class, address.topology)
     return redis.Redis.from_pool(pool)
 
 
@@ -382,206 +373,5 @@ def _complete(pool: BlockingConnectionPool | redis.BlockingConnectionPool, url: 
     pool.connection_class(**pool.connection_kwargs)
 
 
-def _improved(kind: type[AbstractConnection], topology: Topology) -> type[AbstractConnection]:
-    """Return ``kind`` with commands packed by hiredis, and with errors that tell what happened, or would happen.
-
-    redis-py's asyncio connections pack in Python, which took a quarter of a worker's CPU time: a call that settles 64
-    jobs has 460 arguments.
-    """
-    kind = unshared(kind)
-
-    async def connect(self: AbstractConnection) -> None:
-        if isinstance(self, SSLConnection) and not self.is_connected:
-            _read_certificates(self)
-        try:
-            await kind.connect(self)
-        except RedisConnectionError as error:
-            said = await _said_to_newcomers(self) if type(error) is RedisConnectionError else ""
-            if said:
-                raise RedisConnectionError(said) from error
-            raise
-
-    async def on_connect_check_health(self: AbstractConnection, check_health: bool = True) -> None:
-        await kind.on_connect_check_health(self, check_health)
-        with _let_in():
-            await self.send_command(HELLO, check_health=False)
-            _require(await self.read_response(), topology)
-
-    def pack_command(_self: AbstractConnection, *args: Any) -> list[bytes]:
-        words = args[0].split() if isinstance(args[0], (str, bytes)) else args[:1]
-        return [hiredis.pack_command(args if len(words) == 1 else (*words, *args[1:]))]
-
-    async def disconnect(self: AbstractConnection, *arguments: Any, **options: Any) -> None:
-        with suppress(RedisTimeoutError):  # of the wait for the end, in an event loop that hung meanwhile: it is closed
-            await kind.disconnect(self, *arguments, **options)
-
-    improved = (_can_read_of(kind), connect, disconnect, on_connect_check_health, pack_command, send_packed_command)
-    return type(kind.__name__, (kind,), {method.__name__: method for method in improved})
-
-
-async def send_packed_command(self: AbstractConnection, command: Any, check_health: bool = True) -> None:
-    """Do as redis-py's own, which bounds it by `asyncio.wait_for`: before Python 3.12 that swallows cancellations."""
-    if not self.is_connected:
-        if isinstance(self, ManagedConnection):  # by now another server may be the master
-            raise RedisConnectionError("the connection was dropped before a command was sent")
-        await self.connect_check_health(check_health=False)
-    if check_health:
-        await self.check_health()
-    try:
-        async with asyncio.timeout(self.socket_timeout):
-            await _write(self._writer, [command] if isinstance(command, bytes) else command)
-    except TimeoutError as error:
-        await self.disconnect(nowait=True)
-        raise RedisTimeoutError("Timeout writing to socket") from error
-    except OSError as error:
-        await self.disconnect(nowait=True)
-        raise RedisConnectionError(f"Error while writing to socket: {error}") from error
-    except BaseException:
-        await self.disconnect(nowait=True)  # of a command that is half sent nothing can be said
-        raise
-
-
-async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:
-    if writer is None:
-        raise RedisConnectionError("the connection was closed while a command was being sent")  # by one who was reading
-    writer.writelines(command)
-    await writer.drain()
-
-
-def _can_read_of(kind: type[AbstractConnection]) -> Callable[[AbstractConnection], Awaitable[bool]]:
-    """Return ``kind``'s question whether a connection can be used, which sees as well that it was reset while idle.
-
-    asyncio keeps that error for whoever writes next, who would take his command for one whose reply was lost. Raised
-    here, it has the connection made anew, as one that was closed is.
-    """
-
-    async def can_read(self: AbstractConnection) -> bool:
-        reader = self._reader
-        if reader is not None and reader.exception() is not None:
-            raise RedisConnectionError("the connection was reset") from reader.exception()
-        return await kind.can_read(self)
-
-    return can_read
-
-
-def _asking(kind: type[redis.Connection], topology: Topology) -> type[redis.Connection]:
-    """Return ``kind``, which blocks, with the same question to who answers."""
-
-    def on_connect_check_health(self: redis.Connection, check_health: bool = True) -> None:
-        keep_from_children(self._sock)
-        kind.on_connect_check_health(self, check_health)
-        with _let_in():
-            self.send_command(HELLO, check_health=False)
-            _require(self.read_response(), topology)
-
-    return type(kind.__name__, (kind,), {"on_connect_check_health": on_connect_check_health})
-
-
-@contextmanager
-def _let_in() -> Iterator[None]:
-    """Have who does not know HELLO believed, and who does not know us say so as at any other command."""
-    try:
-        yield
-    except AuthenticationError as error:
-        raise AuthenticationError("Authentication required.") from error
-    except ResponseError:
-        logger.debug("a server does not answer HELLO")
-
-
-def _require(hello: Any, topology: Topology) -> None:
-    """Raise WrongNodeError where ``hello`` is not the reply of a server that the address means."""
-    objection = objection_to_node(hello, topology)
-    if objection:
-        raise (UnfinishedError if is_unfinished(objection) else WrongNodeError)(objection)
-
-
-def _read_certificates(connection: SSLConnection) -> None:
-    """Read them anew: they are renewed under way. Raises what redis-py would, but with the names of the files."""
-    context = connection.ssl_context
-    context.context = None
-    try:
-        context.get()
-    except OSError as error:
-        files = ", ".join(filter(None, (context.ca_certs, context.certfile, context.keyfile)))
-        raise RedisConnectionError(f"a certificate or key cannot be read ({files}): {error}") from error
-
-
 def _as_it_comes(response: Any, **_options: Any) -> Any:
     return response
-
-
-async def _said_to_newcomers(connection: AbstractConnection) -> str:
-    """Return why the server turns new connections away, or nothing.
-
-    It says so before it is asked, and closes. Who has written by then mostly hears of the reset alone: its kernel drops
-    what came before. So this one listens, and writes nothing.
-    """
-    if isinstance(connection, SSLConnection):
-        return ""
-    with suppress(OSError, anyio.EndOfStream, anyio.BrokenResourceError), anyio.move_on_after(NEWCOMER_TIMEOUT_S):
-        path = getattr(connection, "path", None)
-        stream = (
-            await anyio.connect_unix(path)
-            if path
-            else await anyio.connect_tcp(getattr(connection, "host", ""), getattr(connection, "port", 0))
-        )
-        async with stream:
-            said = (await stream.receive()).decode("utf-8", "replace")
-            return said.removeprefix("-ERR ").removeprefix("-").strip() if said.startswith("-") else ""
-    return ""
-
-
-_ADDRESS = "Start one there, or set redis_url (REAPER_REDIS_URL) to the right address."
-_AUTHORITY = "(REAPER_REDIS_CA_FILE)"
-_OF_TLS = (
-    ("certificate has expired", "Renew its certificate."),
-    ("certificate is not valid for", "Write the name that its certificate is for in redis_url."),
-    ("CERTIFICATE_VERIFY_FAILED", f"Name who has signed its certificate in redis_ca_file {_AUTHORITY}."),
-    ("a certificate or key cannot be read", "Correct redis_ca_file, redis_cert_file or redis_key_file."),
-    ("CERTIFICATE_REQUIRED", "It asks for a certificate of ours: set redis_cert_file and redis_key_file."),
-)
-"""What is said of a handshake that failed, and what to do about it."""
-_OF_LIMITS = (
-    ("DB index", "It has fewer databases: end redis_url with a lower number, or with none."),
-    ("unknown command", "It is to know that by its own name: see its rename-command, or the proxy in front of it."),
-)
-"""What a server says that is there, and lets us in, and what to do about it."""
-_CUT_SHORT = ("Connection reset", "Connection closed", "Timeout connecting")
-"""What is said where one of the two speaks TLS and the other does not, or where a certificate of ours is missing."""
-
-
-def _advice(error: RedisError, url: str) -> str:
-    """Return what to do about a server that was asked in vain."""
-    said = str(error)
-    if isinstance(error, WrongNodeError):
-        return ""  # it says so itself
-    if is_not_now(error):
-        return "It is there, and does not serve us now: try again once it does."
-    for words, advice in (*_OF_TLS, *_OF_LIMITS):
-        if words in said:
-            return advice
-    found = meaning_of(error)
-    if found is Meaning.LOCKED_OUT:
-        return "It does not let us in: correct user name and password in redis_url."
-    if found is Meaning.DENIED:
-        return "It lets us in, but not do our work: give its user the rights that `reaper acl` prints."
-    if not any(words in said for words in _CUT_SHORT):
-        return _ADDRESS
-    if url.startswith("rediss"):
-        return f"{_ADDRESS} It may speak no TLS there (redis:// …), or want redis_cert_file and redis_key_file."
-    return f"{_ADDRESS} It may speak TLS there (rediss:// …)."
-
-
-async def check_server(client: "Redis", url: str) -> Release:
-    """Return what the server is. Raises UnreachableError or UnsupportedServerError, naming ``redis_url``."""
-    try:
-        info: Mapping[str, Any] = await client.info("server")
-    except RedisError as error:
-        said = f"{in_words(error).rstrip('.?!')}. {_advice(error, url)}".rstrip()
-        raise UnreachableError(f"no usable Redis at redis_url {shown_address(url)!r}: {said}") from error
-    except OSError as error:
-        raise UnreachableError(f"no Redis at redis_url {shown_address(url)!r}: {error}") from error
-    release = release_of(info)
-    if release.objection:
-        raise UnsupportedServerError(f"{release} at {shown_address(url)!r} {release.objection}: upgrade the server.")
-    return release

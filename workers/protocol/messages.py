@@ -161,7 +161,7 @@ def whole_number(value: bytes | None, default: int) -> int:
 class Metadata(NamedTuple):
     """The reserved fields of an entry, sanitised: a producer may send anything.
 
-    The same rules stand in ``lua/prelude.lua``; a test holds the two together.
+    The same rules stand in ``lua/prelude``; a test holds the two together.
     """
 
     job_id: bytes
@@ -288,7 +288,7 @@ class Note(NamedTuple):
 
 
 def read_note(value: bytes | None) -> Note | None:
-    """Read a note as ``lua/prelude.lua`` writes it; nothing where there is none, or it is somebody else's."""
+    """Read a note as ``lua/prelude`` writes it; nothing where there is none, or it is somebody else's."""
     words = value.split(b",", 4) if value else []
     if len(words) != _WORDS_OF_NOTE:
         return None

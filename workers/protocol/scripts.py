@@ -156,8 +156,11 @@ def _words(text: str) -> frozenset[str]:
 
 @cache
 def script_text(package: str, name: str) -> str:
-    """Return the text of a script's own file."""
-    return (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+    """Return the text of a script's own file, or of the files in the folder of its name, in their order."""
+    folder = files(package) / "lua"
+    own, split = folder / f"{name}.lua", folder / name
+    parts = sorted(split.iterdir(), key=lambda file: file.name) if split.is_dir() else [own]
+    return "".join(part.read_text(encoding="utf-8") for part in parts)
 
 
 @cache

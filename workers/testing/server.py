@@ -215,8 +215,8 @@ class RedisServer:
 
     def follows(self, master: "RedisServer | None" = None) -> bool:
         """Tell whether it is a replica (of ``master``, if given) that has all data; False if it does not answer."""
-        never = Retry(NoBackoff(), 0)
-        with redis.Redis(port=self.port, socket_timeout=self.timeout_s, retry=never) as client:  # asks no role first
+        options: Any = {"socket_timeout": self.timeout_s, "password": self.config.get("requirepass")}
+        with redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0), **options) as client:  # asks for no role first
             try:
                 role: Any = client.execute_command("ROLE")
             except (RedisError, OSError):

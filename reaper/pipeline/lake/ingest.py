@@ -28,8 +28,9 @@ from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.session import cores_of, is_submitted
 from reaper.pipeline.spark.shipping import ship_by_value
 from workers.protocol.address import holds_login, shown_address
-from workers.protocol.connection import check_server, commands_client
+from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.server_check import check_server
 
 _URL_VARIABLE = "STREAM_REAPER_SOURCE_URL"
 

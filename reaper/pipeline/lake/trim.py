@@ -19,9 +19,10 @@ from reaper.pipeline.redis_stream.client import key_of, printable
 from reaper.pipeline.redis_stream.positions import Id, parse_id, show_id
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.address import shown_address
-from workers.protocol.connection import check_server, commands_client
+from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.server_check import check_server
 from workers.runtime.settings import to_ms
 
 TRIM_AT_ONCE = 10_000

@@ -11,10 +11,11 @@ from reaper.operations.job_search import Place, find_job
 from reaper.pipeline.analysis.answers import Row
 from reaper.pipeline.report.findings import Findings
 from workers.protocol.address import shown_address
-from workers.protocol.connection import check_server, commands_client
+from workers.protocol.connection import commands_client
 from workers.protocol.errors import UnreachableError
 from workers.protocol.keys import group_keys, stream_of_journal
 from workers.protocol.messages import entry_ms, text
+from workers.protocol.server_check import check_server
 
 MOST = 50
 """Jobs that are looked for: as many as the page names."""

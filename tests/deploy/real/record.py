@@ -1,4 +1,4 @@
-"""The record of `make test-deploy`: what was run, when, on what, with what result. A table in docs/deployment.md."""
+"""The record of `make test-deploy`: a table of checks and results in docs/internals/deployment-record.md."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes import ROOT
 
-FILE = ROOT / "docs/deployment.md"
+FILE = ROOT / "docs/internals/deployment-record.md"
 BEGIN, END = "<!-- record: begin -->\n", "<!-- record: end -->\n"
 RAN_ON = pytest.StashKey[list[str]]()
 """What tests ran on, as their fixtures say it."""

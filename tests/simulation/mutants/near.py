@@ -59,6 +59,8 @@ MODULES = {
     "workers/protocol/connection": ["protocol/test_connection"],
     "workers/protocol/meaning": ["protocol/test_meaning"],
     "workers/protocol/nodes": ["protocol/test_nodes"],
+    "workers/protocol/wire": ["protocol/test_connection", "protocol/test_sentinels"],
+    "workers/protocol/server_check": ["protocol/test_connection"],
     "workers/protocol/sentinels": ["protocol/test_sentinels", "faults/test_failover"],
     "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],
     "workers/upkeep/house": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
@@ -75,7 +77,7 @@ def near(files: Iterable[str]) -> list[str]:
     found: dict[str, None] = {}
     for file in files:
         path, _, kind = file.rpartition(".")
-        name = path.rpartition("/")[2]
+        name = "prelude" if "/prelude/" in path else path.rpartition("/")[2]
         known = SCRIPTS.get(name) if kind == "lua" else MODULES.get(path)
         for test in known or [f"scripts/test_{name}" if kind == "lua" else f"reaper/test_{name}"]:
             found[f"tests/{test}.py"] = None

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from tests.simulation.mutants.catalogue import ROOT, Mutant, load
 from tests.simulation.mutants.near import near
-from workers.protocol.scripts import put_together
+from workers.protocol.scripts import put_together, script_text
 
 MUTANTS = load()
 LEAST = 40
@@ -37,8 +37,14 @@ def test_there_are_enough_and_none_is_there_twice() -> None:
 async def test_the_server_takes_every_script_that_was_changed(client: Redis) -> None:
     for mutant in MUTANTS:
         changed = {file: content for file, content in mutant.mutated(ROOT).items() if file.endswith(".lua")}
-        for file, content in changed.items():
-            whole, mark = INCLUDES_ALL.read_text(encoding="utf-8"), f"--- @{Path(file).stem}\n"
+        for file, changed_text in changed.items():
+            content, part = changed_text, Path(file).stem
+            if Path(file).parent.name == "prelude":
+                content = script_text("workers.protocol", "prelude").replace(
+                    (ROOT / file).read_text(encoding="utf-8"), changed_text
+                )
+                part = "prelude"
+            whole, mark = INCLUDES_ALL.read_text(encoding="utf-8"), f"--- @{part}\n"
             # All of a shared part that was changed, and what is used of the others: Lua takes 200 local names.
             script = put_together(whole.replace(mark, content + "\n") if mark in whole else content)
             assert await client.script_load(script), mutant.name

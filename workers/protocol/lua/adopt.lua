@@ -19,7 +19,7 @@
 --                                                        these are left for the next leader to judge
 -- KEYS[7] schedule   {orders}:scheduled:billing          sorted set
 -- KEYS[8] retry      {orders}:retry:billing              stream
--- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude.lua)
+-- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude)
 -- ARGV[1] group  ARGV[2] our consumer  ARGV[3] the consumer to take from  ARGV[4] restart | reread | claimed
 -- ARGV[5] how many entries to take at most  ARGV[6] how many of them may be suspects
 -- ARGV[7] max_deliveries, and ARGV[8] policy, where the group has agreed on none; after a change to a lower one the former one counts for a while

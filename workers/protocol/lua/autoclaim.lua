@@ -17,10 +17,10 @@
 -- KEYS[6] suspects   {orders}:suspects:billing           hash: released and not settled yet
 -- KEYS[7] agreement  {orders}:group:billing              hash
 -- KEYS[8] journal    {orders}:journal                    stream
--- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude.lua)
+-- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude)
 -- ARGV[1] group  ARGV[2] our consumer
 -- ARGV[3] visibility timeout in ms, ARGV[4] max_deliveries and ARGV[5] policy, where the group has agreed on none; after a
---         change to lower ones, the former ones count for a while (prelude.lua)
+--         change to lower ones, the former ones count for a while (prelude)
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN
 -- ARGV[8] the cursor: where the page starts, as XPENDING takes it ('-', or '(' and the last ID looked at)
 -- ARGV[9] room: how many may be claimed  ARGV[10] patience without room, in ms  ARGV[11] pending entries in a page

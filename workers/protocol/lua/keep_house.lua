@@ -20,7 +20,7 @@
 -- KEYS[3] agreement  {orders}:group:billing   hash
 -- KEYS[4] journal    {orders}:journal         stream
 -- KEYS[5] retry      {orders}:retry:billing   stream
--- KEYS[6] notes      {orders}:notes:billing   hash: of what is given back where it is (prelude.lua)
+-- KEYS[6] notes      {orders}:notes:billing   hash: of what is given back where it is (prelude)
 -- KEYS[7] schedule   {orders}:scheduled:billing   sorted set: notes of what that names are kept (may be left out)
 -- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
 -- ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN  ARGV[6] the caller's token

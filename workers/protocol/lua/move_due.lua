@@ -8,7 +8,7 @@
 -- KEYS[5] fence            {orders}:fence:billing       string
 -- KEYS[6] agreement        {orders}:group:billing       hash
 -- KEYS[7] journal          {orders}:journal             stream
--- KEYS[8] notes            {orders}:notes:billing       hash: of what is given back where it is (prelude.lua)
+-- KEYS[8] notes            {orders}:notes:billing       hash: of what is given back where it is (prelude)
 -- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group
 -- ARGV[3] policy, where the group has agreed on none  ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN
 -- ARGV[6] the caller's token (0 = none)  ARGV[7] most jobs a call moves  ARGV[8] payload bytes after which it stops

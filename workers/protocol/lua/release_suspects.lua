@@ -9,11 +9,11 @@
 -- KEYS[1] stream     orders                       stream
 -- KEYS[2] retry      {orders}:retry:billing       stream
 -- KEYS[3] schedule   {orders}:scheduled:billing   sorted set
--- KEYS[4] suspects   {orders}:suspects:billing    hash: entry ID -> what read_suspect in prelude.lua reads
+-- KEYS[4] suspects   {orders}:suspects:billing    hash: entry ID -> what read_suspect in prelude reads
 -- KEYS[5] fence      {orders}:fence:billing       string
 -- KEYS[6] agreement  {orders}:group:billing       hash
 -- KEYS[7] journal    {orders}:journal             stream
--- KEYS[8] notes      {orders}:notes:billing       hash: of what is given back where it is (prelude.lua)
+-- KEYS[8] notes      {orders}:notes:billing       hash: of what is given back where it is (prelude)
 -- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] policy
 -- ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN  ARGV[6] the caller's token (0 = none)
 --

@@ -4,7 +4,7 @@
 -- a millisecond, a read with CLAIM takes what others have in hand, however idle it asks them to be. Its reply tells (an idle time
 -- below 0), but not whose it was. No two deliveries of an entry have the same count. So it is given the count that it had, under a
 -- consumer of ours, and whoever extends or settles it with that count is the one who had it, and has it again (has_vanished in
--- prelude.lua). Where nobody does, it falls due as any delivery. What waited in the schedule waits again.
+-- prelude). Where nobody does, it falls due as any delivery. What waited in the schedule waits again.
 --
 -- KEYS[1] source    orders, or {orders}:retry:billing   stream
 -- KEYS[2] stream    orders                              stream

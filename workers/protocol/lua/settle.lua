@@ -9,11 +9,11 @@
 -- KEYS[7] schedule   {orders}:scheduled:billing          sorted set
 -- KEYS[8] suspects   {orders}:suspects:billing           hash: suspects that are out. May be left out: a suspect that is
 --                                                        given back is then ready at once, and still bears its mark
--- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude.lua). May be left out:
+-- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude). May be left out:
 --                                                        what is given back is then copied, by policy in-place as well
 -- ARGV[1] group  ARGV[2] consumer (of every item)
 -- ARGV[3] max_deliveries and ARGV[4] policy, where the group has agreed on none; after a change to a lower limit
---         the former one counts for a while (prelude.lua)
+--         the former one counts for a while (prelude)
 -- ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
 -- ARGV[7] '1' = an earlier call with these items lost its reply: an item that is no longer pending may be our own work
 -- ARGV[8] '1' = delete acknowledged entries of the stream (single group only; the owner's opt-in)

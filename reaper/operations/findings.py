@@ -1,0 +1,38 @@
+"""A finding: the result of one check of `reaper doctor`."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+NOT_SEEN = "not seen: our user may not look; `reaper acl read-only` prints the rights that it takes"
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    NOTE = "note"
+    """Worth knowing; nothing is wrong."""
+    UNKNOWN = "unknown"
+    """Could not be asked."""
+    WARNING = "warning"
+    """A risk to remove or to accept; nothing fails because of it now."""
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check came to."""
+
+    level: Level
+    check: str
+    text: str
+    pair: str = ""
+    """Empty where it concerns all."""
+
+
+ok = partial(Finding, Level.OK)
+note = partial(Finding, Level.NOTE)
+unknown = partial(Finding, Level.UNKNOWN)
+warning = partial(Finding, Level.WARNING)
+wrong = partial(Finding, Level.WRONG)

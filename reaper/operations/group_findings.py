@@ -1,0 +1,157 @@
+"""Findings about one group: layout, consumers, payloads, and the visibility timeout. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil
+
+from reaper.operations.examination import Examination, GroupFacts, ServerFacts
+from reaper.operations.findings import NOT_SEEN, Finding, Level, note, ok, unknown, wrong
+from reaper.operations.judgement import Problem, Trouble
+from reaper.operations.state import GroupState
+from reaper.operations.words import duration
+from workers.protocol.calls.refusals import explained
+from workers.protocol.capabilities import UNSEEN, Capability
+from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
+from workers.protocol.messages import Redelivery, counted
+from workers.runtime.settings import to_ms
+
+STREAM_AHEAD_MS = 60_000
+FEWEST_RUN_TIMES = 20
+PERCENTILE = 0.99
+
+
+def check_group(examined: Examination, facts: GroupFacts, problems: Sequence[Problem]) -> Iterator[Finding]:
+    """Judge one pair; the judgements below need not name it."""
+    if not facts.seen:
+        yield unknown("group", NOT_SEEN, facts.keys.pair)
+        return
+    state = examined.state_of(facts.keys.pair)
+    found = [*_states(facts, state, problems), *_layout(facts), *_trimming(facts)]
+    if state:
+        found += [
+            *([note("recovery", str(state.recovery_wait))] if state.recovery_wait else ()),
+            *_consumers(state),
+            *_in_place(state, facts, examined.server),
+            *_visibility(state, facts),
+            *_not_in_force(examined, state),
+        ]
+    if not any(finding.level is Level.WRONG for finding in found):
+        found.append(ok("group", f"{counted(facts.groups, 'group')} on the stream, policy fits"))
+    yield from (replace(finding, pair=facts.keys.pair) for finding in found)
+
+
+def _states(facts: GroupFacts, state: GroupState | None, problems: Sequence[Problem]) -> Iterator[Finding]:
+    embedded = state is not None and state.recovers_itself
+    for problem in problems:
+        if problem.pair == facts.keys.pair and not (embedded and problem.trouble is Trouble.UNSERVED):
+            yield wrong(str(problem.trouble), problem.text)
+
+
+def _layout(facts: GroupFacts) -> Iterator[Finding]:
+    if facts.layout_refusal:
+        yield wrong("layout", explained(facts.layout_refusal))
+    elif facts.ahead_ms > STREAM_AHEAD_MS:
+        yield wrong(
+            "clock",
+            f"the stream's last ID lies {duration(facts.ahead_ms)} ahead of the server's clock: the clock was set "
+            "back, or somebody writes IDs of his own",
+        )
+
+
+def _trimming(facts: GroupFacts) -> Iterator[Finding]:
+    if facts.trimmed_pending:
+        yield wrong(
+            "trimming",
+            f"{facts.trimmed_pending} pending entries were trimmed or deleted: their payloads are lost. Trim by MINID "
+            "below the oldest pending entry, or raise MAXLEN",
+        )
+    if facts.trimmed_unread:
+        yield wrong("trimming", "entries were trimmed or deleted before the group was given them: raise MAXLEN")
+
+
+def _consumers(state: GroupState) -> Iterator[Finding]:
+    for consumer in (*state.main.silent, *state.retry.silent):
+        yield wrong(
+            "consumers",
+            f"consumer {consumer.name} holds {counted(consumer.pending, 'delivery')} and has shown no life for "
+            f"{duration(consumer.idle_ms)}: it is gone or hangs; its deliveries are recovered when they are due",
+        )
+
+
+def _in_place(state: GroupState, facts: GroupFacts, server: ServerFacts) -> Iterator[Finding]:
+    """Say what Redis cannot tell: who reads with CLAIM, and who may take what is laid aside."""
+    if state.policy != Redelivery.IN_PLACE:
+        return
+    if server.capabilities.get(Capability.CLAIM) is False:
+        yield wrong(
+            "in-place",
+            "this server knows no XREADGROUP … CLAIM (Redis 8.4): nothing that is given back is read; go back to Redis "
+            "8.4, or "
+            + (
+                "have a reaper serve the pair, and then set recovery = 'embedded' for its workers"
+                if state.recovers_itself
+                else "set redelivery = 'retry-stream' in the reaper's settings"
+            ),
+        )
+    nacks = bool(server.capabilities.get(Capability.XNACK)) and "xnack" not in server.missing_newer
+    yield ok(
+        "in-place",
+        f"{counted(state.main.ready_in_place, 'job is', 'jobs are')} ready in place, "
+        + (f"nobody's, by XNACK ({UNSEEN}), or " if nacks else "")
+        + f"held by consumer {READY_CONSUMER}; what waits is {WAITING_CONSUMER}'s. XGROUP DELCONSUMER of these would "
+        "drop their jobs, and any XAUTOCLAIM takes them",
+    )
+    if server.missing_newer:
+        lacks = " ".join(f"+{command}" for command in server.missing_newer)
+        yield note(
+            "in-place",
+            f"user {server.user} lacks {lacks}, which this server knows: what is ready is held by {READY_CONSUMER}, "
+            "and readers that block are not woken by Redis itself; see `reaper acl reaper`",
+        )
+    if facts.foreign:
+        names = ", ".join(facts.foreign[:3]) + (" …" if len(facts.foreign) > 3 else "")
+        yield note(
+            "in-place",
+            f"{counted(len(facts.foreign), 'consumer is', 'consumers are')} not ours ({names}): those that read "
+            "without CLAIM get none of what is given back, so some others have to",
+        )
+
+
+def percentile(run_times_ms: Sequence[int], share: float) -> int | None:
+    """Return the ``share`` quantile of run times in ms; None where there are too few."""
+    if len(run_times_ms) < FEWEST_RUN_TIMES:
+        return None
+    return sorted(run_times_ms)[ceil(share * len(run_times_ms)) - 1]
+
+
+def _visibility(state: GroupState, facts: GroupFacts) -> Iterator[Finding]:
+    slow = percentile(facts.run_times_ms, PERCENTILE)
+    if slow is None or not state.visibility_ms:
+        return
+    if slow >= state.visibility_ms:
+        yield wrong(
+            "visibility",
+            f"the visibility timeout ({duration(state.visibility_ms)}) is below what 1 job in 100 takes "
+            f"({duration(slow)}): workers that do not extend lose jobs they are still running; raise it above that",
+        )
+    else:
+        yield ok(
+            "visibility",
+            f"visibility timeout {duration(state.visibility_ms)}; 99 of 100 jobs take at most {duration(slow)}",
+        )
+
+
+def _not_in_force(examined: Examination, state: GroupState) -> Iterator[Finding]:
+    """Compare what the group has agreed on with the settings of whoever asks, where he named the pair."""
+    group = next((one for one in examined.settings.watched if one.keys.pair == state.pair), None)
+    if group is None or not examined.settings.model_fields_set & {"visibility_timeout", "max_deliveries", "redelivery"}:
+        return
+    given = {"visibility_ms": to_ms(group.visibility_timeout), "max_deliveries": group.max_deliveries}
+    agreed = {"visibility_ms": state.visibility_ms, "max_deliveries": state.max_deliveries}
+    differing = [
+        f"{name} {given[name]} (in force: {agreed[name]})" for name in given if agreed[name] not in (0, given[name])
+    ]
+    if state.policy and state.policy != group.redelivery:
+        differing.append(f"redelivery {group.redelivery} (in force: {state.policy})")
+    if differing:
+        yield wrong("settings", f"these settings are not in force: {', '.join(differing)}")

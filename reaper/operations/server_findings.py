@@ -1,0 +1,173 @@
+"""Findings about the server: its settings, memory, clients, clock, and the rights of our user. Pure."""
+
+from collections.abc import Iterator
+
+from reaper.operations.examination import ServerFacts
+from reaper.operations.findings import NOT_SEEN, Finding, note, ok, unknown, warning, wrong
+from reaper.operations.words import duration
+from workers.protocol.capabilities import in_words
+from workers.protocol.messages import counted
+
+_FIRST_WITH_DRYRUN = 7
+CLOCK_TOLERANCE_MS = 5_000
+MEMORY_FULL = 0.9
+CLIENTS_FULL = 0.9
+JOBS_IN_A_READ, LARGEST_JOB = 64, 1_048_576
+"""What a worker and a producer of ours have by default: `concurrency`, and `max_bytes`."""
+
+
+def check_server_facts(server: ServerFacts) -> Iterator[Finding]:
+    """Return the findings about the server itself."""
+    yield ok(
+        "server", f"{server.release} ({in_words(server.capabilities)}), answers within {server.round_trip_ms:.1f} ms"
+    )
+    yield _role(server)
+    yield _eviction(server)
+    yield from _memory(server)
+    yield from _clients(server)
+    yield from _writes(server)
+    yield _persistence(server)
+    yield _clock(server)
+    if server.config is None:
+        yield unknown("config", "not seen: our user may not run CONFIG GET; min-replicas-to-write, save, appendfsync")
+
+
+def _role(server: ServerFacts) -> Finding:
+    if server.info.get("role") == "slave":
+        return wrong("replication", "redis_url names a replica: nothing can be written; name the primary")
+    replicas = int(server.info.get("connected_slaves", 0))
+    if replicas and server.configured("min-replicas-to-write", "unknown") == "0":
+        return note(
+            "replication",
+            f"{counted(replicas, 'replica')}, min-replicas-to-write 0: a failover may lose the last writes (jobs "
+            "run again); min-replicas-to-write 1 bounds that",
+        )
+    return ok("replication", f"primary with {counted(replicas, 'replica')}")
+
+
+def _eviction(server: ServerFacts) -> Finding:
+    policy = server.info.get("maxmemory_policy", "noeviction")
+    if policy == "noeviction":
+        return ok("eviction", "maxmemory-policy noeviction")
+    return wrong(
+        "eviction",
+        f"maxmemory-policy {policy}: when memory is short Redis deletes keys, jobs or the lease among them; "
+        "set noeviction",
+    )
+
+
+def _memory(server: ServerFacts) -> Iterator[Finding]:
+    limit, used = int(server.info.get("maxmemory", 0)), int(server.info.get("used_memory", 0))
+    if limit and used > limit * MEMORY_FULL:
+        yield wrong("memory", f"{used / limit:.0%} of maxmemory is used: producers will be refused; raise it")
+
+
+def _clients(server: ServerFacts) -> Iterator[Finding]:
+    """Tell where the server lets nobody in soon, or hangs up on who asks it for much."""
+    connected = int(server.info.get("connected_clients", 0))
+    most = int(server.info.get("maxclients", 0) or server.configured("maxclients", "0"))
+    if most and connected > most * CLIENTS_FULL:
+        yield wrong(
+            "clients",
+            f"{connected} clients are connected, and the server takes {most}: workers and replicas that start are "
+            "refused; raise maxclients, or end what leaves its connections open",
+        )
+    limit = _reply_limit(server)
+    if 0 < limit <= LARGEST_JOB:
+        yield wrong(
+            "clients",
+            f"client-output-buffer-limit normal {limit}: the server hangs up on who reads more at once, and a job may "
+            f"have {LARGEST_JOB} bytes (max_bytes of our producers): a larger one than the limit never arrives; set it "
+            "to 0 0 0 for normal clients",
+        )
+    elif 0 < limit <= JOBS_IN_A_READ * LARGEST_JOB:
+        yield note(
+            "clients",
+            f"client-output-buffer-limit normal {limit}: a read of {JOBS_IN_A_READ} jobs (the default concurrency) may "
+            f"bring {JOBS_IN_A_READ * LARGEST_JOB} bytes, and the server hangs up on who asks for more than the limit; "
+            "workers ask for fewer then. 0 0 0 for normal clients is no limit",
+        )
+    if server.configured("maxmemory-clients", "0") not in ("0", "0%"):
+        yield note(
+            "clients",
+            f"maxmemory-clients {server.configured('maxmemory-clients', '')}: where all clients together take more, "
+            "the server hangs up on those that take most, readers of large jobs first; 0 is no limit",
+        )
+
+
+def _reply_limit(server: ServerFacts) -> int:
+    """Return the hard limit of what an ordinary client's replies may take, in bytes; 0 = there is none, or not seen."""
+    words = server.configured("client-output-buffer-limit", "").split()
+    classes = {words[at]: words[at + 1 : at + 4] for at in range(0, len(words), 4)}
+    hard, *_ = classes.get("normal") or ["0"]
+    return int(hard) if hard.isdigit() else 0
+
+
+def _writes(server: ServerFacts) -> Iterator[Finding]:
+    """Tell where every write is refused, ours too: nobody leads then, and all that can be read looks well."""
+    in_time = server.info.get("min_slaves_good_slaves")  # is there where min-replicas-to-write is set
+    least = server.configured("min-replicas-to-write", "1")
+    if in_time is not None and int(in_time) < int(least):
+        yield wrong(
+            "writes",
+            f"every write is refused: {counted(int(in_time), 'replica keeps', 'replicas keep')} up, and "
+            f"min-replicas-to-write is {least if server.config else 'more'}; bring them back, or lower it",
+        )
+    failed = server.info.get("rdb_last_bgsave_status", "ok") != "ok"
+    if failed and server.configured("stop-writes-on-bgsave-error", "yes") == "yes" and server.configured("save", "?"):
+        yield wrong(
+            "writes",
+            "every write is refused: the last snapshot failed (stop-writes-on-bgsave-error); look at the disk",
+        )
+
+
+def _persistence(server: ServerFacts) -> Finding:
+    if not server.info.get("aof_enabled"):
+        snapshots = " (snapshots only)" if server.configured("save", "") else ""
+        return warning(
+            "persistence",
+            f"no append-only file{snapshots}: a restart loses jobs that were accepted; set appendonly yes",
+        )
+    if server.info.get("aof_last_write_status", "ok") != "ok":
+        return wrong("persistence", "the last write to the append-only file failed: look at the disk")
+    sync = server.configured("appendfsync", "")
+    if sync == "no":
+        return note(
+            "persistence",
+            "append-only file, appendfsync no: a crash of the machine may lose many seconds; set everysec",
+        )
+    return ok("persistence", f"append-only file {sync}".strip())
+
+
+def _clock(server: ServerFacts) -> Finding:
+    ahead = server.ahead_ms
+    if abs(ahead) <= CLOCK_TOLERANCE_MS:
+        return ok("clock", f"within {duration(abs(ahead))} of this machine's")
+    side = "ahead of" if ahead > 0 else "behind"
+    return note(
+        "clock",
+        f"the server's clock is {duration(abs(ahead))} {side} this machine's; recovery goes by the server's alone, "
+        "but entry IDs and ages will not match logs: run NTP on both",
+    )
+
+
+def check_rights(server: ServerFacts, *, any_group: bool) -> Finding:
+    """Return which rights the user lacks. ``any_group``: without one, rights on keys are not known."""
+    if server.missing_rights is None:
+        if not any_group:
+            return unknown("rights", "not asked: no group is named, and rights are a group's")
+        if int(str(server.info.get("redis_version", "0")).split(".")[0]) < _FIRST_WITH_DRYRUN:
+            return unknown("rights", "cannot be asked: ACL DRYRUN came with Redis 7")
+        return unknown("rights", "not seen: our user may not ask (ACL WHOAMI, ACL DRYRUN), as an administrator may")
+    if server.missing_rights:
+        lacks = " ".join(f"+{command}" for command in server.missing_rights)
+        return wrong("rights", f"user {server.user} lacks {lacks} for a reaper's work: see `reaper acl reaper`")
+    return ok("rights", f"user {server.user} may do what a reaper does")
+
+
+def check_keys(foreign: str | None) -> Iterator[Finding]:
+    """Return whether a key of ours holds something else; ``foreign`` names it, None: not seen."""
+    if foreign is None:
+        yield unknown("keys", NOT_SEEN)
+    elif foreign:
+        yield wrong("keys", f"{foreign}: somebody else uses this name; rename the one or the other")

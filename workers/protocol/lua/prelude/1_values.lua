@@ -1,0 +1,169 @@
+-- Shared by every effect script: put in front of its body by workers/protocol/scripts.py.
+--
+-- Rules that every effect script keeps (a script is atomic, but never rolled back):
+--   * check everything first, then write the copy, and only then acknowledge and delete; what is not allowed is found out before
+--     the copy (`open_for_writing`);
+--   * begin with a no-op write (`open_for_writing`): under maxmemory a script whose first write may use memory fails,
+--     and one that has already written goes on, so workers can settle and memory can drain;
+--   * the journal is written by pcall: it may never stop an effect;
+--   * one bad entry has its own result and never stops its batch.
+
+local MAX_JOB_ID_BYTES = 256
+local MAX_CONSUMERS_BYTES = 1024
+local MAX_SAFE_COUNT = 9007199254740992 -- 2^53: a delivery count above it is a FATAL XNACK, not a number
+local MAX_UNPACKED = 7000 -- unpack() fails a little below 8,000
+local MAX_WORDS = 20000 -- of a copy: it takes the server 20 ms, and four times that for twice as many
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+-- `copies`: what follows a copy is asked for as well, by calls that change nothing. Where a right is missing in a script's midst, what
+-- was written by then stays: a copy beside its original, and one more each time that it is tried again.
+local function open_for_writing(stream, group, copies, notes)
+  redis.call('XACK', stream, group, '0-0')
+  if copies then
+    redis.call('XDEL', stream, '0-0')
+  end
+  if notes then
+    redis.call('HDEL', notes, '')
+  end
+end
+
+-- Raises what Redis answers to an XCLAIM that it does not allow, and changes nothing. From 7.0 on, XCLAIM without a result would create
+-- the consumer, so there the permission is asked for, and the call is made only if it is missing.
+local function probe_claim(source, group)
+  local is_known, may = pcall(redis.acl_check_cmd or error, 'XCLAIM', source, group, 'none-by-reaper', '0', '0-0', 'JUSTID')
+  if not (is_known and may) then
+    redis.call('XCLAIM', source, group, 'none-by-reaper', '0', '0-0', 'JUSTID')
+  end
+end
+
+-- Who writes for the whole group: the leader whose fence stands there, or, without a fence ('' as `own`), any worker of a
+-- group that has agreed on embedded recovery. Returns the fence found where the caller may not.
+local function refused_by_fence(own, fence, agreement)
+  local found = redis.call('GET', fence) or ''
+  if own == '' then
+    return redis.call('HGET', agreement, 'recovery') ~= 'embedded' and found or nil
+  end
+  return found ~= own and found or nil
+end
+
+-- Returns a field of what XINFO tells (names and values in turn), or nil.
+local function info_field(info, name)
+  for i = 1, #info, 2 do
+    if info[i] == name then
+      return info[i + 1]
+    end
+  end
+end
+
+local function entry_ms(entry_id)
+  return tonumber(string.match(entry_id, '^%d+')) or 0
+end
+
+-- Tells whether entry ID `a` lies behind `b` in a stream.
+local function is_after(a, b)
+  local a_ms, b_ms = entry_ms(a), entry_ms(b)
+  if a_ms ~= b_ms then
+    return a_ms > b_ms
+  end
+  return (tonumber(string.match(a, '%-(%d+)$')) or 0) > (tonumber(string.match(b, '%-(%d+)$')) or 0)
+end
+
+-- Nothing lies behind the last possible ID, and Redis rejects a range that begins there.
+local LAST_ID = '18446744073709551615-18446744073709551615'
+
+-- Returns the entries behind entry ID `id`, as XRANGE does.
+local function entries_behind(stream, id, count)
+  return id == LAST_ID and {} or redis.call('XRANGE', stream, '(' .. id, '+', 'COUNT', count)
+end
+
+-- Reads a whole number that came from outside; anything else is `default`. 15 digits are exact in Lua.
+local function whole_number(value, default)
+  if type(value) ~= 'string' or #value > 15 or not string.find(value, '^%d+$') then
+    return default
+  end
+  return tonumber(value)
+end
+
+-- As `whole_number`, for what is only passed on: number to text and back costs more than all the rest of an event.
+local function whole_digits(value, default)
+  if type(value) ~= 'string' or #value > 15 or not string.find(value, '^%d+$') then
+    return default
+  end
+  return string.match(value, '^0*(%d+)$')
+end
+
+-- A worker's word in the agreement, field `member:<consumer>`: which version of the agreement it goes by, its visibility
+-- timeout and max_deliveries, until when that counts (the server's ms), since when it stands, and, where its settings differ, in
+-- what. One that was taken away, or from whose consumer a later process of the name has taken over, stands since after that.
+local function read_word(value)
+  local version, visibility, limit, until_ms, since, rest =
+    string.match(value or '', '^(%d+),(%d+),(%d+),(%d+),?(%d*),?(.*)$')
+  if version then
+    return {
+      version = tonumber(version), visibility = tonumber(visibility), max_deliveries = tonumber(limit),
+      until_ms = tonumber(until_ms), since = tonumber(since) or 0, mismatch = rest,
+    }
+  end
+end
+
+local function written_word(word)
+  return string.format('%.0f,%.0f,%.0f,%.0f,%.0f,', word.version, word.visibility, word.max_deliveries, word.until_ms, word.since)
+    .. word.mismatch
+end
+
+-- A consumer of our workers: <name>.<12 hex digits>.
+local OUR_CONSUMER = '%.' .. string.rep('%x', 12) .. '$'
+
+-- Returns the visibility timeout in ms and the max_deliveries by which deliveries of the group are judged now, and the server time in ms
+-- until when at least. Workers read the group settings every 30 s. So when a value was lowered, the higher one counts until each of them
+-- has had the time to read the new one (take_over_group.lua; join_group.lua for workers that came before there were group settings).
+local function group_terms(settings, visibility, max_deliveries, at)
+  local former = redis.call('HMGET', settings, 'former_until', 'former_visibility_ms', 'former_max_deliveries')
+  local until_ms = whole_number(former[1], 0)
+  if until_ms <= at then
+    return visibility, max_deliveries, math.huge
+  end
+  return math.max(visibility, whole_number(former[2], 0)), math.max(max_deliveries, whole_number(former[3], 0)), until_ms
+end
+
+-- Whoever makes the group says when, in `made`, and in `made_from` where it begins. A group that somebody destroyed has forgotten
+-- what was pending, and a leader that watched it cannot see that in a group that is there again. Returns the moment, in ms.
+local function made_anew(agreement, start)
+  local made = math.max(now_ms(), whole_number(redis.call('HGET', agreement, 'made'), 0) + 1)
+  redis.call('HSET', agreement, 'made', string.format('%.0f', made), 'made_from', start)
+  redis.call('HDEL', agreement, 'marked') -- nobody has marked the new one yet (keep_house.lua)
+  return made
+end
+
+local function each_word(agreement, visit)
+  local fields = redis.call('HGETALL', agreement)
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 7) == 'member:' then
+      visit(fields[i], read_word(fields[i + 1]))
+    end
+  end
+end
+
+-- Tells whether some worker's word counts now: it lives, and may run what is put back.
+local function some_word_counts(agreement, at)
+  local counts = false
+  each_word(agreement, function(_, word)
+    counts = counts or (word ~= nil and word.until_ms > at)
+  end)
+  return counts
+end
+
+local digits_of = {}
+local function small_digits(number)
+  local text = digits_of[number]
+  if not text then
+    text = string.format('%.0f', number)
+    digits_of[number] = text
+  end
+  return text
+end
+

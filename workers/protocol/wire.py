@@ -1,0 +1,176 @@
+"""How single connections differ from redis-py's: faster packing, clear errors, and a question to each server.
+
+Each connection asks HELLO first: nothing is ever sent to a replica, a Sentinel or a part of a cluster that the address
+does not mean (`workers.protocol.nodes`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import anyio
+import hiredis
+import redis
+from redis.asyncio.connection import AbstractConnection, SSLConnection
+from redis.exceptions import AuthenticationError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from workers.forks import keep_from_children
+from workers.protocol.address import Topology
+from workers.protocol.meaning import UnfinishedError, WrongNodeError
+from workers.protocol.nodes import HELLO, is_unfinished, objection_to_node
+from workers.protocol.sentinels import ManagedConnection
+from workers.protocol.unshared import unshared
+
+logger = logging.getLogger(__name__)
+
+NEWCOMER_TIMEOUT_S = 0.5
+"""How long a connection that was refused listens for the reason."""
+
+
+def improved(kind: type[AbstractConnection], topology: Topology) -> type[AbstractConnection]:
+    """Return ``kind`` with commands packed by hiredis, and with errors that tell what happened, or would happen.
+
+    redis-py's asyncio connections pack in Python, which took a quarter of a worker's CPU time: a call that settles 64
+    jobs has 460 arguments.
+    """
+    kind = unshared(kind)
+
+    async def connect(self: AbstractConnection) -> None:
+        if isinstance(self, SSLConnection) and not self.is_connected:
+            _read_certificates(self)
+        try:
+            await kind.connect(self)
+        except RedisConnectionError as error:
+            said = await _said_to_newcomers(self) if type(error) is RedisConnectionError else ""
+            if said:
+                raise RedisConnectionError(said) from error
+            raise
+
+    async def on_connect_check_health(self: AbstractConnection, check_health: bool = True) -> None:
+        await kind.on_connect_check_health(self, check_health)
+        with _let_in():
+            await self.send_command(HELLO, check_health=False)
+            _require(await self.read_response(), topology)
+
+    def pack_command(_self: AbstractConnection, *args: Any) -> list[bytes]:
+        words = args[0].split() if isinstance(args[0], (str, bytes)) else args[:1]
+        return [hiredis.pack_command(args if len(words) == 1 else (*words, *args[1:]))]
+
+    async def disconnect(self: AbstractConnection, *arguments: Any, **options: Any) -> None:
+        with suppress(RedisTimeoutError):  # of the wait for the end, in an event loop that hung meanwhile: it is closed
+            await kind.disconnect(self, *arguments, **options)
+
+    improved = (_can_read_of(kind), connect, disconnect, on_connect_check_health, pack_command, send_packed_command)
+    return type(kind.__name__, (kind,), {method.__name__: method for method in improved})
+
+
+async def send_packed_command(self: AbstractConnection, command: Any, check_health: bool = True) -> None:
+    """Do as redis-py's own, which bounds it by `asyncio.wait_for`: before Python 3.12 that swallows cancellations."""
+    if not self.is_connected:
+        if isinstance(self, ManagedConnection):  # by now another server may be the master
+            raise RedisConnectionError("the connection was dropped before a command was sent")
+        await self.connect_check_health(check_health=False)
+    if check_health:
+        await self.check_health()
+    try:
+        async with asyncio.timeout(self.socket_timeout):
+            await _write(self._writer, [command] if isinstance(command, bytes) else command)
+    except TimeoutError as error:
+        await self.disconnect(nowait=True)
+        raise RedisTimeoutError("Timeout writing to socket") from error
+    except OSError as error:
+        await self.disconnect(nowait=True)
+        raise RedisConnectionError(f"Error while writing to socket: {error}") from error
+    except BaseException:
+        await self.disconnect(nowait=True)  # of a command that is half sent nothing can be said
+        raise
+
+
+async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:
+    if writer is None:
+        raise RedisConnectionError("the connection was closed while a command was being sent")  # by one who was reading
+    writer.writelines(command)
+    await writer.drain()
+
+
+def _can_read_of(kind: type[AbstractConnection]) -> Callable[[AbstractConnection], Awaitable[bool]]:
+    """Return ``kind``'s question whether a connection can be used, which sees as well that it was reset while idle.
+
+    asyncio keeps that error for whoever writes next, who would take his command for one whose reply was lost. Raised
+    here, it has the connection made anew, as one that was closed is.
+    """
+
+    async def can_read(self: AbstractConnection) -> bool:
+        reader = self._reader
+        if reader is not None and reader.exception() is not None:
+            raise RedisConnectionError("the connection was reset") from reader.exception()
+        return await kind.can_read(self)
+
+    return can_read
+
+
+def asking(kind: type[redis.Connection], topology: Topology) -> type[redis.Connection]:
+    """Return ``kind``, which blocks, with the same question to who answers."""
+
+    def on_connect_check_health(self: redis.Connection, check_health: bool = True) -> None:
+        keep_from_children(self._sock)
+        kind.on_connect_check_health(self, check_health)
+        with _let_in():
+            self.send_command(HELLO, check_health=False)
+            _require(self.read_response(), topology)
+
+    return type(kind.__name__, (kind,), {"on_connect_check_health": on_connect_check_health})
+
+
+@contextmanager
+def _let_in() -> Iterator[None]:
+    """Have who does not know HELLO believed, and who does not know us say so as at any other command."""
+    try:
+        yield
+    except AuthenticationError as error:
+        raise AuthenticationError("Authentication required.") from error
+    except ResponseError:
+        logger.debug("a server does not answer HELLO")
+
+
+def _require(hello: Any, topology: Topology) -> None:
+    """Raise WrongNodeError where ``hello`` is not the reply of a server that the address means."""
+    objection = objection_to_node(hello, topology)
+    if objection:
+        raise (UnfinishedError if is_unfinished(objection) else WrongNodeError)(objection)
+
+
+def _read_certificates(connection: SSLConnection) -> None:
+    """Read them anew: they are renewed under way. Raises what redis-py would, but with the names of the files."""
+    context = connection.ssl_context
+    context.context = None
+    try:
+        context.get()
+    except OSError as error:
+        files = ", ".join(filter(None, (context.ca_certs, context.certfile, context.keyfile)))
+        raise RedisConnectionError(f"a certificate or key cannot be read ({files}): {error}") from error
+
+
+async def _said_to_newcomers(connection: AbstractConnection) -> str:
+    """Return why the server turns new connections away, or nothing.
+
+    It says so before it is asked, and closes. Who has written by then mostly hears of the reset alone: its kernel drops
+    what came before. So this one listens, and writes nothing.
+    """
+    if isinstance(connection, SSLConnection):
+        return ""
+    with suppress(OSError, anyio.EndOfStream, anyio.BrokenResourceError), anyio.move_on_after(NEWCOMER_TIMEOUT_S):
+        path = getattr(connection, "path", None)
+        stream = (
+            await anyio.connect_unix(path)
+            if path
+            else await anyio.connect_tcp(getattr(connection, "host", ""), getattr(connection, "port", 0))
+        )
+        async with stream:
+            said = (await stream.receive()).decode("utf-8", "replace")
+            return said.removeprefix("-ERR ").removeprefix("-").strip() if said.startswith("-") else ""
+    return ""
