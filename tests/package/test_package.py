@@ -58,7 +58,9 @@ def test_the_wheel_holds_all_files_of_the_package_and_no_others(wheel: Path) -> 
     tracked = run("git", "ls-files", "reaper", "workers").split()
     with zipfile.ZipFile(wheel) as files:
         names = {name for name in files.namelist() if ".dist-info/" not in name}
+        runs = {each.filename for each in files.infolist() if each.external_attr >> 16 & 0o111}
     assert names == set(tracked)
+    assert runs == {"reaper/pipeline/spark/home/bin/java"}, "pip keeps that a program may be run"
     assert {Path(name).suffix for name in names} >= {".lua", ".html", ".css", ".sql", ".typed"}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyspark
 
-from reaper.pipeline.spark.java import java_home
+from reaper.pipeline.spark.java import java_environment
 from tests.support.processes import Processes, Running
 from tests.support.servers import free_port
 
@@ -28,7 +28,7 @@ SHARE = {"spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.co
 def environment(folder: Path) -> dict[str, str]:
     """Return what every process of the cluster is started with."""
     return {
-        "JAVA_HOME": str(java_home()),
+        **java_environment(),
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(folder / "work"),

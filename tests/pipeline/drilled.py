@@ -10,10 +10,9 @@ import anyio
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from reaper.pipeline import redis_stream
 from reaper.pipeline.lake.parse import parse
 from reaper.pipeline.lake.schema import TABLES
-from tests.pipeline.streams import connected
+from tests.pipeline.streams import connected, read_all
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 
@@ -62,13 +61,11 @@ async def _follow(server: RedisServer, drill: Running) -> dict[str, list[Entry]]
 
 
 def read_back(spark: SparkSession, server: RedisServer) -> dict[str, DataFrame]:
-    """Read every journal by the data source, and turn its entries into the tables of a lake."""
-    redis_stream.register(spark)
-    source = spark.read.format(redis_stream.NAME).options(url=server.url, streamPattern="*:journal")
+    """Read every journal as ingestion does, and turn its entries into the tables of a lake."""
     found: dict[str, list[pa.RecordBatch]] = {table: [] for table in TABLES}
-    for entry in source.load().collect():
-        fields = {name.encode(): value.encode() for name, value in entry.fields.items()}
-        for table, rows in parse(entry.stream, [(entry.id.encode(), fields)]):
+    for entry in read_all(server, streamPattern="*:journal"):
+        fields = {name.encode(): value.encode() for name, value in entry["fields"]}
+        for table, rows in parse(entry["stream"], [(entry["id"].encode(), fields)]):
             found[table].append(rows)
     return {
         table: spark.createDataFrame(pa.Table.from_batches(rows) if rows else [], TABLES[table])

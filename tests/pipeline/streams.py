@@ -11,7 +11,7 @@ from reaper.pipeline.redis_stream import ranges
 from reaper.pipeline.redis_stream.client import Client
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.ranges import StreamRange
-from reaper.pipeline.redis_stream.source import BatchReader, RedisStreamSource, StreamReader
+from reaper.pipeline.redis_stream.source import RedisStreamSource, StreamReader
 from tests.support.servers import RedisServer
 
 JOURNAL = "journal"
@@ -99,16 +99,17 @@ def pages_of(server: HasUrl, part: StreamRange, **given: Any) -> Iterator[list[i
         client.close()
 
 
-def rows(reader: BatchReader | StreamReader, partitions: Sequence[Any]) -> list[dict[str, Any]]:
+def rows(reader: StreamReader, partitions: Sequence[Any]) -> list[dict[str, Any]]:
     """Read partitions, one after the other."""
     found = [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
     return [{**row, "n": dict(row["fields"]).get("n")} for row in found]
 
 
 def read_all(server: HasUrl, **given: Any) -> list[dict[str, Any]]:
-    """Return what a batch query reads."""
-    reader = BatchReader(parse(server, **given))
-    return rows(reader, reader.partitions())
+    """Return what a query reads first."""
+    with query(server, **given) as reading:
+        reading.plan()
+        return reading.read()
 
 
 class Query:

@@ -169,7 +169,7 @@ def test_each_journal_has_its_extent(asked: Asked, tables: Tables) -> None:
 
 def test_an_empty_lake_has_answers(spark: SparkSession) -> None:
     asked = ask(spark)
-    assert (asked.first_ms, asked.last_ms, asked.events, asked.unanswered) == (0, 0, 0, {})
+    assert (asked.first_ms, asked.last_ms, asked.events) == (0, 0, 0)
     assert [name for name, rows in tables_of(asked.answers).items() if rows] == []
 
 
@@ -252,10 +252,6 @@ def test_the_queue_wait_of_a_claimed_delivery_begins_when_it_was_claimed(spark: 
     ]
     answers = ask(spark, ("durations",), events=rows).answers
     assert {row["measure"]: row["max"] for row in answers["durations"]} == {"wait": 5, "run": 100}
-
-
-def test_groups_whose_workers_journal_nothing_are_named(timed: Tables) -> None:
-    assert timed["foreign_groups"] == [{"stream": FOREIGN, "group": "plain", "seen_by_leader": 1}]
 
 
 def test_a_duration_that_cannot_be_is_counted_and_in_no_figure(spark: SparkSession) -> None:

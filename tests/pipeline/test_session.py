@@ -96,7 +96,7 @@ def test_a_master_that_spark_does_not_know_is_refused_in_a_sentence(monkeypatch:
         raise _JavaError
 
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", fails)
-    monkeypatch.setattr(session, "java_home", lambda: Path("java"))
+    monkeypatch.setattr(session, "java_environment", dict)
     monkeypatch.setattr("os.environ", dict(os.environ))
     with pytest.raises(SparkMissingError, match=r"^Spark did not start: Could not parse Master URL: 'local\[x\]'$"):
         session.build_session("local[x]")

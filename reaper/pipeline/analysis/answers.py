@@ -1,6 +1,5 @@
 """The answers of a lake. Pure."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +24,6 @@ class Asked:
     """The answers of a lake."""
 
     answers: Answers
-    """A question that Spark did not answer has no rows."""
-    unanswered: Mapping[str, str]
-    """Why Spark did not answer a question, by its name."""
     first_ms: int
     last_ms: int
     """The times of the first and the last event; 0 if there is none."""

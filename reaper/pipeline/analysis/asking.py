@@ -9,16 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from reaper.pipeline.analysis.answers import SHARES, Answers, Asked, choose_period
+from reaper.pipeline.analysis.answers import SHARES, Answers, Asked, Rows, choose_period
 from reaper.pipeline.analysis.scope import Scope
 from reaper.pipeline.lake.tables import read_dead_letters, read_events, read_malformed
-from reaper.pipeline.spark.collecting import collect_rows
-from workers.protocol.errors import StreamReaperError
 
 CHAINS: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("story", "delivery"): ("recoveries", "restarts", "second_starts", "duplicate_jobs", "unsettled_jobs"),
@@ -33,7 +29,6 @@ _EVENTS_A_PARTITION, _MOST_PARTITIONS = 2_000_000, 200
 """One task does what follows a shuffle, for each so many events."""
 _MANY_EVENTS = 40_000_000
 """From here on, troubled jobs may not fit into memory."""
-_FAILURES = (PySparkException, Py4JError, OSError, EOFError)
 _TUNING = {
     # Sorted rows would be aggregated in their order. Here SortAggregate always means an aggregate of strings.
     "spark.sql.execution.replaceHashWithSortAgg": "false",
@@ -44,15 +39,6 @@ _TUNING = {
     # Java does not compile a longer method, and interprets it four times slower.
     "spark.sql.codegen.hugeMethodLimit": "8000",
 }
-
-
-class NoAnswersError(StreamReaperError):
-    """Spark answers too few questions."""
-
-    def __init__(self, unanswered: Mapping[str, str], asked: int) -> None:
-        super().__init__(
-            f"Spark did not answer {len(unanswered)} of {asked} questions: {next(iter(unanswered.values()))}"
-        )
 
 
 def read_tables(spark: SparkSession, lake: str) -> dict[str, DataFrame]:
@@ -80,13 +66,10 @@ class Asker:
             frame.createOrReplaceTempView(name)
         self.query("views", "event").createOrReplaceTempView("event")
 
-    def ask(self, tell: Callable[[str], None], only: Collection[str] = QUESTIONS, most_unanswered: int = 0) -> Asked:
-        """Ask questions, all unless ``only`` names some. ``tell`` hears how far it is.
-
-        Raises NoAnswersError if Spark leaves more than ``most_unanswered`` questions open.
-        """
+    def ask(self, tell: Callable[[str], None], only: Collection[str] = QUESTIONS) -> Asked:
+        """Ask questions, all unless ``only`` names some. ``tell`` hears how far it is. Raises what Spark raises."""
         tell("counting events")
-        (extent,) = collect_rows(self.query("questions", "extent"))
+        (extent,) = self._rows("questions", "extent")
         first_ms, last_ms, events = extent["first_ms"] or 0, extent["last_ms"] or 0, extent["events"]
         period_ms = self._parameters["period_ms"] = choose_period(last_ms - first_ms)
         if self._spark.conf.get("spark.sql.shuffle.partitions") == str(_MOST_PARTITIONS):  # nobody has changed it
@@ -94,41 +77,25 @@ class Asker:
             self._spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
         self._spark.conf.set("spark.sql.optimizer.disableHints", str(events > _MANY_EVENTS).lower())
         answers: Answers = {}
-        unanswered: dict[str, str] = {}
         with ThreadPoolExecutor(len(CHAINS)) as threads:
             chains = [
-                threads.submit(self._ask_chain, views, names, answers, unanswered, tell)
+                threads.submit(self._ask_chain, views, names, answers, tell)
                 for views, chain in CHAINS.items()
                 if (names := [name for name in chain if name in only])
             ]
         for chain in chains:
             chain.result()
-        if len(unanswered) > most_unanswered:
-            raise NoAnswersError(unanswered, len(answers))
-        return Asked(answers, unanswered, first_ms, last_ms, events, period_ms)
+        return Asked(answers, first_ms, last_ms, events, period_ms)
 
     def _ask_chain(
-        self,
-        views: Collection[str],
-        names: Collection[str],
-        answers: Answers,
-        unanswered: dict[str, str],
-        tell: Callable[[str], None],
+        self, views: Collection[str], names: Collection[str], answers: Answers, tell: Callable[[str], None]
     ) -> None:
-        answers |= {name: [] for name in names}
-        try:
-            for view in views:
-                tell(f"computing {view}")
-                self.keep(view)
-        except _FAILURES as error:
-            unanswered |= dict.fromkeys(names, _reason(error))
-            return
+        for view in views:
+            tell(f"computing {view}")
+            self.keep(view)
         for name in names:
             tell(f"asking: {name.replace('_', ' ')}")
-            try:
-                answers[name] = collect_rows(self.query("questions", name))
-            except _FAILURES as error:
-                unanswered[name] = _reason(error)
+            answers[name] = self._rows("questions", name)
 
     def keep(self, view: str) -> DataFrame:
         """Compute a view once for all questions, and return it.
@@ -146,7 +113,5 @@ class Asker:
         text = (files("reaper.pipeline.analysis") / folder / f"{name}.sql").read_text(encoding="utf-8")
         return self._spark.sql(text, args={key: value for key, value in self._parameters.items() if f":{key}" in text})
 
-
-def _reason(error: BaseException) -> str:
-    """Return why Spark did not answer, in one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    def _rows(self, folder: str, name: str) -> Rows:
+        return [row.asDict(recursive=True) for row in self.query(folder, name).collect()]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -18,7 +18,7 @@ from reaper.pipeline.redis_stream.client import Client, printable, text_of
 from reaper.pipeline.redis_stream.errors import NAME
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.positions import ZERO, Position, State, find_loss, initial_position
-from reaper.pipeline.redis_stream.ranges import RangeReader, StreamRange, plan_ranges, report_loss, walk_to
+from reaper.pipeline.redis_stream.ranges import RangeReader, plan_ranges, report_loss, walk_to
 from reaper.pipeline.spark.shipping import ship_by_value
 
 SCHEMA = "stream string, id string, fields map<string,string>"
@@ -45,39 +45,9 @@ class RedisStreamSource(DataSource):
         """Return the one schema there is."""
         return SCHEMA
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        """Return the reader of a batch query."""
-        return BatchReader(self.parsed)
-
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
         """Return the reader of a streaming query."""
         return StreamReader(self.parsed)
-
-
-class BatchReader(DataSourceReader):
-    """Reads the entries that exist when the query is planned."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Plan the ranges of all streams."""
-        client = Client(self._options)
-        try:
-            states = client.states(client.find_streams())
-            ranges = [
-                part
-                for stream, state in states.items()
-                if state and state.last > ZERO
-                for part in plan_ranges(client, stream, initial_position(state), state.end)
-            ]
-        finally:
-            client.close()
-        return ranges or [StreamRange("", Position(ZERO), ZERO)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range, in a task."""
-        return _rows(partition, self._options)
 
 
 Offset = dict[str, dict[str, Any]]

@@ -26,15 +26,6 @@ def _instant(title: str, name: str) -> Column:
     return text(title, lambda row: words.instant(row[name]))
 
 
-def _bounds(name: str) -> Column:
-    def cell(row: Row) -> str:
-        below = row[f"{name}_below"]
-        upper = f"to {words.duration(below)}" if below is not None else "or more"
-        return f"{words.duration(row[f'{name}_at_least'])} {upper}"
-
-    return number(name, cell)
-
-
 def _gap(row: Row) -> str:
     if row["gap_ms"] is not None:
         return words.duration(row["gap_ms"])
@@ -72,7 +63,6 @@ _COLUMNS = {
     "starts": _count("second starts", "starts"),
     "early": _count("too early", "early"),
     "done": _count("done", "acked"),
-    "gone": _count("seen to go", "n"),
     "acknowledged": _count("jobs", "n"),
     "times": _count("times", "n"),
     **{
@@ -80,7 +70,6 @@ _COLUMNS = {
         for name in ("jobs", "entries", "events", "calls", "recoveries", "processes", "deliveries")
     },
     **{name: _time("p99.9" if name == "p999" else name, name) for name in ("p50", "p95", "p99", "p999", "max")},
-    **{f"{name}_bounds": _bounds(name) for name in ("p50", "p95", "p99")},
     "advised_group": text("group", lambda row: words.pair_of(row["stream"], row["group"])),
     "executions": _count("executions", "executions"),
     "longest": _time("longest", "longest_ms"),

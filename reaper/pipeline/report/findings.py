@@ -13,8 +13,6 @@ RANKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 """Columns of a table for some of the quantiles."""
 OF_NAMESPACES = (EventName.LEASE_ACQUIRED, EventName.LEASE_LOST, EventName.LEASE_RELEASED, EventName.FAULT_INJECTED)
 """Events of no group."""
-_SETTLED = (EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.REFUSED)
-_SEEN = (EventName.RECOVERED, EventName.SUSPECTED)
 _GROUP = ("stream", "group")
 _RECOVERY = (*_GROUP, "mode", "outcome", "reason")
 
@@ -24,7 +22,7 @@ class Findings:
     """Everything the report knows."""
 
     about: dict[str, Any]
-    """Lake, scope, when the report was made, and what Spark did not answer."""
+    """Lake, scope, and when the report was made."""
     tables: dict[str, Rows]
     live: dict[str, Any] | None = None
     """Where unsettled jobs were found in Redis; None if no one has looked."""
@@ -44,7 +42,7 @@ class Findings:
 def find(asked: Asked, about: Mapping[str, Any]) -> Findings:
     """Return the tables of a report. ``about`` says where the answers come from."""
     reach = {name: getattr(asked, name) for name in ("first_ms", "last_ms", "events", "period_ms")}
-    return Findings({**about, **reach, "unanswered": dict(asked.unanswered)}, tables_of(asked.answers))
+    return Findings({**about, **reach}, tables_of(asked.answers))
 
 
 def tables_of(answers: Answers) -> dict[str, Rows]:
@@ -60,7 +58,6 @@ def tables_of(answers: Answers) -> dict[str, Rows]:
     return {
         "extents": _extents(counts),
         "event_counts": event_counts,
-        "foreign_groups": _foreign_groups(event_counts),
         "deliveries_until_done": _sums(acked, (*_GROUP, "delivery"), jobs="n"),
         "lost_payloads": _sums(_of(of_groups, EventName.LOST_PAYLOAD), _GROUP, entries="n"),
         "refused_writes": _sums(refused, (*_GROUP, "verb", "of"), calls="n", entries="entries"),
@@ -99,13 +96,6 @@ def _extents(counts: Rows) -> Rows:
         known["first_ms"] = min(known["first_ms"], row["first_ms"])
         known["last_ms"] = max(known["last_ms"], row["last_ms"])
     return [{"stream": stream, **journals[stream]} for stream in sorted(journals)]
-
-
-def _foreign_groups(event_counts: Rows) -> Rows:
-    """Return the groups whose workers journal nothing, although a leader sees deliveries there."""
-    journaled = {(row["stream"], row["group"]) for row in event_counts if row["event"] in _SETTLED}
-    seen = _sums([row for row in event_counts if row["event"] in _SEEN], _GROUP, seen_by_leader="n")
-    return [row for row in seen if (row["stream"], row["group"]) not in journaled]
 
 
 def _skewed(answers: Answers) -> Rows:

@@ -10,7 +10,7 @@ from reaper.pipeline.report.live import LOST, UNCONFIRMED
 from reaper.pipeline.report.next_steps import redrive_command
 
 NAMED = 50
-"""Jobs and groups that a list names."""
+"""Jobs that a list names."""
 MOST_CLUSTERS = 25
 _LONGEST_ERROR, _LONGEST_FACTS, _LONGEST_COMMAND = 400, 1_000, 2_000
 
@@ -118,20 +118,8 @@ def durations(findings: Findings) -> Markup:
             ),
             charts.distributions("durations", panels, words.kind) if rows else Markup(""),
             *(table(f"group of_type acknowledged {RANKS}", part, title) for title, part in panels.items()),
-            *_third_party(findings),
         ],
     )
-
-
-def _third_party(findings: Findings) -> list[Markup]:
-    groups = sorted(words.pair(row) for row in findings.tables["foreign_groups"])
-    if not groups:
-        return []
-    left = f" and {len(groups) - NAMED:,} more" if len(groups) > NAMED else ""
-    return [
-        heading("Workers that journal nothing"),
-        paragraph(f"No worker reports how long it ran jobs of {', '.join(groups[:NAMED])}{left}."),
-    ]
 
 
 # ---- visibility timeouts

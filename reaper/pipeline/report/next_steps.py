@@ -38,12 +38,6 @@ def redrive_command(cluster: Mapping[str, Any], *options: str) -> str:
 # ---- rules
 
 
-def _open_questions(findings: Findings) -> Iterator[Step]:
-    if unanswered := findings.about["unanswered"]:
-        finding = f"Spark did not answer {counted(len(unanswered), 'question')}. Give it more memory."
-        yield Step(finding, _report(findings, "--heap", "4g"))
-
-
 def _lost(findings: Findings) -> Iterator[Step]:
     live = findings.live
     if live is None:
@@ -122,7 +116,7 @@ def _leaders(findings: Findings) -> Iterator[Step]:
 
 
 _RULES: tuple[Callable[[Findings], Iterator[Step]], ...] = (
-    _open_questions, _lost, _early, _duplicates, _crashes, _dead, _gone, _clocks, _leaders,
+    _lost, _early, _duplicates, _crashes, _dead, _gone, _clocks, _leaders,
 )  # fmt: skip
 
 # ---- commands

@@ -11,17 +11,14 @@ from reaper.pipeline.analysis.asking import Asker, read_tables
 from reaper.pipeline.analysis.scope import Scope
 from reaper.pipeline.report.findings import Findings, find
 
-MOST_UNANSWERED = 3
-"""If more questions stay open, Spark fails, and there is no page."""
-
 
 def read_report(
     spark: SparkSession, lake: str, scope: Scope, tell: Callable[[str], None], *, embedded: bool
 ) -> Findings:
-    """Ask everything of ``lake``. ``tell`` hears how far it is. Raises NoLakeError, NoAnswersError."""
+    """Ask everything of ``lake``. ``tell`` hears how far it is. Raises NoLakeError, and what Spark raises."""
     asker = Asker(spark, read_tables(spark, lake), scope, embedded=embedded)
     about = {"lake": lake, "made_at": scope.now.isoformat(timespec="seconds"), **scope.as_json()}
-    findings = find(asker.ask(tell, most_unanswered=MOST_UNANSWERED), about)
+    findings = find(asker.ask(tell), about)
     add_advice(findings)
     return findings
 

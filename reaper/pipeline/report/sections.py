@@ -55,12 +55,7 @@ def _lost_tile(findings: Findings) -> Markup:
 
 def _doubts(findings: Findings) -> Markup:
     """Return the input that no figure contains, for the top of the page."""
-    unanswered = findings.about["unanswered"]
     told = [
-        f"Spark did not answer {', '.join(name.replace('_', ' ') for name in unanswered)}: what rests on it is missing "
-        f"({next(iter(unanswered.values()))})."
-        if unanswered
-        else "",
         _sentence(findings.total("malformed", "entries"), "entries that nobody can read are kept in table malformed",
                   {str(row["reason"]) for row in findings.tables["malformed"]}),
         *(

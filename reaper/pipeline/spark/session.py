@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException, PySparkImportError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from reaper.pipeline.spark.java import cache_folder, java_home, write_once
+from reaper.pipeline.spark.java import java_environment
 from workers.protocol.address import without_logins
 from workers.protocol.errors import ConfigurationError
 
@@ -52,18 +52,7 @@ _EMBEDDED: Mapping[str, str] = {
     "spark.driver.bindAddress": _LOOPBACK,
     "spark.driver.host": _LOOPBACK,
 }
-_LOG4J = """\
-# Failures reach the command as exceptions, and it prints one line of each. Spark logs all the same if there is no
-# appender, or if the root's level is another than that of its gateway.
-status = off
-logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = off
-rootLogger.level = off
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-"""
+_LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 class SparkMissingError(ConfigurationError):
@@ -136,7 +125,7 @@ def _start(master: str | None, app: str, conf: Mapping[str, str]) -> SparkSessio
         )
     if not is_submitted():
         _check_user()
-        os.environ["JAVA_HOME"] = str(java_home())
+        os.environ.update(java_environment())
         if is_embedded(master):
             os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
             # By default, Spark runs `python3` of the PATH: not that of an environment that is not activated.
@@ -155,8 +144,7 @@ def _classic_conf(master: str | None, heap: str, java_options: str) -> dict[str,
     if is_submitted():
         return dict(EVERYWHERE)
     _check_heap(heap)
-    log4j = write_once(cache_folder() / "log4j2.properties", _LOG4J)
-    options = f"-Xss8m -Dlog4j2.configurationFile={log4j.as_uri()} {java_options}".strip()
+    options = f"-Xss8m -Dlog4j2.configurationFile={_LOG4J.as_uri()} {java_options}".strip()
     driver = {"spark.driver.memory": heap, "spark.driver.extraJavaOptions": options}
     return {**_CLASSIC, **driver, **(_EMBEDDED if is_embedded(master) else {})}
 
