@@ -14,7 +14,7 @@ from reaper.drill.act import Ending
 from reaper.drill.drill import InterruptedDrillError, Programme, perform
 from reaper.drill.faults import DEMO_FAULTS, FORMS
 from reaper.drill.lines import fitted
-from reaper.drill.live import screen_at_hand
+from reaper.drill.live import screen_for
 from reaper.drill.recoveries import RECOVERIES, find_recovery
 from reaper.drill.report import as_text
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
@@ -138,7 +138,7 @@ def show_and_perform(programme: Programme) -> list[Ending]:
     settings = programme.settings
     for recovery in programme.recoveries:
         settings.check(recovery)
-    screen = screen_at_hand(quiet=settings.quiet)
+    screen = screen_for(quiet=settings.quiet)
     reapers = any(recovery.by_reapers for recovery in programme.recoveries)
     cast = [counted(settings.workers, "worker"), *([counted(settings.reapers, "reaper")] if reapers else [])]
     trace, seconds = settings.trace, timedelta.total_seconds
