@@ -1,9 +1,9 @@
 """Suspects that have their last delivery run apart: what kills the process then is one of them, and no fresh job.
 
-Until their settlement is answered, or they have run for a visibility timeout, nothing else is begun or read: one that has
-ended is convicted all the same if the process dies before Redis knows. They begin when what ran before has ended, or
-has run for as long. Who lasts that long is taken for one that does not kill. How many suspects may be out beside each
-other is not decided here: whoever lets them out sees to it.
+Until their settlement is answered, or they have run for a visibility timeout, nothing else is begun or read: a job that
+has ended can be convicted all the same, if the process dies before Redis knows. They begin when what ran before has
+ended, or has run for as long. Who lasts that long is taken for one that does not kill. How many suspects may be out
+beside each other is not decided here: whoever lets them out sees to it.
 """
 
 import asyncio
