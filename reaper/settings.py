@@ -24,7 +24,6 @@ from workers.runtime.settings import (
     Section,
     seconds,
 )
-from workers.telemetry.names import TraceLinkage
 
 TRUST_MARGIN = timedelta(milliseconds=100)
 """Least time between the end of trust and the end of the lease: what a timer may fire late on a busy machine."""
@@ -130,7 +129,6 @@ class ReaperArguments(RedisArguments, total=False):
     actions_token_file: str
     journal: JournalLevel | Literal["off", "settlements", "full"]
     journal_maxlen: int
-    trace_linkage: TraceLinkage | Literal["parent", "link"]
     recreate_groups: bool
     consumer_retention: Duration | None
 
@@ -221,11 +219,6 @@ class ReaperSettings(ProgramSettings):
         default=JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements or full."
     )
     journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN
-    trace_linkage: TraceLinkage = Field(
-        default=TraceLinkage.PARENT,
-        description="How spans of a delivery belong to the producer's: `parent` (in its trace) or `link` (each "
-        "delivery has a trace of its own). Workers and reapers of a group should say the same.",
-    )
 
     recreate_groups: bool = Field(
         default=False, description="Recreate a watched group that was destroyed, at its last known position."

@@ -21,7 +21,6 @@ from workers.runtime.settings import (
     seconds,
     to_ms,
 )
-from workers.telemetry.names import TraceLinkage
 
 MAX_NAME_LENGTH = 200
 
@@ -61,7 +60,6 @@ class WorkerOptions(RedisArguments, total=False):
     job_type_field: str
     unknown_job_types: UnknownJobTypes | Literal["dead-letter", "leave"]
     journal_maxlen: int
-    trace_linkage: TraceLinkage | Literal["parent", "link"]
 
 
 class WorkerArguments(WorkerOptions, total=False):
@@ -174,11 +172,6 @@ class WorkerSettings(ProgramSettings):
         "backoff, until it is a day old).",
     )
     journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN
-    trace_linkage: TraceLinkage = Field(
-        default=TraceLinkage.PARENT,
-        description="How spans of a delivery belong to the producer's: `parent` (in its trace) or `link` (each "
-        "delivery has a trace of its own). Workers and reapers of a group should say the same.",
-    )
 
     @field_validator("name")
     @classmethod

@@ -37,7 +37,7 @@ async def explain_command(
 ) -> None:
     """Say where JOB is, who has it, what happens next and when, with its journal.
 
-    JOB is a job ID, or an entry ID it has or had. Exit code 0 found, 1 nothing is known of it, 2 unreachable.
+    JOB is a job ID, or an entry ID it has or had. Exit code 0 found, 1 nothing is known of it, 3 unreachable.
     """
     found = await look_for(settings, text(os.fsencode(job)), pair, depth)  # bytes that are no text, as IDs are shown
     told = [one for one in found if one.job.is_known]

@@ -36,7 +36,7 @@ def leader() -> None:
 @operator_options
 @click.pass_context
 async def show_(context: click.Context, /, terms: int, machine: bool, settings: ReaperSettings) -> None:
-    """Show the leader, its followers, and the last terms. Exit code 0 there is a leader, 1 none, 2 unreachable."""
+    """Show the leader, its followers, and the last terms. Exit code 0 there is a leader, 1 none, 3 unreachable."""
     async with connected(settings) as (client, server):
         snapshot = await look_at_namespace(client, settings.namespace_keys, server)
         past = await read_terms(client, settings.namespace_keys, terms)

@@ -15,7 +15,7 @@ from reaper.replicas import STANDALONE
 from reaper.settings import ReaperSettings
 from workers.protocol.capabilities import Capability, capabilities_quietly, in_words
 from workers.protocol.errors import StreamReaperError
-from workers.runtime.options import USAGE_EXIT, Amount, examples, json_flag, show_error
+from workers.runtime.options import Amount, examples, exit_code_of, json_flag, show_error
 from workers.runtime.printing import show, show_json, styled
 
 DEGRADED_EXIT = 1
@@ -33,7 +33,7 @@ Screen = Callable[[Snapshot, Sequence[Problem]], list[str]]
 async def status(
     context: click.Context, /, machine: bool, brief: bool, watch: float | None, settings: ReaperSettings
 ) -> None:
-    """Show leader, groups and what is wrong. Exit code 0 healthy, 1 degraded, 2 unreachable."""
+    """Show leader, groups and what is wrong. Exit code 0 healthy, 1 degraded, 3 unreachable."""
     asked: dict[Capability, bool | None] = {}
     lines = brief_lines if brief else status_lines
     while True:
@@ -55,7 +55,7 @@ async def _look(
     except StreamReaperError as error:
         _clear(machine=machine, watch=watch)
         show_error(error, machine=machine)
-        return USAGE_EXIT
+        return exit_code_of(error)
     snapshot = replace(snapshot, capabilities=asked)
     problems = judge(snapshot)
     _clear(machine=machine, watch=watch)

@@ -20,7 +20,7 @@ from reaper.drill.spread import Spread, spread
 from reaper.drill.terms import Holding, terms
 from workers.protocol.events import EventName
 from workers.protocol.messages import counted
-from workers.runtime.options import USAGE_EXIT
+from workers.runtime.options import UNREACHABLE_EXIT
 
 FENCED_VERBS = ("recover", "release_suspects", "move_due")
 """Verbs of ``refused`` events that mean: a write of an earlier term met the fence of a later one."""
@@ -225,4 +225,4 @@ def _may_end_without_redis(run: ProcessRun, evidence: Evidence) -> bool:
         return evidence.redis_was(_FAILING, run.ended_at - AFTER_PAUSE_S, run.ended_at)
     did_anything = any(line.pid == run.pid and run.lived_at(line.at) for line in evidence.lines)
     failed = evidence.redis_was(_FAILING, run.started_at, run.ended_at)
-    return run.exit_code == USAGE_EXIT and failed and not did_anything
+    return run.exit_code == UNREACHABLE_EXIT and failed and not did_anything

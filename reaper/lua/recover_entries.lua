@@ -44,7 +44,7 @@ local budget, longest = tonumber(ARGV[9]), tonumber(ARGV[11])
 local first = 12
 local items = #ARGV - first + 1
 
-local GONE, NOT_DUE, PUT_OFF = 0, 4, 7 -- the others: recovery.lua
+local GONE, NOT_DUE, PUT_OFF = 0, 4, 7 -- the others: recovery
 
 local found = redis.call('GET', fence) or ''
 if found ~= own then

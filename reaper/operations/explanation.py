@@ -130,7 +130,7 @@ def _next_of_pending(job: FoundJob, group: GroupState) -> tuple[int | None, str]
 
 
 def _fate(job: FoundJob, group: GroupState) -> str:
-    """Return what recovery makes of a pending delivery, by the rules of ``recovery.lua``."""
+    """Return what recovery makes of a pending delivery, by the rules of ``recovery/*.lua``."""
     most = group.max_deliveries or DEFAULT_MAX_DELIVERIES
     count = count_deliveries(job, most)
     if count >= most:

@@ -11,7 +11,7 @@ from time import time_ns
 from typing import Any, NamedTuple
 
 import anyio
-from opentelemetry.trace import Link, SpanContext, SpanKind
+from opentelemetry.trace import SpanKind
 from redis.asyncio import Redis
 
 from reaper.settings import ReaperSettings
@@ -22,7 +22,7 @@ from workers.protocol.messages import Redelivery, text, told
 from workers.protocol.scripts import load_script
 from workers.telemetry import names as telemetry
 from workers.telemetry.deliveries import Delivery, Story, begin, read_context
-from workers.telemetry.names import Attributes, TraceLinkage
+from workers.telemetry.names import Attributes
 
 REDRIVE_BATCH = 100
 DEFAULT_MAX_GENERATION = 5
@@ -75,7 +75,6 @@ class Redrive:
     rate: float | None = None
     """Dead letters per second; None = as fast as it goes."""
     journal: Journal = DEFAULT_JOURNAL
-    linkage: TraceLinkage = TraceLinkage.PARENT
 
     @property
     def batch(self) -> int:
@@ -88,7 +87,6 @@ def redrive_as_set(settings: ReaperSettings) -> Redrive:
     return Redrive(
         policy=settings.redelivery,
         journal=Journal.at(settings.journal, settings.journal_maxlen),
-        linkage=settings.trace_linkage,
     )
 
 
@@ -147,7 +145,7 @@ async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how
     if telemetry.is_tracing():
         ended_ns = time_ns()
         for result in results:
-            _tell(keys, how.linkage, result, began_ns, ended_ns)
+            _tell(keys, result, began_ns, ended_ns)
     return results
 
 
@@ -162,18 +160,14 @@ def _result(entry_id: str, row: Sequence[Any], target: str, reply_was_lost: bool
 # --- telemetry ----------------------------------------------------------------------------------------------
 
 
-def _tell(keys: GroupKeys, linkage: TraceLinkage, result: Redriven, began_ns: int, ended_ns: int) -> None:
+def _tell(keys: GroupKeys, result: Redriven, began_ns: int, ended_ns: int) -> None:
     """Tell that a job is ready again as its next generation: in its trace, linked to its last delivery."""
     traced = result.traced
     creation = traced and read_context(traced.traceparent, traced.tracestate)
     if traced is None or creation is None:
         return  # only those are told of whose producer's trace is sampled
     last = Delivery(keys.stream, keys.group, result.job_id.encode(), b"")
-    links = Story(creation, linkage).links_to(last, traced.previous)
-    parent: SpanContext | None = creation
-    if linkage is TraceLinkage.LINK:  # in the trace of the job's last delivery, as a recovery is
-        parent = links[0].context if links else None
-        links.append(Link(creation, {telemetry.LINK_KIND: telemetry.SEND}))
+    links = Story(creation).links_to(last, traced.previous)
     about: Attributes = {
         telemetry.MESSAGE_ID: result.detail,
         telemetry.JOB_ID: result.job_id,
@@ -181,4 +175,4 @@ def _tell(keys: GroupKeys, linkage: TraceLinkage, result: Redriven, began_ns: in
     }
     common = telemetry.common(telemetry.REDRIVE, telemetry.SETTLE, keys.stream, keys.group)
     name = f"{telemetry.REDRIVE} {keys.stream}"
-    begin(name, parent, SpanKind.CLIENT, {**common, **about}, links, at_ns=began_ns).end(ended_ns)
+    begin(name, creation, SpanKind.CLIENT, {**common, **about}, links, at_ns=began_ns).end(ended_ns)

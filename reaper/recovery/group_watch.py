@@ -74,7 +74,7 @@ class GroupWatch:
         self._keys = group.keys
         self._settings = context.settings
         self._notes = GroupNotes(group, context.callbacks, context.changed)
-        self._telemetry = GroupTelemetry(group, context.term.token, context.settings.trace_linkage)
+        self._telemetry = GroupTelemetry(group, context.term.token)
         self._writer = GroupWriter(
             client=context.client,
             group=group,

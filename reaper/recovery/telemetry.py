@@ -13,20 +13,19 @@ from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
 from workers.telemetry.deliveries import emit_recovered
 from workers.telemetry.gauges import labels_of
-from workers.telemetry.names import Attributes, TraceLinkage
+from workers.telemetry.names import Attributes
 
 
 class GroupTelemetry:
     """Spans and metrics of one group in one term; costs a look at two flags where nobody listens."""
 
-    def __init__(self, group: WatchedGroup, token: int, linkage: TraceLinkage) -> None:
+    def __init__(self, group: WatchedGroup, token: int) -> None:
         self._group = group
         self._how: Attributes = {
             telemetry.RECOVERY_REASON: telemetry.VISIBILITY_TIMEOUT,
             telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER),
             telemetry.FENCING_TOKEN: token,
         }
-        self._linkage = linkage
         self._traces, self._measures = telemetry.is_tracing(), telemetry.is_measuring()
         self._visibility_s = group.visibility_timeout.total_seconds()
         self._labels = labels_of(group.keys)
@@ -43,7 +42,7 @@ class GroupTelemetry:
         for row in found.others:
             if row.traced and row.outcome in ENDED:
                 stream, group = self._group.stream, self._group.group
-                emit_recovered(row, stream, group, self._linkage, self._how, began_ns=began_ns, ended_ns=ended_ns)
+                emit_recovered(row, stream, group, self._how, began_ns=began_ns, ended_ns=ended_ns)
 
     def _measure(self, found: Recoveries) -> None:
         by_mode = self._labels | {telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER)}

@@ -8,40 +8,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from tests.benchmarks.figures import HEADER, Breakdown, Result, Row
+from tests.benchmarks.figures import HEADER, Result, Row
 from tests.benchmarks.machine import Machine
 
 INTRODUCTION = """\
 # Benchmarks
 
-This page is written by `make bench` (`python -m tests.benchmarks`), which takes a quarter of an hour.
-It needs nothing but Linux: each benchmark starts a Redis of its own, on a free port, without persistence.
-`python -m tests.benchmarks --only NAME` runs one of {names},
-and renews its part of this page, for the Python that it runs on (`make bench VENV=.venv-3.13 PYTHON=python3.13`);
-`--quick` uses small numbers, to see that everything works, and writes nothing.
+For maintainers. The users' page is [benchmarks](../benchmarks.md).
+
+`make bench` (`python -m tests.benchmarks`) writes this page in a quarter of an hour.
+Each benchmark starts its own Redis.
+`python -m tests.benchmarks --only NAME` runs one of {names}, and renews its part of the page.
+To measure another Python, run `make bench VENV=.venv-3.13 PYTHON=python3.13`.
+With `--quick` it uses small numbers and leaves the page alone.
 """
 
 HOW_TO_READ = """\
 ## How to read it
 
-- **stream-reaper** is what this project does, with reapers and workers as real processes
-  (`python -m reaper run`, `python -m workers run`).
-- **bare** is the least code that does the same job by hand (`tests/benchmarks/bare.py`),
-  measured in the same run, on a Redis started in the same way, in turn with ours.
-- **ratio** is ours divided by bare: the median of the ratios of single rounds where rounds were taken in turn.
-  For rates more is better, for times and costs less is.
-- Compare ratios rather than numbers: seconds depend on the machine and on whoever else uses it, ratios much less so.
-- A **demand** is what the project promises itself; where it is NOT met, the table says so.
+- **stream-reaper**: this project, with reapers and workers as real processes.
+- **bare**: the shortest code that does the same job by hand (`tests/benchmarks/bare.py`).
+  Both run in turn, on servers that were started in the same way.
+- **ratio**: stream-reaper divided by bare, the median of the rounds.
+  Compare ratios, because seconds depend on the machine.
+- **demand**: the limit that the project sets for itself.
 - Percentiles are nearest-rank. Rates are medians of rounds, and maxima are the worst of all rounds.
-- Profiles are taken in a run of their own, whose numbers are in no table.
-  The programs are sampled by CPU time, and C code counts for the Python function that calls it.
-  Server time is what Redis itself counts for each command (`INFO commandstats`).
+- The terminal also shows profiles, from runs of their own.
 """
 
 OVER_RELEASES = """\
 ## Over releases
 
-The ratios that are demanded (dashed), release by release, and on each Python.
+The chart has the ratio of each release and each Python, and its limit as a dashed line.
 The numbers are in [benchmarks.csv](benchmarks.csv).
 
 ![Ratios to the bare code over releases](images/benchmarks.svg)
@@ -178,15 +176,10 @@ def _chapters(about: str, told: Sequence[Told]) -> str:
 
 
 def _told(chapter: Chapter) -> Told:
-    breakdowns = [_breakdown(breakdown) for breakdown in chapter.result.breakdowns]
     table = _table(HEADER, [row.cells() for row in chapter.result.rows], numbers=range(1, 4))
     when = f"Measured on {chapter.day.isoformat()}, Python {chapter.python}; {chapter.machine.load}."
-    text = "\n".join([when, "", table, *breakdowns])
+    text = f"{when}\n\n{table}"
     return Told(chapter.name, chapter.python, text, demands_of(chapter.result.rows))
-
-
-def _breakdown(breakdown: Breakdown) -> str:
-    return "\n".join([f"{breakdown.title}:", "", _table(("where", "how much"), breakdown.parts, numbers=range(1, 2))])
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: range) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
+import reaper as reaper_package
+import workers as workers_package
 from reaper.cli.lazy import LazyGroup
 from reaper.cli.main import main as reaper
 from reaper.pipeline.settings import PipelineSettings
@@ -157,3 +159,10 @@ def test_scripts_are_put_together_as_the_protocol_says(name: str) -> None:
     assert all(line in whole for line in ours if line), "ours is the same, but for what it does not use"
     own = [line for line in script_text("workers.protocol", name).splitlines() if not line.startswith("--- @")]
     assert [line for line in own if line not in ours] == []
+
+
+def test_every_public_name_is_in_the_api_reference() -> None:
+    page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^::: (\S+)$", page, re.MULTILINE))
+    homes = [(name, home) for package in (reaper_package, workers_package) for name, home in package._HOMES.items()]
+    assert [name for name, home in homes if not {home, f"{home}.{name}"} & listed] == []

@@ -164,14 +164,14 @@ def test_a_plain_loop_may_end_when_redis_stands_still_and_ours_may_not() -> None
 
 
 def test_a_process_of_ours_that_is_started_while_redis_stands_still_may_end_as_documented() -> None:
-    ends = {1: (9.0, 2), 2: (9.0, 2), 3: (9.0, 1), 4: (4.0, 2), 5: (9.0, 2)}
+    ends = {1: (9.0, 3), 2: (9.0, 3), 3: (9.0, 1), 4: (4.0, 3), 5: (9.0, 3)}
     runs = [process(pid, ended_at=ended_at, code=code) for pid, (ended_at, code) in ends.items()]
     runs[4].role = Role.REAPER
     ledger = build_ledger(evidence([job(1)], lines=[start(1, 2, 4.0)], processes=runs, faults=[redis_pause(5.0, 8.0)]))
     assert ledger.unexpected_ends == (
-        "w2-1 (exit code 2)",  # it had begun its work
+        "w2-1 (exit code 3)",  # it had begun its work
         "w3-1 (exit code 1)",
-        "w4-1 (exit code 2)",  # before Redis stood still
+        "w4-1 (exit code 3)",  # before Redis stood still
     )
 
 

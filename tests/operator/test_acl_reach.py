@@ -103,7 +103,7 @@ def _values(keys: object) -> list[str]:
     return [str(getattr(keys, name)) for name in type(keys).__dataclass_fields__]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["*", "prelude/*", "recovery"])
+@pytest.mark.parametrize("name", ["*", "prelude/*", "recovery/*"])
 def test_commands_are_called_by_their_literal_names_so_that_rights_can_be_read(name: str) -> None:
     files = [file for folder in FOLDERS.values() for file in folder.glob(f"{name}.lua")]
     assert files

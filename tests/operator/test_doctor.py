@@ -163,10 +163,10 @@ async def test_a_server_that_lets_few_more_in_or_may_throw_them_out_is_found(sta
         assert [level for level, _ in await found()] == ["note"]
 
 
-async def test_an_unreachable_server_is_2() -> None:
+async def test_an_unreachable_server_is_3() -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
     people, machines = await run_command(url, "doctor"), await run_command(url, "doctor", "--json")
-    assert (people.code, machines.code, machines.data["status"]) == (2, 2, "unreachable")
+    assert (people.code, machines.code, machines.data["status"]) == (3, 3, "unreachable")
 
 
 async def test_capabilities_are_told_by_trying(scene: Scene, reaper: Command, server: RedisServer) -> None:

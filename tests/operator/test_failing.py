@@ -43,11 +43,11 @@ async def test_a_server_of_no_use_is_one_sentence_in_json_too(
     monkeypatch.chdir(tmp_path)  # where `init` writes
     for url in (NOWHERE, f"redis://nobody:wrong@127.0.0.1:{server.port}/0", f"redis://127.0.0.1:{server.port}/99"):
         machines = await run_command(url, *typed(name), "--json")
-        assert (machines.code, machines.err) == (2, "")
+        assert (machines.code, machines.err) == (3, "")
         assert machines.data["status"] == "unreachable"
         if "--json" not in typed(name):
             people = await run_command(url, *typed(name))
-            assert (people.code, people.out) == (2, "")
+            assert (people.code, people.out) == (3, "")
             assert people.err == f"error: {machines.data['error']}\n"
             assert people.err.count("\n") == 1
 
@@ -85,7 +85,7 @@ async def test_what_goes_on_for_long_says_so_as_well(
         words += ["--lake", str(tmp_path / "lake")]  # the last one counts
     for url in (NOWHERE, f"redis://nobody:wrong@127.0.0.1:{server.port}/0", f"redis://127.0.0.1:{server.port}/99"):
         running = processes.python("-m", PACKAGES[name.split()[0]], *words, "--redis-url", url)
-        assert await running.wait() == 2
+        assert await running.wait() == 3
         assert [line[:7] for line in running.output.splitlines() if "Redis" in line] == ["error: "]
         assert "Traceback" not in running.output
 
@@ -247,7 +247,7 @@ async def test_a_server_that_is_there_and_of_no_use_is_told_from_one_that_is_not
 ) -> None:
     await client.execute_command("ACL", "SETUSER", "pinger", "on", ">pass", "+ping", "+select")
     answer = await run_command(f"redis://{login}127.0.0.1:{server.port}/{path}", "status")
-    assert answer.code == 2
+    assert answer.code == 3
     assert answer.err.rstrip().endswith(advice)
 
 
@@ -271,7 +271,7 @@ async def test_a_redrive_that_fails_is_one_document_with_what_was_done(
     await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
     monkeypatch.setattr("reaper.cli.redrive.redrive", fails)
     answer = await reaper("dead-letters", "redrive", "--all", "--json", *PAIR)
-    assert (answer.code, answer.err, answer.out.count("\n")) == (2, "", 1)
+    assert (answer.code, answer.err, answer.out.count("\n")) == (3, "", 1)
     assert (answer.data["status"], "NOPERM" in answer.data["error"]) == ("unreachable", True)
     assert [one["id"] for one in answer.data.get("results", ())] == ["0-0"][:done]
     assert answer.data.get("redriven", 0) == done

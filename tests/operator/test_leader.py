@@ -95,5 +95,5 @@ async def test_a_leader_is_shown_to_people(scene: Scene, reaper: Command) -> Non
     assert second == "followers  bob-1-abc"
 
 
-async def test_an_unreachable_server_is_2() -> None:
-    assert (await run_command(f"redis://127.0.0.1:{free_port()}/0", "leader", "show")).code == 2
+async def test_an_unreachable_server_is_3() -> None:
+    assert (await run_command(f"redis://127.0.0.1:{free_port()}/0", "leader", "show")).code == 3

@@ -190,10 +190,10 @@ async def test_an_evicting_server_is_warned_of(client: Redis, processes: Process
     await replica.prints("WARNING .*maxmemory-policy allkeys-lru")
 
 
-async def test_an_unreachable_server_is_one_sentence_and_exit_2(processes: Processes) -> None:
+async def test_an_unreachable_server_is_one_sentence_and_exit_3(processes: Processes) -> None:
     url = f"redis://:secret@127.0.0.1:{free_port()}/0"
     replica = processes.reaper("--groups", "orders/billing", "--redis-url", url)
-    assert await replica.wait() == 2
+    assert await replica.wait() == 3
     (line,) = replica.output.splitlines()
     assert line.startswith("error: no usable Redis at redis_url 'redis://***@127.0.0.1:")
 

@@ -84,20 +84,20 @@ async def test_no_leader_is_1(scene: Scene, reaper: Command) -> None:
     assert scene.keys.pair == answer.data["groups"][0]["pair"]
 
 
-async def test_an_unreachable_server_is_2() -> None:
+async def test_an_unreachable_server_is_3() -> None:
     url = f"redis://:secret@127.0.0.1:{free_port()}/0"
     people, machines = await run_command(url, "status"), await run_command(url, "status", "--json")
-    assert (people.code, machines.code, machines.data["status"]) == (2, 2, "unreachable")
+    assert (people.code, machines.code, machines.data["status"]) == (3, 3, "unreachable")
     assert people.err.startswith("error: no usable Redis at redis_url")
     assert "secret" not in people.err + machines.out
 
 
-async def test_a_server_that_goes_away_meanwhile_is_2(scene: Scene, server: RedisServer, proxy: StartProxy) -> None:
+async def test_a_server_that_goes_away_meanwhile_is_3(scene: Scene, server: RedisServer, proxy: StartProxy) -> None:
     await _healthy(scene)
     through = await proxy(server)
     through.drop_reply(lambda request: request.command == b"XLEN")
     answer = await run_command(through.url, "status")
-    assert answer.code == 2
+    assert answer.code == 3
     assert answer.err.startswith(f"error: Redis at '{through.url}' failed: ")
 
 
@@ -106,7 +106,7 @@ async def test_a_user_without_the_rights_is_told_so(start_server: StartServer) -
     server.command("ACL", "SETUSER", "viewer", "on", ">pw", "~*", "+@all", "-xinfo")
     url = server.url.replace("redis://", "redis://viewer:pw@")
     answer = await run_command(url, "status", "--groups", "orders/billing")
-    assert answer.code == 2
+    assert answer.code == 3
     assert "no permissions" in answer.err
     assert "pw@" not in answer.err
 

@@ -70,7 +70,7 @@ class World:
             GroupWriter(cast("Any", self), group, Authority("reaper", 7, "alice", 0), Journal(1, 100)),
             group.keys.stream,
             notes=self.notes,
-            telemetry=GroupTelemetry(group, 7, settings.trace_linkage),
+            telemetry=GroupTelemetry(group, 7),
             rate=RateLimit(0),
             made=lambda: 0,
             refused=self.refusals.append,

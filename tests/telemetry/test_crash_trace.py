@@ -239,38 +239,6 @@ async def test_what_a_restarted_worker_gives_up_at_once_is_told_of_and_linked_by
     assert {own[1].span_id, own[2].span_id} <= {link.span_id for link in again.links}
 
 
-async def test_by_setting_each_delivery_has_a_trace_of_its_own_that_links_the_producers(scene: Scene) -> None:
-    link = ("--trace-linkage", "link")
-    await scene.reaper(*link)
-    first = await scene.worker(*link)
-    job = await scene.produce("kills=1")
-    await first.wait()
-    await scene.worker(*link)
-    spans = await scene.spans(job, "send", "process", "recover", "process", "ack")
-    assert dangling(spans) == []
-    by_name = {told_of(span, spans)[1]: span for span in spans}
-    lost, again, recovery = (
-        by_name[f"{name} orders #{n}"] for name, n in (("process", 1), ("process", 2), ("recover", 1))
-    )
-    assert [told_of(span, spans)[3] for span in (lost, again, recovery)] == ["", "", "process orders #1"]
-    assert all("send orders" in told_of(span, spans)[4] for span in (lost, again, recovery))
-    assert len({span.trace_id for span in (by_name["send orders"], lost, again)}) == 3
-
-
-async def test_with_a_trace_for_each_delivery_a_redrive_is_in_that_of_the_last_one(scene: Scene) -> None:
-    link = ("--trace-linkage", "link")
-    await scene.worker(*link, "--max-deliveries", "1")
-    job = await scene.produce("fails=1")
-    await scene.spans(job, "send", "process", "nack")
-    scene.env = {"REAPER_TRACE_LINKAGE": "link"}
-    await scene.redrive()
-    spans = await scene.spans(job, "send", "process", "nack", "redrive", "process", "ack")
-    assert dangling(spans) == []
-    (redrive,) = (span for span in spans if span.name == "redrive orders")
-    first = [span for span in spans if span.attributes.get("reaper.job.generation") == 0 or span.name == "send orders"]
-    assert told_of(redrive, first)[3:] == ("process orders #1", ["process orders #1", "send orders"])
-
-
 async def test_what_the_producer_does_not_sample_is_told_of_by_nobody(scene: Scene) -> None:
     await scene.reaper()
     first = await scene.worker()

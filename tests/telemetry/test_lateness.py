@@ -12,7 +12,6 @@ from workers.protocol.calls.recovery import Outcome, Ready, Recovered, Recoverie
 from workers.protocol.messages import Redelivery
 from workers.settings import WorkerSettings
 from workers.telemetry import instruments
-from workers.telemetry.names import TraceLinkage
 
 VISIBILITY_S = 30.0
 ROWS = [Recovered(b"1-%d" % n, Outcome.REDELIVERED, idle_ms=idle_ms) for n, idle_ms in enumerate((-1, 29_000, 31_500))]
@@ -45,7 +44,7 @@ def test_of_what_a_leader_recovers(latency: Recorded, monkeypatch: pytest.Monkey
         max_deliveries=3,
         redelivery=Redelivery.STREAM,
     )
-    GroupTelemetry(group, 1, TraceLinkage.PARENT).recovered(Recoveries(TOGETHER, ROWS), 0)
+    GroupTelemetry(group, 1).recovered(Recoveries(TOGETHER, ROWS), 0)
     assert latency.values == [0.5, 3.0, 0.0, 1.5]
 
 

@@ -14,7 +14,7 @@ from pydantic_settings import SettingsConfigDict
 from reaper.settings import ReaperSettings
 from workers import WorkerSettings
 from workers.protocol.errors import ConfigurationError, UnreachableError
-from workers.runtime.options import USAGE_EXIT, errors_as_sentences, settings_options
+from workers.runtime.options import UNREACHABLE_EXIT, USAGE_EXIT, errors_as_sentences, settings_options
 from workers.runtime.settings import Seconds, Section, Settings, load_settings
 
 
@@ -105,17 +105,22 @@ def test_no_setting_of_a_process_is_without_flag_and_description(kind: type[Sett
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "code"),
     [
-        ConfigurationError("stream is empty"),
-        ExceptionGroup("many", [ExceptionGroup("inside", [UnreachableError("stream is empty")])]),
+        (ConfigurationError("stream is empty"), USAGE_EXIT),
+        (
+            ExceptionGroup("many", [ExceptionGroup("inside", [UnreachableError("stream is empty")])]),
+            UNREACHABLE_EXIT,
+        ),
     ],
 )
-def test_our_errors_end_the_command_with_their_sentence(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_our_errors_end_the_command_with_their_sentence(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended, errors_as_sentences():
         raise error
 
-    assert (ended.value.code, capsys.readouterr().err) == (USAGE_EXIT, "error: stream is empty\n")
+    assert (ended.value.code, capsys.readouterr().err) == (code, "error: stream is empty\n")
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), ExceptionGroup("many", [ValueError("a bug")])])

@@ -48,7 +48,6 @@ class WorkerTelemetry:
 
     def __init__(self, settings: WorkerSettings, consumer: str, *, traces: bool, measures: bool) -> None:
         self._stream, self._group = settings.stream, settings.group
-        self._linkage = settings.trace_linkage
         self._consumer = consumer
         self._traces = traces
         self._measures = measures
@@ -126,7 +125,7 @@ class WorkerTelemetry:
             return None
         if not creation.trace_flags.sampled:
             return None
-        story = Story(creation, self._linkage)
+        story = Story(creation)
         previous = held.job.previous(held.job.times_delivered)
         held.follow(JobTrace(story, story.links_to(self._delivery(held), previous) if previous else []))
         return story
@@ -180,7 +179,7 @@ class WorkerTelemetry:
         self._count_recovery(row.idle_ms, mode, row.outcome.name.lower(), visibility_s)
         if row.traced and self._traces:
             stream, group, how = self._stream, self._group, _how(reason, mode)
-            emit_recovered(row, stream, group, self._linkage, how, began_ns=began_ns, ended_ns=time_ns())
+            emit_recovered(row, stream, group, how, began_ns=began_ns, ended_ns=time_ns())
 
     def walked(self, took_s: float) -> None:
         """Measure a walk over what is pending, from its first page to its last."""

@@ -25,7 +25,15 @@ from workers.runtime.settings_errors import bare_type, choices_of, plain
 from workers.runtime.user_code import plain_error
 
 USAGE_EXIT = 2
-"""Exit code where a setting cannot work or Redis cannot be reached: somebody has to change something."""
+"""Exit code for wrong usage or settings: you have to change something."""
+UNREACHABLE_EXIT = 3
+"""Exit code if Redis cannot be reached, or does not admit the program."""
+
+
+def exit_code_of(error: StreamReaperError) -> int:
+    """Return the exit code of a command that ends with one of our errors."""
+    return UNREACHABLE_EXIT if isinstance(error, UnreachableError) else USAGE_EXIT
+
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 _TYPED, _DONE, _MACHINE = "stream-reaper.typed", "stream-reaper.done", "machine"
@@ -194,7 +202,7 @@ def json_flag(promise: str = "Print JSON.") -> Callable[[CommandT], CommandT]:
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Print our own errors as they are, without a traceback, and exit with ``USAGE_EXIT``.
+    """Print our own errors as they are, without a traceback, and exit with ``USAGE_EXIT`` or ``UNREACHABLE_EXIT``.
 
     Where the command was asked for JSON, by a flag named ``machine``, they are JSON too (`show_error`).
     """
@@ -233,4 +241,4 @@ def show_error(error: StreamReaperError, *, machine: bool) -> None:
 def _give_up(error: StreamReaperError) -> None:
     command = click.get_current_context(silent=True)
     show_error(error, machine=command is not None and command.params.get(_MACHINE) is True)
-    raise SystemExit(USAGE_EXIT) from error
+    raise SystemExit(exit_code_of(error)) from error

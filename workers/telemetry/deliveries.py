@@ -34,7 +34,7 @@ from opentelemetry.trace import (
 from workers.protocol.calls.recovery import Recovered
 from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE, text
 from workers.telemetry import names as telemetry
-from workers.telemetry.names import Attributes, TraceLinkage
+from workers.telemetry.names import Attributes
 
 # ---- context in an entry
 
@@ -129,19 +129,14 @@ _PREVIOUS = re.compile(rb"(\d{1,15}\.\d{1,15}\.\d{1,15})\.([rs])")
 
 
 class Story(NamedTuple):
-    """What links the spans of a job's deliveries: the creation context, and the setting that says how."""
+    """What links the spans of a job's deliveries: the creation context of the producer."""
 
     creation: SpanContext
-    linkage: TraceLinkage = TraceLinkage.PARENT
 
     def span_of(self, delivery: Delivery, operation: str = telemetry.PROCESS) -> SpanContext:
         """Return the context of a delivery's span, wherever it was or will be made."""
-        ids = delivery.ids(operation)
-        own = self.linkage is TraceLinkage.LINK
-        if own and operation == telemetry.RECOVER:  # in the trace of the delivery that it ended
-            ids = ids._replace(trace_id=delivery.ids().trace_id)
-        trace_id = ids.trace_id if own else self.creation.trace_id
-        return SpanContext(trace_id, ids.span_id, is_remote=True, trace_flags=self.creation.trace_flags)
+        span_id = delivery.ids(operation).span_id
+        return SpanContext(self.creation.trace_id, span_id, is_remote=True, trace_flags=self.creation.trace_flags)
 
     def links_to(self, delivery: Delivery, previous: bytes) -> list[Link]:
         """Return links to the delivery that came before ``delivery`` (``reaper.previous``), and to its recovery."""
@@ -158,12 +153,8 @@ class Story(NamedTuple):
         self, delivery: Delivery, attributes: Attributes, links: Sequence[Link] = (), *, at_ns: int | None = None
     ) -> Span:
         """Begin the span of a delivery's processing."""
-        parent: SpanContext | None = self.creation
-        if self.linkage is TraceLinkage.LINK:
-            links = [*links, Link(self.creation, {telemetry.LINK_KIND: telemetry.SEND})]
-            parent = None
         name = f"{telemetry.PROCESS} {delivery.stream}"
-        return begin(name, parent, SpanKind.CONSUMER, attributes, links, at_ns=at_ns, ids=delivery.ids())
+        return begin(name, self.creation, SpanKind.CONSUMER, attributes, links, at_ns=at_ns, ids=delivery.ids())
 
 
 def begin(
@@ -211,9 +202,7 @@ class Lost:
     previous: bytes = b""
 
 
-def emit_recovered(
-    row: Recovered, stream: str, group: str, linkage: TraceLinkage, how: Attributes, *, began_ns: int, ended_ns: int
-) -> None:
+def emit_recovered(row: Recovered, stream: str, group: str, how: Attributes, *, began_ns: int, ended_ns: int) -> None:
     """Tell of a traced delivery that a recovery has ended, and of that; not where its context is nonsense.
 
     ``how`` as in `emit_recovery`; the outcome is the row's.
@@ -225,7 +214,7 @@ def emit_recovered(
     delivery = Delivery(stream, group, row.job_id, name)
     lost = Lost(delivery, text(row.entry_id), row.delivery_count, text(row.consumer), row.idle_ms, previous)
     how = how | {telemetry.RECOVERY_OUTCOME: row.outcome.name.lower()}
-    emit_recovery(Story(creation, linkage), lost, how, began_ns=began_ns, ended_ns=ended_ns)
+    emit_recovery(Story(creation), lost, how, began_ns=began_ns, ended_ns=ended_ns)
 
 
 def emit_recovery(story: Story, lost: Lost, how: Attributes, *, began_ns: int, ended_ns: int) -> list[Link]:
@@ -258,18 +247,14 @@ def emit_recovery(story: Story, lost: Lost, how: Attributes, *, began_ns: int, e
     span.set_status(Status(StatusCode.ERROR, "not settled by the worker that had it"))
     span.end(began_ns)
     to_lost = Link(story.span_of(delivery), {telemetry.LINK_KIND: "lost attempt"})
-    own_trace = story.linkage is TraceLinkage.LINK
     recoveries = (link for link in earlier if (link.attributes or {}).get(telemetry.LINK_KIND) == telemetry.RECOVER)
-    links = [to_lost, *recoveries]
-    if own_trace:
-        links.append(Link(story.creation, {telemetry.LINK_KIND: telemetry.SEND}))
     common = telemetry.common(telemetry.RECOVER, telemetry.SETTLE, delivery.stream, delivery.group)
     recovery = begin(
         f"{telemetry.RECOVER} {delivery.stream}",
-        story.span_of(delivery) if own_trace else story.creation,
+        story.creation,
         SpanKind.CLIENT,
         {**common, **about, **how, telemetry.IDLE_MS: lost.idle_ms},
-        links,
+        [to_lost, *recoveries],
         at_ns=began_ns,
         ids=delivery.ids(telemetry.RECOVER),
     )

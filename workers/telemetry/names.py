@@ -1,7 +1,5 @@
 """What spans and metrics are called, and whether anybody listens. Needs the OpenTelemetry API only."""
 
-from enum import StrEnum
-
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider
@@ -50,15 +48,6 @@ REFUSED = "refused"
 VISIBILITY_TIMEOUT = "visibility_timeout"
 
 Attributes = dict[str, AttributeValue]
-
-
-class TraceLinkage(StrEnum):
-    """How the spans of a delivery belong to the producer's."""
-
-    PARENT = "parent"
-    """They are in its trace, below it."""
-    LINK = "link"
-    """Each delivery has a trace of its own, which links to it."""
 
 
 def common(operation: str, kind: str, stream: str, group: str = "") -> Attributes:

@@ -77,7 +77,8 @@ def near(files: Iterable[str]) -> list[str]:
     found: dict[str, None] = {}
     for file in files:
         path, _, kind = file.rpartition(".")
-        name = "prelude" if "/prelude/" in path else path.rpartition("/")[2]
+        folder, name = path.split("/")[-2:]
+        name = folder if kind == "lua" and folder != "lua" else name
         known = SCRIPTS.get(name) if kind == "lua" else MODULES.get(path)
         for test in known or [f"scripts/test_{name}" if kind == "lua" else f"reaper/test_{name}"]:
             found[f"tests/{test}.py"] = None

@@ -25,7 +25,7 @@ RETURN_TAKEN = load_script("workers.protocol", "return_taken")
 
 
 class Outcome(IntEnum):
-    """What became of one delivery. Numbers as in ``recover_entries.lua`` and ``recovery.lua``."""
+    """What became of one delivery. Numbers as in ``recover_entries.lua`` and ``recovery/*.lua``."""
 
     GONE = 0
     REDELIVERED = 1
@@ -55,7 +55,7 @@ class Recovered(NamedTuple):
     job_id: bytes = b""
     delivery_count: int = 0
     traced: Sequence[bytes] | None = None
-    """What ``recovery.lua`` tells of a traced job."""
+    """What ``recovery/*.lua`` tells of a traced job."""
     asked_ms: int = 0
     """The visibility timeout that the job asks for, where it is longer than any may have."""
 

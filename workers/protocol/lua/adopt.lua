@@ -3,7 +3,7 @@
 -- Three cases, by ARGV[4]:
 --   'restart'  entries of earlier processes of the same worker name. Counted: the process that held them died, perhaps
 --              of them. A job whose next delivery is its last is a suspect. Where somebody lets suspects out (a leader serves
---              the group, or it is embedded) it is parked, or given up, as in any recovery (recovery.lua); where nobody does,
+--              the group, or it is embedded) it is parked, or given up, as in any recovery (recovery); where nobody does,
 --              it is only taken when asked for.
 --   'reread'   our own entries whose delivery never arrived (the read's reply was lost). Not counted: nothing ran.
 --   'claimed'  the same after a lost reply of a read with CLAIM. What was delivered before it may be in somebody's hands (return_taken.lua):
@@ -29,7 +29,7 @@
 --
 -- Returns {next start ('' = done), suspects left alone, dead letters, held, taken}:
 --   dead letters  {job ID, entry ID, delivery count, dead letter's ID, idle ms}…, and of a traced job, sixth, what
---                 recovery.lua tells of one
+--                 recovery tells of one
 --   held          {entry ID, why}… that should be dead letters and could not be copied; they stay pending
 --   taken         {entry ID, times delivered, flat fields, ms for which it was idle, what is noted of the job ('' = nothing)}…
 -- Fence: none needed; a settlement by the earlier owner is refused, since consumer and count have changed.

@@ -7,7 +7,7 @@
 -- Judged before it is claimed is whatever the list alone convicts, or may be a released suspect.
 -- What is overdue is claimed while there is room, unless there is a note of it, which reads have to bring. Without room it is left to
 -- whoever has some, for ARGV[10]; then it is made ready, as a leader does, so that nobody has to wait for us. The rest of a job's fate
--- is recovery.lua.
+-- is recovery.
 --
 -- KEYS[1] source     orders, or {orders}:retry:billing   stream whose pending entries are meant
 -- KEYS[2] stream     orders                              stream
@@ -30,7 +30,7 @@
 -- Returns {'ok', server time in ms, cursor ('' = the list was walked to its end), ms until the next of this page is due
 -- (-1 = none), why the call ended early ('' | 'room' | 'full'), overdue entries left for want of room, suspects parked or
 -- out, results, claimed, ours}:
---   results  {code, detail, idle ms, consumer, job ID, delivery count, entry ID, and for a traced job what recovery.lua
+--   results  {code, detail, idle ms, consumer, job ID, delivery count, entry ID, and for a traced job what recovery
 --            tells of it}…, codes as in recover_entries.lua
 --   claimed  {entry ID, times delivered, flat fields, consumer before, idle ms}…
 --   ours     IDs of overdue entries that are ours: whoever has them in hand knows better

@@ -2,7 +2,7 @@
 -- (embedded: by any worker).
 --
 -- The first SOLO of a row that settle go one at a time; then each that settles doubles how many may be out, up to
--- MAX_OUT. A crash starts over (recovery.lua). A suspect whose delivery was extended once has proved its life and lets the
+-- MAX_OUT. A crash starts over (recovery). A suspect whose delivery was extended once has proved its life and lets the
 -- next one out; one that was extended for a whole visibility timeout is in nobody's way. One that crashed in company runs
 -- alone: only such as are in nobody's way may be out beside it, and from the second crash on nobody at all, until it is settled.
 --
