@@ -17,8 +17,8 @@ from reaper.drill.witness import Witness
 from workers.protocol.events import EventName
 from workers.runtime.printing import show
 
-PLAIN_INTERVAL_S = 1.0
-LIVE_INTERVAL_S = 0.2
+LINE_INTERVAL_S = 1.0
+NEWS_INTERVAL_S = 0.2
 
 
 @dataclass(slots=True)
@@ -96,13 +96,13 @@ async def plain_screen(scene: Scene) -> None:
         if last or scene.passed_s >= next_line_s:
             figures = " ".join(f"{name} {figure}" for name, figure in scene.figures().items())
             lines.append(f"  {scene.passed_s:5.1f} s  {figures}")
-            next_line_s += PLAIN_INTERVAL_S
+            next_line_s += LINE_INTERVAL_S
         show(*fitted(lines))
 
     try:
         while True:
             update()
-            await anyio.sleep(LIVE_INTERVAL_S)
+            await anyio.sleep(NEWS_INTERVAL_S)
     finally:
         update(last=True)
 

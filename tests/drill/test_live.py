@@ -31,7 +31,7 @@ def scene(tmp_path: Path) -> Scene:
     jobs = [PlannedJob(n, timedelta(0), timedelta(0)) for n in range(1, 9)]
     producer, witness = Producer(stage, jobs), Witness(stage)
     producer.enqueued += [Enqueued(n, f"{n}-0", 0.0) for n in range(1, 6)]
-    witness.view = View(ready=1, in_flight=2, dead=1, holder="r2-1-77.nonce", token=3)
+    witness.view = View(ready=1, in_flight=2, dead=1, holder="r2-1-77.nonce")
     witness.counts.update({"recovered": 7, "refused": 2})
     scene = Scene(stage, producer, witness)
     scene.begin()
