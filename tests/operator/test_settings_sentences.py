@@ -76,8 +76,11 @@ def test_unknown_and_missing_names(toml: str, sentence: str, tmp_path: Path) -> 
             "'lease_ttl' (in FILE) cannot be 'true': write a number of seconds from 0.5 up, such as 10.",
         ),
         (
-            "lease_ttl = 0.0001",
-            "'lease_ttl' (in FILE) cannot be 0.0001: the shortest duration is a millisecond: write 0.001 or more.",
+            "consumer_retention = 0.0001",
+            (
+                "'consumer_retention' (in FILE) cannot be 0.0001: the shortest duration is a millisecond: "
+                "write 0.001 or more."
+            ),
         ),
         (
             "lease_ttl = inf",
@@ -169,7 +172,7 @@ def test_combinations_that_cannot_work(toml: str, sentence: str, tmp_path: Path)
 def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
     assert _complaint(tmp_path, "max_deliveries = 0\nlease_ttl = 0").splitlines() == [
         "setting 'max_deliveries' (in FILE) cannot be 0: write a whole number from 1 to 1000000, such as 3.",
-        "setting 'lease_ttl' (in FILE) cannot be 0: write a number of seconds greater than 0, such as 10.",
+        "setting 'lease_ttl' (in FILE) cannot be 0: write a number of seconds from 0.5 up, such as 10.",
     ]
 
 
@@ -180,7 +183,7 @@ def test_a_flag_and_the_environment_are_named_as_the_source(tmp_path: Path, monk
             "setting 'max_deliveries' (in the environment as REAPER_MAX_DELIVERIES) cannot be '0': write a whole "
             "number from 1 to 1000000, such as 3."
         ),
-        "setting 'lease_ttl' (as flag --lease-ttl) cannot be 0: write a number of seconds greater than 0, such as 10.",
+        "setting 'lease_ttl' (as flag --lease-ttl) cannot be 0: write a number of seconds from 0.5 up, such as 10.",
     ]
 
 
