@@ -73,8 +73,8 @@ class WorkerProcess:
         self._recovery = EmbeddedRecovery(context) if settings.recovery.is_of_workers else None
         self._adoption = Adoption(context)
         self._heartbeat = Heartbeat(context, carry)
-        self._settlements = Settlements(context)
         isolation = Isolation(context.membership.both, lambda: context.membership.visibility_s)
+        self._settlements = Settlements(context, isolation.have_settled)
         self._runner = Runner(
             context, calls, self._settlements, self._heartbeat, isolation, self._journal, self._is_ending
         )

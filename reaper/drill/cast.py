@@ -62,7 +62,7 @@ def _worker(stage: Stage, name: str) -> Command:
     flags |= settings.worker_flags
     argv = [sys.executable, "-m", "workers", "run", "reaper.drill.program:worker", *_as_words(flags)]
     own = {"REAPER_REDIS_URL": stage.server.url, "DRILL_LEDGER": str(stage.ledger_of(name))}
-    return Command(argv, {**_environment(stage), **own})
+    return Command(argv, {**_environment(), **own})
 
 
 def _bare(stage: Stage, name: str) -> Command:
@@ -91,14 +91,14 @@ def _reaper(stage: Stage, name: str) -> Command:
     }
     argv = [sys.executable, "-m", "reaper", "run", *_as_words(flags)]
     own = {"REAPER_REDIS_URL": stage.server.url, failpoints.ENVIRONMENT_VARIABLE: str(stage.failpoints)}
-    return Command(argv, {**_environment(stage), **own})
+    return Command(argv, {**_environment(), **own})
 
 
 def _as_words(flags: Mapping[str, str | float]) -> list[str]:
     return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
 
 
-def _environment(stage: Stage | None = None) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Return our environment without anybody's settings for reapers and workers: the drill chooses them all.
 
     The processes run in a folder of the drill, where no package of the same name shadows ours, and find ours where it
@@ -106,8 +106,6 @@ def _environment(stage: Stage | None = None) -> dict[str, str]:
     """
     others = ("REAPER_", "REDIS_URL", "OTEL_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(others)}
-    if stage and stage.tracing:
-        environment.update(stage.tracing.env)
     home = str(Path(failpoints.__file__).resolve().parents[1])
     if home not in (*site.getsitepackages(), site.getusersitepackages()):
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environment.get("PYTHONPATH")]))

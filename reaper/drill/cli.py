@@ -5,7 +5,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,11 +14,10 @@ from reaper.drill.act import Ending
 from reaper.drill.drill import InterruptedDrillError, Programme, perform
 from reaper.drill.faults import DEMO_FAULTS, FORMS
 from reaper.drill.lines import fitted
-from reaper.drill.live import screen_at_hand
+from reaper.drill.live import screen_for
 from reaper.drill.recoveries import RECOVERIES, find_recovery
 from reaper.drill.report import as_text
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
-from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import counted
 from workers.runtime.entrance import INTERRUPTED_EXIT
 from workers.runtime.options import errors_as_sentences, examples, settings_options
@@ -60,7 +58,7 @@ _json_option = output_file("--json", "json_file", metavar="FILE", help="Write th
         "reaper drill",
         "reaper drill --trace trace.csv --speedup 30 --limit 2000 --json report.json",
         "reaper drill --recovery embedded --fault kill-worker@4 --fault pause-redis@8+5",
-        "reaper drill --redis-url redis://127.0.0.1:6379/5 --workers 8 --show-trace",
+        "reaper drill --redis-url redis://127.0.0.1:6379/5 --workers 8",
     ),
 )
 @click.option(
@@ -80,16 +78,14 @@ _json_option = output_file("--json", "json_file", metavar="FILE", help="Write th
 @settings_options(DrillSettings, exclude=("redis_url", *NO_OPTIONS))
 @_redis_option
 @_json_option
-@click.option("--show-trace", is_flag=True, help="Trace every job, and print the trace of one that was recovered.")
-def drill(recovery: str, json_file: OutputFile | None, show_trace: bool, **flags: Any) -> None:
+def drill(recovery: str, json_file: OutputFile | None, **flags: Any) -> None:
     """Play one drill; see `HELP`."""
     with errors_for_people():
         settings = load_settings(DrillSettings, flags=flags)
         jobs = settings.jobs()
         if not flags.get("faults"):  # the default ones only as far as the trace goes
             settings = settings.fitting(jobs)
-        programme = Programme(settings, jobs, [find_recovery(recovery)])
-        (ending,) = _perform_with_trace(programme) if show_trace else show_and_perform(programme)
+        (ending,) = show_and_perform(Programme(settings, jobs, [find_recovery(recovery)]))
         _write(json_file, ending.as_json())
     sys.exit(EXIT_FAILED if ending.objections else 0)
 
@@ -102,13 +98,12 @@ def demo(json_file: OutputFile | None, **flags: Any) -> None:
     """Show what happens to the jobs of a killed worker: without recovery, with the reaper, and embedded.
 
     Three acts on the same trace with the same faults, in about a minute. Exits 0 only if the second and the third
-    end as promised (see: reaper drill --help), else 1, 2 where they cannot be played, and 130 when interrupted. Ends
-    with the OpenTelemetry trace of a job that was recovered.
+    end as promised (see: reaper drill --help), else 1, 2 where they cannot be played, and 130 when interrupted.
     """
     with errors_for_people():
         settings = load_settings(DrillSettings, flags=flags | {"faults": DEMO_FAULTS, "limit": DEMO_JOBS})
         acts = [find_recovery(name) for name in ("none", "reaper", "embedded")]
-        endings = _perform_with_trace(Programme(settings, settings.jobs(), acts))
+        endings = show_and_perform(Programme(settings, settings.jobs(), acts))
         _write(json_file, {"acts": [ending.as_json() for ending in endings]})
         show("", *_conclusion(endings), "", *_next_steps(sys.argv[0]))
     failed = any(ending.objections for ending in endings if ending.stage.recovery.promises)
@@ -143,7 +138,7 @@ def show_and_perform(programme: Programme) -> list[Ending]:
     settings = programme.settings
     for recovery in programme.recoveries:
         settings.check(recovery)
-    screen = screen_at_hand(quiet=settings.quiet)
+    screen = screen_for(quiet=settings.quiet)
     reapers = any(recovery.by_reapers for recovery in programme.recoveries)
     cast = [counted(settings.workers, "worker"), *([counted(settings.reapers, "reaper")] if reapers else [])]
     trace, seconds = settings.trace, timedelta.total_seconds
@@ -158,28 +153,9 @@ def show_and_perform(programme: Programme) -> list[Ending]:
     return perform(programme, screen, opens=lambda text: show(*fitted(text.split("\n"))), closes=_close)
 
 
-def _perform_with_trace(programme: Programme) -> list[Ending]:
-    """Play with traces, then print the trace of a recovered job. Raises a StreamReaperError."""
-    try:
-        from reaper.drill.tracing import as_tree, recovered_trace, tracing  # an extra
-    except ImportError as error:
-        raise ConfigurationError(
-            f"a trace is to be shown, and {error.name} is not installed: run pip install '.[telemetry]' in your clone."
-        ) from error
-    with tracing() as traces:
-        endings = show_and_perform(replace(programme, tracing=traces))
-        traces.flush()
-        spans = recovered_trace(traces.received.spans)
-    if spans:
-        show("", "Trace of a job whose worker was killed:", *fitted(as_tree(spans).split("\n")))
-    else:
-        show("", "No job was recovered and then acknowledged by a worker that traces: there is no trace to show.")
-    return endings
-
-
 def _close(ending: Ending) -> None:
     recovery = ending.stage.recovery
-    table = as_text(ending.ledger, recovery=recovery, started_at=ending.started_at)
+    table = as_text(ending.ledger, recovery=recovery)
     show("", f"Ledger, {recovery.title}:", *fitted(table.split("\n")))
     # The references promise nothing: their stuck and lost jobs are what the act shows.
     for objection in ending.objections if recovery.promises else ():

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 from redis.exceptions import RedisError
@@ -25,9 +24,6 @@ from reaper.drill.stage import Stage, new_run_id, set_stage
 from reaper.drill.trace import PlannedJob
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 from workers.runtime.signals import received
-
-if TYPE_CHECKING:
-    from reaper.drill.tracing import Tracing
 
 CLEANUP_TIMEOUT_S = 5.0
 FULL_BELOW = 8_192
@@ -45,8 +41,6 @@ class Programme:
     settings: DrillSettings
     jobs: Sequence[PlannedJob]
     recoveries: Sequence[Recovery]
-    tracing: "Tracing | None" = None
-    """Where traces go, if they are to be shown."""
     kit: Kit = field(default_factory=Kit)
 
 
@@ -152,7 +146,7 @@ async def _stage(
 ) -> AsyncIterator[Stage]:
     """Set the stage of one act, and leave nothing of it in a Redis that is not ours, unless it is to be kept."""
     names = programme.kit.names(run_id, recovery)
-    stage = set_stage(server, programme.settings, recovery, folder, names, programme.tracing)
+    stage = set_stage(server, programme.settings, recovery, folder, names)
     try:
         yield stage
     finally:

@@ -17,7 +17,6 @@ from reaper.drill.healthy import Healthy, healthy_jobs
 from reaper.drill.promises import Fate, check_now, early_ms, fates, is_timed, places
 from reaper.drill.records import Effect, InjectedFault, MissedFault, ProcessRun, Role, Step
 from reaper.drill.spread import Spread, spread
-from reaper.drill.terms import Holding, terms
 from workers.protocol.events import EventName
 from workers.protocol.messages import counted
 from workers.runtime.options import UNREACHABLE_EXIT
@@ -73,7 +72,6 @@ class Ledger:
     stale_writes_refused: int = 0
     settlements_refused: int = 0
     healthy: Healthy = field(default_factory=Healthy)
-    terms: tuple[Holding, ...] = ()
     faults: tuple[InjectedFault, ...] = ()
     missed: tuple[MissedFault, ...] = ()
     unexpected_ends: tuple[str, ...] = ()
@@ -127,7 +125,6 @@ def build_ledger(evidence: Evidence) -> Ledger:
         stale_writes_refused=stale,
         settlements_refused=len(refused) - stale,
         healthy=healthy_jobs(evidence, starts),
-        terms=tuple(terms(evidence)),
         faults=tuple(evidence.faults),
         missed=tuple(evidence.missed),
         unexpected_ends=_unexpected_ends(evidence),

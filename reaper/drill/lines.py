@@ -12,7 +12,7 @@ def fitted(lines: Iterable[str]) -> list[str]:
 
 
 def _broken(line: str) -> list[str]:
-    indent = " " * (len(line) - len(line.lstrip(" │├└─")) + 2)
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
     wrapper = textwrap.TextWrapper(COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     wrapper.replace_whitespace = False
     return wrapper.wrap(line)

@@ -1,11 +1,9 @@
-"""The screens of an act: a live view on a terminal, plain lines elsewhere, or nothing."""
+"""What people see of an act: a line a second, and one for each fault; or nothing."""
 
-import os
-import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
@@ -13,25 +11,14 @@ from reaper.drill import queries
 from reaper.drill.lines import fitted
 from reaper.drill.producer import Producer
 from reaper.drill.records import ProcessRun, Role, Step
-from reaper.drill.redis_server import INSTALL_LINE
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.witness import Witness
-from workers.protocol.errors import StreamReaperError
 from workers.protocol.events import EventName
 from workers.runtime.printing import show
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-PLAIN_INTERVAL_S = 1.0
-LIVE_INTERVAL_S = 0.2
-NEWS_SHOWN = 14
-_STYLES = {"settled": "green", "in flight": "cyan", "recovered": "yellow", "dead": "red", "dropped": "red"}
-
-
-class MissingExtraError(StreamReaperError):
-    """A package of the ``demo`` extra is missing. The message is the line that installs it."""
+LINE_INTERVAL_S = 1.0
+NEWS_INTERVAL_S = 0.2
 
 
 @dataclass(slots=True)
@@ -109,13 +96,13 @@ async def plain_screen(scene: Scene) -> None:
         if last or scene.passed_s >= next_line_s:
             figures = " ".join(f"{name} {figure}" for name, figure in scene.figures().items())
             lines.append(f"  {scene.passed_s:5.1f} s  {figures}")
-            next_line_s += PLAIN_INTERVAL_S
+            next_line_s += LINE_INTERVAL_S
         show(*fitted(lines))
 
     try:
         while True:
             update()
-            await anyio.sleep(LIVE_INTERVAL_S)
+            await anyio.sleep(NEWS_INTERVAL_S)
     finally:
         update(last=True)
 
@@ -125,51 +112,6 @@ async def quiet_screen(_scene: Scene) -> None:
     await anyio.sleep_forever()
 
 
-async def live_screen(scene: Scene) -> None:
-    """Redraw a view until cancelled; its last state stays on the terminal. Needs the ``rich`` package."""
-    from rich.live import Live
-
-    with Live(draw(scene), auto_refresh=False) as live:
-        try:
-            while True:
-                await anyio.sleep(LIVE_INTERVAL_S)
-                live.update(draw(scene), refresh=True)
-        finally:
-            live.update(draw(scene), refresh=True)
-
-
-def draw(scene: Scene) -> "RenderableType":
-    """Return the live view of this moment."""
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.panel import Panel
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-
-    total = max(len(scene.producer.enqueued), len(scene.producer.jobs))
-    bar = Padding(ProgressBar(total=total, completed=scene.over))  # a bar alone ends without a newline
-    figures = scene.figures()
-    table = Table(box=None, expand=True, header_style="dim")
-    for name in figures:
-        table.add_column(name, justify="right", style=_STYLES.get(name))
-    table.add_row(*figures.values())
-    alive = " ".join(run.name for run in scene.supervisor.alive(*Role))
-    news = (f"[dim]{at:5.1f} s[/]  {sentence}" for at, sentence in scene.news[-NEWS_SHOWN:])
-    title = f"{scene.stage.recovery.title} · {scene.passed_s:.1f} s"
-    return Panel(Group(bar, table, f"alive {alive}", *news), title=title, title_align="left")
-
-
-def screen_at_hand(*, quiet: bool = False) -> Screen:
-    """Return the live view on a terminal, plain lines elsewhere or with ``NO_COLOR``, nothing if ``quiet``.
-
-    Raises MissingExtraError.
-    """
-    if quiet:
-        return quiet_screen
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return plain_screen
-    try:
-        import rich  # noqa: F401 - is it there?
-    except ImportError as error:
-        raise MissingExtraError(f"the live view needs rich, which is not installed: {INSTALL_LINE}.") from error
-    return live_screen
+def screen_for(*, quiet: bool = False) -> Screen:
+    """Return lines, or nothing if ``quiet``."""
+    return quiet_screen if quiet else plain_screen

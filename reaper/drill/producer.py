@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import anyio
-from opentelemetry.trace import Span, SpanKind
 
 from reaper.drill.records import Enqueued
 from reaper.drill.stage import Stage
 from reaper.drill.trace import PlannedJob
 from workers.protocol.messages import text
-from workers.telemetry import names as telemetry
-from workers.telemetry.deliveries import write_context
 
 TICK_S = 0.02
 PAYLOAD_BYTES = 64
@@ -74,16 +71,13 @@ class Producer:
         return accepted
 
     async def _send(self, jobs: Sequence[PlannedJob], *, poison: bool) -> list[Enqueued]:
-        spans: list[Span] = []
-        fields = [[*self._fields(job, poison=poison), *self._trace_context(spans)] for job in jobs]
+        fields = [self._fields(job, poison=poison) for job in jobs]
         pipeline = self.stage.client.pipeline(transaction=False)
         for pairs in fields:
             words = [word for pair in pairs for word in pair]
             pipeline.execute_command("XADD", self.stage.keys.stream, "*", *words)
         async with self.writing:
             entry_ids = await pipeline.execute()
-        for span in spans:
-            span.end()
         at = time.time()
         accepted = [
             Enqueued(job.n, text(entry_id), at, pairs)
@@ -98,17 +92,3 @@ class Producer:
         payload = random.Random(f"{self.stage.settings.seed}/{job.n}").randbytes(PAYLOAD_BYTES)
         mark = [(b"poison", b"1")] if poison else []
         return [*((name, str(number).encode()) for name, number in numbers.items()), (b"payload", payload), *mark]
-
-    def _trace_context(self, spans: list[Span]) -> list[tuple[bytes, bytes]]:
-        """Begin the `send` of one job, if traces are shown; return the fields that carry its context."""
-        if self.stage.tracing is None:
-            return []
-        stream = self.stage.keys.stream
-        spans.append(
-            self.stage.tracing.tracer.start_span(
-                f"{telemetry.SEND} {stream}",
-                kind=SpanKind.PRODUCER,
-                attributes=telemetry.common(telemetry.SEND, telemetry.SEND, stream),
-            )
-        )
-        return write_context(spans[-1].get_span_context())

@@ -29,7 +29,6 @@ class View:
     dead: int = 0
     holder: str = ""
     """Who leads; empty = nobody."""
-    token: int = 0
     last_delivered: bytes = b"0-0"
     """The group's position in the stream."""
 
@@ -46,7 +45,7 @@ async def look(stage: Stage, before: View) -> View:
     While the group is destroyed, or Redis is full and takes no transaction, nothing is over: the view is as before,
     with something to do.
     """
-    keys, namespace = stage.keys, stage.namespace
+    keys = stage.keys
     pipeline = stage.client.pipeline(transaction=True)
     pipeline.execute_command("XPENDING", keys.stream, keys.group)
     pipeline.zcard(keys.schedule)
@@ -67,8 +66,7 @@ async def look(stage: Stage, before: View) -> View:
     if entry_order(last) < entry_order(before.last_delivered):  # it was made again, and goes on further in front
         return await look(stage, View())
     ready = sum(entry_order(entry_id) > entry_order(last) for entry_id, _ in entries)
-    holder, token = await stage.namespace_client.mget(namespace.lease, namespace.token)
-    return View(ready, pending[0], parked, dead, text(holder or b""), int(token or 0), last)
+    return View(ready, pending[0], parked, dead, await holder(stage), last)
 
 
 def is_gone(reply: object) -> bool:

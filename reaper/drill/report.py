@@ -11,7 +11,6 @@ from reaper.drill.meters import Usage
 from reaper.drill.promises import Fate
 from reaper.drill.recoveries import Recovery
 from reaper.drill.spread import Spread
-from reaper.drill.terms import Holding
 
 
 def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> dict[str, Any]:
@@ -33,11 +32,6 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
         "lost": ledger.fates[Fate.LOST],
         "dropped": ledger.lost_by(LossCause.DROPPED),
         "forgotten": ledger.lost_by(LossCause.FORGOTTEN),
-        "terms": [
-            {"holder": term.holder, "token": term.token, "from": since(term.since), "to": since(term.until),
-             "ended": term.ended}
-            for term in ledger.terms
-        ],
         "faults": [
             {"kind": fault.kind, "target": fault.target, "time": since(fault.at), "until": since(fault.until),
              "in_flight": fault.in_flight, "jobs": fault.jobs}
@@ -70,7 +64,7 @@ def usage_as_json(usage: Usage, idle: Usage | None, *, jobs: int) -> dict[str, A
     }
 
 
-def as_text(ledger: Ledger, *, recovery: Recovery, started_at: float) -> str:
+def as_text(ledger: Ledger, *, recovery: Recovery) -> str:
     """Return the ledger as a table, without the lines that ``recovery`` cannot fill."""
     held = "" if recovery.recovers else "   (held by workers that are dead)"
     rows = [
@@ -91,7 +85,6 @@ def as_text(ledger: Ledger, *, recovery: Recovery, started_at: float) -> str:
         ]
     if recovery.by_reapers:
         rows.append(("stale writes refused", str(ledger.stale_writes_refused)))
-        rows += (("" if i else "terms", _term(term, started_at)) for i, term in enumerate(ledger.terms))
     rows.append(("balanced", "yes" if ledger.balanced else "NO"))
     return "\n".join(f"  {label:<26}{value}" for label, value in rows)
 
@@ -116,9 +109,3 @@ def _spread(values: Spread) -> str:
     if values.p50 is None or values.p99 is None or values.max is None:
         return "-"
     return f"p50 {values.p50:.3f} s, p99 {values.p99:.3f} s, max {values.max:.3f} s"
-
-
-def _term(term: Holding, started_at: float) -> str:
-    since = max(0.0, term.since - started_at)  # the first term begins before the first job
-    times = f"from {since:.1f} s" if term.until is None else f"{since:.1f} s to {term.until - started_at:.1f} s"
-    return f"{term.token}: {term.holder.split('.')[0]}, {times}: {term.ended}"

@@ -3,7 +3,6 @@
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
 
@@ -11,9 +10,6 @@ from reaper.drill.recoveries import Recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
 from workers.protocol.keys import GroupKeys, NamespaceKeys, group_keys, namespace_keys
-
-if TYPE_CHECKING:
-    from reaper.drill.tracing import Tracing
 
 GROUP = "workers"
 
@@ -32,8 +28,6 @@ class Stage:
     folder: Path
     keys: GroupKeys
     namespace: NamespaceKeys
-    tracing: "Tracing | None" = None
-    """Where traces go, if they are shown."""
 
     @property
     def failpoints(self) -> Path:
@@ -61,14 +55,13 @@ def set_stage(
     recovery: Recovery,
     folder: Path,
     names: tuple[str, str],
-    tracing: "Tracing | None" = None,
 ) -> Stage:
     """Give the stage of one act, and make its folder. ``names`` are those of the stream and of the namespace."""
     stream, namespace = group_keys(names[0], GROUP), namespace_keys(names[1])
     patience_s = settings.away_s
     client = server.client(patience_s=patience_s, key=stream.stream)
     leaders = client if server.single else server.client(patience_s=patience_s, key=namespace.lease)
-    stage = Stage(client, leaders, server, settings, recovery, folder / recovery.name, stream, namespace, tracing)
+    stage = Stage(client, leaders, server, settings, recovery, folder / recovery.name, stream, namespace)
     stage.failpoints.mkdir(parents=True)
     stage.set_visibility(settings.visibility_timeout.total_seconds())
     return stage

@@ -12,7 +12,7 @@ from reaper.replicas import GroupReport, Replica
 from tests.support.processes import Running
 from tests.support.waiting import wait_until
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, EventName
-from workers.protocol.keys import namespace_keys
+from workers.protocol.keys import GroupKeys, namespace_keys
 from workers.protocol.messages import entry_ms, pair_up, text
 
 NAMESPACE = namespace_keys("reaper")
@@ -56,6 +56,26 @@ async def followers(client: Redis, count: int) -> None:
         return len(await replicas(client)) == count and await _waiting(client) >= count
 
     await wait_until(registered, f"{count} replicas follow", TIMEOUT_S)
+
+
+async def beating(client: Redis, keys: GroupKeys, visibility_s: float) -> None:
+    """Have followers beat in a group for a visibility timeout. Otherwise the leader waits for so long at its start."""
+    visibility_ms = round(visibility_s * 1000)
+    settings: dict[str, str | int] = {
+        "policy": "stream",
+        "visibility_ms": visibility_ms,
+        "max_deliveries": 3,
+        "recovery": "reaper",
+    }
+    await client.hdel(keys.agreement, "beat", "unbroken")
+    for name, value in settings.items():
+        await client.hset(keys.agreement, name, value)
+
+    async def unbroken() -> bool:
+        beat, since = await client.hmget(keys.agreement, "beat", "unbroken")
+        return bool(beat and since and int(beat) - int(since) > visibility_ms)
+
+    await wait_until(unbroken, "followers beat", TIMEOUT_S)
 
 
 async def _waiting(client: Redis) -> int:

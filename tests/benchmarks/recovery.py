@@ -29,7 +29,7 @@ from tests.benchmarks.figures import (
     median_ratio,
     spread,
 )
-from tests.benchmarks.leadership import begun_after, followers, held_lease
+from tests.benchmarks.leadership import beating, begun_after, followers, held_lease
 from tests.benchmarks.stage import Stage, open_stage, result_of, stopped
 from tests.benchmarks.streams import Progress, create_group, progress, strand
 from tests.support.processes import Running
@@ -107,6 +107,7 @@ async def _reaper_recovers(stage: Stage, size: int) -> _Recovery:
     async with held_lease(stage.client) as held:
         reaper = stage.reaper(*FLAGS)
         await followers(stage.client, 1)
+        await beating(stage.client, OURS, VISIBILITY_S)
         server_us, reaper_us = await server_load.cpu_us(stage.client), usage.cpu_us(reaper.pid)
     begun = await begun_after(stage.client, held)
     ended_ms = await _all_ready(stage.client, OURS, size)

@@ -1,7 +1,8 @@
-"""Types the lines of the readme's quick start, as they stand there, into shells."""
+"""Types the commands of the readme and of the tutorials, as they stand there, into shells."""
 
 import re
 import shlex
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ BLOCKS = re.findall(r"^```sh\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
 INSTALL_LINES = 2
 TUTORIAL = (ROOT / "docs/tutorial-recover.md").read_text(encoding="utf-8")
 STEPS = re.findall(r"^```sh\n(.*?)^```", TUTORIAL, re.MULTILINE | re.DOTALL)
+PROGRAMS = (ROOT / "docs/tutorial-worker.md").read_text(encoding="utf-8")
+PROGRAM_STEPS = re.findall(r"^```sh\n(.*?)^```", PROGRAMS, re.MULTILINE | re.DOTALL)
 ENTRY_ID = re.compile(r"\d{13}-\d+")
 
 REDIS_CLI = """
@@ -39,7 +42,8 @@ class Shells:
         self._processes = processes
         self._redis = server.port
         self._folder = folder
-        self._put("reaper", Path(python).with_name("reaper"))
+        for command in ("reaper", "worker", "python"):
+            self._put(command, Path(python).with_name(command))
         code = folder / "redis_cli.py"
         code.write_text(REDIS_CLI.format(url=server.url), encoding="utf-8")
         self._put("redis-cli", python, code)
@@ -116,6 +120,50 @@ async def play_tutorial(shells: Shells) -> None:
     assert (await _typed(shells, ack.replace("ENTRY", entry))).strip() == "1"
     assert "settled" in await _typed(shells, f"{export}\nreaper explain {job}")
     assert "no dead letters" in await _typed(shells, f"{export}\n{dead.splitlines()[0]}")
+
+
+async def play_readme_worker(shells: Shells, folder: Path) -> None:
+    """Save the worker of the readme, start it as the readme says, and let it run the next job."""
+    _, _, section = README.partition("\n## Workers\n")
+    code, start = (
+        re.search(pattern, section, re.DOTALL) for pattern in (r"```python\n(.*?)```", r"`(worker run [^`]*)`")
+    )
+    assert code
+    assert start
+    (folder / "shop.py").write_text(code[1], encoding="utf-8")
+    export = BLOCKS[0].splitlines()[INSTALL_LINES]
+    worker = shells.types(f"{export}\nexec {start[1]}")
+    entry = (await _typed(shells, "redis-cli XADD orders '*' order 19")).strip().strip("b'")
+    await worker.prints(rf"^{entry} .*b'19'.* 1$")
+    worker.terminate()
+    assert await worker.wait() == 0
+
+
+async def play_programs(shells: Shells) -> None:
+    """Type the steps of the tutorial with a worker and a producer, whose files are there."""
+    start, enqueue, crash, dead = PROGRAM_STEPS
+    export, run = start.splitlines()
+    workers = [shells.types(f"{export}\nexec {run}") for _ in range(2)]
+    said = await _typed(shells, enqueue)
+    assert said.splitlines() == ["order-17 is new", "order-18 is new", "order-17 was enqueued before"]
+    again, kill = crash.splitlines()
+    await _typed(shells, f"{export}\n{again}")
+
+    async def who_bills() -> list[str]:
+        return re.findall(r"billing 19, delivery 1, process (\d+)", "".join(one.output for one in workers))
+
+    (process,) = await wait_until(who_bills, "a worker bills order 19")
+    victim = next(one for one in workers if "billing 19" in one.output)
+    await _typed(shells, kill.replace("PROCESS", process))
+    await next(one for one in workers if one is not victim).prints(r"^billing 19, delivery 2, process \d+$")
+    assert await victim.wait() == -signal.SIGKILL
+    bad, letters = dead.splitlines()
+    await _typed(shells, f"{export}\n{bad}")
+
+    async def listed() -> bool:
+        return "an order is a number" in await _typed(shells, f"{export}\n{letters}")
+
+    await wait_until(listed, "the nonsense is a dead letter")
 
 
 async def _typed(shells: Shells, lines: str) -> str:

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from tests.docs.quick_start import BLOCKS, INSTALL_LINES, SECTION, Shells, play_quick_start, play_tutorial
+from tests.docs.quick_start import (
+    BLOCKS,
+    INSTALL_LINES,
+    SECTION,
+    Shells,
+    play_programs,
+    play_quick_start,
+    play_readme_worker,
+    play_tutorial,
+)
+from tests.library.examples import write_files
 from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer
 
@@ -33,3 +43,11 @@ async def test_the_quick_start_leads_to_a_recovered_job_on_the_status_page(
     shells = Shells(processes, server, tmp_path, sys.executable)
     await play_quick_start(shells, client)
     await play_tutorial(shells)
+    await play_readme_worker(shells, tmp_path)
+
+
+async def test_the_tutorial_with_a_worker_and_a_producer_survives_a_kill(
+    processes: Processes, server: RedisServer, tmp_path: Path
+) -> None:
+    assert write_files("tutorial-worker.md", tmp_path) == ["shop.py", "enqueue.py"]
+    await play_programs(Shells(processes, server, tmp_path, sys.executable))

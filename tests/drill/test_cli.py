@@ -119,23 +119,6 @@ def test_what_cannot_be_played_is_said_in_a_sentence(theatre: Theatre, words: st
     assert sentence in ended.stderr
 
 
-def test_a_trace_is_only_shown_where_a_job_was_recovered(theatre: Theatre) -> None:
-    ended = CliRunner().invoke(cli.drill, ["--show-trace", "--fault", "none", "--limit", "3"])
-    assert ended.exit_code == 0
-    assert "there is no trace to show" in ended.output
-    assert theatre.played[0].tracing is not None
-
-
-@pytest.mark.processes
-def test_the_trace_of_a_recovered_job_is_shown() -> None:
-    words = "--show-trace --quiet --limit 120 --workers 2 --reapers 1 --no-bare-worker --fault kill-worker@0.5"
-    ended = CliRunner().invoke(cli.drill, words.split())
-    assert ended.exit_code == 0, ended.output
-    tree = ended.output.partition("Trace of a job whose worker was killed:")[2]
-    for part in ("send", "├─ process (attempt 1, lost)", "├─ recover", "└─ process (attempt 2)", "└─ ack"):
-        assert part in tree
-
-
 def test_a_report_has_what_its_page_says(theatre: Theatre, tmp_path: Path) -> None:
     file = tmp_path / "drill.json"
     assert theatre.exit_code(cli.drill, "--json", str(file)) == 0

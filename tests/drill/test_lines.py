@@ -17,7 +17,7 @@ def test_a_line_that_is_too_long_goes_on_below_itself() -> None:
 
 
 def test_what_fits_stays_as_it_is_with_its_columns() -> None:
-    table = ["  enqueued                  701", "", "  ├─ recover    9.0 ms"]
+    table = ["  enqueued                  701", "", "  stuck                     0"]
     assert fitted(table) == table
 
 

@@ -1,24 +1,13 @@
-"""What people see: a live view on a terminal, plain lines elsewhere."""
+"""What people see of an act: lines."""
 
-import io
-import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import anyio
 import pytest
-from rich.console import Console
 
-from reaper.drill.live import (
-    MissingExtraError,
-    Scene,
-    draw,
-    live_screen,
-    plain_screen,
-    quiet_screen,
-    screen_at_hand,
-)
+from reaper.drill.live import Scene, plain_screen, quiet_screen, screen_for
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import Enqueued, ProcessRun, Role
@@ -42,7 +31,7 @@ def scene(tmp_path: Path) -> Scene:
     jobs = [PlannedJob(n, timedelta(0), timedelta(0)) for n in range(1, 9)]
     producer, witness = Producer(stage, jobs), Witness(stage)
     producer.enqueued += [Enqueued(n, f"{n}-0", 0.0) for n in range(1, 6)]
-    witness.view = View(ready=1, in_flight=2, dead=1, holder="r2-1-77.nonce", token=3)
+    witness.view = View(ready=1, in_flight=2, dead=1, holder="r2-1-77.nonce")
     witness.counts.update({"recovered": 7, "refused": 2})
     scene = Scene(stage, producer, witness)
     scene.begin()
@@ -64,15 +53,6 @@ async def test_plain_lines_tell_the_numbers_and_what_happens(scene: Scene, capsy
         group.cancel_scope.cancel()
     assert "* kill -9 of worker w1-1 with 3 jobs in flight" in printed
     assert "settled 1/5 ready 1 in flight 2 recovered 7 dead 1 leader nobody" in printed
-
-
-async def test_the_live_view_shows_figures_faults_and_who_leads(scene: Scene) -> None:
-    scene.announce("kill -9 of the leader r1-1")
-    console = Console(file=io.StringIO(), width=120, record=True)
-    console.print(draw(scene))
-    shown = console.export_text()
-    for words in ("with the reaper", "in flight", "1/5", "nobody", "kill -9 of the leader r1-1"):
-        assert words in shown
 
 
 async def test_faults_that_cannot_be_played_are_told_at_the_beginning_and_jobs_given_up_as_they_are(
@@ -98,19 +78,6 @@ async def test_a_process_that_dies_by_itself_is_told_and_one_that_was_killed_is_
     assert [sentence for _, sentence in scene.news] == ["worker w1-1 died (exit code -9); it is restarted"]
 
 
-def test_the_live_view_is_for_terminals_with_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert screen_at_hand() is plain_screen
-    assert screen_at_hand(quiet=True) is quiet_screen
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert screen_at_hand() is live_screen
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert screen_at_hand() is plain_screen
-
-
-def test_a_terminal_without_the_extra_gets_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setitem(sys.modules, "rich", None)
-    with pytest.raises(MissingExtraError, match=r"pip install '.\[demo\]'"):
-        screen_at_hand()
+def test_a_measurement_is_not_disturbed_by_what_is_shown() -> None:
+    assert screen_for() is plain_screen
+    assert screen_for(quiet=True) is quiet_screen

@@ -14,7 +14,6 @@ from reaper.drill.records import InjectedFault
 from reaper.drill.recoveries import find_recovery
 from reaper.drill.report import as_json, as_text, usage_as_json
 from reaper.drill.spread import Spread
-from reaper.drill.terms import Holding
 
 LEDGER = Ledger(
     enqueued=3,
@@ -25,7 +24,6 @@ LEDGER = Ledger(
     recovered=1,
     recovery_s=Spread(1.25, 1.25, 1.25),
     stale_writes_refused=1,
-    terms=(Holding("r1-1-9.aa", 1, 99.99, 104.0, "killed"), Holding("r2-1-8.bb", 2, 105.0, None, "running")),
     faults=(InjectedFault("kill-leader", "r1-1", 104.0, "r1-1-9.aa"),),
 )
 
@@ -42,18 +40,16 @@ TABLE = """\
   past visibility timeout   -
   early recoveries          0
   stale writes refused      1
-  terms                     1: r1-1-9, 0.0 s to 4.0 s: killed
-                            2: r2-1-8, from 5.0 s: running
   balanced                  yes"""
 
 
 def test_the_table_holds_every_figure() -> None:
-    assert as_text(LEDGER, recovery=find_recovery("reaper"), started_at=100.0) == TABLE
+    assert as_text(LEDGER, recovery=find_recovery("reaper")) == TABLE
 
 
 def test_without_reapers_the_table_holds_what_became_of_the_jobs() -> None:
     stuck = Ledger(enqueued=3, fates=dict.fromkeys(Fate, 0) | {Fate.SETTLED: 1, Fate.PENDING: 2})
-    assert as_text(stuck, recovery=find_recovery("none"), started_at=0.0).splitlines() == [
+    assert as_text(stuck, recovery=find_recovery("none")).splitlines() == [
         "  enqueued                  3",
         "  settled                   1",
         "  dead-lettered             0   (poison jobs put in: 0)",
@@ -74,8 +70,8 @@ LOST = Ledger(
 )
 
 
-def test_without_leaders_the_table_tells_how_jobs_were_lost_and_nothing_of_terms() -> None:
-    lines = as_text(LOST, recovery=find_recovery("published"), started_at=0.0).splitlines()
+def test_without_leaders_the_table_tells_how_jobs_were_lost() -> None:
+    lines = as_text(LOST, recovery=find_recovery("published")).splitlines()
     assert lines[4] == "  lost                      2   (given up with a line in a log: 2; no poison: 1)"
     assert [line.split("  ")[1] for line in lines[5:]] == [
         "recovered", "second starts", "duplicates", "fault to second start", "past visibility timeout",
@@ -130,10 +126,6 @@ def test_healthy_jobs_are_told_with_their_throughput() -> None:
 
 def test_the_report_for_machines_counts_seconds_from_the_start() -> None:
     report = json.loads(json.dumps(as_json(LEDGER, started_at=100.0, objections=["something"])))
-    assert report["terms"] == [
-        {"holder": "r1-1-9.aa", "token": 1, "from": -0.01, "to": 4.0, "ended": "killed"},
-        {"holder": "r2-1-8.bb", "token": 2, "from": 5.0, "to": None, "ended": "running"},
-    ]
     assert report["faults"] == [
         {"kind": "kill-leader", "target": "r1-1", "time": 4.0, "until": None, "in_flight": 0, "jobs": []}
     ]

@@ -140,34 +140,6 @@ async def test_the_testing_page_is_a_project_whose_tests_pass(processes: Process
     assert re.search(r"^9 passed", tests.output, re.MULTILINE)
 
 
-async def test_the_tutorial_bills_orders_rejects_nonsense_and_survives_a_kill(
-    processes: Processes, server: RedisServer, client: Redis, tmp_path: Path
-) -> None:
-    assert write_files("tutorial-worker.md", tmp_path) == ["shop.py", "enqueue.py"]
-    env = {"REDIS_URL": server.url}
-    first, second = (start_in(tmp_path, processes, "workers", "run", "shop:worker", **env) for _ in range(2))
-    enqueue = start_in(tmp_path, processes, "enqueue", "17", "nonsense", **env)
-    assert await enqueue.wait() == 0
-    assert enqueue.output == "order-17 is new\norder-nonsense is new\n"
-    again = start_in(tmp_path, processes, "enqueue", "17", **env)
-    assert await again.wait() == 0
-    assert again.output == "order-17 was enqueued before\n"
-
-    async def runs() -> bool:
-        return "billing 17" in first.output + second.output
-
-    await wait_until(runs, "a worker runs the job")
-    busy, other = (first, second) if "billing 17" in first.output else (second, first)
-    busy.kill()
-    await other.prints(r"^billing 17, delivery 2, process \d+$")
-    await other.prints(r"^billed 17$")
-
-    async def rejected() -> bool:
-        return await client.xlen("{orders}:dead:shop") == 1
-
-    await wait_until(rejected, "the nonsense is a dead letter")
-
-
 async def test_a_nightly_job_is_one_however_often_it_is_enqueued(
     processes: Processes, server: RedisServer, client: Redis, tmp_path: Path
 ) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from reaper.drill.otlp import receiver
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
+from tests.telemetry.otlp import receiver
 from tests.telemetry.scene import Scene
 
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reaper.drill.otlp import Received, ReceivedSpan
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from tests.telemetry.otlp import Received, ReceivedSpan
 
 PROGRAM = "tests.telemetry.program"
 VISIBILITY = ("--visibility-timeout", "1")

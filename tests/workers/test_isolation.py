@@ -8,11 +8,14 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill.history import read_events
+from tests.conftest import StartProxy
+from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, make_job, make_worker, number_of, pending_of, running, wait_for_settled
 from workers import Job
 from workers.loop.held import Source
+from workers.protocol.calls.settlement import SETTLE
 from workers.protocol.messages import Note, text
 
 pytestmark = pytest.mark.anyio
@@ -125,6 +128,28 @@ async def test_what_was_read_with_it_waits_as_well(server: RedisServer, client: 
         handler.gates[2].set()
         await wait_until(lambda: handler.has_started(2, 3), "the other one goes on")
         assert handler.beside[2] == [2]
+        handler.gates[3].set()
+        await wait_for_settled(worker, 2)
+
+
+async def test_what_waits_goes_on_when_the_settlement_is_answered_and_not_before(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    """Rule W3: who dies in between is convicted, although the job has ended (seed 11085)."""
+    handler = Gated()
+    await client.script_load(SETTLE.source)
+    through = await proxy(server)
+    settling = through.hold_request(runs(SETTLE))
+    worker = make_worker(through.url, handler, max_deliveries=2, concurrency=8)
+    async with running(worker):
+        await let_out_with_another(client)
+        await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the suspect runs")
+        handler.gates[2].set()
+        await settling.wait()
+        await look_on(client)
+        assert handler.started == [2]
+        settling.release()
+        await wait_until(lambda: handler.has_started(2, 3), "the other one goes on")
         handler.gates[3].set()
         await wait_for_settled(worker, 2)
 

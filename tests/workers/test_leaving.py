@@ -1,7 +1,9 @@
 """Leaving: what was not finished is ready again before the worker has gone, and has lost no delivery."""
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sized
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from typing import Any
@@ -231,6 +233,23 @@ async def test_a_handler_that_cannot_be_cancelled_is_left_to_itself_and_its_job_
     await ended.wait()
     assert (await read_state(client, KEYS)).ready == (job_id,)
     assert await event_names(client) == ["handed_back"]
+
+
+async def test_a_handler_that_catches_the_end_of_its_worker_and_returns_is_handed_back(
+    server: RedisServer, client: Redis
+) -> None:
+    """Rule W1: it may have been in the middle of its work."""
+    started = anyio.Event()
+
+    async def handle(_job: Job) -> None:
+        started.set()
+        with suppress(asyncio.CancelledError):
+            await anyio.sleep_forever()
+
+    await enqueue(client, 1)
+    async with running(make_worker(server.url, handle, drain_timeout=0)) as worker:
+        await started.wait()
+    assert (worker.counts.acked, worker.counts.handed_back) == (0, 1)
 
 
 async def test_a_job_that_fails_while_the_worker_drains_has_failed(server: RedisServer, client: Redis) -> None:

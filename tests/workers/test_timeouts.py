@@ -118,18 +118,21 @@ async def test_what_a_handler_raises_when_it_is_cancelled_changes_nothing(server
     assert field_of(flat, b"reaper.dead.reason") == b"timeout"
 
 
-async def test_a_handler_that_gets_to_its_end_all_the_same_has_done_its_work(
+async def test_a_handler_that_catches_its_cancellation_and_returns_has_not_done_its_work(
     server: RedisServer, client: Redis
 ) -> None:
-    async def handle(_job: Job) -> None:
+    """Rule W1: it may have been in the middle of it."""
+
+    async def handle(job: Job) -> None:
         with suppress(asyncio.CancelledError):
-            await anyio.sleep_forever()
+            if job.deliveries == 1:
+                await anyio.sleep_forever()
 
     await enqueue(client, 1)
     async with running(make_worker(server.url, handle, timeout=SHORT_S)) as worker:
-        await wait_for_settled(worker, 1)
+        await wait_for_settled(worker, 2)
 
-    assert (worker.counts.acked, worker.counts.timed_out) == (1, 1)
+    assert (worker.counts.acked, worker.counts.nacked, worker.counts.timed_out) == (1, 1, 1)
 
 
 async def test_what_follows_in_the_same_runner_is_not_cancelled(server: RedisServer, client: Redis) -> None:

@@ -1,8 +1,9 @@
 """Suspects that have their last delivery run apart: what kills the process then is one of them, and no fresh job.
 
-Until they have ended, or have run for a visibility timeout, nothing else is begun or read; and they begin when what ran
-before has ended, or has run for as long. Who lasts that long is taken for one that does not kill. How many suspects may
-be out beside each other is not decided here: whoever lets them out sees to it.
+Until their settlement is answered, or they have run for a visibility timeout, nothing else is begun or read: a job that
+has ended can be convicted all the same, if the process dies before Redis knows. They begin when what ran before has
+ended, or has run for as long. Who lasts that long is taken for one that does not kill. How many suspects may be out
+beside each other is not decided here: whoever lets them out sees to it.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable
 import anyio
 
 from workers.loop.change import Change
-from workers.loop.held import ENDED, RUNNING, Held, Source
+from workers.loop.held import QUEUED, RUNNING, Held, Source
 from workers.runtime.clock import monotonic
 
 
@@ -22,11 +23,11 @@ class Isolation:
         self.freed = Change()
         """A delivery has left its slot, or something may begin again, or nothing is started any more."""
         self.is_kept = False
-        """Suspects run, or wait to; they may have ended since: `lasts` tells. For who asks for every job."""
+        """Suspects run, or wait to; they may have been settled since: `lasts` tells. For who asks for every job."""
         self._sources = tuple(sources)
         self._visibility_s = visibility_s
         self._apart: set[Held] = set()
-        """Suspects that wait, run, or have ended since somebody looked last."""
+        """Suspects that wait, run, or have been settled since somebody looked last."""
         self._closed = False
 
     def lasts(self) -> bool:
@@ -70,6 +71,11 @@ class Isolation:
         else:
             self.freed.notify()
 
+    def have_settled(self) -> None:
+        """Note that settlements were answered: who waits for a suspect may begin now."""
+        if self.is_kept:
+            self.freed.notify()
+
     def _others_left_s(self) -> float:
         others = (
             held
@@ -81,7 +87,7 @@ class Isolation:
 
     def _left_s(self, held: Held) -> float:
         """Return for how long a delivery may still turn out to be one that kills; 0 = no longer."""
-        if held.stage is ENDED or not held.source.holds(held):
+        if not held.source.holds(held):
             return 0.0
         visibility_s = self._visibility_s()
-        return max(0.0, held.started + visibility_s - monotonic()) if held.stage is RUNNING else visibility_s
+        return visibility_s if held.stage is QUEUED else max(0.0, held.started + visibility_s - monotonic())

@@ -86,7 +86,7 @@ class Runner(Part):
                 held.take_back_cancellation()
         held.runner = None  # what is interrupted from now on has no handler to cancel, and spoils no runner
         if held.interruption is not None or self._hands_back or held.returning is not None:
-            verdict = await self._reconsidered(held, verdict)
+            verdict = await self._reconsidered(held, verdict, was_told_to_stop=_is_cancelling(runner))
         now = monotonic()
         if verdict is not None and settlements.add(held, verdict, began, now):
             await settlements.wait_for_room()
@@ -120,8 +120,11 @@ class Runner(Part):
             if runs_apart or not self._isolation.is_kept:  # else a suspect has begun to wait meanwhile
                 return True
 
-    async def _reconsidered(self, held: Held, verdict: Verdict | None) -> Verdict | None:
+    async def _reconsidered(self, held: Held, verdict: Verdict | None, *, was_told_to_stop: bool) -> Verdict | None:
         """Return what to settle of a job that was cancelled, or None where it is not ours any more.
+
+        A handler that was told to stop is never acknowledged, whatever it returns: it may have caught the cancellation
+        in the middle of its work (rule W1 of docs/protocol.md).
 
         Of one that vanished, once it is known whether it is ours again: settled before, it would be pending afterwards.
         """
@@ -131,15 +134,16 @@ class Runner(Part):
             await self._has_returned(held)
             if held.interruption is None and not self._hands_back:
                 return verdict
-        if verdict is not None and verdict.outcome is Outcome.ACK:
-            return verdict  # it got to its end all the same
         if held.interruption is Interruption.LOST:
             return None
         if held.interruption is Interruption.TIMEOUT:
             error = f"ran longer than its timeout of {held.job.timeout_s:g} s"
             return failed(held.job, error, self._backoff, reason=REASON_TIMEOUT)
-        # What a handler raises because it is cancelled says nothing about the job.
-        return interrupted(held.job) if verdict is not None and verdict.outcome is Outcome.NACK else verdict
+        # What a handler raises or returns because it is cancelled says nothing about the job.
+        is_void = verdict is not None and (
+            verdict.outcome is Outcome.NACK or (verdict.outcome is Outcome.ACK and was_told_to_stop)
+        )
+        return interrupted(held.job) if is_void else verdict
 
     async def _has_returned(self, held: Held) -> None:
         while (returning := held.returning) is not None:
@@ -226,3 +230,8 @@ class Runner(Part):
     def stop(self) -> None:
         """Expire nothing any more."""
         self._deadlines.stop()
+
+
+def _is_cancelling(runner: "asyncio.Task[None] | None") -> bool:
+    """Tell whether a cancellation was thrown into what the task runs."""
+    return runner is not None and runner.cancelling() > 0

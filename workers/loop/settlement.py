@@ -6,7 +6,7 @@ as such, since the first call may have done the work. Meanwhile runners wait onc
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -59,8 +59,10 @@ class _Pile:
 class Settlements(Part):
     """Gathers verdicts and settles them, one call at a time."""
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(self, context: WorkerContext, are_answered: Callable[[], None]) -> None:
+        """``are_answered`` is called after each answer."""
         super().__init__(context)
+        self._are_answered = are_answered
         self._connection = context.kept
         self._proof = context.proof
         self._keys = context.settings.keys
@@ -249,6 +251,7 @@ class Settlements(Part):
                 waiting.append(held)
                 self._gathered += 1
         self._settled.notify()
+        self._are_answered()
         return is_done
 
     def _count(self, held: Held, settled: Settled) -> None:

@@ -1,4 +1,4 @@
-"""A receiver of OTLP/HTTP in a thread: keeps what processes export to it. For drills and tests."""
+"""A receiver of OTLP/HTTP in a thread: keeps what processes export to it."""
 
 import gzip
 import threading
