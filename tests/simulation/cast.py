@@ -16,12 +16,13 @@ from reaper.operations.groups import forget, set_paused
 from reaper.operations.redrive import Redrive, redrive
 from reaper.operations.terms import ask_to_step_down
 from reaper.service import Reaper
-from reaper.settings import GroupSettings, ReaperSettings
+from reaper.settings import GroupSettings
 from tests.simulation import plays
 from tests.simulation.loop import Process
 from tests.simulation.patience import block_ms
 from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
 from tests.simulation.story import IN_PLACE, NewJob, Setting
+from tests.support.paced import PacedSettings
 from workers.loop.beating import Extending, Steps
 from workers.loop.dispatch import Handlers
 from workers.loop.held import Held, Stage
@@ -476,7 +477,7 @@ class Replica(Actor):
     def __init__(self, world: "World", role: str) -> None:
         super().__init__(world, role)
         setting = world.story.setting
-        self.settings = ReaperSettings(
+        self.settings: ReaperSettings = PacedSettings(
             redis_url=URL,
             name=role,
             groups=(GroupSettings(stream=STREAM, group=GROUP),),
@@ -485,7 +486,9 @@ class Replica(Actor):
             redelivery=Redelivery(setting.redelivery),
             lease_ttl=timedelta(seconds=setting.lease_s),
             leader_election=setting.election,
+            scan_interval=timedelta(seconds=setting.visibility_s / 8),
             full_scan_interval=timedelta(seconds=setting.visibility_s * FULL_SCANS_PART),
+            heartbeat_interval=timedelta(seconds=max(setting.lease_s, setting.visibility_s / 4)),
             journal=JournalLevel(setting.journal),
             journal_maxlen=1_000_000,
             recreate_groups=True,
@@ -511,7 +514,7 @@ class Replica(Actor):
     def reload(self, changes: Mapping[str, Any]) -> None:
         values = self.settings.model_dump(exclude_unset=True) | dict(changes)
         values["groups"] = self.settings.groups
-        self.settings = ReaperSettings(**values)
+        self.settings: ReaperSettings = PacedSettings(**values)
         if self.process is not None and not self.process.dead and self.reaper is not None:
             self.process.start(self._reload(self.reaper))
 

@@ -47,7 +47,9 @@ class PacedSettings(ReaperSettings):
 
     def scan_interval_of(self, group: WatchedGroup) -> timedelta:
         """The time between two tail scans of ``group``."""
-        return min(self.scan_interval or timedelta.max, super().scan_interval_of(group))
+        if self.scan_interval is None:
+            return super().scan_interval_of(group)
+        return min(self.scan_interval, group.visibility_timeout / 4)
 
 
 if __name__ == "__main__":
