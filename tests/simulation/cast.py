@@ -16,7 +16,7 @@ from reaper.operations.groups import forget, set_paused
 from reaper.operations.redrive import Redrive, redrive
 from reaper.operations.terms import ask_to_step_down
 from reaper.service import Reaper
-from reaper.settings import GroupSettings
+from reaper.settings import GroupSettings, ReaperSettings
 from tests.simulation import plays
 from tests.simulation.loop import Process
 from tests.simulation.patience import block_ms
@@ -514,7 +514,7 @@ class Replica(Actor):
     def reload(self, changes: Mapping[str, Any]) -> None:
         values = self.settings.model_dump(exclude_unset=True) | dict(changes)
         values["groups"] = self.settings.groups
-        self.settings: ReaperSettings = PacedSettings(**values)
+        self.settings = PacedSettings(**values)
         if self.process is not None and not self.process.dead and self.reaper is not None:
             self.process.start(self._reload(self.reaper))
 
