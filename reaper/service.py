@@ -191,7 +191,7 @@ class Reaper:
         return str(await check_server(self._control, self.settings.redis_url))
 
     def _heartbeat_s(self) -> float:
-        return self.settings.heartbeat_interval.total_seconds()
+        return self.settings.heartbeat.total_seconds()
 
     async def _farewell(self) -> None:
         """Unregister and report what is left, each in bounded time, and close all connections."""
@@ -274,7 +274,7 @@ class Reaper:
             token=self._last_token,
             started_ms=self._started_ms,
             at_ms=at_ms,
-            heartbeat_ms=to_ms(self.settings.heartbeat_interval),
+            heartbeat_ms=to_ms(self.settings.heartbeat),
             observe=self.settings.observe,
             terms=self._elector.terms,
             renewals_failed=self._elector.renewals_failed,
