@@ -38,7 +38,7 @@ FAILED_EXIT = 1
 )
 @click.version_option(package_name="stream-reaper")
 def main() -> None:
-    """Consume jobs from Redis Streams. Exit code 2: words, settings or Redis do not let it, and a line says why."""
+    """Consume jobs from Redis Streams. Exit code 2: not possible; 3: Redis is unreachable. A line gives the reason."""
     show_crashes()
 
 
@@ -53,7 +53,7 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
 
     Settings: flags, then the environment, then the file, then the arguments of Worker(…) in the program. Exit code 0 it
     was told to end, and has settled or handed back its jobs; 1 a second signal cut that short, or a handler exited; 2
-    it could not begin.
+    it could not begin; 3 Redis could not be reached at the start.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():

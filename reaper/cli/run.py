@@ -23,7 +23,7 @@ def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> N
     """Run one replica; any number of them elect one leader.
 
     SIGTERM or SIGINT leaves leadership and ends it, SIGHUP reads the settings file again (groups and their defaults).
-    Exit code 0 it was told to end, 2 it could not begin.
+    Exit code 0 it was told to end, 2 it could not begin, 3 Redis could not be reached at the start.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():
