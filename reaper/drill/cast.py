@@ -59,7 +59,6 @@ def _worker(stage: Stage, name: str) -> Command:
     }
     if stage.recovery.mode.is_of_workers:
         flags["recovery"] = stage.recovery.mode
-    flags |= settings.worker_flags
     argv = [sys.executable, "-m", "workers", "run", "reaper.drill.program:worker", *_as_words(flags)]
     own = {"REAPER_REDIS_URL": stage.server.url, "DRILL_LEDGER": str(stage.ledger_of(name))}
     return Command(argv, {**_environment(), **own})

@@ -1,7 +1,7 @@
 """Accounts for every job of an act. Pure: rows in, ledger out.
 
-The lines of the handlers say what was executed, Redis says where each job is at the end, and the journal says who
-settled it. `promises` judges; this adds figures, causes, and what a drill alone knows: processes, payloads, faults.
+Handlers write a line for each execution. Redis has the place of each job at the end. The journal has its settlement.
+`promises` judges. This module adds figures, causes, and the processes, payloads and faults of the drill.
 """
 
 import signal

@@ -23,7 +23,7 @@ MOST_LOOPS = 250
 GENERATED_JOBS = 1_000
 GENERATED_RATE = 70.0
 """Jobs a second; with the generated durations about 20 are in flight at a time."""
-NO_OPTIONS = ("faults", "max_deliveries", "reaper_lines", "worker_flags", "spares_last_deliveries", "more_patience_s")
+NO_OPTIONS = ("faults", "max_deliveries", "reaper_lines", "spares_last_deliveries", "more_patience_s")
 """Fields that are not options of their own."""
 IN_PLACE = "in-place"
 _TOKENS, _MS = TokenTimes(), timedelta(milliseconds=1)
@@ -79,8 +79,6 @@ class DrillSettings(Section):
     max_deliveries: int = 3
     reaper_lines: tuple[str, ...] = ()
     """More lines of the reapers' settings file."""
-    worker_flags: Mapping[str, str | float] = {}
-    """More flags of the workers."""
     spares_last_deliveries: bool = False
     """A worker that runs a job for the last time is never killed at a fixed moment."""
     more_patience_s: float = 0.0

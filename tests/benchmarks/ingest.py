@@ -1,9 +1,8 @@
 """How fast the pipeline brings a journal into the lake, and how soon an event is there.
 
-Journal to Parquet: a million `acked` events lie in one journal, once each in an entry of its own, as of jobs that are
-settled one by one, and once 32 in an entry, as of jobs that are settled together; what `reaper pipeline ingest
---available-now` runs reads, types and writes them, into a new lake each time, in a session of local[2] that has
-ingested before (warm). The rate is from the call to its end, planning and starting the query included.
+Journal to Parquet: a journal has a million `acked` events. In the first case each entry has one event, and in the
+second case 32. The code of `reaper pipeline ingest --available-now` reads them and writes them into a new lake, in a
+warm session of local[2]. The rate is from the call to its end, with the planning and the start of the query.
 
 Event to lake: the ingester runs with a trigger of one second, events are added at a steady rate, and a reader that
 knows nothing of Spark looks for new batches. The time of each event is from its ID (the server's clock, here the same

@@ -1,11 +1,11 @@
 """What the loop around a job costs, with jobs that do nothing.
 
-Two worker processes with 64 slots each wait on an empty stream; a script then adds all jobs at once, and the clock runs
-until the last one is settled (journalled at the default level, with the owner check of every settlement). Bare: two
-processes of the loop ``XREADGROUP COUNT 100`` + ``XACK`` in redis-py, drained in turn with ours. On a machine with two
-cores the server and the workers share them, so that the rate follows from the CPU time of all processes. What ours pays
-for a job beyond the bare loop: a handler of its own to await, a slot, a delivery that is extended, a verdict; on the
-server the owner check (``XPENDING``), the journal entry (``XADD``), and the Lua that makes one transition of them.
+Two worker processes with 64 slots each wait on an empty stream; a script then adds all jobs at once, and the clock
+runs until the last one is settled (journalled at the default level, with the owner check of every settlement). Bare:
+two processes of the loop ``XREADGROUP COUNT 100`` + ``XACK`` in redis-py, drained in turn with ours. On a machine
+with two cores the server and the workers share them, so that the rate follows from the CPU time of all processes.
+Beyond the bare loop ours has a task for each handler, a slot, an extended delivery and a verdict. On the server it
+has the owner check (``XPENDING``), the journal entry (``XADD``), and the Lua that makes one transition of them.
 """
 
 import sys

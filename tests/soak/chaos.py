@@ -12,7 +12,8 @@ from datetime import timedelta
 
 from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.recoveries import Recovery
-from tests.soak.kinds import AGAINST_LEADERS, AGAINST_REDIS, FAILOVERS, REFRESH_S, SoakKind, objection_to
+from tests.soak.kinds import AGAINST_LEADERS, AGAINST_REDIS, FAILOVERS, SoakKind, objection_to
+from workers.loop.membership import REFRESH_S
 from workers.protocol.address import Topology
 
 GAP_S = 1.0

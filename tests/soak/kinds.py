@@ -74,9 +74,6 @@ AGAINST_LEADERS = frozenset(kind for kind, form in SOAK_FORMS.items() if form.hi
 AGAINST_REDIS = frozenset(kind for kind, form in SOAK_FORMS.items() if form.hits == "redis")
 FAILOVERS = frozenset({SoakKind.KILL_MASTER, SoakKind.PAUSE_MASTER})
 """A replica is promoted. What it had not received is lost."""
-REFRESH_S = 5.0
-"""How often workers read the group settings in drills that delete consumers: a dead worker's registration, which is
-waited for, ends 5 s after this."""
 SHORTENED = 4
 
 FAILOVER_FAULTS = (

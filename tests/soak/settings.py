@@ -13,7 +13,7 @@ from reaper.drill.recoveries import Cast, Recovery
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
 from reaper.drill.trace import PlannedJob, generate_requests, plan_jobs
 from tests.soak.chaos import Conditions, draw, patience_s
-from tests.soak.kinds import FAILOVER_FAULTS, REFRESH_S, SHORTENED, SOAK_FORMS, SoakKind, objection_to
+from tests.soak.kinds import FAILOVER_FAULTS, SHORTENED, SOAK_FORMS, SoakKind, objection_to
 from tests.support.clock import can_set_clocks
 from workers.protocol.address import Topology
 from workers.protocol.errors import ConfigurationError
@@ -70,8 +70,6 @@ class SoakSettings(DrillSettings):
         more: dict[str, Any] = {}
         if self.kinds & {SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER}:
             more["reaper_lines"] = ("recreate_groups = true", "full_scan_interval = 1")
-        if SoakKind.DELETE_CONSUMER in self.kinds:
-            more["worker_flags"] = {"refresh-interval": REFRESH_S}
         return self.model_copy(update=more)
 
     def conditions(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> Conditions:

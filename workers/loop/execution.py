@@ -78,12 +78,20 @@ def interrupted(job: Job) -> Verdict:
 async def execute(
     invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE, runner: "asyncio.Task[None] | None" = None
 ) -> Verdict:
-    """Run the handler on ``job``. Raises only where the runner itself is being cancelled, or the handler exits.
+    """Run the handler on ``job``, and return its verdict.
 
-    ``runner`` is the task that calls this, from who knows it: to ask for it costs as much as all the rest.
-    SystemExit and KeyboardInterrupt go through, also out of a group; every other exception is a verdict:
-    libraries in other languages raise BaseException, too, and workers would die of such a job one after the other.
     A process that the handler has forked has no verdict: it ends.
+
+    Args:
+        invoke: The handler.
+        job: The delivery.
+        backoff: Delays of retries.
+        runner: The task that calls this. ``asyncio.current_task()`` would cost as much as all the rest.
+
+    Raises:
+        asyncio.CancelledError: The runner itself is cancelled.
+        SystemExit: The handler exits, also inside an exception group. The same holds for KeyboardInterrupt. All other
+            exceptions are verdicts, because some libraries raise BaseException and one such job would end every worker.
     """
     task = runner or asyncio.current_task()
     forks = FORKS[0]

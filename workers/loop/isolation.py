@@ -1,9 +1,9 @@
-"""Suspects that have their last delivery run apart: what kills the process then is one of them, and no fresh job.
+"""Runs suspects in their last delivery apart. If the process dies then, one of them is the cause, and no fresh job.
 
-Until their settlement is answered, or they have run for a visibility timeout, nothing else is begun or read: a job that
-has ended can be convicted all the same, if the process dies before Redis knows. They begin when what ran before has
-ended, or has run for as long. Who lasts that long is taken for one that does not kill. How many suspects may be out
-beside each other is not decided here: whoever lets them out sees to it.
+A suspect begins once all earlier jobs have ended, or have run for a visibility timeout. A job that runs that long does
+not kill the process. Nothing else begins or is read until Redis has answered the settlement of the suspect, or the
+suspect has run for a visibility timeout: if the process dies before the answer, even a job that has ended counts as the
+cause. The scripts decide how many suspects run at the same time.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from workers.runtime.clock import monotonic
 
 
 class Isolation:
-    """Says who may begin. `freed` is to be told of whenever a delivery has left its slot."""
+    """Decides which delivery may begin. Notify `freed` whenever a delivery has left its slot."""
 
     def __init__(self, sources: Iterable[Source], visibility_s: Callable[[], float]) -> None:
         self.freed = Change()
         """A delivery has left its slot, or something may begin again, or nothing is started any more."""
         self.is_kept = False
-        """Suspects run, or wait to; they may have been settled since: `lasts` tells. For who asks for every job."""
+        """Suspects run or wait. Cheap, for a look at every job; `lasts` also sees that they were settled."""
         self._sources = tuple(sources)
         self._visibility_s = visibility_s
         self._apart: set[Held] = set()
-        """Suspects that wait, run, or have been settled since somebody looked last."""
+        """Suspects that wait or run, or were settled since the last look."""
         self._closed = False
 
     def lasts(self) -> bool:
