@@ -66,7 +66,17 @@ async def _timed(folder: Path, env: Mapping[str, str], *arguments: str) -> float
 async def _report_on(size: Size, folder: Path, env: Mapping[str, str]) -> list[Row]:
     lake, page = folder / "lake", folder / "report.html"
     await _timed(folder, env, "-m", "tests.benchmarks.report", str(lake), str(size.events), size.heap)
-    options = ("--lake", str(lake), "--output", str(page), "--master", MASTER, "--heap", size.heap, "--quiet")
+    options = (
+        "--lake",
+        str(lake),
+        "--output",
+        str(page),
+        "--spark-master",
+        MASTER,
+        "--spark-memory",
+        size.heap,
+        "--quiet",
+    )
     report = ("-m", "reaper", "pipeline", "report", *options)
     seconds = await _timed(folder, env, *report)
     what = f"{size.events:,} events, heap {size.heap}"
