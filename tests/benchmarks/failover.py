@@ -27,8 +27,7 @@ TTL_S, RENEW_S = 3.0, 0.9
 KEYS = group_keys("jobs", "billing")
 FLAGS = (
     "--groups", KEYS.pair, "--visibility-timeout", "3600", "--lease-ttl", str(TTL_S),
-    "--full-scan-interval", "3600", "--heartbeat-interval", "0.2", "--max-deliveries", "1000",
-     # this Redis has just been started, and would be taken for one that was away
+    "--full-scan-interval", "3600", "--max-deliveries", "1000",
 )  # fmt: skip
 AFTER_KILL_MS, AFTER_TERM_MS = TTL_S * 1000 + 500, 300.0
 """What is demanded."""

@@ -98,9 +98,9 @@ async def replicas(client: Redis) -> list[Replica]:
 
 
 async def report_of(client: Redis, pair: str) -> GroupReport | None:
-    """Return what the leader last registered of ``pair``."""
+    """Return what the latest leader last registered of ``pair``: what a killed one registered stays for a while."""
     leaders = [replica for replica in await replicas(client) if replica.leads]
-    return leaders[0].groups.get(pair) if leaders else None
+    return max(leaders, key=lambda leader: leader.token).groups.get(pair) if leaders else None
 
 
 async def leader_among(client: Redis, reapers: Sequence[Running]) -> Running:
