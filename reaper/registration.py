@@ -1,4 +1,4 @@
-"""A replica tells the others what it is doing: every few seconds, and at once if that has changed.
+"""A replica registers its state every few seconds, and at once after a change.
 
 While it leads by a lease, a renewal takes the heartbeat along, so that this costs no request of its own.
 """
@@ -38,7 +38,7 @@ class Registration:
         interval_s: Callable[[], float],
         pairs: Callable[[], int],
     ) -> None:
-        """``replica`` returns what is to be told, at a moment of the server's clock in ms, of so many ``pairs``."""
+        """``replica`` returns the state to register, from the server's time in ms and the number of ``pairs``."""
         self._client = client
         self._keys = keys
         self._elector = elector
@@ -53,11 +53,11 @@ class Registration:
         elector.takes_along(self._to_take_along, self._told)
 
     def at_once(self) -> None:
-        """Register now: something has changed."""
+        """Register now, after a change."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Register until cancelled. Errors of Redis end nothing."""
+        """Register until cancelled. Errors of Redis do not end it."""
         while True:
             if self._asked.is_set() or self._left_s() <= 0:
                 self._asked = anyio.Event()
@@ -78,7 +78,7 @@ class Registration:
         return self._told_at + self._interval_s() - monotonic()
 
     async def _register(self) -> None:
-        self._told_at = monotonic()  # whatever comes of it: the next attempt is an interval later
+        self._told_at = monotonic()  # the next attempt is one interval later, with or without an error
         try:
             if self._elector.clock_offset_ms == 0:
                 self._elector.clock_offset_ms = await server_ms(self._client) - monotonic_ms()
@@ -95,12 +95,12 @@ class Registration:
             logger.warning("the replica is registered again")
 
     def _failed(self, error: Exception) -> None:
-        # The elector tells of outages.
+        # The elector logs outages.
         if not is_contact_error(error) and self.troubles.failed(REGISTRATION, error, monotonic()):
             logger.error("Redis refuses to register the replica: %s. Trying until it works", in_words(error))
 
     def _to_take_along(self) -> str:
-        """Return a heartbeat for a renewal to take along; '': the latest is not half as old as it may become."""
+        """Return a heartbeat for a renewal to carry, or '' if the latest one is younger than half its limit."""
         is_due = self.has_registered and self._left_s() <= self._interval_s() / 2
         return self._replica(self._now_ms()).to_json() if is_due and self._pairs() <= MOST_PAIRS_ALONG else ""
 
@@ -113,7 +113,7 @@ class Registration:
         return FORGET_EVERY_HEARTBEATS * self._interval_s()
 
     async def _forget_gone(self) -> None:
-        """Remove replicas that died long ago, and what nobody can read, so that the hash stays small."""
+        """Remove replicas that died long ago, and unreadable entries, so that the hash stays small."""
         self._tidied_at = monotonic()
         try:
             registered = await self._client.hgetall(self._keys.replicas)
