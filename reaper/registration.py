@@ -45,11 +45,11 @@ class Registration:
         """Redis was there, and runs our scripts."""
 
     def at_once(self) -> None:
-        """Register now: something has changed."""
+        """Register now, after a change."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Register until cancelled. Errors of Redis end nothing."""
+        """Register until cancelled. Errors of Redis do not end it."""
         while True:
             if self._asked.is_set() or self._left_s() <= 0:
                 self._asked = anyio.Event()
@@ -70,7 +70,7 @@ class Registration:
         return self._told_at + self._interval_s() - monotonic()
 
     async def _register(self) -> None:
-        self._told_at = monotonic()  # whatever comes of it: the next attempt is an interval later
+        self._told_at = monotonic()  # the next attempt is one interval later, with or without an error
         try:
             if self._elector.clock_offset_ms == 0:
                 self._elector.clock_offset_ms = await server_ms(self._client) - monotonic_ms()
@@ -83,7 +83,7 @@ class Registration:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        # The elector tells of outages.
+        # The elector logs outages.
         if not is_contact_error(error) and self.troubles.failed(REGISTRATION, error, monotonic()):
             logger.error("Redis refuses to register the replica: %s. Trying until it works", in_words(error))
 
@@ -96,7 +96,7 @@ class Registration:
         return FORGET_EVERY_HEARTBEATS * self._interval_s()
 
     async def _forget_gone(self) -> None:
-        """Remove replicas that died long ago, and what nobody can read, so that the hash stays small."""
+        """Remove replicas that died long ago, and unreadable entries, so that the hash stays small."""
         self._tidied_at = monotonic()
         try:
             registered = await self._client.hgetall(self._keys.replicas)

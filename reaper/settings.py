@@ -1,4 +1,4 @@
-"""Settings of a reaper replica. `reaper.cli` reads them; everything else is given values."""
+"""Settings of a reaper replica. `reaper.cli` reads them. Programs pass values."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
@@ -51,7 +51,7 @@ def is_observers(namespace: str) -> bool:
 
 
 class GroupSettings(Section):
-    """One stream/group pair; what is not given here is taken from the defaults above it."""
+    """One stream/group pair. Missing values come from the defaults above it."""
 
     if TYPE_CHECKING:
 
@@ -74,7 +74,7 @@ class GroupSettings(Section):
 
 
 class WatchedGroup(GroupSettings):
-    """A pair with every value filled in: what the leader works with."""
+    """A pair with all values, as the leader uses it."""
 
     visibility_timeout: timedelta
     max_deliveries: int
@@ -171,7 +171,7 @@ class ReaperSettings(ProgramSettings):
     @field_validator("groups")
     @classmethod
     def _no_pair_twice(cls, groups: tuple[GroupSettings, ...]) -> tuple[GroupSettings, ...]:
-        pairs = [group.keys.pair for group in groups]  # spells the keys: names that cannot work are refused here
+        pairs = [group.keys.pair for group in groups]  # build the keys here to reject invalid names
         for pair in pairs:
             if pairs.count(pair) > 1:
                 raise ValueError(f"{pair!r} is there twice: give each stream/group pair once")
@@ -231,7 +231,10 @@ class ReaperSettings(ProgramSettings):
         )
 
     def scan_interval_of(self, group: WatchedGroup) -> timedelta:
-        """The time between two scans of ``group`` for new deliveries: a timer must be armed well before it is due."""
+        """Return the time between two scans of ``group`` for new deliveries.
+
+        A timer must be armed well before it is due.
+        """
         return min(LONGEST_TAIL_SCAN, group.visibility_timeout / 4, self.full_scan_interval / 4)
 
 

@@ -1,4 +1,4 @@
-"""Settings of a worker process. `workers.cli` reads them for `worker run`; a program gives them to `Worker`."""
+"""Settings of a worker process. `workers.cli` reads them for `worker run`. Programs pass them to `Worker`."""
 
 import socket
 from enum import StrEnum
@@ -25,14 +25,14 @@ MAX_NAME_LENGTH = 200
 
 
 class UnknownJobTypes(StrEnum):
-    """What becomes of jobs whose type no handler is for."""
+    """What happens to jobs of a type without a handler."""
 
     DEAD_LETTER = "dead-letter"
     LEAVE = "leave"
 
 
 class WorkerOptions(RedisArguments, total=False):
-    """What programs may say of a worker beside its stream and group, as type checkers see it.
+    """The arguments of a program beside stream and group, as type checkers see them.
 
     Pydantic reads more than its fields hold (``30`` for a timedelta), which type checkers cannot know. A test compares
     this with the fields.
@@ -60,7 +60,7 @@ class WorkerOptions(RedisArguments, total=False):
 
 
 class WorkerArguments(WorkerOptions, total=False):
-    """The arguments of `WorkerSettings`. None is required: what is not given may be in the environment."""
+    """The arguments of `WorkerSettings`. All are optional. Missing ones may come from the environment."""
 
     stream: str
     group: str
@@ -203,7 +203,7 @@ class WorkerSettings(ProgramSettings):
 
     @property
     def wished_redelivery(self) -> Redelivery | None:
-        """The policy to ask for; None = the group's. Under a reaper, only the reaper asks for in-place."""
+        """The wanted policy, or None for the group's. Under a reaper, only the reaper asks for in-place."""
         if self.recovery is RecoveryMode.CLAIM:
             return Redelivery.IN_PLACE
         return None if self.redelivery is Redelivery.IN_PLACE else self.redelivery
@@ -220,5 +220,8 @@ class WorkerSettings(ProgramSettings):
 
     @property
     def base_name(self) -> str:
-        """The part of the consumer name that earlier processes share: the configured name, else the host's."""
+        """The part of the consumer name that is the same in earlier processes.
+
+        It is the configured name, or the host's.
+        """
         return self.name or socket.gethostname()

@@ -1,6 +1,6 @@
-"""Elections on a real server: how terms begin, how each of them ends, and what never happens meanwhile.
+"""Elections on a real server, with the begin and the end of terms, and the rules between them.
 
-What depends on being in time, the trust window and outages, is in `test_trust`, under a virtual clock.
+The trust window and outages, which depend on time, are in `test_trust`, under a virtual clock.
 """
 
 import logging
