@@ -20,7 +20,7 @@ from reaper.drill.meters import Meters, Usage, used_between
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import WORKERS, Role
-from reaper.drill.recoveries import Cast, Recovery
+from reaper.drill.recoveries import Recovery
 from reaper.drill.report import as_json, usage_as_json
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage
@@ -34,8 +34,8 @@ READY_TIMEOUT_S = 120.0
 CHECK_INTERVAL_S = 0.1
 MEASURE_INTERVAL_S = 0.5
 """What a process has used since the last time is not known once it has died by itself."""
-PUBLISHED_BATCH = 10
-"""Jobs that a published loop may run one after the other before anybody hears of it."""
+CLAIMED_AT_ONCE = 10
+"""Jobs that a bare loop may claim and run one after the other."""
 SETTLING_S = 1.0
 """After everybody is ready, before they are measured idle."""
 
@@ -69,9 +69,8 @@ class Ending:
             "recovery": stage.recovery.name,
             **as_json(self.ledger, started_at=self.started_at, objections=self.objections),
             "left_out": [
-                {"asked": str(one.asked), "played": str(one.played) if one.played else None, "why": one.why}
-                for one in stage.settings.adapted(stage.recovery)
-                if one.played != one.asked
+                {"asked": str(asked), "played": str(played) if played else None, "why": "no reaper runs"}
+                for asked, played in stage.settings.left_out(stage.recovery)
             ],
             **usage_as_json(self.usage, self.idle, jobs=self.ledger.enqueued),
             "processes": dict(self.processes),
@@ -219,7 +218,7 @@ def patience_s(settings: DrillSettings, recovery: Recovery, jobs: Sequence[Plann
     work = sum((job.duration for job in jobs), timedelta(0))
     work += sum((int(fault.amount) * fault.lasts for fault in settings.long_jobs), timedelta(0))
     longest = max([job.duration for job in jobs] + [fault.lasts for fault in settings.long_jobs], default=last)
-    in_a_row = PUBLISHED_BATCH if recovery.cast is Cast.PUBLISHED else 1
+    in_a_row = CLAIMED_AT_ONCE if recovery.bare else 1
     executions = settings.max_deliveries * (work / (settings.workers * settings.loops) + in_a_row * longest)
     timeouts = (settings.max_deliveries * 3 + 1) * settings.visibility_timeout
     return (last + executions + timeouts).total_seconds() + 4 * PATIENCE_S + settings.more_patience_s
@@ -229,8 +228,7 @@ async def _at_rest(tools: Toolbox, view: View) -> bool:
     """Tell whether every job has come to its end; where nobody recovers, also those that are stuck."""
     nobody_recovers = not tools.stage.recovery.recovers or tools.supervisor.none_left(Role.REAPER)
     if view.outstanding == 0:
-        plain = tools.supervisor.alive(Role.BARE_WORKER, Role.PUBLISHED_WORKER)
-        return not any(tools.witness.in_hand(run.pid) > 0 for run in plain)
+        return not any(tools.witness.in_hand(run.pid) > 0 for run in tools.supervisor.alive(Role.BARE_WORKER))
     if view.ready or not nobody_recovers:
         return False
     overdue_ms = 1.25 * tools.visibility_s * 1000

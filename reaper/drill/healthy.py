@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import Cause, SecondStart
 from reaper.drill.faults import FaultKind
-from reaper.drill.records import InjectedFault, Line, Step
+from reaper.drill.records import InjectedFault, Step
 from reaper.drill.spread import Spread, spread
 from workers.protocol.events import EventName
 from workers.protocol.messages import entry_ms
@@ -93,13 +93,6 @@ def _read_by_the_dead(evidence: Evidence) -> set[int]:
         run = evidence.process_named(str(event.data.get("consumer", "")))
         if run and run.ended_at is not None and run.ended_at <= evidence.local(event):
             hit.add(evidence.numbers.get(event.job, 0))
-    holder: dict[str, Line] = {}
-    for line in evidence.deliveries:
-        before = holder.get(line.entry_id)
-        run = evidence.process_of(before) if before else None
-        if run and run.ended_at is not None and run.ended_at <= line.at:
-            hit.add(line.n)
-        holder[line.entry_id] = line
     return hit
 
 

@@ -5,20 +5,20 @@ The project's own tests play more faults, on more servers, with a kit of their o
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 
 from reaper.drill.evidence import Evidence
-from reaper.drill.faults import NEEDS_REPLICA, Fault, FaultKind
+from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.leader_faults import LeaderFaults
 from reaper.drill.ledger import Ledger, objections
 from reaper.drill.recoveries import Recovery
 from reaper.drill.redis_server import Server, redis_at_hand
-from reaper.drill.server_faults import ServerFaults
+from reaper.drill.server_faults import pause_redis
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage
 from reaper.drill.toolbox import Toolbox
 from reaper.drill.worker_faults import WorkerFaults
-from workers.protocol.errors import ConfigurationError
 
 Play = Callable[[Fault], Awaitable[str]]
 """Injects a fault, and returns why it could not, or nothing."""
@@ -29,22 +29,7 @@ class Kit:
 
     def server(self, settings: DrillSettings, folder: Path) -> AbstractAsyncContextManager[Server]:
         """Give the server of a drill. Raises what `redis_at_hand` raises."""
-        with_replica = not settings.redis_url and bool(settings.kinds & NEEDS_REPLICA)
-        return redis_at_hand(settings.redis_url, folder, pid=settings.redis_pid, with_replica=with_replica)
-
-    def check(self, settings: DrillSettings, server: Server) -> None:
-        """Refuse to do to a Redis of other people what would hit them. Raises ConfigurationError."""
-        for kind in sorted(settings.kinds & {FaultKind.PAUSE_CLIENTS, *NEEDS_REPLICA}):
-            if not server.ours:
-                raise ConfigurationError(
-                    f"--fault {kind} hits all users of the server: leave --redis-url away, so that the drill starts "
-                    "its own."
-                )
-        if FaultKind.PAUSE_REDIS in settings.kinds and server.pid is None:
-            raise ConfigurationError(
-                "--fault pause-redis stops the process of the server: leave --redis-url away, so that the drill starts "
-                "its own, or name the process on this machine with --redis-pid."
-            )
+        return redis_at_hand(settings.redis_url, folder)
 
     def names(self, run_id: str, recovery: Recovery) -> tuple[str, str]:
         """Return names of the stream and of the namespace of one act that are not used elsewhere."""
@@ -56,21 +41,17 @@ class Kit:
 
     def plays(self, tools: Toolbox) -> Mapping[str, Play]:
         """Return a function for each kind of fault."""
-        workers, servers = WorkerFaults(tools), ServerFaults(tools)
+        workers = WorkerFaults(tools)
         leaders = LeaderFaults(tools, workers)
         return {
             FaultKind.KILL_WORKER: workers.kill_worker,
-            FaultKind.KILL_WORKERS: workers.kill_workers,
             FaultKind.PAUSE_WORKER: workers.pause_worker,
             FaultKind.POISON: workers.poison,
             FaultKind.LONG_JOBS: workers.long_jobs,
             FaultKind.KILL_LEADER: leaders.kill_leader,
             FaultKind.PAUSE_LEADER: leaders.pause_leader,
             FaultKind.KILL_REAPERS: leaders.kill_reapers,
-            FaultKind.PAUSE_REDIS: servers.pause,
-            FaultKind.PAUSE_CLIENTS: servers.pause_clients,
-            FaultKind.FAIL_OVER: servers.fail_over,
-            FaultKind.SHUT_DOWN: servers.shut_down,
+            FaultKind.PAUSE_REDIS: partial(pause_redis, tools),
         }
 
     async def complete(self, evidence: Evidence, stage: Stage) -> Evidence:

@@ -10,7 +10,7 @@ import anyio
 from reaper.drill import queries
 from reaper.drill.lines import fitted
 from reaper.drill.producer import Producer
-from reaper.drill.records import ProcessRun, Role, Step
+from reaper.drill.records import ProcessRun, Role
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.witness import Witness
@@ -39,10 +39,8 @@ class Scene:
     def begin(self) -> None:
         """Start the clock, and announce the faults that this mode cannot play."""
         self.started_at = time.time()
-        for adapted in self.stage.settings.adapted(self.stage.recovery):
-            if adapted.played != adapted.asked:
-                instead = f"becomes {adapted.played}" if adapted.played else "is left out"
-                self.announce(f"{adapted.asked} {instead}: {adapted.why}")
+        for asked, played in self.stage.settings.left_out(self.stage.recovery):
+            self.announce(f"{asked} {f'becomes {played}' if played else 'is left out'}: no reaper runs")
 
     @property
     def passed_s(self) -> float:
@@ -60,7 +58,7 @@ class Scene:
     @property
     def over(self) -> int:
         """Jobs that are settled or dead letters."""
-        return max(0, len(self.producer.enqueued) - self.witness.view.outstanding - self.witness.counts[Step.DROPPED])
+        return max(0, len(self.producer.enqueued) - self.witness.view.outstanding)
 
     def figures(self) -> dict[str, str]:
         """Return the latest numbers by name, in the order in which they are shown."""
@@ -69,11 +67,9 @@ class Scene:
             "settled": f"{max(0, self.over - view.dead)}/{len(self.producer.enqueued)}",
             "ready": view.ready,
             "in flight": view.in_flight,
-            "recovered": counts[EventName.RECOVERED] + counts[Step.CLAIM],
+            "recovered": counts[EventName.RECOVERED],
             "dead": view.dead,
         }
-        if counts[Step.DROPPED]:
-            figures["dropped"] = counts[Step.DROPPED]
         if self.stage.recovery.by_reapers:
             alive = self.supervisor.alive(Role.REAPER)
             leaders = (run.name for run in alive if queries.belongs_to(view.holder, run.name))

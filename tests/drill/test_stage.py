@@ -65,9 +65,9 @@ async def test_the_last_of_several_workers_is_bare_and_reapers_come_with_the_rec
     ]  # fmt: skip
 
 
-async def test_published_workers_play_alone_and_embedded_ones_are_told(stage: Stage) -> None:
+async def test_loops_that_claim_play_alone_and_embedded_ones_are_told(stage: Stage) -> None:
     published, embedded = (replace(stage, recovery=find_recovery(name)) for name in ("published", "embedded"))
-    assert [slot.role for slot in cast.slots(published)] == [Role.PUBLISHED_WORKER] * 4
+    assert [slot.role for slot in cast.slots(published)] == [Role.BARE_WORKER] * 4
     assert [slot.role for slot in cast.slots(embedded)] == [Role.WORKER] * 3 + [Role.BARE_WORKER]
     flags = [cast.slots(played)[0].command("w1-1").argv for played in (stage, embedded)]
     assert ["--recovery" in words for words in flags] == [False, True]

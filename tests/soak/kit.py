@@ -17,7 +17,6 @@ from reaper.drill.kit import Kit, Play
 from reaper.drill.ledger import Ledger, objections
 from reaper.drill.records import InjectedFault, Role, Step
 from reaper.drill.recoveries import Recovery
-from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage
 from reaper.drill.toolbox import Toolbox
@@ -27,6 +26,7 @@ from tests.soak.failovers import Failovers, lineage_of, nodes_of
 from tests.soak.gate import Gate
 from tests.soak.group_faults import GroupFaults
 from tests.soak.kinds import SoakKind
+from tests.soak.planned_faults import PlannedFaults
 from tests.soak.server_faults import ServerFaults
 from tests.soak.servers import SoakServer, soak_server
 from tests.soak.settings import SoakSettings
@@ -51,9 +51,6 @@ class SoakKit(Kit):
         assert isinstance(settings, SoakSettings)
         return soak_server(settings, folder)
 
-    def check(self, settings: DrillSettings, server: Server) -> None:
-        """Refuse nothing: all servers are the drill's own."""
-
     def names(self, run_id: str, recovery: Recovery) -> tuple[str, str]:
         """Return names of the stream and of the namespace. In a cluster they lie at different masters."""
         stream, namespace = super().names(run_id, recovery)
@@ -65,10 +62,13 @@ class SoakKit(Kit):
 
     def plays(self, tools: Toolbox) -> Mapping[str, Play]:
         """Return a function for each kind of fault. In a chaos, each waits until it may come."""
-        servers, groups = ServerFaults(tools), GroupFaults(tools)
+        servers, groups, planned = ServerFaults(tools), GroupFaults(tools), PlannedFaults(tools)
         self._failovers = failovers = Failovers(tools, self._lineage)
         plays: dict[str, Play] = {
             **super().plays(tools),
+            SoakKind.PAUSE_CLIENTS: planned.pause_clients,
+            SoakKind.FAIL_OVER: planned.fail_over,
+            SoakKind.SHUT_DOWN: planned.shut_down,
             SoakKind.RESTART_REDIS: servers.restart,
             SoakKind.FILL_REDIS: servers.fill,
             SoakKind.CUT_CONNECTIONS: servers.cut,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from reaper.drill.faults import Form
-from reaper.drill.recoveries import Cast, Recovery
+from reaper.drill.recoveries import Recovery
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
 from reaper.drill.trace import PlannedJob, generate_requests, plan_jobs
 from tests.soak.chaos import Conditions, draw, patience_s
@@ -21,7 +21,7 @@ from workers.runtime.settings import Seconds
 
 CHAOS_RATE, CHAOS_TAIL_S = 25.0, 8.0
 """Jobs a second in a chaos, which may last for hours; they go on so long after the last fault may come."""
-LEFT_OUT = {*NO_OPTIONS, "redis_url", "redis_pid", "keep_keys", "files", "quiet", "server"}
+LEFT_OUT = {*NO_OPTIONS, "redis_url", "keep_keys", "files", "quiet", "server"}
 """Settings that the command of a chaos does not name."""
 
 
@@ -56,7 +56,6 @@ class SoakSettings(DrillSettings):
             faults = draw(self.seed, self.chaos.total_seconds(), conditions)
             drawn = {
                 "faults": faults,
-                "spares_last_deliveries": True,
                 "more_patience_s": patience_s(faults, conditions),
             }
             return self.model_copy(update=drawn)._healed()
@@ -83,7 +82,7 @@ class SoakSettings(DrillSettings):
             lease_ttl_s=self.lease_ttl.total_seconds(),
             longest_job_s=longest.total_seconds(),
             max_deliveries=self.max_deliveries,
-            bare_worker=self.has_bare_worker and recovery.cast is not Cast.PUBLISHED,
+            bare_worker=self.has_bare_worker and not recovery.bare,
             topology=Topology(self.topology),
             out_of_reach=self.out_of_reach,
         )
@@ -108,7 +107,7 @@ class SoakSettings(DrillSettings):
     def check(self, recovery: Recovery) -> None:
         """Refuse what cannot be played. Raises ConfigurationError."""
         super().check(recovery)
-        if self.topology != "single" and (self.redis_url or recovery.cast is Cast.PUBLISHED):
+        if self.topology != "single" and (self.redis_url or recovery.bare):
             raise ConfigurationError(f"--topology {self.topology} takes neither --redis-url nor --recovery published.")
         for fault in self.faults_for(recovery):
             if objection := objection_to(fault.kind, Topology(self.topology)):
