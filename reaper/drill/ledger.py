@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, second_starts
 from reaper.drill.faults import AFTER_PAUSE_S, FaultKind
-from reaper.drill.healthy import Healthy, healthy_jobs
+from reaper.drill.figures import Healthy, Spread, healthy_jobs, spread
 from reaper.drill.promises import Fate, check_now, early_ms, fates, is_timed, places
 from reaper.drill.records import Effect, InjectedFault, MissedFault, ProcessRun, Role, Step
-from reaper.drill.spread import Spread, spread
 from workers.protocol.events import EventName
 from workers.protocol.messages import counted
 from workers.runtime.options import UNREACHABLE_EXIT

@@ -1,14 +1,14 @@
 """What people see of an act: a line a second, and one for each fault; or nothing."""
 
+import textwrap
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
 from reaper.drill import queries
-from reaper.drill.lines import fitted
 from reaper.drill.producer import Producer
 from reaper.drill.records import ProcessRun, Role
 from reaper.drill.stage import Stage
@@ -17,6 +17,7 @@ from reaper.drill.witness import Witness
 from workers.protocol.events import EventName
 from workers.runtime.printing import show
 
+COLUMNS = 80
 LINE_INTERVAL_S = 1.0
 NEWS_INTERVAL_S = 0.2
 
@@ -108,6 +109,13 @@ async def quiet_screen(_scene: Scene) -> None:
     await anyio.sleep_forever()
 
 
-def screen_for(*, quiet: bool = False) -> Screen:
-    """Return lines, or nothing if ``quiet``."""
-    return quiet_screen if quiet else plain_screen
+def fitted(lines: Iterable[str]) -> list[str]:
+    """Return ``lines``, those that are too long for a terminal broken at words and indented."""
+    return [part for line in lines for part in ([line] if len(line) <= COLUMNS else _broken(line))]
+
+
+def _broken(line: str) -> list[str]:
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    wrapper = textwrap.TextWrapper(COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    wrapper.replace_whitespace = False
+    return wrapper.wrap(line)

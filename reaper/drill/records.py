@@ -38,7 +38,7 @@ class ProcessRun:
     stopped: bool = False
     """Told to stop in order, at the end of the act."""
     cpu_s: float = 0.0
-    """CPU time it had used when it was looked at last."""
+    """CPU time in seconds: what it used in all, or until it was measured last."""
 
     @property
     def slot(self) -> str:

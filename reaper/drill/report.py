@@ -6,11 +6,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from reaper.drill.figures import Spread
 from reaper.drill.ledger import Ledger
 from reaper.drill.meters import Usage
 from reaper.drill.promises import Fate
 from reaper.drill.recoveries import Recovery
-from reaper.drill.spread import Spread
 
 
 def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> dict[str, Any]:

@@ -20,10 +20,14 @@ MOST_SLOTS = 10_000
 """Jobs that a worker runs at a time, at most."""
 MOST_LOOPS = 250
 """Loops in a process that claims by itself: each is a thread that polls."""
+CLAIMED_AT_ONCE = 10
+"""Jobs that a bare loop may claim and run one after the other."""
+MORE_PATIENCE_S = 60.0
+"""For the start of processes, and for faults that wait for something to hit."""
 GENERATED_JOBS = 1_000
 GENERATED_RATE = 70.0
 """Jobs a second; with the generated durations about 20 are in flight at a time."""
-NO_OPTIONS = ("faults", "max_deliveries", "reaper_lines", "more_patience_s")
+NO_OPTIONS = ("faults", "max_deliveries")
 """Fields that are not options of their own."""
 IN_PLACE = "in-place"
 _TOKENS, _MS = TokenTimes(), timedelta(milliseconds=1)
@@ -76,10 +80,6 @@ class DrillSettings(Section):
     files: Path | None = Field(None, description="Keep the ledgers and logs of all processes in this folder.")
 
     max_deliveries: int = 3
-    reaper_lines: tuple[str, ...] = ()
-    """More lines of the reapers' settings file."""
-    more_patience_s: float = 0.0
-    """How much longer than usual an act may take."""
 
     @field_validator("faults", mode="before")
     @classmethod
@@ -146,6 +146,17 @@ class DrillSettings(Section):
                 raise ConfigurationError(f"--limit asks for {count} jobs: at most {MOST_JOBS} are generated.")
             requests = generate_requests(self.seed, count=count, rate=GENERATED_RATE)
         return plan_jobs(requests, self.times, speedup=self.speedup)
+
+    def patience_s(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
+        """Return after how many seconds an act is over, whatever is left: long after all work could have been done."""
+        last = max([job.at for job in jobs] + [fault.over_at for fault in self.faults], default=timedelta(0))
+        work = sum((job.duration for job in jobs), timedelta(0))
+        work += sum((int(fault.amount) * fault.lasts for fault in self.long_jobs), timedelta(0))
+        longest = max([job.duration for job in jobs] + [fault.lasts for fault in self.long_jobs], default=last)
+        in_a_row = CLAIMED_AT_ONCE if recovery.bare else 1
+        executions = self.max_deliveries * (work / (self.workers * self.loops) + in_a_row * longest)
+        timeouts = (self.max_deliveries * 3 + 1) * self.visibility_timeout
+        return (last + executions + timeouts).total_seconds() + MORE_PATIENCE_S
 
     def for_jobs(self, jobs: Sequence[PlannedJob]) -> Self:
         """Return the settings for these jobs: without a bare worker if one of them reaches the visibility timeout.

@@ -13,7 +13,7 @@ from reaper.drill.records import Line, Step, read_lines
 from reaper.drill.stage import Stage
 from workers.protocol.events import LifecycleEvent, decode_entry
 
-_BEGINNING = b"0-0"
+_BEGINNING, _PAGE = b"0-0", 1_000
 
 
 @dataclass(slots=True)
@@ -90,6 +90,4 @@ class Witness:
     async def _read_on(self, journal: str) -> Any:
         is_of_namespace = journal == self.stage.namespace.journal
         client = self.stage.namespace_client if is_of_namespace else self.stage.client
-        return await client.execute_command(
-            "XRANGE", journal, b"(" + self._journals[journal], "+", "COUNT", queries.PAGE
-        )
+        return await client.execute_command("XRANGE", journal, b"(" + self._journals[journal], "+", "COUNT", _PAGE)

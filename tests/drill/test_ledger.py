@@ -6,10 +6,10 @@ import pytest
 
 from reaper.drill.executions import Cause, SecondStart
 from reaper.drill.faults import FaultKind
+from reaper.drill.figures import Spread, spread
 from reaper.drill.ledger import Ledger, Loss, build_ledger, objections
-from reaper.drill.promises import DeadJob, Fate, FinalState, PendingJob
+from reaper.drill.promises import DeadJob, Fate, FinalState
 from reaper.drill.records import InjectedFault, MissedFault, Role
-from reaper.drill.spread import Spread, spread
 from tests.drill.rows import (
     acked,
     done,
@@ -39,7 +39,7 @@ def test_a_job_with_a_settlement_or_that_a_bare_worker_completed_is_settled() ->
     )
     ledger = build_ledger(rows)
     assert (_fates(ledger), ledger.balanced) == ({Fate.SETTLED: 2}, True)
-    pending = replace(rows, state=FinalState(pending=(PendingJob(entry(2), 0),)))
+    pending = replace(rows, state=FinalState(pending=(entry(2),)))
     assert _fates(build_ledger(pending)) == {Fate.SETTLED: 1, Fate.PENDING: 1}
 
 

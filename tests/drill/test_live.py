@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from reaper.drill.live import Scene, plain_screen, quiet_screen, screen_for
+from reaper.drill.live import Scene, plain_screen, quiet_screen
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import Enqueued, ProcessRun, Role
@@ -74,6 +74,9 @@ async def test_a_process_that_dies_by_itself_is_told_and_one_that_was_killed_is_
     assert [sentence for _, sentence in scene.news] == ["worker w1-1 died (exit code -9); it is restarted"]
 
 
-def test_a_measurement_is_not_disturbed_by_what_is_shown() -> None:
-    assert screen_for() is plain_screen
-    assert screen_for(quiet=True) is quiet_screen
+async def test_a_measurement_is_not_disturbed_by_what_is_shown(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with anyio.move_on_after(0.01):
+        await quiet_screen(scene)
+    assert capsys.readouterr().out == ""

@@ -6,14 +6,13 @@ from dataclasses import replace
 import pytest
 
 from reaper.drill.executions import Cause, Duplicate, SecondStart
-from reaper.drill.healthy import Figures, Healthy
+from reaper.drill.figures import Figures, Healthy, Spread
 from reaper.drill.ledger import Ledger, Loss
 from reaper.drill.meters import Usage
 from reaper.drill.promises import Fate
 from reaper.drill.records import InjectedFault
 from reaper.drill.recoveries import find_recovery
 from reaper.drill.report import as_json, as_text, usage_as_json
-from reaper.drill.spread import Spread
 
 LEDGER = Ledger(
     enqueued=3,

@@ -8,7 +8,6 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill import cast, queries
-from reaper.drill.act import patience_s
 from reaper.drill.faults import parse_fault
 from reaper.drill.queries import View
 from reaper.drill.records import Role
@@ -85,7 +84,7 @@ def test_long_jobs_count_for_who_can_take_part_and_how_long_an_act_may_last() ->
     settings = DrillSettings(faults=(parse_fault("long-jobs:100@5+3"),))
     assert not settings.for_jobs(_jobs(0.1)).bare_worker
     usual = DrillSettings(faults=(parse_fault("poison@8"),))
-    longer = patience_s(settings, REAPER, _jobs(0.1)) - patience_s(usual, REAPER, _jobs(0.1))
+    longer = settings.patience_s(REAPER, _jobs(0.1)) - usual.patience_s(REAPER, _jobs(0.1))
     assert longer == pytest.approx(3 * (100 * 3 / (4 * 16) + 3 - 0.1))
 
 

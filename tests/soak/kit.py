@@ -14,7 +14,7 @@ from anyio import to_thread
 from reaper.drill.evidence import Evidence
 from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.kit import Kit, Play
-from reaper.drill.ledger import Ledger, objections
+from reaper.drill.ledger import Ledger, build_ledger, objections
 from reaper.drill.records import InjectedFault, Role, Step
 from reaper.drill.recoveries import Recovery
 from reaper.drill.settings import DrillSettings
@@ -42,9 +42,6 @@ class SoakKit(Kit):
 
     def __init__(self) -> None:
         self._failovers: Failovers | None = None
-        self._lineage = ""
-        self._unasked = False
-        """A replica was promoted by no fault."""
 
     def server(self, settings: DrillSettings, folder: Path) -> AbstractAsyncContextManager[SoakServer]:
         """Give the servers of a drill. Raises NoServerError."""
@@ -56,16 +53,16 @@ class SoakKit(Kit):
         stream, namespace = super().names(run_id, recovery)
         return stream, next(name for name in _numbered(namespace) if share_of(name) != share_of(stream))
 
-    async def begin(self, stage: Stage) -> None:
-        """Remember whose history the act begins with."""
-        self._lineage = "" if stage.server.single else await _lineage(stage)
-
-    def plays(self, tools: Toolbox) -> Mapping[str, Play]:
+    async def plays(self, tools: Toolbox) -> Mapping[str, Play]:
         """Return a function for each kind of fault. In a chaos, each waits until it may come."""
+        lineage = "" if tools.stage.server.single else await _lineage(tools.stage)
+        settings = tools.stage.settings
+        assert isinstance(settings, SoakSettings)
+        settings.write_reaper_settings(tools.stage.reaper_settings, tools.visibility_s)
         servers, groups, planned = ServerFaults(tools), GroupFaults(tools), PlannedFaults(tools)
-        self._failovers = failovers = Failovers(tools, self._lineage)
+        self._failovers = failovers = Failovers(tools, lineage)
         plays: dict[str, Play] = {
-            **super().plays(tools),
+            **await super().plays(tools),
             SoakKind.PAUSE_CLIENTS: planned.pause_clients,
             SoakKind.FAIL_OVER: planned.fail_over,
             SoakKind.SHUT_DOWN: planned.shut_down,
@@ -85,31 +82,30 @@ class SoakKit(Kit):
         gate = Gate(tools)
         return {kind: partial(_gated, gate, play) for kind, play in plays.items()}
 
-    async def complete(self, evidence: Evidence, stage: Stage) -> Evidence:
-        """Return the evidence with what follows from faults of Redis and of third parties."""
-        assert self._failovers
-        self._unasked = not stage.server.single and await _lineage(stage) != self._failovers.lineage
-        return replace(
+    async def judge(self, evidence: Evidence, stage: Stage) -> tuple[Ledger, list[str]]:
+        """Judge with what follows from faults of Redis and of third parties.
+
+        In a chaos, a fault may find nothing to hit any more: most of them must not.
+        """
+        evidence = replace(
             evidence,
             faults=[_with_reported_losses(fault, evidence) for fault in evidence.faults],
             ends_kept=SoakKind.DESTROY_GROUP not in stage.settings.kinds,
             ids_are_times=SoakKind.CLOCK_STEP not in stage.settings.kinds,
         )
-
-    def objections(self, evidence: Evidence, ledger: Ledger, stage: Stage) -> list[str]:
-        """Say what is wrong. In a chaos, a fault may find nothing to hit any more: most of them must not."""
-        asked = stage.settings.faults_for(stage.recovery)
+        ledger, asked = build_ledger(evidence), stage.settings.faults_for(stage.recovery)
         kinds, judged = [fault.kind for fault in asked], ledger
         if _is_chaos(stage):
             kinds, judged = [fault.kind for fault in ledger.faults], replace(ledger, missed=())
         found = [*objections(judged, kinds), *_robbed(evidence)]
         if _is_chaos(stage) and 2 * len(ledger.missed) > len(asked):
             found.append(f"of {len(asked)} faults that were drawn, {len(ledger.missed)} found nothing to hit")
-        if self._failovers and self._failovers.unproven:
+        assert self._failovers
+        if self._failovers.unproven:
             found.append(f"what a promoted replica had received is not known: {', '.join(self._failovers.unproven)}")
-        if self._unasked:
+        if not stage.server.single and await _lineage(stage) != self._failovers.lineage:
             found.append("Redis failed over by itself, and what that lost is not known")
-        return found
+        return ledger, found
 
 
 def share_of(key: str) -> int:

@@ -54,22 +54,22 @@ class SoakSettings(DrillSettings):
                 raise ConfigurationError("--chaos draws all faults by itself: leave --fault away.")
             conditions = self.conditions(recovery, jobs)
             faults = draw(self.seed, self.chaos.total_seconds(), conditions)
-            drawn = {
-                "faults": faults,
-                "more_patience_s": patience_s(faults, conditions),
-            }
-            return self.model_copy(update=drawn)._healed()
+            return self.model_copy(update={"faults": faults})
         if given:
-            return self._healed()
+            return self
         own = self if self.topology == "single" else self.model_copy(update={"faults": FAILOVER_FAULTS})
         return own.fitting(jobs)
 
-    def _healed(self) -> "SoakSettings":
-        """Return the settings with which reapers and workers put back what third parties delete."""
-        more: dict[str, Any] = {}
-        if self.kinds & {SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER}:
-            more["reaper_lines"] = ("recreate_groups = true", "full_scan_interval = 1")
-        return self.model_copy(update=more)
+    def write_reaper_settings(self, file: Path, visibility_s: float) -> None:
+        """Write the settings file of reapers, which put back what third parties delete."""
+        heals = bool(self.kinds & {SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER})
+        lines = ("recreate_groups = true", "full_scan_interval = 1") if heals else ()
+        file.write_text("\n".join([f"visibility_timeout = {visibility_s!r}", *lines, ""]), encoding="utf-8")
+
+    def patience_s(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
+        """Return after how many seconds an act is over, whatever is left: a chaos has faults that put it off."""
+        more_s = patience_s(self.faults, self.conditions(recovery, jobs)) if self.chaos else 0.0
+        return super().patience_s(recovery, jobs) + more_s
 
     def conditions(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> Conditions:
         """Return what a chaos is drawn for."""

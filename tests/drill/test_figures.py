@@ -6,9 +6,8 @@ import pytest
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import second_starts
-from reaper.drill.healthy import Figures, Healthy, fault_windows, healthy_jobs
+from reaper.drill.figures import Figures, Healthy, Spread, fault_windows, healthy_jobs
 from reaper.drill.records import Enqueued, InjectedFault, Line
-from reaper.drill.spread import Spread
 from tests.drill.rows import done, event, evidence, job, process, start
 
 
