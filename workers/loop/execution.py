@@ -1,4 +1,4 @@
-"""The way of one delivery through a handler: run it, and derive an outcome.
+"""Runs one delivery through a handler, and derives an outcome.
 
 Only `workers.loop.settlement` writes the outcome. If the runner of a delivery is cancelled, its entry stays pending.
 """
@@ -80,7 +80,7 @@ async def execute(
 ) -> Verdict:
     """Run the handler on ``job``, and return its verdict.
 
-    A process that the handler has forked has no verdict: it ends.
+    A process that the handler has forked has no outcome. It ends.
 
     Args:
         invoke: The handler.
@@ -119,7 +119,7 @@ def judge(job: Job, answer: object, backoff: Backoff = AT_ONCE) -> Verdict:
     except BaseException as error:
         if exits_in(error):
             raise
-        return _judge(job, error, backoff)  # a verdict that cannot be read: its class did not call its base's __init__
+        return _judge(job, error, backoff)  # an unreadable outcome, because its class did not call its base's __init__
 
 
 def _judge(job: Job, answer: object, backoff: Backoff) -> Verdict:
@@ -144,7 +144,7 @@ def failed(
     traceback: str = "",
     exception: str = "",
 ) -> Verdict:
-    """Return the verdict on a delivery that failed and counts: ready again after the backoff."""
+    """Return the outcome of a delivery that failed and counts. The job is ready again after the backoff."""
     return Verdict(Outcome.NACK, reason, error, backoff.delay_ms(job.deliveries), traceback, exception)
 
 
@@ -157,7 +157,7 @@ def _judge_retry(job: Job, retry: Retry, backoff: Backoff) -> Verdict:
 
 
 def trace_of(error: BaseException) -> str:
-    """Return the end of the traceback of ``error``, at most `MAX_TRACEBACK_BYTES`; nothing where it was not raised."""
+    """Return the end of the traceback of ``error``, at most `MAX_TRACEBACK_BYTES`. Empty if it was not raised."""
     if error.__traceback__ is None:
         return ""
     try:

@@ -1,8 +1,8 @@
 """Runs suspects in their last delivery apart. If the process dies then, one of them is the cause, and no fresh job.
 
 A suspect begins once all earlier jobs have ended, or have run for a visibility timeout. A job that runs that long does
-not kill the process. Nothing else begins or is read until Redis has answered the settlement of the suspect, or the
-suspect has run for a visibility timeout: if the process dies before the answer, even a job that has ended counts as the
+not kill the process. No other job begins or is read until Redis has answered the settlement of the suspect, or the
+suspect has run for a visibility timeout. If the process dies before the answer, even a job that has ended counts as the
 cause. The scripts decide how many suspects run at the same time.
 """
 
@@ -31,14 +31,14 @@ class Isolation:
         self._closed = False
 
     def lasts(self) -> bool:
-        """Tell whether nothing else is to begin now, or to be read."""
+        """Return whether no other job may begin or be read now."""
         if self.is_kept:
             self._apart = {held for held in self._apart if self._left_s(held) > 0}
             self.is_kept = bool(self._apart)
         return self.is_kept
 
     async def may_begin(self, held: Held, *, apart: bool) -> bool:
-        """Wait until ``held`` may begin; ``apart``: as a suspect. Returns False where nothing may begin any more."""
+        """Wait until ``held`` may begin, with ``apart`` as a suspect. Returns False if no job may begin any more."""
         if apart:
             await self._wait_for_others(held)
         else:
@@ -60,7 +60,7 @@ class Isolation:
         self._tell_when_over(held)
 
     def close(self) -> None:
-        """Let nobody who waits begin any more."""
+        """Let no waiting job begin any more."""
         self._closed = True
         self.freed.notify()
 
@@ -72,7 +72,7 @@ class Isolation:
             self.freed.notify()
 
     def have_settled(self) -> None:
-        """Note that settlements were answered: who waits for a suspect may begin now."""
+        """Note that settlements were answered. Jobs that wait for a suspect may begin now."""
         if self.is_kept:
             self.freed.notify()
 
@@ -86,7 +86,7 @@ class Isolation:
         return max(map(self._left_s, others), default=0.0)
 
     def _left_s(self, held: Held) -> float:
-        """Return for how long a delivery may still turn out to be one that kills; 0 = no longer."""
+        """Return for how long a delivery may still turn out to kill the process, or 0."""
         if not held.source.holds(held):
             return 0.0
         visibility_s = self._visibility_s()

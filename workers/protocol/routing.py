@@ -1,8 +1,8 @@
-"""A client for all nodes of a cluster: each command, or pipeline, goes to the node that has the slot of its first key.
+"""A client for all nodes of a cluster. Each command or pipeline goes to the node that has the slot of its first key.
 
-One without a key goes to the node of slot 0. Nothing is sent twice: who is answered that a slot has moved raises that,
-and the next command looks again. And nobody goes over to another node unawares: the first command that would raises
-`SlotMovedError`, as one on a connection that was dropped does.
+One without a key goes to the node of slot 0. No call is sent twice. The answer that a slot has moved is raised, and the
+next command looks again. The change to another node is visible. The first command there raises `SlotMovedError`, like a
+command on a dropped connection.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ ClientOf = Callable[[SlotTables, Host], Redis]
 
 
 class RoutedClient(Redis):
-    """Holds a client for each node that it had to do with. What is without a key uses a pool of its own."""
+    """Holds a client for each node that it had to do with. Commands without a key use a pool of their own."""
 
     def __init__(self, anywhere: ConnectionPool, tables: SlotTables, client_of: ClientOf) -> None:
         super().__init__(connection_pool=anywhere)
@@ -49,7 +49,7 @@ class RoutedClient(Redis):
             raise
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
-        """Return a pipeline for commands on keys of one slot, and such as have none."""
+        """Return a pipeline for commands on keys of one slot, and commands without keys."""
         return _RoutedPipeline(self, transaction, shard_hint)
 
     async def pool_at(self, key: bytes) -> ConnectionPool:
@@ -97,7 +97,7 @@ class RoutedClient(Redis):
 
 
 async def masters_of(client: Redis) -> list[Redis]:
-    """Return a client for each server that has keys: in a cluster, each master's. Raises NoMasterError."""
+    """Return a client for each server with keys, which in a cluster is each master. Raises NoMasterError."""
     if not isinstance(client, RoutedClient):
         return [client]
     return [client.at_node(host) for host in sorted((await client.tables.current()).masters)]
