@@ -37,6 +37,9 @@ _INSIDE = re.compile(
 _ACTORS = re.compile(r"\b(nobody|somebody|anybody|everybody|nothing|whoever|whatever|such|told|tells)\b", re.IGNORECASE)
 _FENCED = re.compile(r"^[ \t]*(```|~~~).*?^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _GENERATED = re.compile(r"^::: .*(?:\n    .*)*", re.MULTILINE)
+_LABEL = re.compile(r"^\s*[\w*.]+:(?:\s|$)", re.MULTILINE)
+"""The name of a section in a docstring, of an argument, or of an error."""
+_DIRECTIVE = re.compile(r"(?:type|noqa|pragma|fmt):")
 _ITEM = re.compile(r"^(?:[-*+•]|\d+[.)])\s+")
 
 
@@ -90,9 +93,10 @@ def prose_of(path: Path) -> str:
         return text
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     parts = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(text)) if isinstance(node, documented)]
+    parts = [_LABEL.sub("", part) for part in parts]
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    parts += [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
-    return "\n\n".join(parts)
+    comments = [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
+    return "\n\n".join([*parts, *(one for one in comments if not _DIRECTIVE.match(one))])
 
 
 def problems(path: Path, settings: dict[str, Any]) -> Iterator[str]:
