@@ -2,8 +2,8 @@
 
 All deliveries are overdue when a follower takes over. Time runs from the start of its term until the last copy is
 ready, on the server's clock. It includes the takeover, scan, timers and journal. The bare loop is a script that copies,
-acknowledges and deletes ID by ID. A second bare loop first finds the IDs page by page. A bystander's PING shows how long
-the server answers no other client. The server time of calls is wall time, so on a busy machine it includes waiting.
+acknowledges and deletes ID by ID. A second bare loop first finds the IDs page by page. A bystander's PING shows how
+long the server answers no other client. The server time of calls includes waiting on a busy machine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
