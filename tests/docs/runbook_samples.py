@@ -58,7 +58,7 @@ class Scene:
     def stall(self, consumer: str, jobs: int = 1) -> list[str]:
         """Add jobs, let a consumer read all that are ready, and acknowledge none. Return the new entry IDs."""
         ids = [str(self.redis.xadd("orders", {"order": number})) for number in range(jobs)]
-        self.redis.xreadgroup("billing", consumer, {"orders": ">"}, count=100)
+        self.redis.xreadgroup("billing", consumer, {"orders": ">"}, count=100, block=20_000)
         return ids
 
     def pending(self, entry_id: str) -> bool:
