@@ -72,9 +72,6 @@ class DrillSettings(Section):
         DEFAULT_FAULTS,
         description=f"Repeatable; or none. Default: {' '.join(map(str, DEFAULT_FAULTS))}, as far as the trace goes.",
     )
-    idle: Seconds = Field(
-        timedelta(0), ge=timedelta(0), description="Measure all processes for so many seconds before the first job."
-    )
     quiet: bool = Field(False, description="Show nothing, and look at Redis once a second only: for measurements.")
     seed: int = Field(1, description="Of the generated trace and the payloads.")
     files: Path | None = Field(None, description="Keep the ledgers and logs of all processes in this folder.")
@@ -224,5 +221,4 @@ class DrillSettings(Section):
             "seed": self.seed,
             "trace": self.trace.name if self.trace else "generated",
             "speedup": self.speedup,
-            "idle": self.idle.total_seconds(),
         }

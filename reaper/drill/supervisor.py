@@ -57,8 +57,8 @@ class Supervisor:
     """Keeps one process running in each slot. ``folder`` gets what they print: ``<name>.out`` and ``<name>.log``."""
 
     folder: Path
-    on_end: Callable[[ProcessRun], None]
-    """Told of each process that ended."""
+    on_end: Callable[[ProcessRun], None] = lambda _: None
+    """Called with each process that ended."""
     restart_delay_s: float = RESTART_DELAY_S
     history: list[ProcessRun] = field(default_factory=list)
     """Every process that was started, in order."""

@@ -91,9 +91,9 @@ def test_losses_are_told_one_by_one_to_machines() -> None:
     }  # fmt: skip
 
 
-def test_usage_is_told_by_job_and_by_second() -> None:
+def test_usage_is_told_in_all_and_by_job() -> None:
     usage = Usage(seconds=20.0, requests=50, redis_cpu_s=0.01, cpu_s={"worker": 0.5})
-    told = usage_as_json(usage, Usage(4.0, {"worker": 0.02}, 8, 0.002), jobs=100)
+    told = usage_as_json(usage, jobs=100)
     assert told == {
         "wall_s": 20.0,
         "redis_requests": 50,
@@ -102,14 +102,8 @@ def test_usage_is_told_by_job_and_by_second() -> None:
         "redis_cpu_us_per_job": pytest.approx(100.0),
         "cpu_s": {"worker": 0.5},
         "cpu_us_per_job": {"worker": pytest.approx(5_000.0)},
-        "idle": {
-            "seconds": 4.0,
-            "redis_requests_per_s": 2.0,
-            "redis_cpu_ms_per_s": pytest.approx(0.5),
-            "cpu_ms_per_s": {"worker": pytest.approx(5.0)},
-        },
     }
-    assert usage_as_json(usage, None, jobs=0)["redis_requests_per_job"] is None
+    assert usage_as_json(usage, jobs=0)["redis_requests_per_job"] is None
 
 
 def test_healthy_jobs_are_told_with_their_throughput() -> None:

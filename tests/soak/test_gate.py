@@ -46,9 +46,7 @@ class Play:
     """Faults that go through a gate, each until it is let go."""
 
     def __init__(self, stage: Stage) -> None:
-        self.tools = Toolbox(
-            stage, Company(stage.folder, on_end=lambda _run: None), Producer(stage, []), Witness(stage), _nobody
-        )
+        self.tools = Toolbox(stage, Company(stage.folder), Producer(stage, []), Witness(stage))
         self.gate, self.through, self.results = Gate(self.tools), list[str](), dict[str, str]()
         self._ends = anyio.Event()
 
