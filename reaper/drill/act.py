@@ -148,11 +148,9 @@ async def _until_ready(stage: Stage, supervisor: Supervisor, strangers: int) -> 
     deadline = anyio.current_time() + READY_TIMEOUT_S
     while missing := await _missing(stage, strangers):
         if anyio.current_time() > deadline:
-            break
+            printed = supervisor.printed(*supervisor.history)
+            raise NotReadyError(f"{missing} within {READY_TIMEOUT_S:g} s. Printed was:", *printed)
         await anyio.sleep(CHECK_INTERVAL_S)
-    else:
-        return
-    raise NotReadyError(f"{missing} within {READY_TIMEOUT_S:g} s. Printed was:", *supervisor.logs().splitlines())
 
 
 async def _missing(stage: Stage, strangers: int) -> str:
@@ -181,11 +179,10 @@ async def _until_over(stage: Stage, injector: Injector) -> None:
 
 
 async def _at_rest(tools: Toolbox, view: View) -> bool:
-    """Tell whether every job has come to its end; where nobody recovers, also those that are stuck."""
-    nobody_recovers = not tools.stage.recovery.recovers or tools.supervisor.none_left(Role.REAPER)
+    """Tell whether every job has come to its end; without recovery, also if it is stuck."""
     if view.outstanding == 0:
         return not any(tools.witness.in_hand(run.pid) > 0 for run in tools.supervisor.alive(Role.BARE_WORKER))
-    if view.ready or not nobody_recovers:
+    if view.ready or tools.stage.recovery.recovers:
         return False
     overdue_ms = 1.25 * tools.visibility_s * 1000
     return all(row.idle_ms > overdue_ms for row in await queries.pending(tools.stage))

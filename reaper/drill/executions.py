@@ -1,6 +1,6 @@
 """Why jobs were started again, and which work was completed twice. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -65,26 +65,25 @@ class Duplicate:
 
 def second_starts(evidence: Evidence) -> list[SecondStart]:
     """Return every start of a job after its first, with its cause."""
-    return list(_second_starts(evidence))
-
-
-def _second_starts(evidence: Evidence) -> Iterator[SecondStart]:
-    causes, done = _Causes(evidence), evidence.lines_of(Step.DONE)
+    causes, done, found = _Causes(evidence), evidence.lines_of(Step.DONE), []
     for n, lines in evidence.lines_of(Step.START).items():
         for start, (before, line) in enumerate(pairwise(lines), start=2):
             previous, worker = evidence.process_of(before), evidence.process_of(line)
             ended_at = None
             if previous and previous.ended_at is not None and previous.ended_at <= line.at:
                 ended_at = previous.killed_at or previous.ended_at
-            yield SecondStart(
-                n=n,
-                job=evidence.jobs[n].entry_id if n in evidence.jobs else "",
-                start=start,
-                cause=causes.of(before, line, done.get(n, ()), ended=ended_at is not None),
-                worker=worker.name if worker else "?",
-                previous_worker=previous.name if previous else "?",
-                recovery_s=None if ended_at is None else line.at - ended_at,
+            found.append(
+                SecondStart(
+                    n=n,
+                    job=evidence.jobs[n].entry_id if n in evidence.jobs else "",
+                    start=start,
+                    cause=causes.of(before, line, done.get(n, ()), ended=ended_at is not None),
+                    worker=worker.name if worker else "?",
+                    previous_worker=previous.name if previous else "?",
+                    recovery_s=None if ended_at is None else line.at - ended_at,
+                )
             )
+    return found
 
 
 class _Causes:

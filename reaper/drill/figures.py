@@ -45,15 +45,10 @@ class Figures:
     """Healthy jobs in a stretch of time."""
 
     seconds: float = 0.0
-    enqueued: int = 0
-    """Jobs that were enqueued in it."""
-    done: int = 0
-    """Jobs that were completed in it, for the first time."""
     latency_s: Spread = field(default_factory=Spread)
-    """From enqueueing to first start, of those enqueued in it."""
-
+    """From enqueueing to first start, of the jobs that were enqueued in it."""
     throughput_per_s: float | None = None
-    """Jobs completed a second; None for no time at all."""
+    """Jobs that were completed a second, for the first time. None for no time at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +81,6 @@ def healthy_jobs(evidence: Evidence, starts: Sequence[SecondStart]) -> Healthy:
         completed = sum(_within(at, windows) for at in done.values())
         return Figures(
             seconds=seconds,
-            enqueued=sum(_within(at, windows) for at in enqueued.values()),
-            done=completed,
             latency_s=spread(max(0.0, at - enqueued[n]) for n, at in started.items() if _within(enqueued[n], windows)),
             throughput_per_s=completed / seconds if seconds else None,
         )

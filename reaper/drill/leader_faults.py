@@ -42,22 +42,19 @@ class LeaderFaults:
             return ""
 
     async def kill_reapers(self, fault: Fault) -> str:
-        """Kill all reapers now, and start none again while the fault lasts, or at all."""
+        """Kill all reapers now, and start none again while the fault lasts."""
         supervisor, holder = self.tools.supervisor, await queries.holder(self.tools.stage)
         supervisor.hold_back(Role.REAPER)
         try:
             killed = [run for run in supervisor.alive(Role.REAPER) if supervisor.kill(run)]
             names = ", ".join(run.name for run in killed) or "those that were about to start"
-            away = f"for {fault.lasts_s:g} s" if fault.lasts else "from now on"
             at = killed[0].killed_at if killed else None
             injected = InjectedFault(FaultKind.KILL_REAPERS, names, at or time.time(), holder)
-            await self.tools.note(injected, f"kill -9 of all reapers ({names}); none is there {away}")
-            if fault.lasts:
-                await anyio.sleep(fault.lasts_s)
-                self.tools.over(injected, "reapers are started again")
+            await self.tools.note(injected, f"kill -9 of all reapers ({names}); none is there for {fault.lasts_s:g} s")
+            await anyio.sleep(fault.lasts_s)
+            self.tools.over(injected, "reapers are started again")
         finally:
-            if fault.lasts:
-                supervisor.let_start(Role.REAPER)
+            supervisor.let_start(Role.REAPER)
         return ""
 
     async def _leading(self) -> tuple[ProcessRun, str] | None:

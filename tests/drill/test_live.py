@@ -11,7 +11,7 @@ from reaper.drill.live import figures, plain_screen, quiet_screen
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import Enqueued, ProcessRun, Role
-from reaper.drill.recoveries import find_recovery
+from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import set_stage
@@ -29,7 +29,7 @@ SERVER = Server("redis://127.0.0.1:1/0", "7", "no server")
 @pytest.fixture
 def tools(tmp_path: Path) -> Toolbox:
     """Five of eight jobs are in: one is settled, one dead, one ready, two in flight."""
-    stage = set_stage(SERVER, DrillSettings(), find_recovery("reaper"), tmp_path, ("drill", "reapers"))
+    stage = set_stage(SERVER, DrillSettings(), RECOVERIES["reaper"], tmp_path, ("drill", "reapers"))
     jobs = [PlannedJob(n, timedelta(0), timedelta(0)) for n in range(1, 9)]
     producer, witness = Producer(stage, jobs), Witness(stage)
     producer.enqueued += [Enqueued(n, f"{n}-0", 0.0) for n in range(1, 6)]
@@ -60,7 +60,7 @@ async def test_plain_lines_tell_the_numbers_and_what_happens(
 
 
 async def test_faults_that_cannot_be_played_are_told_at_the_beginning(tools: Toolbox) -> None:
-    tools.stage = replace(tools.stage, recovery=find_recovery("embedded"))
+    tools.stage = replace(tools.stage, recovery=RECOVERIES["embedded"])
     tools.begin()
     assert [sentence for _, sentence in tools.news] == [
         "kill-leader@8 is left out: no reaper runs",
