@@ -14,7 +14,7 @@ from reaper.drill.history import read_state
 from reaper.drill.kit import Injector, Kit
 from reaper.drill.ledger import Ledger
 from reaper.drill.live import Screen
-from reaper.drill.meters import Meters, Usage, used_between
+from reaper.drill.meters import Meters, Usage
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import WORKERS, Role
@@ -95,15 +95,13 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen, kit: Ki
             playing.start_soon(tools.producer.run)
             playing.start_soon(injector.run, stage.settings.faults_for(stage.recovery))
             await _until_over(stage, injector)
-            usage = used_between(before, await meters.read(supervisor.measure()))
+            usage = (await meters.read(supervisor.measure())).since(before)
             await anyio.sleep(3 * stage.settings.look_s)  # so that the screen shows the end
             playing.cancel_scope.cancel()
         # Workers first, so that their last settlements are in before the leader goes.
         await supervisor.stop(*WORKERS)
         await supervisor.stop(Role.REAPER)
     await witness.look()
-    if not stage.server.single:
-        await witness.read_again()
     ledger, objections = await kit.judge(await _evidence(injector, clock_ahead_s), stage)
     return Ending(
         stage=stage,

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 
@@ -76,7 +77,10 @@ class LeaderFaults:
             paused = await tools.within(PATIENCE_S, self._catch_leader)
             failpoints.disarm(folder, FAILPOINT)
             if not paused:
-                await self._let_go(self._claimant())
+                late = self._claimant()
+                if late:  # it came by at the last moment, and goes on once it is stopped
+                    await tools.within(PATIENCE_S, partial(tools.supervisor.is_paused, late))
+                    tools.supervisor.resume(late)
                 return "no leader came to write a recovery"
             try:
                 await self._let_another_lead(paused)
@@ -108,16 +112,6 @@ class LeaderFaults:
         pid = failpoints.claimed_by(self.tools.stage.failpoints, FAILPOINT)
         return next((run for run in self.tools.supervisor.alive(Role.REAPER) if run.pid == pid), None)
 
-    async def _let_go(self, caught: ProcessRun | None) -> None:
-        """Let one go on that has come by at the last moment, once it is stopped."""
-        if caught:
-
-            async def is_stopped() -> bool:
-                return self.tools.supervisor.is_paused(caught)
-
-            await self.tools.within(PATIENCE_S, is_stopped)
-            self.tools.supervisor.resume(caught)
-
     async def _anything_overdue(self) -> bool:
         rows = await queries.pending(self.tools.stage)
         return any(row.idle_ms >= self.tools.visibility_s * 1000 for row in rows)
@@ -140,7 +134,7 @@ class LeaderFaults:
         tools.supervisor.resume(paused)
         tools.over(fault, f"{paused.name} goes on, as if it led still")
 
-        async def term_is_over() -> bool:
+        def term_is_over() -> bool:
             return any(
                 event.event in (EventName.LEASE_LOST, EventName.LEASE_RELEASED) and event.data.get("holder") == holder
                 for event in tools.witness.events

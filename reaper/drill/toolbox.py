@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from inspect import isawaitable
 from typing import Any, TypeVar
 
 import anyio
@@ -73,11 +74,12 @@ class Toolbox:
         self.waiting -= 1
         return result
 
-    async def within(self, seconds: float, attempt: Callable[[], Awaitable[_T]]) -> _T | None:
-        """Attempt until something true comes of it; None after ``seconds``."""
+    async def within(self, seconds: float, attempt: Callable[[], Any]) -> Any:
+        """Attempt until something true comes of it, awaited or at once; None after ``seconds``."""
         with anyio.move_on_after(seconds):
             while True:
-                result = await attempt()
+                result = attempt()
+                result = await result if isawaitable(result) else result
                 if result:
                     return result
                 await anyio.sleep(_POLL_S)

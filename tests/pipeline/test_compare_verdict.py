@@ -22,13 +22,12 @@ CRASH = SCENARIOS["one-crash"]
 def report(**changes: Any) -> dict[str, Any]:
     """A drill's report, as far as it is read."""
     latency = {"p50": 0.001, "p99": 0.01, "max": 0.02}
-    figures = {"seconds": 10.0, "enqueued": 500, "done": 490, "latency_s": latency, "throughput_per_s": 49.0}
     plain: dict[str, Any] = {
         "enqueued": 1_000, "lost": 0, "stuck": 0, "dead_lettered": 0, "poison": 0,
         "duplicates": [], "second_starts": [{}] * 8,
         "recovery_s": {"p50": 2.0, "p99": 2.2, "max": 2.2},
         "overshoot_s": {"p50": 0.01, "p99": 0.02, "max": 0.02},
-        "healthy": {"jobs": 990, "total": figures, "during_faults": figures},
+        "healthy": {"jobs": 990, "seconds": 10.0, "latency_s": latency, "throughput_per_s": 49.0},
         "redis_requests_per_job": 2.0, "redis_cpu_us_per_job": 200.0,
         "cpu_us_per_job": {"worker": 1_500.0, "reaper": 500.0},
         "processes": {"worker": 4}, "objections": [], "left_out": [], "faults": [],
@@ -112,13 +111,6 @@ def test_what_a_mode_does_not_tell_is_left_out() -> None:
     nothing = {"p50": None, "p99": None, "max": None}
     table = measure([played("reaper"), played("published", overshoot_s=nothing)], "one-crash")
     assert set(table["overshoot_max"]) == {"reaper"}
-
-
-def test_where_no_fault_came_the_whole_drill_counts() -> None:
-    healthy = report()["healthy"]
-    none = {"seconds": 0.0, "enqueued": 0, "done": 0, "latency_s": {}, "throughput_per_s": None}
-    table = measure([played("reaper", healthy=healthy | {"during_faults": none})], "one-crash")
-    assert table["throughput"]["reaper"].value == 49.0
 
 
 def test_waiting_is_compared_by_what_it_costs_and_nothing_else() -> None:

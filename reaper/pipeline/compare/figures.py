@@ -45,10 +45,7 @@ def _spread(name: str, part: str) -> Callable[[Report], float | None]:
 
 def _healthy(part: str, quantile: str | None = None) -> Callable[[Report], float | None]:
     def read(report: Report) -> float | None:
-        # Where no fault came (nothing to do, slow jobs alone), the whole drill counts.
-        during, whole = report["healthy"]["during_faults"], report["healthy"]["total"]
-        figures = during if during["seconds"] else whole
-        value = figures[part]
+        value = report["healthy"][part]
         found: float | None = value[quantile] if quantile else value
         return found
 
