@@ -1,12 +1,12 @@
 """Checks that prose is plain English: `python docs/prose.py [FILE…] [--shrink]`. Limits are in `pyproject.toml`.
 
-A linter such as proselint or vale looks for single words and cannot see the clauses that made these texts hard to read.
+A linter like proselint or vale looks for single words and cannot see the clauses that made these texts hard to read.
 Four figures are counted for each file, over pages and over the docstrings and comments of Python files:
 
-- ``relative``: percentage of sentences with a headless what/who/where clause ("What fails is retried")
-- ``actors``: words such as "nobody" and "told", per 1,000 words
-- ``chained``: semicolons and colons per 100 sentences
-- ``long``: percentage of sentences of more than 30 words
+- ``relative`` is the percentage of sentences with a headless what/who/where clause ("What fails is retried")
+- ``actors`` counts vague actors per 1,000 words
+- ``chained`` counts semicolons and colons per 100 sentences
+- ``long`` is the percentage of sentences of more than 30 words
 """
 
 import ast
@@ -115,7 +115,7 @@ def problems(path: Path, settings: dict[str, Any]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the problems; return 1 if there are any, or if the list of allowed files could be shorter."""
+    """Print the problems. Return 1 if there are any, or if the list of allowed files could be shorter."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["prose"]
     names = [Path(one).resolve() for one in arguments if one != "--shrink"]
     paths = names or sorted(path for pattern in settings["files"] for path in ROOT.glob(pattern))

@@ -305,7 +305,7 @@ def test_terms_have_holders_ends_and_the_gap_after_them(spark: SparkSession) -> 
         lease("lease_acquired", 14_600, 7, "r2.f@1500"),
         lease("lease_acquired", 2_000, 1, "x.a", stream=OTHER),
         lease("lease_released", 2_500, 1, "x.a", stream=OTHER, reason="stopped"),
-        # There are two namespaces, and the event does not say whose token 3 it is.
+        # Two namespaces exist, and the event does not name the one of token 3.
         lease("lease_acquired", 8_000, 3, "x.b", stream=OTHER),
         lease("lease_acquired", 14_500, 4, "x.c", stream=OTHER),
         seen("dead_lettered", 11_000, 3),

@@ -59,10 +59,7 @@ def _of_folder(folder: Path, state: str | Path) -> Layout:
 
 
 def _resolved(folder: Path, setting: str) -> Path:
-    """Return the folder's path.
-
-    Raises ConfigurationError, because links may lead in a circle, and ``~name`` to no user.
-    """
+    """Return the folder's path. Raises ConfigurationError for circular links and unknown users (``~name``)."""
     try:
         return folder.expanduser().resolve()
     except (OSError, RuntimeError) as error:

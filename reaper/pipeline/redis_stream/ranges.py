@@ -38,10 +38,7 @@ class PageSize:
         self._largest = 1.0
 
     def learn(self, page: Sequence[Entry]) -> None:
-        """Take a page into account.
-
-        One huge entry makes the next pages small. They grow again while no other follows.
-        """
+        """Take a page into account. One huge entry makes the next pages small, and they grow again."""
         largest = max(sum(map(len, fields)) + sum(map(len, fields.values())) for _, fields in page)
         self._largest = max(largest, self._largest / 2)
         fitting = int(PAGE_BYTES / self._largest)

@@ -57,10 +57,7 @@ def find_java() -> tuple[str, int]:
 
 
 def _version(java: str) -> int | None:
-    """Ask a Java for its major version.
-
-    None for a program that is no Java, like a stub, or a version manager's script.
-    """
+    """Ask a Java for its major version. None for other programs, like a version manager's script."""
     try:
         told = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=True

@@ -43,8 +43,7 @@ _CLASSIC: Mapping[str, str] = {
     **EVERYWHERE,
     "spark.ui.showConsoleProgress": "false",
     "spark.python.authenticate.socketTimeout": f"{_HAND_OVER_S}s",
-    # Spark notes for each column which line of Python made it. That is five more calls to Java, for errors in our own
-    # code.
+    # Spark notes for each column which line of Python made it. That costs five more calls to Java, for our own errors.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
 }
@@ -57,7 +56,7 @@ _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 class SparkMissingError(ConfigurationError):
-    """Spark cannot be started or reached. The message says how to get it."""
+    """Spark cannot be started or reached. The message says what to do."""
 
 
 def build_session(
