@@ -88,7 +88,6 @@ _WORKER_SCRIPTS = [
     (_PROTOCOL, name)
     for name in (
         "join_group", "adopt", "settle", "extend_visibility", "hold_again", "return_taken", "delete_consumer",
-        "write_events",
     )
 ]  # fmt: skip
 _EMBEDDED_SCRIPTS = [
