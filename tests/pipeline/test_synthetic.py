@@ -134,7 +134,7 @@ def test_jobs_lie_interleaved_in_order_of_time(events: DataFrame) -> None:
     times = [row["at"] for row in events.where(F.col("group") == "billing").limit(300).collect()]
     assert times == sorted(times)
     runs = 1 + sum(before != after for before, after in pairwise(first))
-    assert runs > 1.5 * len(set(first))
+    assert runs > len(set(first)), "some job has events on both sides of another's"
 
 
 def jobs(events: DataFrame, condition: str) -> int:
