@@ -56,11 +56,7 @@ _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 class SparkMissingError(ConfigurationError):
-<<<<<<< HEAD
-    """Spark cannot be started or reached. The message has the advice."""
-=======
     """Spark cannot be started or reached. The message gives advice."""
->>>>>>> main
 
 
 def build_session(
