@@ -69,14 +69,6 @@ LOST = Ledger(
 )
 
 
-def test_the_table_of_a_reference_tells_which_jobs_were_lost_and_nothing_of_a_journal() -> None:
-    lines = as_text(LOST, recovery=RECOVERIES["published"]).splitlines()
-    assert lines[4] == "  lost                      2   (poison jobs: 1)"
-    assert [line.split("  ")[1] for line in lines[5:]] == [
-        "second starts", "duplicates", "fault to second start", "balanced",
-    ]  # fmt: skip
-
-
 def test_the_table_tells_which_losses_redis_has_caused() -> None:
     forgotten = replace(LOST, losses=tuple(replace(loss, forgotten=True) for loss in LOST.losses))
     lines = as_text(forgotten, recovery=RECOVERIES["reaper"]).splitlines()
