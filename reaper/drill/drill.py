@@ -87,7 +87,8 @@ async def _perform(
                 await _check_claim(programme, server)
                 opens(f"{server.description}.")
                 for recovery in programme.recoveries:
-                    opens(_heading(len(endings) + 1, len(programme.recoveries), recovery))
+                    heading = f"Act {len(endings) + 1}" if len(programme.recoveries) > 1 else "Drill"
+                    opens(f"\n{heading}: {recovery.title}")
                     async with _stage(programme, server, recovery, folder, run_id) as stage:
                         endings.append(await play(stage, programme.jobs, screen, programme.kit))
                     if endings[-1].objections:
@@ -101,10 +102,6 @@ def _check_space(folder: Path) -> None:
     """Raise OSError on a full disk: a worker that cannot write its lines seems to have done nothing."""
     if shutil.disk_usage(folder).free < FULL_BELOW:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-
-
-def _heading(number: int, acts: int, recovery: Recovery) -> str:
-    return f"\nAct {number}: {recovery.title}" if acts > 1 else f"\nDrill: {recovery.title}"
 
 
 async def _end_on_signal() -> None:
