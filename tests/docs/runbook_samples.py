@@ -52,7 +52,7 @@ class Scene:
     def worker(self) -> Running:
         """Start a worker whose handler always fails."""
         (self.folder / "failing.py").write_text(HANDLER)
-        flags = ("--redis-url", self._url, "--backoff-base", "60", "--backoff-max", "60")
+        flags = ("--redis-url", self._url, "--backoff-base", "60", "--backoff-cap", "60")
         return self.processes.worker("failing:worker", *flags, env={"PYTHONPATH": f"{self.folder}:{ROOT}"})
 
     def stall(self, consumer: str, jobs: int = 1) -> list[str]:
