@@ -10,6 +10,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from reaper.settings import GroupSettings, ReaperSettings
+from workers.runtime.quantities import written
 from workers.runtime.settings import Settings
 from workers.runtime.settings_errors import bare_type, bounds
 
@@ -32,7 +33,8 @@ A setting that both programs have means the same for both. Each program ignores 
 A variable with `_FILE` at its end names a file that holds the value: `REAPER_REDIS_URL_FILE=/run/secrets/redis-url`.
 So a password is in no list of processes and in no settings file ([secrets](security.md#secrets)).
 
-Durations are seconds: `30`, `0.5`.
+A duration is a number with a unit (`ms`, `s`, `m`, `h`, `d`): `30s`, `24h`. A number alone is seconds.
+A rate is `100/s` or `100`.
 `redis_url` is one of
 
 | address | of |
@@ -59,7 +61,7 @@ _REAPER = """\
 ```toml
 # reaper.toml
 redis_url = "redis://redis.internal:6379/0"
-visibility_timeout = 60
+visibility_timeout = "60s"
 
 [[groups]]
 stream = "orders"
@@ -68,7 +70,7 @@ group = "billing"
 [[groups]]
 stream = "mail"
 group = "sender"
-visibility_timeout = 300
+visibility_timeout = "5m"
 redelivery = "retry-stream"
 ```
 
@@ -161,7 +163,7 @@ def _type(field: FieldInfo) -> str:
     kind = bare_type(field.annotation)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return " or ".join(f"`{member.value}`" for member in kind)
-    names = {timedelta: "seconds", int: "whole number", float: "number", bool: "`true` or `false`", str: "text"}
+    names = {timedelta: "duration", int: "whole number", float: "number", bool: "`true` or `false`", str: "text"}
     return names.get(kind, "tables") + bounds(field)
 
 
@@ -175,7 +177,7 @@ def _plain(default: Any) -> str:
     if default is None or default in ("", ()):
         return ""
     if isinstance(default, timedelta):
-        return f"`{default.total_seconds():g}`"
+        return f"`{written(default)}`"
     if isinstance(default, Enum):
         return f"`{default.value}`"
     return f"`{str(default).lower()}`" if isinstance(default, bool) else f"`{default}`"

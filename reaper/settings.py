@@ -20,6 +20,7 @@ from workers.runtime.settings import (
     Duration,
     HealthHost,
     JournalMaxlen,
+    Rate,
     Seconds,
     Section,
     seconds,
@@ -121,7 +122,7 @@ class ReaperArguments(RedisArguments, total=False):
     leader_election: bool
     lease_ttl: Duration
     full_scan_interval: Duration
-    recovery_rate: float
+    recovery_rate: float | str
     observe: bool
     health_port: int | None
     health_host: str
@@ -178,7 +179,9 @@ class ReaperSettings(ProgramSettings):
     full_scan_interval: Seconds = seconds(
         30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
     )
-    recovery_rate: float = Field(default=0, ge=0, description="Recoveries per second and group; 0 = no limit.")
+    recovery_rate: Rate = Field(
+        default=0, ge=0, description="Most recoveries per second in each group, for example 100/s; 0 = no limit."
+    )
     observe: bool = Field(default=False, description="Elect, scan and report, but write nothing to the streams.")
 
     health_port: int | None = Field(

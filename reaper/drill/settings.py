@@ -63,7 +63,7 @@ class DrillSettings(Section):
     )
     redis_pid: int | None = Field(None, ge=1, description="Its process on this machine, which pause-redis may stop.")
     keep_keys: bool = Field(
-        False, description="Leave this drill's streams and journals in the Redis of --redis-url (see --json)."
+        False, description="Leave this drill's streams and journals in the Redis of --redis-url (see --output)."
     )
     faults: tuple[Fault, ...] = Field(
         DEFAULT_FAULTS,

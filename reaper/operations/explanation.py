@@ -41,12 +41,12 @@ class Explanation:
         return self.group.max_deliveries or DEFAULT_MAX_DELIVERIES
 
     def as_json(self) -> dict[str, Any]:
-        """Return what ``reaper explain --json`` prints of this group."""
+        """Return what ``reaper explain -o json`` prints of this group."""
         facts = asdict(self.job)
         facts.pop("keys")
         events = facts.pop("events")
         return {
-            "pair": self.group.pair,
+            "group": self.group.pair,
             **facts,
             "place": str(self.job.place),
             "deliveries": self.deliveries,
@@ -152,7 +152,7 @@ def _next_of_ready(job: FoundJob, group: GroupState) -> str:
 def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
     """Say what stops recovery in this group."""
     if group.paused:
-        yield f"recovery is paused: `reaper resume {group.keys.word}` ends that"
+        yield f"recovery is paused: `reaper groups resume {group.keys.word}` ends that"
     if group.recovery_wait:
         yield str(group.recovery_wait)
     if group.recovers_itself:
@@ -161,7 +161,7 @@ def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
     if leader is None:
         yield "there is no leader: nothing is recovered before one is elected"
     elif report is None:
-        yield "the leader does not watch this pair: add it to the replicas' groups"
+        yield "the leader does not watch this group: add it to the replicas' settings"
     elif leader.observe:
         yield "the leader only observes: nothing is recovered"
     if report and report.refusal:
