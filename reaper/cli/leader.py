@@ -17,7 +17,7 @@ from reaper.operations.terms import (
     read_terms,
     replica_of,
 )
-from reaper.operations.words import duration
+from reaper.operations.words import duration, with_group
 from reaper.settings import ReaperSettings
 from workers.runtime.options import NEGATIVE_EXIT, DurationType, examples, help_end
 from workers.runtime.printing import show, show_json
@@ -54,7 +54,7 @@ def _as_json(snapshot: Snapshot, past: tuple[PastTerm, ...]) -> dict[str, Any]:
     found = snapshot.leader
     return {
         "namespace": snapshot.namespace,
-        "leader": asdict(found) if found else None,
+        "leader": asdict(found, dict_factory=with_group) if found else None,
         "holder": snapshot.holder,
         "token": snapshot.token,
         "lease_left_ms": snapshot.lease_left_ms,
@@ -99,8 +99,7 @@ def _term_line(now_ms: int, term: PastTerm) -> str:
     "--cooldown",
     type=DurationType(least=0.001, most=86_400),
     default=COOLDOWN_S,
-    show_default="30s",
-    help="How long the same replica does not become leader again.",
+    help="How long the same replica does not become leader again. Default: 30s.",
 )
 @click.option("--timeout", type=DurationType(), help="How long to wait for the next leader. Default: twice lease_ttl.")
 @click.option("--alone", is_flag=True, help="Step down even if there is no follower.")

@@ -106,15 +106,16 @@ def _next(job: FoundJob, group: GroupState, now_ms: int) -> tuple[int | None, st
         case Place.SUSPECT:
             before = f"after {job.parked_before} others" if job.parked_before else "as the next one"
             return None, (
-                f"has one delivery left, so it waits to run alone: it becomes ready {before}, once the "
-                f"{group.suspects_out} that are out have settled"
+                f"is quarantined, because it has one delivery left: it becomes ready {before}, when the "
+                f"{group.suspects_out} released jobs are settled"
             )
         case Place.DEAD:
-            return None, f"nothing by itself: `reaper dead-letters redrive {job.entry_id}` makes it ready again"
+            command = f"reaper dead-letters redrive {group.keys.word} {job.entry_id}"
+            return None, f"nothing, because it is a dead letter: `{command}` makes it ready again"
         case Place.SETTLED:
-            return None, "nothing: it is done"
+            return None, "nothing: it is settled"
         case _:
-            return None, "unknown: Redis holds nothing of it that was looked at"
+            return None, "unknown: Redis has no trace of it in the searched entries"
 
 
 def _next_of_pending(job: FoundJob, group: GroupState) -> tuple[int | None, str]:

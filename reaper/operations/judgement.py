@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from reaper.operations.state import Count, GroupState, Snapshot
+from reaper.operations.words import with_group
 from reaper.replicas import LEADER, GroupReport
 from reaper.settings import is_observers
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
@@ -326,6 +327,9 @@ def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         "holder": snapshot.holder,
         "token": snapshot.token,
         "lease_left_ms": snapshot.lease_left_ms,
-        "replicas": [asdict(replica) | {"live": replica in snapshot.live} for replica in snapshot.replicas],
-        "groups": [asdict(group) | {"group": group.pair} for group in snapshot.groups],
+        "replicas": [
+            asdict(replica, dict_factory=with_group) | {"live": replica in snapshot.live}
+            for replica in snapshot.replicas
+        ],
+        "groups": [asdict(group, dict_factory=with_group) for group in snapshot.groups],
     }

@@ -130,7 +130,19 @@ def test_the_command_recommends_in_two_lines_a_group(lake: Path) -> None:
 
 
 def test_the_command_recommends_for_one_group_as_json(lake: Path) -> None:
-    words = ["advise", "--lake", str(lake), "--group", "sender", "--json", "--pause", "20", "--workers", "plain"]
+    words = [
+        "advise",
+        "--lake",
+        str(lake),
+        "--group",
+        "mail/sender",
+        "-o",
+        "json",
+        "--pause",
+        "20",
+        "--workers",
+        "plain",
+    ]
     done = CliRunner().invoke(pipeline, [*words, "--one-in", "100"])
     assert done.exit_code == 0, done.output
     check("reaper pipeline advise", json.loads(done.stdout))
@@ -140,6 +152,6 @@ def test_the_command_recommends_for_one_group_as_json(lake: Path) -> None:
 
 
 def test_a_group_that_is_not_there_is_a_sentence(lake: Path) -> None:
-    done = CliRunner().invoke(pipeline, ["advise", "--lake", str(lake), "--group", "nobody"])
-    assert done.exit_code == 2
-    assert "no group 'nobody' in the lake" in done.stderr
+    done = CliRunner().invoke(pipeline, ["advise", "--lake", str(lake), "--group", "mail/nobody"])
+    assert done.exit_code == 1
+    assert "group 'mail/nobody' is not in the lake" in done.stderr
