@@ -122,7 +122,7 @@ class ReaperArguments(RedisArguments, total=False):
     leader_election: bool
     lease_ttl: Duration
     full_scan_interval: Duration
-    recovery_rate: float | str
+    recovery_rate: float
     observe: bool
     health_port: int | None
     health_host: str

@@ -237,7 +237,7 @@ async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster,
         letters = await run("dead-letters", "list", pair)
         assert letters.code == 0, letters.err
     status = await run("status", "-o", "json")
-    assert [(group["stream"], group["paused"]) for group in status.data["groups"]] == [(one, True) for one in streams]
+    assert [(group["group"], group["paused"]) for group in status.data["groups"]] == [(one, True) for one in pairs]
     for pair, stream in zip(pairs, streams, strict=True):
         with SyncProducer(stream, masters.url) as producer:
             job = producer.enqueue({"n": "1"})

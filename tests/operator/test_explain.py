@@ -129,10 +129,11 @@ async def test_a_parked_suspect_tells_how_many_go_first(scene: Scene, reaper: Co
 async def test_a_dead_job_tells_why_and_how_to_redrive_it(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     letter = await give_up(scene, "n", 1, "reaper.job", "order-1")
+    command = f"reaper dead-letters redrive orders/billing {letter}"
     told = await _explained(reaper, "order-1")
     assert _shown(told, "place", "entry_id", "reason", "next") == [
         "dead", letter, "max_deliveries",
-        f"nothing, because it is a dead letter: `reaper dead-letters redrive orders/billing {letter}` makes it ready again",
+        f"nothing, because it is a dead letter: `{command}` makes it ready again",
     ]  # fmt: skip
 
 

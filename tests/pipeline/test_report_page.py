@@ -112,10 +112,11 @@ def test_a_page_stays_small_whatever_names_are_like_and_however_many_groups_have
     for rows in findings.tables.values():
         rows[:] = [row | dict.fromkeys(texts & row.keys(), longest) for row in rows]
     advised = {
-        **group, "workers": "plain", "executions": 1, "longest_ms": 1, "in_force_ms": None, "timeout_ms": 1,
+        "group": f"{longest}/{longest}", "workers": "plain", "executions": 1, "longest_ms": 1,
+        "in_force_ms": None, "timeout_ms": 1,
         "verdict": "recommended", "why": longest, "types": {longest: 1},
     }  # fmt: skip
-    short = advised | {"stream": "s", "group": "g", "why": "", "types": {}}
+    short = advised | {"group": "s/g", "why": "", "types": {}}
     findings.advice = {"promise": {"one_in": 1_000, "pause_ms": 5_000}, "groups": [*[short] * 2_000, *[advised] * 3]}
     findings.tables["malformed"] = [{"stream": longest, "reason": longest, "entries": 1}]
     findings.live = {"at": "now", "places": {}, "not_checked": 0,

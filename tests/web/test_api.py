@@ -119,7 +119,7 @@ async def test_dead_letters_are_grouped_by_reason_and_counted_anew_when_they_cha
 async def test_a_job_is_explained(served: Served, client: Redis) -> None:
     [entry] = await enqueue(client, 1)
     [told] = (await served.get(f"/api/job?id={entry}")).data
-    assert (told["pair"], told["place"], told["entry_id"]) == (KEYS.pair, "ready", entry)
+    assert (told["group"], told["place"], told["entry_id"]) == (KEYS.pair, "ready", entry)
     assert (await served.get("/api/job?id=nobody")).data == []
 
 
@@ -245,7 +245,7 @@ async def test_single_dead_letters_are_told_with_what_they_hold(served: Served, 
     await _give_up(client, 2, "timeout")
     payload = {"amount": "12.50", b"\xff\x00": b"\xad\xde", "bell": "\x07", "long": "é" * 3_000}
     await client.xadd(KEYS.dead, {**payload, "reaper.job": "order-17", "reaper.dead.reason": "boom"})  # type: ignore[dict-item]
-    where = f"/api/dead-letters?pair={quote(KEYS.pair)}"
+    where = f"/api/dead-letters?group={quote(KEYS.pair)}"
     assert [one["job"] for one in (await served.get(f"{where}&reason=timeout")).data] == ["timeout-1", "timeout-0"]
     (one,) = (await served.get(f"{where}&reason=boom")).data
     assert "fields" not in one
@@ -260,7 +260,7 @@ async def test_single_dead_letters_are_told_with_what_they_hold(served: Served, 
 
 @pytest.mark.parametrize(
     ("query", "code"),
-    [("pair=no/such&reason=x", 400), (f"pair={KEYS.pair}&id=x", 400), (f"pair={KEYS.pair}&id=1-0", 404), ("", 400)],
+    [("group=no/such&reason=x", 400), (f"group={KEYS.pair}&id=x", 400), (f"group={KEYS.pair}&id=1-0", 404), ("", 400)],
 )
 async def test_a_dead_letter_that_is_not_there_is_a_sentence(served: Served, query: str, code: int) -> None:
     reply = await served.get(f"/api/dead-letters?{query}")
