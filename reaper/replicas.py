@@ -25,7 +25,6 @@ HEARTBEATS_MISSED = 3
 
 LEADER = "leader"
 FOLLOWER = "follower"
-STANDALONE = "standalone"
 
 
 Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
@@ -105,7 +104,7 @@ class Replica:
     pid: Whole
     version: str
     role: str
-    """`LEADER`, `FOLLOWER` or `STANDALONE` (leader election is off)."""
+    """`LEADER` or `FOLLOWER`."""
     token: Whole = 0
     """Fencing token of its current term, or of its last one."""
     started_ms: Whole
@@ -123,7 +122,7 @@ class Replica:
     @property
     def leads(self) -> bool:
         """Tell whether this replica acts on its groups."""
-        return self.role in (LEADER, STANDALONE)
+        return self.role == LEADER
 
     def is_live(self, now_ms: int) -> bool:
         """Tell whether the heartbeat is fresh at ``now_ms`` (the server's clock)."""

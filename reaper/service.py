@@ -26,7 +26,7 @@ from reaper.metrics import ReplicaMetrics
 from reaper.recovery.beats import Beats
 from reaper.recovery.term import TermWork
 from reaper.registration import Registration
-from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
+from reaper.replicas import FOLLOWER, LEADER, Replica
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import commands_client, reader_client
@@ -82,7 +82,6 @@ class Reaper:
             self._elector,
             self._replica,
             self._heartbeat_s,
-            lambda: len(self.settings.groups),
         )
         self._beats = Beats(self._client, lambda: self.settings.watched)
         self._listener = notices_client(settings.redis_url, home)
@@ -263,14 +262,13 @@ class Reaper:
     def _replica(self, at_ms: int) -> Replica:
         """Return what is registered of this replica at ``at_ms``, by the server's clock."""
         self._started_ms = self._started_ms or at_ms
-        leads = LEADER if self.settings.leader_election else STANDALONE
         return Replica(
             id=self.replica_id,
             name=self.settings.name or self.host,
             host=self.host,
             pid=os.getpid(),
             version=_distribution_version(),
-            role=leads if self.is_leader else FOLLOWER,
+            role=LEADER if self.is_leader else FOLLOWER,
             token=self._last_token,
             started_ms=self._started_ms,
             at_ms=at_ms,

@@ -13,7 +13,7 @@ from workers.program import clashing_folder, load_worker, warning_about
 from workers.protocol.errors import HandlerExitError
 from workers.protocol.messages import first_of
 from workers.runtime.ending import end_within
-from workers.runtime.event_loop import run_in
+from workers.runtime.event_loop import run_in_loop
 from workers.runtime.garbage import collect_seldom
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import Program, errors_as_sentences, examples, help_end, log_options, settings_options
@@ -74,7 +74,7 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
 def _work(worker: Worker) -> int:
     """Run the worker until its end, and return the exit code."""
     try:
-        run_in(worker.settings.loop, _run, worker)
+        run_in_loop(_run, worker)
     except HandlerExitError:  # its job is logged
         return FAILED_EXIT
     except (SystemExit, KeyboardInterrupt):

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from reaper.settings import ReaperSettings, check_groups
-from workers.runtime.event_loop import run_in
+from workers.runtime.event_loop import run_in_loop
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import errors_as_sentences, help_end, log_options, settings_options
 from workers.runtime.settings import load_settings
@@ -38,4 +38,4 @@ def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> N
 
         settings = load()
         with exported("reaper", shows_metrics=settings.health_port is not None):
-            run_in(settings.loop, serve, settings, load if config else None)
+            run_in_loop(serve, settings, load if config else None)

@@ -13,9 +13,8 @@ import click
 from reaper.drill.act import Ending
 from reaper.drill.drill import InterruptedDrillError, Programme, perform
 from reaper.drill.faults import DEMO_FAULTS, FORMS
-from reaper.drill.lines import fitted
-from reaper.drill.live import screen_for
-from reaper.drill.recoveries import RECOVERIES, find_recovery
+from reaper.drill.live import fitted, plain_screen, quiet_screen
+from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.report import as_text
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
 from workers.protocol.messages import counted
@@ -88,7 +87,7 @@ def drill(recovery: str, output: OutputFile | None, machine: bool, **flags: Any)
         jobs = settings.jobs()
         if not flags.get("faults"):  # the default ones only as far as the trace goes
             settings = settings.fitting(jobs)
-        (ending,) = show_and_perform(Programme(settings, jobs, [find_recovery(recovery)]), machine=machine)
+        (ending,) = show_and_perform(Programme(settings, jobs, [RECOVERIES[recovery]]), machine=machine)
         _report(ending.as_json(), output, machine=machine)
     sys.exit(NEGATIVE_EXIT if ending.objections else 0)
 
@@ -113,7 +112,7 @@ def demo(output: OutputFile | None, machine: bool, **flags: Any) -> None:
     """
     with errors_for_people():
         settings = load_settings(DrillSettings, flags=flags | {"faults": DEMO_FAULTS, "limit": DEMO_JOBS})
-        acts = [find_recovery(name) for name in ("none", "reaper", "embedded")]
+        acts = [RECOVERIES[name] for name in ("none", "reaper", "embedded")]
         endings = show_and_perform(Programme(settings, settings.jobs(), acts), machine=machine)
         _report({"acts": [ending.as_json() for ending in endings]}, output, machine=machine)
         if not machine:
@@ -150,9 +149,8 @@ def show_and_perform(programme: Programme, *, machine: bool = False) -> list[End
     settings = programme.settings
     for recovery in programme.recoveries:
         settings.check(recovery)
-    screen = screen_for(quiet=settings.quiet or machine)
     if machine:
-        return perform(programme, screen, opens=lambda _text: None, closes=lambda _ending: None)
+        return perform(programme, quiet_screen, opens=lambda _text: None, closes=lambda _ending: None)
     reapers = any(recovery.by_reapers for recovery in programme.recoveries)
     cast = [counted(settings.workers, "worker"), *([counted(settings.reapers, "reaper")] if reapers else [])]
     trace, seconds = settings.trace, timedelta.total_seconds
@@ -164,7 +162,12 @@ def show_and_perform(programme: Programme, *, machine: bool = False) -> list[End
         f"watch. Not for production.\nFaults: {' '.join(map(str, settings.faults)) or 'none'}."
     )
     show(*fitted(introduction.split("\n")))
-    return perform(programme, screen, opens=lambda text: show(*fitted(text.split("\n"))), closes=_close)
+    return perform(
+        programme,
+        quiet_screen if settings.quiet else plain_screen,
+        opens=lambda text: show(*fitted(text.split("\n"))),
+        closes=_close,
+    )
 
 
 def _close(ending: Ending) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 
@@ -30,42 +31,31 @@ class LeaderFaults:
     async def kill_leader(self, _fault: Fault) -> str:
         """Kill the reaper that leads, as soon as one does."""
         async with self._one:
-            return await self._kill_leader()
-
-    async def pause_leader(self, _fault: Fault) -> str:
-        """Stop the leader between deciding and writing, let its lease pass to another, and let it go on."""
-        async with self._one:
-            return await self._pause_leader()
+            found = await self.tools.once(self._leading)
+            if not found:
+                return "nobody led"
+            run, holder = found
+            self.tools.supervisor.kill(run)
+            await self.tools.note(
+                InjectedFault(FaultKind.KILL_LEADER, run.name, run.killed_at or time.time(), holder),
+                f"kill -9 of the leader {run.name}",
+            )
+            return ""
 
     async def kill_reapers(self, fault: Fault) -> str:
-        """Kill all reapers now, and start none again while the fault lasts, or at all."""
+        """Kill all reapers now, and start none again while the fault lasts."""
         supervisor, holder = self.tools.supervisor, await queries.holder(self.tools.stage)
         supervisor.hold_back(Role.REAPER)
         try:
             killed = [run for run in supervisor.alive(Role.REAPER) if supervisor.kill(run)]
             names = ", ".join(run.name for run in killed) or "those that were about to start"
-            away = f"for {fault.lasts_s:g} s" if fault.lasts else "from now on"
             at = killed[0].killed_at if killed else None
             injected = InjectedFault(FaultKind.KILL_REAPERS, names, at or time.time(), holder)
-            await self.tools.note(injected, f"kill -9 of all reapers ({names}); none is there {away}")
-            if fault.lasts:
-                await anyio.sleep(fault.lasts_s)
-                self.tools.over(injected, "reapers are started again")
+            await self.tools.note(injected, f"kill -9 of all reapers ({names}); none is there for {fault.lasts_s:g} s")
+            await anyio.sleep(fault.lasts_s)
+            self.tools.over(injected, "reapers are started again")
         finally:
-            if fault.lasts:
-                supervisor.let_start(Role.REAPER)
-        return ""
-
-    async def _kill_leader(self) -> str:
-        found = await self.tools.once(self._leading)
-        if not found:
-            return "nobody led"
-        run, holder = found
-        self.tools.supervisor.kill(run)
-        await self.tools.note(
-            InjectedFault(FaultKind.KILL_LEADER, run.name, run.killed_at or time.time(), holder),
-            f"kill -9 of the leader {run.name}",
-        )
+            supervisor.let_start(Role.REAPER)
         return ""
 
     async def _leading(self) -> tuple[ProcessRun, str] | None:
@@ -75,23 +65,28 @@ class LeaderFaults:
                 return run, holder
         return None
 
-    async def _pause_leader(self) -> str:
+    async def pause_leader(self, fault: Fault) -> str:
+        """Stop the leader between deciding and writing, let its lease pass to another, and let it go on."""
         tools, folder = self.tools, self.tools.stage.failpoints
-        stranded = await self.workers.kill_busy_worker(", so that there is something to recover")
-        if not stranded:
-            return NOBODY_BUSY
-        earliest_due_s = tools.visibility_s - max(row.idle_ms for row in stranded) / 1000
-        await anyio.sleep(max(0.0, earliest_due_s - ARMED_BEFORE_DUE_S))
-        paused = await tools.within(PATIENCE_S, self._catch_leader)
-        failpoints.disarm(folder, FAILPOINT)
-        if not paused:
-            await self._let_go(self._claimant())
-            return "no leader came to write a recovery"
-        try:
-            await self._let_another_lead(paused)
-        finally:
-            tools.supervisor.resume(paused)
-        return ""
+        async with self._one:
+            stranded = await self.workers.kill_busy_workers(fault, ", so that there is something to recover")
+            if not stranded:
+                return NOBODY_BUSY
+            earliest_due_s = tools.visibility_s - max(row.idle_ms for row in stranded) / 1000
+            await anyio.sleep(max(0.0, earliest_due_s - ARMED_BEFORE_DUE_S))
+            paused = await tools.within(PATIENCE_S, self._catch_leader)
+            failpoints.disarm(folder, FAILPOINT)
+            if not paused:
+                late = self._claimant()
+                if late:  # it came by at the last moment, and goes on once it is stopped
+                    await tools.within(PATIENCE_S, partial(tools.supervisor.is_paused, late))
+                    tools.supervisor.resume(late)
+                return "no leader came to write a recovery"
+            try:
+                await self._let_another_lead(paused)
+            finally:
+                tools.supervisor.resume(paused)
+            return ""
 
     async def _catch_leader(self) -> ProcessRun | None:
         """Return the leader once it is stopped with something overdue in its hands.
@@ -117,16 +112,6 @@ class LeaderFaults:
         pid = failpoints.claimed_by(self.tools.stage.failpoints, FAILPOINT)
         return next((run for run in self.tools.supervisor.alive(Role.REAPER) if run.pid == pid), None)
 
-    async def _let_go(self, caught: ProcessRun | None) -> None:
-        """Let one go on that has come by at the last moment, once it is stopped."""
-        if caught:
-
-            async def is_stopped() -> bool:
-                return self.tools.supervisor.is_paused(caught)
-
-            await self.tools.within(PATIENCE_S, is_stopped)
-            self.tools.supervisor.resume(caught)
-
     async def _anything_overdue(self) -> bool:
         rows = await queries.pending(self.tools.stage)
         return any(row.idle_ms >= self.tools.visibility_s * 1000 for row in rows)
@@ -149,7 +134,7 @@ class LeaderFaults:
         tools.supervisor.resume(paused)
         tools.over(fault, f"{paused.name} goes on, as if it led still")
 
-        async def term_is_over() -> bool:
+        def term_is_over() -> bool:
             return any(
                 event.event in (EventName.LEASE_LOST, EventName.LEASE_RELEASED) and event.data.get("holder") == holder
                 for event in tools.witness.events

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from reaper.drill.ledger import Ledger, LossCause
+from reaper.drill.figures import Spread
+from reaper.drill.ledger import Ledger
 from reaper.drill.meters import Usage
 from reaper.drill.promises import Fate
 from reaper.drill.recoveries import Recovery
-from reaper.drill.spread import Spread
 
 
 def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> dict[str, Any]:
@@ -30,8 +30,7 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
         "dead_lettered": ledger.fates[Fate.DEAD_LETTERED],
         "stuck": ledger.stuck,
         "lost": ledger.fates[Fate.LOST],
-        "dropped": ledger.lost_by(LossCause.DROPPED),
-        "forgotten": ledger.lost_by(LossCause.FORGOTTEN),
+        "forgotten": ledger.forgotten,
         "faults": [
             {"kind": fault.kind, "target": fault.target, "time": since(fault.at), "until": since(fault.until),
              "in_flight": fault.in_flight, "jobs": fault.jobs}
@@ -40,8 +39,8 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
     }  # fmt: skip
 
 
-def usage_as_json(usage: Usage, idle: Usage | None, *, jobs: int) -> dict[str, Any]:
-    """Return CPU time and requests for a report: in all, a job (CPU in microseconds), and a second without jobs."""
+def usage_as_json(usage: Usage, *, jobs: int) -> dict[str, Any]:
+    """Return CPU time and requests for a report: in all, and a job (CPU in microseconds)."""
 
     def per_job(amount: float | None, scale: float = 1.0) -> float | None:
         return None if amount is None or not jobs else amount * scale / jobs
@@ -54,13 +53,6 @@ def usage_as_json(usage: Usage, idle: Usage | None, *, jobs: int) -> dict[str, A
         "redis_cpu_us_per_job": per_job(usage.redis_cpu_s, 1e6),
         "cpu_s": dict(usage.cpu_s),
         "cpu_us_per_job": {role: per_job(used, 1e6) for role, used in usage.cpu_s.items()},
-        "idle": idle
-        and {
-            "seconds": idle.seconds,
-            "redis_requests_per_s": (idle.requests or 0) / idle.seconds,
-            "redis_cpu_ms_per_s": (idle.redis_cpu_s or 0.0) / idle.seconds * 1000,
-            "cpu_ms_per_s": {role: used / idle.seconds * 1000 for role, used in idle.cpu_s.items()},
-        },
     }
 
 
@@ -74,12 +66,16 @@ def as_text(ledger: Ledger, *, recovery: Recovery) -> str:
         ("stuck", f"{ledger.stuck}{held}"),
         ("lost", _losses(ledger)),
     ]
+    if recovery.promises:
+        rows.append(("recovered", str(ledger.recovered)))
     if recovery.recovers:
         rows += [
-            ("recovered", str(ledger.recovered)),
             ("second starts", _by_cause(start.cause for start in ledger.second_starts)),
             ("duplicates", _by_cause(duplicate.cause for duplicate in ledger.duplicates)),
             ("fault to second start", _spread(ledger.recovery_s)),
+        ]
+    if recovery.promises:
+        rows += [
             ("past visibility timeout", _spread(ledger.overshoot_s)),
             ("early recoveries", str(ledger.early_recoveries)),
         ]
@@ -90,13 +86,10 @@ def as_text(ledger: Ledger, *, recovery: Recovery) -> str:
 
 
 def _losses(ledger: Ledger) -> str:
-    lost, dropped, forgotten = ledger.fates[Fate.LOST], *map(ledger.lost_by, (LossCause.DROPPED, LossCause.FORGOTTEN))
-    if forgotten:
-        return f"{lost}   (forgotten by Redis because of a fault: {forgotten})"
-    if not dropped:
-        return str(lost)
-    innocent = sum(not loss.poison for loss in ledger.losses)
-    return f"{lost}   (given up with a line in a log: {dropped}; no poison: {innocent})"
+    details = f"forgotten by Redis because of a fault: {ledger.forgotten}" if ledger.forgotten else ""
+    if not details and ledger.losses:
+        details = f"poison jobs: {sum(loss.poison for loss in ledger.losses)}"
+    return f"{ledger.fates[Fate.LOST]}{f'   ({details})' if details else ''}"
 
 
 def _by_cause(causes: Iterable[str]) -> str:

@@ -23,7 +23,7 @@ from reaper.failpoints import failpoint
 from reaper.settings import ReaperSettings
 from workers.protocol.events import EventName, encode_data
 from workers.protocol.meaning import in_words, is_contact_error, is_outage
-from workers.runtime.clock import monotonic, monotonic_ms, server_ms
+from workers.runtime.clock import monotonic, monotonic_ms
 from workers.runtime.troubles import Troubles
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,6 @@ class Elector:
         self.troubles = Troubles()
         self.attempts = 0
         """How often Redis has answered to an attempt to be elected."""
-        self._token_met = 0
         self._renewed_at: float | None = None
         """By the process's clock, not the loop's: it is read in threads that have none."""
         self.term: Term | None = None
@@ -101,12 +100,6 @@ class Elector:
         self.renewals_failed = 0
         self.clock_offset_ms = 0
         """Server time minus our monotonic time, from the last contact."""
-        self._to_take_along: Callable[[], str] = str
-        self._took_along: Callable[[], None] = lambda: None
-
-    def takes_along(self, heartbeat: Callable[[], str], registered: Callable[[], None]) -> None:
-        """Have renewals register the result of ``heartbeat`` if it is not empty, and call ``registered`` afterwards."""
-        self._to_take_along, self._took_along = heartbeat, registered
 
     @property
     def since_renewal_s(self) -> float | None:
@@ -122,7 +115,7 @@ class Elector:
             logger.info("leadership acquired: token %d", term.token)
             began(term)
             end = EndOfTerm.RELEASED
-            self._renewed_at = monotonic() if self._settings.leader_election else None
+            self._renewed_at = monotonic()
             try:
                 end = await self._lead(term, trusted_until, work)
             finally:
@@ -167,11 +160,7 @@ class Elector:
             if self._journal_seen is None:
                 self._journal_seen = await self._newest_journal_entry()
             failpoint("elect.before_acquire")
-            if self._settings.leader_election:
-                attempt = await self._lease.acquire(holder)
-            else:  # there is no lease. Each start is a term of its own, and the fence stays.
-                token, at_ms = await self._lease.next_token(self._token_met)
-                attempt = Attempt(True, token, holder, 0, at_ms)
+            attempt = await self._lease.acquire(holder)
             failpoint("elect.after_acquire")
             self._note_contact(attempt.server_ms)
             self.attempts += 1
@@ -219,8 +208,7 @@ class Elector:
     async def _lead(self, term: Term, trusted_until: float, work: Work) -> EndOfTerm:
         """Run ``work`` while the lease is renewed. Return why the term ended."""
         end = EndOfTerm.EXPIRED
-        deadline = trusted_until if self._settings.leader_election else float("inf")
-        with anyio.CancelScope(deadline=deadline) as trust:
+        with anyio.CancelScope(deadline=trusted_until) as trust:
 
             async def do_work() -> None:
                 nonlocal end
@@ -238,10 +226,7 @@ class Elector:
 
             async with anyio.create_task_group() as group:
                 group.start_soon(do_work)
-                if self._settings.leader_election:
-                    group.start_soon(keep)
-                else:
-                    group.start_soon(self._stay_in_contact)
+                group.start_soon(keep)
         return end
 
     async def _renew_until_lost(self, term: Term, trust: anyio.CancelScope) -> EndOfTerm:
@@ -261,8 +246,6 @@ class Elector:
                 self._note_failure(error, "to renew the lease")
                 failed = True
                 continue
-            if renewed.is_told:
-                self._took_along()
             if renewed.renewal is Renewal.NOT_OURS:
                 return EndOfTerm.NOT_OURS
             if renewed.renewal is Renewal.ASKED_TO_STEP_DOWN:
@@ -275,24 +258,12 @@ class Elector:
         """Renew once. An answer that does not come is given up early enough for another attempt within the trust."""
         patience_s = self._settings.renewal_patience.total_seconds()
         with anyio.move_on_after(patience_s):
-            return await self._lease.renew(term.holder, self._replica_id, self._to_take_along())
+            return await self._lease.renew(term.holder)
         raise TimeoutError(f"no answer for {patience_s:.2g} s")
-
-    async def _stay_in_contact(self) -> None:
-        """Notice outages without a lease to renew."""
-        while True:
-            await anyio.sleep(self._settings.renew.total_seconds())
-            self._asked_at = monotonic()
-            try:
-                self._note_contact(await server_ms(self._client))
-            except (RedisError, OSError) as error:
-                self._note_failure(error, "to reach Redis")
 
     async def _leave(self, term: Term, end: EndOfTerm) -> None:
         """Release the lease in bounded time if it may still be ours. Otherwise it expires."""
         logger.info("leadership lost: token %d, %s", term.token, end)
-        if not self._settings.leader_election:
-            return  # there was no lease
         told = False
         for _ in range(RELEASE_ATTEMPTS):
             with anyio.move_on_after(RELEASE_TIMEOUT_S), suppress(RedisError, OSError):
@@ -311,9 +282,6 @@ class Elector:
 
     async def raise_token(self, term: Term, found: int) -> bool:
         """Raise the token counter above ``found``. Return False if the lease is not ours any more."""
-        if not self._settings.leader_election:
-            self._token_met = found
-            return True
         return await self._lease.raise_token(term.holder, found)
 
     # ---- contact

@@ -41,14 +41,11 @@ class Renewed:
 
     renewal: Renewal
     server_ms: int
-    is_told: bool = False
-    """The heartbeat that it took along is registered."""
 
 
 ACQUIRE_LEASE = load_script("reaper", "acquire_lease")
 RENEW_LEASE = load_script("reaper", "renew_lease")
 RELEASE_LEASE = load_script("reaper", "release_lease")
-NEXT_TOKEN = load_script("reaper", "next_token")
 RAISE_TOKEN = load_script("reaper", "raise_token")
 
 
@@ -68,21 +65,17 @@ class Lease:
         won, token, current, left_ms, server_ms = reply
         return Attempt(bool(won), int(token), text(current), int(left_ms), int(server_ms))
 
-    async def renew(self, holder: str, replica_id: str = "", heartbeat: str = "") -> Renewed:
-        """Move the lease's expiry if ``holder`` has it still, and then register the ``heartbeat``, if there is one."""
-        keys = [self.keys.lease, self.keys.step_down, self.keys.replicas]
-        code, server_ms, told = await RENEW_LEASE.run(self.client, keys, [holder, self.ttl_ms, replica_id, heartbeat])
-        return Renewed(Renewal(code), int(server_ms), bool(told))
+    async def renew(self, holder: str) -> Renewed:
+        """Extend the lease if ``holder`` still has it."""
+        code, server_ms = await RENEW_LEASE.run(
+            self.client, [self.keys.lease, self.keys.step_down], [holder, self.ttl_ms]
+        )
+        return Renewed(Renewal(code), int(server_ms))
 
     async def release(self, holder: str, token: int, reason: str) -> bool:
         """Release the lease and wake the followers. Return whether it was ``holder``'s."""
         keys = [self.keys.lease, self.keys.journal]
         return bool(await RELEASE_LEASE.run(self.client, keys, [holder, token, reason, self.journal_maxlen]))
-
-    async def next_token(self, past: int) -> tuple[int, int]:
-        """Take the next token, higher than ``past``, without a lease. Return it and the server's time in ms."""
-        token, server_ms = await NEXT_TOKEN.run(self.client, [self.keys.token], [past])
-        return int(token), int(server_ms)
 
     async def raise_token(self, holder: str, at_least: int) -> bool:
         """Raise the token counter to ``at_least``, so that the next term's token is higher.

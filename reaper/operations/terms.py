@@ -86,8 +86,8 @@ async def ask_to_step_down(client: Redis, keys: NamespaceKeys, *, cooldown_ms: i
         holder = seen.holder
         if not holder:
             raise NotPossibleError(
-                f"cannot step down: no replica holds the lease of namespace {keys.namespace!r}, or leader election is "
-                "off. See `reaper leader show`."
+                f"cannot step down: no replica holds the lease of namespace {keys.namespace!r}. "
+                "See `reaper leader show`."
             )
         if not seen.followers and not alone:
             raise NotPossibleError(

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from reaper.pipeline.lake.supervisor import Progress
 
-_STATE = ("state",)
-_SOURCE = ("redis_url", "redis_url_env", "journals", "dead_letters")
+_STATE = ("lake_state",)
+_SOURCE = ("redis_url", "redis_url_env", "journal_pattern", "dead_letter_pattern")
 
 
 @click.group(
@@ -47,8 +47,8 @@ def pipeline() -> None:
     """Ingest journals into Delta tables, and report on them."""
 
 
-_READING = ("trigger", "max_entries_per_trigger", "max_tasks", "fail_on_data_loss")
-_INGEST = (*LAKE, *_STATE, *_SOURCE, *_READING, "target_mb", "keep", *SPARK)
+_READING = ("trigger", "max_entries_per_trigger", "fail_on_data_loss")
+_INGEST = (*LAKE, *_STATE, *_SOURCE, *_READING, "lake_retention", *SPARK)
 
 
 @pipeline.command(
@@ -84,7 +84,7 @@ def ingest(config: Path | None, machine: bool, available_now: bool, log_level: s
             _heed(partial(_stop, stop))
             return session
 
-        progress = run_ingestion(settings, lake_at(settings.lake, settings.state), open_heeding, run)
+        progress = run_ingestion(settings, lake_at(settings.lake, settings.lake_state), open_heeding, run)
         line.end()
         show_result(progress, [_ingest_text(progress)], machine=machine)
 
@@ -95,12 +95,12 @@ def _heed(handler: Handler) -> None:
 
 
 def _leave(_number: int, _frame: object) -> None:
-    """End at once: nothing was read yet, and Spark may take long to start."""
+    """End at once, because there are no read entries yet, and Spark may take long to start."""
     os._exit(0)
 
 
 def _stop(stop: threading.Event, number: int, _frame: object) -> None:
-    """Let the running batch finish; a second signal ends the process as usual."""
+    """Let the running batch finish. A second signal ends the process as usual."""
     stop.set()
     signal.signal(number, signal.SIG_DFL)
 
@@ -113,9 +113,9 @@ def _ingest_text(progress: "Progress") -> str:
 
 
 @pipeline.command(
-    epilog=help_end("reaper pipeline trim --lake lake", "reaper pipeline trim --lake lake --margin 1d -o json")
+    epilog=help_end("reaper pipeline trim --lake lake", "reaper pipeline trim --lake lake --trim-margin 1d -o json")
 )
-@pipeline_options(*LAKE, *_STATE, *_SOURCE, "margin")
+@pipeline_options(*LAKE, *_STATE, *_SOURCE, "trim_margin")
 @click.option("--with-dead-letters", is_flag=True, help="Also trim dead letters. They cannot be redriven afterwards.")
 def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: Any) -> None:
     """Trim journals in Redis that are in the lake.
@@ -129,7 +129,7 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
         from reaper.pipeline.lake.trim import trim as run_trim
 
         settings = settings_of(flags, config)
-        layout = with_state(existing_lake(settings.lake, settings.state))
+        layout = with_state(existing_lake(settings.lake, settings.lake_state))
 
         async def run() -> Any:
             return await run_trim(settings, layout, url=redis_url(settings), dead_letters=with_dead_letters)

@@ -1,4 +1,4 @@
-"""What all commands of the pipeline share: their options, a session, and how results and errors are told."""
+"""Common parts of the pipeline's commands, which are their options, a session, and the output of results and errors."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ class SparkFailedError(ConfigurationError):
 Handler = Callable[[int, object], None]
 """Of a signal."""
 LAKE = ("lake",)
-SPARK = ("master", "remote", "heap")
+SPARK = ("spark_master", "spark_remote", "spark_memory")
 """Settings that most commands have flags for."""
 _LAKE_IN_USE = ContextVar("_LAKE_IN_USE", default="")
 
@@ -109,13 +109,14 @@ def _as_before(*signals: signal.Signals) -> Iterator[None]:
 
 
 def open_session(settings: PipelineSettings, line: ProgressLine, interrupted: Handler | None = None) -> "SparkSession":
-    """Start or reach Spark as the settings say; see `interruptible`."""
+    """Start or reach Spark according to the settings (see `interruptible`)."""
     from reaper.pipeline.spark.session import build_session
 
     line.show("starting Spark …")
-    master, remote = settings.master or None, settings.remote or None
+    master, remote = settings.spark_master or None, settings.spark_remote or None
     return interruptible(
-        lambda: build_session(master, remote, "stream-reaper pipeline", settings.heap), interrupted or leave_at_once
+        lambda: build_session(master, remote, "stream-reaper pipeline", settings.spark_memory),
+        interrupted or leave_at_once,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the status page may change: only with the token, and each change is logged."""
+"""The changes of the status page. Each needs the token, and is logged."""
 
 import codecs
 import hmac
@@ -51,7 +51,7 @@ def is_token(token: bytes, header: str) -> bool:
 
 
 class Actions:
-    """Each takes what the page sent and returns what to show. Raises ConfigurationError, and what redis-py raises."""
+    """Each takes what the page sent and returns what to show. Raises ConfigurationError, and redis-py's errors."""
 
     def __init__(self, client: Redis, reaper: Reaper) -> None:
         self._client = client

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from reaper.metrics import ReplicaMetrics
 from reaper.registration import FORGET_AFTER_HEARTBEATS
-from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
+from reaper.replicas import FOLLOWER, LEADER, Replica
 from reaper.service import EVENTS, Reaper
 from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy
@@ -374,14 +374,6 @@ async def test_replicas_register_what_they_are_and_what_they_watch(server: Redis
         {("a", "orders/billing", 0), ("b", "orders/billing", 1)},
     )
     assert {replica.server for replica in found.values()} == {shown(server.binary)}
-
-
-async def test_a_replica_without_election_says_that_it_stands_alone(server: RedisServer, client: Redis) -> None:
-    async def says_so() -> bool:
-        return await roles(client) == [STANDALONE]
-
-    async with Reaper(settings_for(server, leader_election=False)):
-        await wait_until(says_so, "it says so")
 
 
 async def test_who_leaves_unregisters_and_the_others_stay(server: RedisServer, client: Redis) -> None:

@@ -1,7 +1,7 @@
-"""A story as data: who is there, which jobs come when, and what befalls whom. Printed in sentences.
+"""A story as data, with its processes, jobs and faults. Printed in sentences.
 
-It says nothing of what follows from it; `tests.simulation.world` plays it, and what it draws meanwhile (delays of
-messages, pauses of the product) comes from the story's seed, too.
+It contains no consequences. `tests.simulation.world` plays it, and draws delays of messages and pauses of the product
+from the story's seed, too.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ VERSIONS = ("6.2", "7.0", "8.2", "8.4", "8.6", "8.8")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is there when the story begins. Durations are seconds."""
+    """The cast at the beginning of the story. Durations are seconds."""
 
     version: str = "7.0"
     recovery: str = REAPER
@@ -32,8 +32,6 @@ class Setting:
     workers: int = 2
     bare_workers: int = 0
     replicas: int = 2
-    election: bool = True
-    """Off only where there is one replica: it leads without being elected."""
     concurrency: int = 4
     named: bool = False
     """Workers have names of their own, and adopt."""
@@ -44,7 +42,7 @@ class Setting:
 
     @property
     def processes(self) -> int:
-        """How many there are: workers, replicas, and a producer."""
+        """The number of workers, replicas, and producers."""
         return self.workers + self.bare_workers + self.replicas + 1
 
     @property
@@ -53,15 +51,11 @@ class Setting:
         named = "named " if self.named else ""
         crew = [f"{self.workers} {named}workers ({self.concurrency} slots each)"]
         crew += [f"{self.bare_workers} bare workers"] if self.bare_workers else []
-        crew += [f"{self.replicas} replicas ({self._lease})"] if self.recovery == REAPER else []
+        crew += [f"{self.replicas} replicas (lease {self.lease_s:g} s)"] if self.recovery == REAPER else []
         return (
             f"Redis {self.version}; recovery {self.recovery}, policy {self.redelivery}, visibility timeout "
             f"{self.visibility_s:g} s, {self.max_deliveries} deliveries; {', '.join(crew)}."
         )
-
-    @property
-    def _lease(self) -> str:
-        return f"lease {self.lease_s:g} s" if self.election else "without an election"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +72,7 @@ class NewJob:
 
     @property
     def name(self) -> str:
-        """Its ID, where its producer gives it one; none is a part of another."""
+        """Its ID, if its producer gives it one. None is a part of another."""
         return f"job-{self.number:03}"
 
     @property
@@ -92,7 +86,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something befalls somebody. `tests.simulation.faults` knows what and how."""
+    """A fault, and its target. `tests.simulation.faults` knows what and how."""
 
     at: float
     kind: str

@@ -1,4 +1,4 @@
-"""What a system asks that has nothing to do, by the shipping code's own intervals: counted, on virtual time."""
+"""The requests of an idle system by the product's own intervals, counted on virtual time."""
 
 import asyncio
 from collections import Counter
@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from reaper.election.lease import RENEW_LEASE
-from reaper.registration import MOST_PAIRS_ALONG
 from reaper.replicas import REGISTER_REPLICA, Replica
 from reaper.settings import HEARTBEAT, LONGEST_TAIL_SCAN, ReaperSettings
 from tests.simulation import plays
@@ -37,7 +35,7 @@ HEARTBEAT_S = HEARTBEAT.total_seconds()
 
 
 class Idle:
-    """A world without jobs, in which everybody goes by default settings."""
+    """A world without jobs, in which all processes have default settings."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -61,7 +59,7 @@ class Idle:
         world.server.execute = count  # type: ignore[method-assign]
 
     def a_second(self, role: str) -> float:
-        """Return how many requests somebody sent a second."""
+        """Return the requests per second of a process."""
         seconds = self.world.loop.now - self.begun_at
         return sum(number for (who, _), number in self.asked.items() if who == role) / seconds
 
@@ -83,11 +81,11 @@ class Idle:
         return actor
 
     def runs(self, role: str, script: Script) -> int:
-        """Return how often somebody has run a script."""
+        """Return how often a process has run a script."""
         return self.ran[role, script.digest.encode()]
 
     def deliver(self) -> bytes:
-        """Have somebody read a new job; return its entry ID."""
+        """Let a consumer read a new job. Return its entry ID."""
         added: bytes = self.world.command("XADD", STREAM, "*", FIELD, plays.written((Act(plays.OK, 0.0),)))
         self.world.command("XREADGROUP", "GROUP", GROUP, "web-1", "STREAMS", STREAM, ">")
         return added
@@ -109,7 +107,7 @@ class Idle:
 
 @contextmanager
 def idle(*, workers: int = 0, replicas: int = 1, **changes: Any) -> Iterator[Idle]:
-    """Make a world; ``changes`` are settings of the replicas."""
+    """Make a world. ``changes`` are settings of the replicas."""
     story = Story(1, Setting(workers=workers, replicas=replicas), (), (), 60.0)
     with undisturbed(), drawn_from("idle"), _made(story, changes) as place:
         yield place
@@ -117,7 +115,7 @@ def idle(*, workers: int = 0, replicas: int = 1, **changes: Any) -> Iterator[Idl
 
 @contextmanager
 def _made(story: Story, changes: dict[str, Any]) -> Iterator[Idle]:
-    """Make the world, and let go of all of it in the end: who collects what is left finds nobody who has it."""
+    """Make the world, and drop all of it in the end, so that the garbage collector finds no rest."""
     world = World(story)
     world.command("XGROUP", "CREATE", STREAM, GROUP, "0", "MKSTREAM")
     for actor in world.actors.values():
@@ -196,7 +194,7 @@ def test_what_no_look_has_seen_comes_again_where_the_group_is_destroyed(recreate
 
 
 def heartbeats(place: Idle) -> float:
-    """Let time pass; return for how long the replicas did not register at most, looking now and then."""
+    """Let time pass. Return the longest time without a registration of the replicas, looking now and then."""
     ages = []
     for _ in range(round(WATCHED_S / 0.7)):
         passes(place, 0.7)
@@ -204,41 +202,12 @@ def heartbeats(place: Idle) -> float:
     return max(ages)
 
 
-def test_a_leader_registers_with_its_renewals_and_a_follower_by_itself() -> None:
+def test_each_replica_registers_once_in_an_interval() -> None:
     with idle(replicas=2) as place:
         settle(place)
         assert heartbeats(place) < HEARTBEAT_S + 0.1
-        [follower] = {"reaper-1", "reaper-2"} - {place.leader}
-        assert (place.runs(place.leader, REGISTER_REPLICA), place.runs(follower, RENEW_LEASE)) == (0, 0)
-        assert place.runs(follower, REGISTER_REPLICA) == pytest.approx(WATCHED_S / HEARTBEAT_S, abs=1)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"groups": ",".join(f"{STREAM}-{number}/{GROUP}" for number in range(MOST_PAIRS_ALONG + 1))},
-        {"leader_election": False},
-    ],
-    ids=["its heartbeat is long", "there is no lease"],
-)
-def test_a_leader_whose_renewals_take_nothing_along_registers_by_itself(changes: dict[str, Any]) -> None:
-    with idle(**changes) as place:
-        for group in place.replica("reaper-1").settings.groups:
-            place.world.command("XGROUP", "CREATE", group.stream, group.group, "0", "MKSTREAM")
-        settle(place)
-        assert heartbeats(place) < HEARTBEAT_S + 0.1
-        told = place.runs(place.leader, REGISTER_REPLICA)
-        assert told == pytest.approx(WATCHED_S / HEARTBEAT_S, abs=1)
-
-
-def test_a_leader_that_renews_often_registers_no_oftener_than_twice_in_an_interval() -> None:
-    with idle(renew_interval=0.5) as place:
-        settle(place)
-        told = set()
-        for _ in range(round(WATCHED_S / 0.1)):
-            passes(place, 0.1)
-            told.add(place.heartbeats()[0].at_ms)
-        assert WATCHED_S / HEARTBEAT_S <= len(told) <= WATCHED_S / HEARTBEAT_S * 2 + 1
+        for replica in ("reaper-1", "reaper-2"):
+            assert place.runs(replica, REGISTER_REPLICA) == pytest.approx(WATCHED_S / HEARTBEAT_S, abs=1)
 
 
 def test_a_leader_still_removes_who_died_long_ago() -> None:

@@ -9,7 +9,7 @@ import click
 
 from reaper.drill.cli import errors_for_people, show_and_perform
 from reaper.drill.drill import Programme
-from reaper.drill.recoveries import RECOVERIES, find_recovery
+from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.settings import NO_OPTIONS
 from tests.soak.kinds import SOAK_FORMS
 from tests.soak.kit import SoakKit
@@ -19,7 +19,7 @@ from workers.runtime.printing import show
 from workers.runtime.settings import load_settings
 
 _FAULTS = "\n".join(f"  {form.example:<24} {form.does}" for form in SOAK_FORMS.values())
-_OTHER_SERVERS = ("redis_url", "redis_pid", "keep_keys")
+_OTHER_SERVERS = ("redis_url", "keep_keys")
 
 
 @click.command(help=f"Play one drill, and account for every job.\n\n\b\nFaults:\n{_FAULTS}\n")
@@ -30,7 +30,7 @@ _OTHER_SERVERS = ("redis_url", "redis_pid", "keep_keys")
 def main(recovery: str, file: Path | None, **flags: Any) -> None:
     """Play one drill; exit with 1 where it does not end as promised."""
     with errors_for_people():
-        mode, settings = find_recovery(recovery), load_settings(SoakSettings, flags=flags)
+        mode, settings = RECOVERIES[recovery], load_settings(SoakSettings, flags=flags)
         jobs = settings.jobs()
         settings = settings.with_faults(mode, jobs, given=bool(flags.get("faults")))
         again = settings.command(mode) if settings.chaos else ""

@@ -11,6 +11,9 @@ from workers.protocol.address import Topology
 class SoakKind(StrEnum):
     """Faults of Redis, of its topology, and of third parties."""
 
+    PAUSE_CLIENTS = "pause-clients"
+    FAIL_OVER = "fail-over"
+    SHUT_DOWN = "shut-down"
     RESTART_REDIS = "restart-redis"
     FILL_REDIS = "fill-redis"
     CUT_CONNECTIONS = "cut-connections"
@@ -25,15 +28,30 @@ class SoakKind(StrEnum):
 
 SOAK_FORMS: Mapping[str, Form] = {
     **FORMS,
+    SoakKind.PAUSE_CLIENTS: Form(
+        "pause-clients:all@4+2",
+        "Redis postpones all commands for 2 s (CLIENT PAUSE), or :writes alone, as in a planned failover",
+        "writes|all",
+        "writes",
+        lasts=True,
+        hits="redis",
+    ),
+    SoakKind.FAIL_OVER: Form(
+        "fail-over@4+1", "FAILOVER to a replica that is 1 s behind, and back", lasts=True, hits="redis"
+    ),
+    SoakKind.SHUT_DOWN: Form(
+        "shut-down@4+1",
+        "SIGTERM of Redis, whose replica is 1 s behind; it starts again with its RDB file",
+        lasts=True,
+        hits="redis",
+    ),
     SoakKind.RESTART_REDIS: Form(
         "restart-redis@4+2",
         "kill -9 of Redis, which starts again 2 s later with everything that it had acknowledged",
-        lasts="required",
+        lasts=True,
         hits="redis",
     ),
-    SoakKind.FILL_REDIS: Form(
-        "fill-redis@4+5", "Redis is full for 5 s, and rejects writes", lasts="required", hits="redis"
-    ),
+    SoakKind.FILL_REDIS: Form("fill-redis@4+5", "Redis is full for 5 s, and rejects writes", lasts=True, hits="redis"),
     SoakKind.CUT_CONNECTIONS: Form("cut-connections@4", "every connection to Redis is cut at once", hits="redis"),
     SoakKind.CLOCK_STEP: Form(
         "clock-step:ahead@4",
@@ -51,13 +69,13 @@ SOAK_FORMS: Mapping[str, Form] = {
     SoakKind.PAUSE_MASTER: Form(
         "pause-master@4+2",
         "the master is stopped until a replica is promoted, and 2 s longer",
-        lasts="required",
+        lasts=True,
         hits="redis",
     ),
     SoakKind.MOVE_SLOT: Form(
         "move-slot@4+1",
         "the stream's slot moves to another master, half moved for 1 s",
-        lasts="required",
+        lasts=True,
         hits="redis",
     ),
     SoakKind.SHORTEN_VISIBILITY: Form("shorten-visibility@4", "the visibility timeout becomes a quarter"),
@@ -72,6 +90,7 @@ SOAK_FORMS: Mapping[str, Form] = {
 
 AGAINST_LEADERS = frozenset(kind for kind, form in SOAK_FORMS.items() if form.hits == "leaders")
 AGAINST_REDIS = frozenset(kind for kind, form in SOAK_FORMS.items() if form.hits == "redis")
+NEEDS_REPLICA = frozenset({SoakKind.FAIL_OVER, SoakKind.SHUT_DOWN})
 FAILOVERS = frozenset({SoakKind.KILL_MASTER, SoakKind.PAUSE_MASTER})
 """A replica is promoted. What it had not received is lost."""
 SHORTENED = 4
@@ -95,9 +114,9 @@ def objection_to(kind: str, topology: Topology) -> str:
 
 
 _ONE_SERVER: Mapping[str, str] = {
-    FaultKind.FAIL_OVER: "is for one server and its replica: leave --topology away.",
-    FaultKind.SHUT_DOWN: "is for one server and its replica: leave --topology away.",
-    FaultKind.PAUSE_CLIENTS: "is for one server: Sentinels would take it for an outage.",
+    SoakKind.FAIL_OVER: "is for one server and its replica: leave --topology away.",
+    SoakKind.SHUT_DOWN: "is for one server and its replica: leave --topology away.",
+    SoakKind.PAUSE_CLIENTS: "is for one server: Sentinels would take it for an outage.",
     FaultKind.PAUSE_REDIS: "is for one server: where another takes over, play pause-master.",
     SoakKind.RESTART_REDIS: "is for one server: where another takes over, play kill-master.",
     SoakKind.CLOCK_STEP: "sets the clock of one server, and here there are several: leave --topology away.",
