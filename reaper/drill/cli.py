@@ -126,9 +126,9 @@ def _next_steps(program: str) -> list[str]:
     reaper = "reaper" if shutil.which("reaper") or program.endswith(".py") else program
     drill_help, init = f"{reaper} drill --help", f"{reaper} groups init orders/billing"
     return [
-        f"next: {drill_help:<{len(init)}}   faults and traces of your own",
-        f"      {init}   a group on a Redis of your own",
-        f"      {'docs/README.md':<{len(init)}}   where to read on",
+        f"next: {drill_help:<{len(init)}}   choose faults and traces",
+        f"      {init}   create a group on your Redis",
+        f"      {'docs/README.md':<{len(init)}}   documentation",
     ]
 
 
