@@ -1,4 +1,4 @@
-"""What a drill of the project's own is played with, and judged by."""
+"""The parts and the judge of the project's own drills."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -83,9 +83,9 @@ class SoakKit(Kit):
         return {kind: partial(_gated, gate, play) for kind, play in plays.items()}
 
     async def judge(self, evidence: Evidence, stage: Stage) -> tuple[Ledger, list[str]]:
-        """Judge with what follows from faults of Redis and of third parties.
+        """Judge with the effects of faults of Redis and of third parties.
 
-        In a chaos, a fault may find nothing to hit any more: most of them must not.
+        In a chaos, a fault may find no target any more. Most of them must find one.
         """
         evidence = replace(
             evidence,
@@ -141,7 +141,7 @@ async def _gated(gate: Gate, play: Play, fault: Fault) -> str:
 
 
 def _with_reported_losses(fault: InjectedFault, evidence: Evidence) -> InjectedFault:
-    """Excuse the loss of what a deleted consumer held only if somebody has reported that it is gone."""
+    """Excuse the lost deliveries of a deleted consumer only if a process has reported that it is gone."""
     if fault.kind != SoakKind.DELETE_CONSUMER:
         return fault
     reported = (str(event.data.get("consumer")) for event in evidence.named(EventName.LOST_CONSUMER))
