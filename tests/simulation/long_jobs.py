@@ -7,7 +7,7 @@ from random import Random
 from tests.simulation import plays
 from tests.simulation.faults import FAULTS, workers_of
 from tests.simulation.plays import Act
-from tests.simulation.story import IN_PLACE, REAPER, NewJob, Setting, Step, Story
+from tests.simulation.story import IN_PLACE, REAPER, SHORTEST_LEASE_S, NewJob, Setting, Step, Story
 from tests.simulation.unserved import NEEDED
 
 KINDS = ("freeze", "restart", "load", "failover", "loss", "clock", "clock", "deny", "deny", "deny")
@@ -17,8 +17,9 @@ PERIODS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5)
 """How long a fault of the server lasts, in visibility timeouts."""
 DENIALS = (0.3, 0.5, 0.9, 1.2, 1.2, 1.5, 2.5)
 """How long a command is denied, in the same unit."""
-CLOCK_STEPS = (0.1, 0.2, 0.3, 0.4, 0.6, 0.9, 1.5, 5.0, 30.0)
-"""By how much its clock is set, in the same unit."""
+STEPS_AHEAD = (0.1, 0.2, 0.3, 0.4, 0.6, 0.9, 1.5, 5.0, 30.0)
+STEPS_BACK = (0.2, 0.6, 5.0, 30.0, 30.0)
+"""By how much its clock is set, in the same unit. A short step back changes little: it makes nothing overdue."""
 JOBS = (0.3, 1.0, 2.0, 3.0, 5.0)
 """How long a job runs, in the same unit."""
 LEAST_SLOTS = 4
@@ -36,6 +37,7 @@ def with_long_jobs(story: Story, recovery: str) -> Story:
         recovery=recovery,
         redelivery=random.choice(("stream", "retry-stream")) if drawn.redelivery == IN_PLACE else drawn.redelivery,
         max_deliveries=random.choice((2, 3, 5)),
+        lease_s=max(SHORTEST_LEASE_S, drawn.visibility_s / 6),  # a long one would hide what comes late
         concurrency=max(LEAST_SLOTS, drawn.concurrency),
         bare_workers=0,
     )
@@ -82,8 +84,8 @@ def _draw_fault(random: Random, setting: Setting, at: float) -> Step:
     step = FAULTS[random.choice(KINDS)].draw(random, setting, round(at, 1))
     about = random.uniform(0.9, 1.1) * setting.visibility_s
     if step.kind == "clock":
-        by_s = random.choice((-1, 1, 1)) * random.choice(CLOCK_STEPS) * about
-        return replace(step, value=round(by_s, 1))
+        by = -random.choice(STEPS_BACK) if random.random() < 0.4 else random.choice(STEPS_AHEAD)
+        return replace(step, value=round(by * about, 1))
     if step.kind == "deny":
         return replace(step, value=random.choice(DENIED), seconds=round(random.choice(DENIALS) * about, 1))
     return replace(step, seconds=round(random.choice(PERIODS) * about, 1))
