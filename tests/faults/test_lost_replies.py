@@ -24,8 +24,8 @@ from workers.protocol.scripts import Script, load_script
 
 pytestmark = pytest.mark.anyio
 
-SETTLE = load_script("workers.protocol", "settle")
-ADOPT = load_script("workers.protocol", "adopt")
+SETTLE = load_script("workers.protocol", "former_settle")
+ADOPT = load_script("workers.protocol", "former_adopt")
 JOIN_GROUP = load_script("workers.protocol", "join_group")
 
 

@@ -265,7 +265,7 @@ async def test_a_settlement_that_is_sent_again_schedules_a_retry_once(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
     handler, through = Scripted(Retry("later", delay=SOON)), await proxy(server)
-    settle = load_script("workers.protocol", "settle")
+    settle = load_script("workers.protocol", "former_settle")
     await client.script_load(settle.source)
     drop = through.drop_reply(runs(settle))
     async with scene.running_reaper(server.url), scene.running_worker(through.url, handler) as worker:

@@ -452,7 +452,7 @@ async def test_what_is_none_of_a_roles_business_is_denied(
 
 async def test_rights_are_read_from_the_scripts_and_what_they_reach_of_the_shared_parts() -> None:
     assert commands_of("reaper", "renew_lease") == {"time", "get", "pexpire", "hset"}
-    assert {"zadd", "publish", "xadd", "xack"} <= commands_of("workers.protocol", "settle")
+    assert {"zadd", "publish", "xadd", "xack"} <= commands_of("workers.protocol", "former_settle")
     assert "xautoclaim" not in commands_of("reaper", "recover_entries")
     assert {"xnack", "xclaim", "time", "xpending"} <= commands_of("workers.protocol", "return_taken")  # in a block
 

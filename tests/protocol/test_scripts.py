@@ -82,7 +82,7 @@ async def test_an_error_that_will_not_pass_is_not_repeated(server: RedisServer, 
 
 
 def test_the_prelude_stands_where_a_script_asks_for_it() -> None:
-    settle = load_script("workers.protocol", "settle").source
+    settle = load_script("workers.protocol", "former_settle").source
     assert (settle.count("local function open_entry"), "--- @prelude" in settle) == (1, False)
     assert "open_entry" not in REGISTER.source
 

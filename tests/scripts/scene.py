@@ -261,7 +261,7 @@ class Scene:
     ) -> Any:
         """Run ``settle``; see `item`."""
         keys = self.keys
-        return await load_script("workers.protocol", "settle").run(
+        return await load_script("workers.protocol", "former_settle").run(
             self.client,
             [
                 source or keys.stream, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule,
@@ -359,7 +359,7 @@ class Scene:
     ) -> Any:
         """Run ``adopt``."""
         keys = self.keys
-        return await load_script("workers.protocol", "adopt").run(
+        return await load_script("workers.protocol", "former_adopt").run(
             self.client,
             [
                 source or keys.stream, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects,

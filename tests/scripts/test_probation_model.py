@@ -220,7 +220,7 @@ class World:
                 self.dead_processes.append(old)  # its next successor goes on
                 return
             reply = self.script(
-                "workers.protocol", "adopt",
+                "workers.protocol", "former_adopt",
                 [
                     source, KEYS.dead, KEYS.agreement, KEYS.journal, KEYS.stream, KEYS.suspects, KEYS.schedule,
                     KEYS.retry,
@@ -246,7 +246,7 @@ class World:
                 del process.held[entry_id]
             if words:
                 self.script(
-                    "workers.protocol", "settle",
+                    "workers.protocol", "former_settle",
                     [
                         source, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.journal, KEYS.schedule,
                         KEYS.suspects,

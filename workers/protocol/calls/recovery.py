@@ -19,7 +19,7 @@ from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Note, read_note, text, told
 from workers.protocol.scripts import load_script
 
-ADOPT = load_script("workers.protocol", "adopt")
+ADOPT = load_script("workers.protocol", "former_adopt")
 AUTOCLAIM = load_script("workers.protocol", "autoclaim")
 RETURN_TAKEN = load_script("workers.protocol", "return_taken")
 

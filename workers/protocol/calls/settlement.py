@@ -16,7 +16,7 @@ from workers.protocol.meaning import TooLateError
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 
-SETTLE = load_script("workers.protocol", "settle")
+SETTLE = load_script("workers.protocol", "former_settle")
 EXTEND_VISIBILITY = load_script("workers.protocol", "extend_visibility")
 HOLD_AGAIN = load_script("workers.protocol", "hold_again")
 WRITE_EVENTS = load_script("workers.protocol", "write_events")

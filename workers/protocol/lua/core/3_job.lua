@@ -1,0 +1,47 @@
+-- A job: what its entry says, read defensively, because entries come from outside.
+
+local MAX_CONSUMERS_BYTES = 1024
+local FATAL = 9007199254740992 -- 2^53: a delivery count above it is a FATAL XNACK, and no number
+local OURS = {}
+for _, name in ipairs({ 'job', 'deliveries', 'generation', 'first_ms', 'consumers', 'copies', 'waits', 'hand_backs', 'previous', 'quarantined' }) do
+  OURS['reaper.' .. name] = true
+end
+
+-- Splits the fields of an entry into those of the user, in order, and ours. Anything that is no number counts as absent.
+local function open_job(entry_id, fields)
+  local found, user, n, traced = {}, {}, 0, false
+  for i = 1, #fields, 2 do
+    local name, value = fields[i], fields[i + 1]
+    if OURS[name] then
+      found[name] = value
+    else
+      user[n + 1], user[n + 2] = name, value
+      n = n + 2
+      traced = traced or (name == 'traceparent' and string.find(value, '%x[13579bdf]$') ~= nil)
+    end
+  end
+  local job_id = found['reaper.job'] or ''
+  if #job_id == 0 or #job_id > 256 or string.find(job_id, '[,%c]') then
+    job_id = entry_id
+  end
+  return {
+    v = 1, entry = entry_id, id = job_id, user = user, traced = traced, quarantined = found['reaper.quarantined'] ~= nil,
+    deliveries = whole_number(found['reaper.deliveries'], 0), generation = whole_number(found['reaper.generation'], 0),
+    first_ms = whole_number(found['reaper.first_ms'], tonumber(string.match(entry_id, '^%d+'))),
+    consumers = string.sub(found['reaper.consumers'] or '', -MAX_CONSUMERS_BYTES), copies = whole_number(found['reaper.copies'], 0),
+    waits = whole_number(found['reaper.waits'], 0), hand_backs = whole_number(found['reaper.hand_backs'], 0),
+    previous = found['reaper.previous'],
+  }
+end
+
+-- Returns how many deliveries count, this one included. Whatever a producer wrote, each entry is executed once at least.
+local function count_of(job, times, max_deliveries)
+  return times >= FATAL and FATAL or math.min(job.deliveries, max_deliveries - 1) + times
+end
+
+-- Notes who had the job, and, if it is traced, which delivery came before its next one, and `how` that ended: 'r'ecovered or 's'ettled.
+local function pass_on(job, consumer, times, how)
+  local name = string.gsub(consumer, '[,%c]', '_')
+  job.consumers = string.sub(job.consumers == '' and name or job.consumers .. ',' .. name, -MAX_CONSUMERS_BYTES)
+  job.previous = job.traced and string.format('%.0f.%.0f.%.0f.%s', job.generation, job.copies, times, how) or nil
+end

@@ -1,0 +1,60 @@
+-- Ready again: where the entry is (policy `in-place`), or as a copy.
+
+local may_nack -- this server runs XNACK for us, as Redis 8.8 does; nil = not asked yet
+local function nacked(entry_id, count)
+  if may_nack == nil then
+    if redis.acl_check_cmd then
+      local is_known, may = pcall(redis.acl_check_cmd, 'XNACK', source, group, 'FAIL', 'IDS', '1', entry_id)
+      may_nack = is_known and may
+    else
+      may_nack = false
+    end
+  end
+  if may_nack then
+    may_nack = type(redis.pcall('XNACK', source, group, 'FAIL', 'IDS', '1', entry_id, 'RETRYCOUNT', count)) == 'number'
+  end
+  return may_nack
+end
+
+-- Makes an entry ready where it is. Redis looks for its place among all pending entries from the youngest end on, unless it is older than
+-- all. So what recovery makes ready gets a descending TIME: a mass of equal IDLE times would cost the square of its size.
+local function release_in_place(row, agreed, count)
+  if nacked(row[1], count) then
+    return
+  end
+  local word, ms = 'IDLE', 4 * READY_MS
+  if agreed.recovers then
+    word, ms = 'TIME', 1000 * READY_MS - redis.call('HINCRBY', settings, 'made_ready', 1)
+  end
+  redis.call('XCLAIM', source, group, row[2], 0, row[1], word, digits(ms), 'RETRYCOUNT', count, 'JUSTID')
+end
+
+-- Makes a job ready again: now, at `due` (ms), or, a quarantined one, when tick.lua releases it. `deliveries` count so far.
+-- Returns the ID of its entry ('' = it waits in the schedule), or nil and why nothing was done.
+local function make_ready(job, row, agreed, deliveries, due)
+  local waits = due or job.quarantined
+  local needs_note = job.waits > 0 or job.hand_backs > 0 or deliveries < job.deliveries -- an entry cannot say it where it is
+  if agreed.policy == 'in-place' and not waits and not needs_note then
+    release_in_place(row, agreed, deliveries - job.deliveries)
+    return row[1]
+  end
+  local target, why = copy_target(agreed)
+  if not target or #job.user + 26 > MAX_WORDS then
+    return nil, why or 'too many fields'
+  end
+  local id
+  if waits then
+    job.deliveries = deliveries
+    local reply = redis.pcall('ZADD', schedule, digits(due or QUARANTINE_SCORE + at), cmsgpack.pack(job))
+    if type(reply) == 'table' then
+      return nil, reply.err
+    end
+    id, copied = '', copied + 1
+  else
+    id, why = copy(target, job, deliveries, ready_fields(job))
+  end
+  if id then
+    leave(job)
+  end
+  return id, why
+end
