@@ -12,6 +12,8 @@ from workers.protocol.scripts import load_script
 
 Word = str | bytes | int
 Row = Any
+Delivered = tuple[str, bytes, list[bytes], int]
+"""Source, entry ID, flat fields, times delivered."""
 V_MS = 30_000
 """The visibility timeout of every group here, in ms."""
 READY_MS = 1_000_000_000
@@ -22,7 +24,8 @@ GROUP_EFFECTS = ("recover", "tick")
 """Scripts that act for the whole group: they are given the lease, too."""
 
 _AGE = """
--- Time passes: what no live worker proves is idle for longer than the visibility timeout. ARGV: group, ms, live consumers
+-- Time passes: what no live worker proves is idle for longer than the visibility timeout.
+-- ARGV: group, ms, live consumers
 local live = {}
 for i = 3, #ARGV do live[ARGV[i]] = true end
 for _, key in ipairs(KEYS) do
@@ -94,7 +97,16 @@ class Board:
     def call(self, name: str, source: str, *argv: Word) -> Any:
         """Run a script; return its reply, which may be an error."""
         keys = self.keys
-        names = [source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.schedule, self.quarantine, keys.journal]
+        names = [
+            source,
+            keys.stream,
+            keys.retry,
+            keys.dead,
+            keys.agreement,
+            keys.schedule,
+            self.quarantine,
+            keys.journal,
+        ]
         if name in GROUP_EFFECTS:
             names += [self.lease, keys.stream_schedule]
         digest = self._digests[name]
@@ -105,7 +117,9 @@ class Board:
         added: bytes = self.redis("XADD", self.keys.stream, "*", *fields)
         return added
 
-    def read(self, consumer: str, count: int = 10, *, claims: bool = False) -> list[tuple[str, bytes, list[bytes], int]]:
+    def read(
+        self, consumer: str, count: int = 10, *, claims: bool = False
+    ) -> list[tuple[str, bytes, list[bytes], int]]:
         """Read as a worker does; return source, entry ID, flat fields and times delivered of each."""
         claim = ("CLAIM", READY_MS) if claims else ()
         words = ("XREADGROUP", "GROUP", self.keys.group, consumer, "COUNT", count, *claim)
