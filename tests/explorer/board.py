@@ -46,7 +46,7 @@ class Connection:
         self._reader = hiredis.Reader()
 
     def __call__(self, *words: Word) -> Any:
-        self._socket.sendall(hiredis.pack_command(words))
+        self._socket.sendall(hiredis.pack_command(words))  # type: ignore[arg-type]
         while (reply := self._reader.gets()) is False:
             received = self._socket.recv(65_536)
             if not received:

@@ -41,14 +41,21 @@ class Hands:
         self, consumer: str, *ids: bytes, source: str = "", number: int = 0, deletes: bool = False, caller: str = ""
     ) -> Any:
         """Say that jobs are done."""
-        words = (consumer, caller or consumer, number or next(self._numbers), int(deletes), len(ids), *ids)
+        words: tuple[Word, ...] = (
+            consumer,
+            caller or consumer,
+            number or next(self._numbers),
+            int(deletes),
+            len(ids),
+            *ids,
+        )
         return self.board.call("ack", source or self.board.keys.stream, *words)
 
     def settle(
         self, consumer: str, verb: str, *ids: bytes, times: int = 1, delay: int = 0, source: str = "", number: int = 0
     ) -> Any:
         """Give one verdict on each of ``ids``; return the results, or an error."""
-        items = [word for one in ids for word in (verb, one, times, delay, "why", "error", "", 0)]
+        items: list[Word] = [word for one in ids for word in (verb, one, times, delay, "why", "error", "", 0)]
         words = (consumer, consumer, number or next(self._numbers), *items)
         return self.board.call("settle", source or self.board.keys.stream, *words)
 

@@ -1,6 +1,6 @@
 -- A worker looks for what is its own.
 --
--- KEYS[1…] as in core/1_group.lua
+-- KEYS[1] to KEYS[8] as in core/1_group.lua
 -- ARGV[1] group  ARGV[2] journal's MAXLEN (not used)  ARGV[3] consumer  ARGV[4] most entries  ARGV[5] where the page begins ('-' or '(ID')
 -- ARGV[6…] IDs of entries in hand
 --

@@ -1,6 +1,6 @@
 -- pending -> pending, anew: a worker proves that it lives, for many deliveries of one source in one call.
 --
--- KEYS[1…] as in core/1_group.lua
+-- KEYS[1] to KEYS[8] as in core/1_group.lua
 -- ARGV[1] group  ARGV[2] journal's MAXLEN (not used)  ARGV[3] consumer
 -- ARGV[4…] entry ID, times delivered, '1' = its handler runs or is about to ('0' = it waits), in turns; none: the beat alone
 --

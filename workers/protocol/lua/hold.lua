@@ -1,6 +1,6 @@
 -- vanished -> pending for us: a live worker takes back what it runs, when extend.lua has said that it vanished.
 --
--- KEYS[1…] as in core/1_group.lua
+-- KEYS[1] to KEYS[8] as in core/1_group.lua
 -- ARGV[1] group  ARGV[2] journal's MAXLEN (not used)  ARGV[3] consumer  ARGV[4] caller
 -- ARGV[5] number of the caller's last settlement that was answered ('0' = none)  ARGV[6…] entry ID, times delivered, in turns
 --

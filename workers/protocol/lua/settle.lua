@@ -1,6 +1,6 @@
 -- pending -> ready | scheduled | dead: a worker gives deliveries of one source back, or up. (What is done: ack.lua.)
 --
--- KEYS[1…] as in core/1_group.lua
+-- KEYS[1] to KEYS[8] as in core/1_group.lua
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] consumer  ARGV[4] caller  ARGV[5] number of the call (ack.lua)
 -- ARGV[6…] items: verb, entry ID, times delivered, delay in ms, reason, error, traceback, number of words for the journal, these words
 --   nack       failed, counts; if no delivery is left, a dead letter
