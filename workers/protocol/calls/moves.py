@@ -1,0 +1,251 @@
+"""The scripts that move jobs. What a worker owes them is in the rules of docs/protocol.md."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from redis.asyncio import Redis
+
+from workers.protocol.calls.settlement import Verdict
+from workers.protocol.connection import KeptConnection
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
+
+ACK = load_script("workers.protocol", "ack")
+SETTLE = load_script("workers.protocol", "settle")
+EXTEND = load_script("workers.protocol", "extend")
+HOLD = load_script("workers.protocol", "hold")
+RECOVER = load_script("workers.protocol", "recover")
+TICK = load_script("workers.protocol", "tick")
+ADOPT = load_script("workers.protocol", "adopt")
+
+Client = Redis | KeptConnection
+Fields = Sequence[str | bytes | int]
+"""Flat names and values for the journal."""
+EMBEDDED = ""
+"""The lease of who recovers without one."""
+
+
+class Result(IntEnum):
+    """What became of a verdict. Numbers as in ``settle.lua``."""
+
+    REJECTED = 0
+    """The delivery is not ours any more: it was settled, or made ready again."""
+    DONE = 1
+    DEAD = 2
+    HELD = 4
+    """It cannot be copied, and stays pending."""
+
+
+class Settled(NamedTuple):
+    """The result of a verdict. ``detail``: the ID of the dead letter, or why the delivery is held."""
+
+    result: Result
+    detail: str = ""
+
+
+class Life(IntEnum):
+    """What a heartbeat learns of a delivery. Numbers as in ``extend.lua``."""
+
+    REJECTED = 0
+    """It is not ours any more."""
+    EXTENDED = 1
+    PAYLOAD_GONE = 2
+    """Somebody deleted its entry: nobody else can run it."""
+    VANISHED = 3
+    """Somebody deleted the consumer or the group, and nobody has it."""
+
+
+class Item(NamedTuple):
+    """A delivery with a verdict that is no ack, and what the journal is to say of it."""
+
+    entry_id: bytes
+    times: int
+    verdict: Verdict
+    fields: Fields = ()
+
+
+class Beating(NamedTuple):
+    """A delivery in a heartbeat. ``runs``: its handler runs, or is about to (rule W4)."""
+
+    entry_id: bytes
+    times: int
+    runs: bool
+
+
+class Taken(NamedTuple):
+    """A delivery that is ours from now on."""
+
+    entry_id: bytes
+    flat: list[bytes]
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a recovery call did. `status`: ok, fenced, paused, or waits (because of the beat)."""
+
+    status: str
+    at_ms: int = 0
+    """The server's time; only with ok."""
+    waits_ms: int = 0
+    gap_ms: int = 0
+    next_page: str = ""
+    """Where to go on, '' = all was looked at. Of the leader: the first entry that was put off."""
+    due_in_ms: Sequence[tuple[bytes, int]] = ()
+    """Entries that are not overdue yet."""
+    held: Sequence[tuple[bytes, str]] = ()
+    """Entries that cannot be copied, and why."""
+    taken: Sequence[Taken] = ()
+    events: Sequence[Sequence[bytes]] = ()
+    """Flat fields, as in the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """What a tick did. `status`: ok, fenced or paused."""
+
+    status: str
+    next_ms: int = -1
+    """Until the next job is due; 0 = call again, -1 = none is scheduled."""
+    quarantined: int = 0
+    released: int = 0
+    """Released jobs that are not settled."""
+    released_now: tuple[str, str] | None = None
+    """Job ID and new entry of the job released by this call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """The scripts of one group. All calls raise what redis-py raises; the headers say what scripts raise."""
+
+    keys: GroupKeys
+    maxlen: int
+    """Of the journal; 0 = write none."""
+
+    def _words(self, *argv: str | bytes | int) -> tuple[str | bytes | int, ...]:
+        return self.keys.group, self.maxlen, *argv
+
+    def _names(self, source: str) -> tuple[str, ...]:
+        keys = self.keys
+        quarantine = keys.suspects
+        return source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.schedule, quarantine, keys.journal
+
+    def _leads(self) -> tuple[str, ...]:
+        return self.keys.fence, self.keys.stream_schedule
+
+    # ---- of a worker
+
+    async def ack(
+        self,
+        client: Client,
+        source: str,
+        ids: Sequence[bytes],
+        *,
+        consumer: str,
+        caller: str,
+        number: int,
+        deletes: bool = False,
+        fields: Fields = (),
+    ) -> Sequence[bool] | None:
+        """Say that jobs are done (``ack.lua``). Return for each whether it is done; None: all are.
+
+        ``number`` ascends with each call of ``ack`` and `settle`; a call that is sent again keeps it (rule W2).
+        """
+        words = self._words(consumer, caller, number, int(deletes), len(ids), *ids, *fields)
+        reply: Any = await ACK.run(client, self._names(source), words)
+        return None if isinstance(reply, int) else [code == 1 for code in reply]
+
+    async def settle(
+        self, client: Client, source: str, items: Iterable[Item], *, consumer: str, caller: str, number: int
+    ) -> list[Settled]:
+        """Give deliveries back, or up (``settle.lua``)."""
+        argv: list[str | bytes | int] = [consumer, caller, number]
+        for item in items:
+            verdict = item.verdict
+            argv += [verdict.outcome.value, item.entry_id, item.times, verdict.delay_ms]
+            argv += [verdict.reason, verdict.error, verdict.traceback, len(item.fields), *item.fields]
+        reply: Any = await SETTLE.run(client, self._names(source), self._words(*argv))
+        return [
+            Settled(Result(one)) if isinstance(one, int) else Settled(Result(one[0]), text(one[1])) for one in reply
+        ]
+
+    async def extend(
+        self, client: Client, source: str, items: Iterable[Beating], *, consumer: str
+    ) -> tuple[int, list[Life]]:
+        """Send a heartbeat (``extend.lua``). Return the server's time in ms, and what it says of each."""
+        argv = (word for item in items for word in (item.entry_id, item.times, int(item.runs)))
+        at_ms, *codes = await EXTEND.run(client, self._names(source), self._words(consumer, *argv))
+        return at_ms, [Life(code) for code in codes]
+
+    async def hold(
+        self,
+        client: Client,
+        source: str,
+        deliveries: Iterable[tuple[bytes, int]],
+        *,
+        consumer: str,
+        caller: str,
+        answered: int,
+    ) -> list[bool]:
+        """Take back what has vanished (``hold.lua``); entry ID and times delivered of each. Return which are ours."""
+        argv = (word for delivery in deliveries for word in delivery)
+        words = self._words(consumer, caller, answered, *argv)
+        reply: Any = await HOLD.run(client, self._names(source), words)
+        return [code == 1 for code in reply]
+
+    async def adopt(
+        self, client: Client, source: str, in_hand: Iterable[bytes], *, consumer: str, most: int, page: str = "-"
+    ) -> tuple[str, list[Taken]]:
+        """Return the next page, and what reads have brought whose replies were lost (``adopt.lua``).
+
+        With ``most`` 0: the consumer's process is dead, so all that it holds is made overdue.
+        """
+        words = self._words(consumer, most, page, *in_hand)
+        next_page, found = await ADOPT.run(client, self._names(source), words)
+        return text(next_page), [Taken(entry[0], entry[1], times) for entry, times in found]
+
+    # ---- of who recovers
+
+    async def recover(
+        self, client: Client, source: str, ids: Iterable[bytes], *, lease: str, token: int, most_bytes: int
+    ) -> Recovery:
+        """Recover what of these entries is overdue, as the leader (``recover.lua``)."""
+        words = self._words(lease, token, most_bytes, *ids)
+        return _recovery(await RECOVER.run(client, (*self._names(source), self.keys.fence), words))
+
+    async def recover_page(
+        self, client: Client, source: str, *, consumer: str, room: int, page: str, page_size: int, most_bytes: int
+    ) -> Recovery:
+        """Recover what is overdue in a page, as an embedded worker, which takes what it has ``room`` for."""
+        words = self._words(EMBEDDED, 0, most_bytes, consumer, room, page, page_size)
+        return _recovery(await RECOVER.run(client, (*self._names(source), self.keys.fence), words))
+
+    async def tick(self, client: Client, *, lease: str, token: int, most: int) -> Ticked:
+        """Make due jobs ready, and release a quarantined one (``tick.lua``)."""
+        names = (*self._names(self.keys.stream), *self._leads())
+        status, *rest = await TICK.run(client, names, self._words(lease, token, most))
+        if not rest:
+            return Ticked(text(status))
+        next_ms, quarantined, released, now = rest
+        return Ticked(text(status), next_ms, quarantined, released, (text(now[0]), text(now[1])) if now else None)
+
+
+def _recovery(reply: Any) -> Recovery:
+    status = text(reply[0])
+    if status == "waits":
+        return Recovery(status, waits_ms=reply[1], gap_ms=reply[2])
+    if status != "ok":
+        return Recovery(status)
+    _, at_ms, next_page, due, held, taken, events = reply
+    return Recovery(
+        status,
+        at_ms,
+        next_page=text(next_page),
+        due_in_ms=list(zip(due[::2], due[1::2], strict=True)),
+        held=[(entry_id, text(why)) for entry_id, why in zip(held[::2], held[1::2], strict=True)],
+        taken=[Taken(entry[0], entry[1], times) for entry, times in taken],
+        events=events,
+    )
