@@ -28,7 +28,7 @@ for i, row in ipairs(redis.call('XPENDING', source, group, ARGV[5], '+', PAGE, c
   end
   local entry = not in_hand[row[1]] and not is_given_back(row) and entry_of(row[1])
   if entry and most == 0 then
-    redis.call('XCLAIM', source, group, consumer, 0, row[1], 'IDLE', math.max(row[3], agreed.visibility_ms), 'RETRYCOUNT', row[4], 'JUSTID')
+    redis.call('XCLAIM', source, group, consumer, 0, row[1], 'IDLE', digits(math.max(row[3], agreed.visibility_ms)), 'RETRYCOUNT', row[4], 'JUSTID')
   elseif entry then
     redis.call('XCLAIM', source, group, consumer, 0, row[1], 'JUSTID')
     found[#found + 1] = { entry, row[4] }

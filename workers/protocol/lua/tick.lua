@@ -26,7 +26,7 @@ open_for_writing()
 redis.call('ZREM', schedule, '')
 local target = copy_target(agreed)
 
-local TYPES = { id = 'string', entry = 'string', consumers = 'string', deliveries = 'number', generation = 'number', first_ms = 'number',
+local TYPES = { id = 'string', entry = 'string', consumers = 'string', deliveries = 'number', generation = 'string', first_ms = 'string',
   copies = 'number', waits = 'number', hand_backs = 'number', user = 'table' }
 
 -- Returns the job that a member of a schedule holds, or nil: anybody may write there.

@@ -7,7 +7,7 @@ local events, by_head = {}, {}
 
 -- Notes what befell a job, to be written by `write_events`. `row`: entry, job, generation, and, where known, idle_ms and new_entry.
 local function tell(event, consumer, delivery, reason, row)
-  local head = table.concat({ event, reason, delivery, consumer }, ' ')
+  local head = event .. reason .. delivery .. consumer
   local pile = by_head[head]
   if not pile or #pile.entry >= MOST_ROWS then
     pile = { event = event, consumer = consumer, delivery = delivery, reason = reason, entry = {}, job = {}, idle_ms = {}, new_entry = {}, generation = {} }
@@ -15,7 +15,7 @@ local function tell(event, consumer, delivery, reason, row)
   end
   local n = #pile.entry + 1
   pile.entry[n], pile.job[n], pile.idle_ms[n] = row.entry, row.job, row.idle_ms or ''
-  pile.new_entry[n], pile.generation[n] = row.new_entry or '', digits(row.generation)
+  pile.new_entry[n], pile.generation[n] = row.new_entry or '', row.generation
 end
 
 local function fields_of(pile, more)

@@ -26,8 +26,8 @@ local function open_job(entry_id, fields)
   end
   return {
     v = 1, entry = entry_id, id = job_id, user = user, traced = traced, quarantined = found['reaper.quarantined'] ~= nil,
-    deliveries = whole_number(found['reaper.deliveries'], 0), generation = whole_number(found['reaper.generation'], 0),
-    first_ms = whole_number(found['reaper.first_ms'], tonumber(string.match(entry_id, '^%d+'))),
+    deliveries = whole_number(found['reaper.deliveries'], 0), generation = whole_digits(found['reaper.generation'], '0'),
+    first_ms = whole_digits(found['reaper.first_ms'], string.match(entry_id, '^%d+')),
     consumers = string.sub(found['reaper.consumers'] or '', -MAX_CONSUMERS_BYTES), copies = whole_number(found['reaper.copies'], 0),
     waits = whole_number(found['reaper.waits'], 0), hand_backs = whole_number(found['reaper.hand_backs'], 0),
     previous = found['reaper.previous'],
@@ -40,8 +40,13 @@ local function count_of(job, times, max_deliveries)
 end
 
 -- Notes who had the job, and, if it is traced, which delivery came before its next one, and `how` that ended: 'r'ecovered or 's'ettled.
+local shown = {} -- consumers, by name: a list of them is split by commas
 local function pass_on(job, consumer, times, how)
-  local name = string.gsub(consumer, '[,%c]', '_')
-  job.consumers = string.sub(job.consumers == '' and name or job.consumers .. ',' .. name, -MAX_CONSUMERS_BYTES)
-  job.previous = job.traced and string.format('%.0f.%.0f.%.0f.%s', job.generation, job.copies, times, how) or nil
+  local name = shown[consumer]
+  if not name then
+    name = string.sub(string.gsub(consumer, '[,%c]', '_'), -MAX_CONSUMERS_BYTES)
+    shown[consumer] = name
+  end
+  job.consumers = job.consumers == '' and name or string.sub(job.consumers .. ',' .. name, -MAX_CONSUMERS_BYTES)
+  job.previous = job.traced and string.format('%s.%.0f.%.0f.%s', job.generation, job.copies, times, how) or nil
 end

@@ -5,20 +5,24 @@ local QUARANTINE_SCORE = 4503599627370496 -- 2^52: quarantined jobs are in the s
 local copied = 0 -- jobs that were written to another place in this call
 
 -- Writes the fields of the user byte for byte, ours, and `more`. Returns the ID of the new entry, or nil and why there is none.
+-- Extends `job.user` in place, so a job is copied once.
 local function copy(target, job, deliveries, more)
   local words, n = job.user, #job.user
   words[n + 1], words[n + 2], words[n + 3], words[n + 4] = 'reaper.job', job.id, 'reaper.deliveries', digits(deliveries)
-  words[n + 5], words[n + 6], words[n + 7], words[n + 8] = 'reaper.generation', digits(job.generation), 'reaper.first_ms', digits(job.first_ms)
+  words[n + 5], words[n + 6], words[n + 7], words[n + 8] = 'reaper.generation', job.generation, 'reaper.first_ms', job.first_ms
   words[n + 9], words[n + 10] = 'reaper.consumers', job.consumers
   n = n + 10
   if job.previous then
     words[n + 1], words[n + 2] = 'reaper.previous', job.previous
     n = n + 2
   end
-  for i = 1, #more do
-    words[n + i] = more[i]
+  if #more > 0 then
+    for i = 1, #more do
+      words[n + i] = more[i]
+    end
+    n = n + #more
   end
-  if n + #more > MAX_WORDS then
+  if n > MAX_WORDS then
     return nil, 'too many fields'
   end
   local reply = redis.pcall('XADD', target, '*', unpack(words))
@@ -29,8 +33,18 @@ local function copy(target, job, deliveries, more)
   return reply
 end
 
+-- Returns what an entry that is to be run says besides. Most jobs share the answer.
+local ready_fields_of = {}
 local function ready_fields(job)
+  local is_plain = job.waits == 0 and job.hand_backs == 0 and not job.quarantined
+  if is_plain and ready_fields_of[job.copies] then
+    return ready_fields_of[job.copies]
+  end
   local more = { 'reaper.copies', digits(job.copies + 1) }
+  if is_plain then
+    ready_fields_of[job.copies] = more
+    return more
+  end
   for _, name in ipairs({ 'waits', 'hand_backs' }) do
     if job[name] > 0 then
       more[#more + 1], more[#more + 2] = 'reaper.' .. name, digits(job[name])
