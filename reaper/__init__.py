@@ -1,4 +1,4 @@
-"""Gives stalled Redis Streams jobs back: elect a leader, watch the pending entries list, recover what stalls.
+"""Recovers stalled jobs of Redis Streams: replicas elect a leader, which watches the pending entries list.
 
 ::
 
@@ -8,8 +8,7 @@
     async with Reaper(settings) as reaper:
         ...
 
-Run it by ``reaper run``, or inside a program as above: the replica takes part while the block runs. A name is imported
-when it is first asked for, as in `workers`, whose docstring says how the two lists below belong together.
+Run it with ``reaper run``, or inside a program as above. A name is imported when you first use it, as in `workers`.
 """
 
 from importlib import import_module

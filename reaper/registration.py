@@ -1,4 +1,4 @@
-"""A replica tells the others what it is doing: each `heartbeat_interval`, and at once where that has changed.
+"""A replica tells the others what it is doing: every few seconds, and at once if that has changed.
 
 While it leads by a lease, a renewal takes the heartbeat along, so that this costs no request of its own.
 """

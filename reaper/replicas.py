@@ -1,6 +1,6 @@
 """What a replica registers about itself: one JSON heartbeat each in the hash ``{<namespace>}:replicas``.
 
-Written by the service every `heartbeat_interval` (field = `Replica.id`), read by ``reaper status`` and
+Written by the service every few seconds (field = `Replica.id`), read by ``reaper status`` and
 ``reaper forget``. Times named ``…_ms`` are milliseconds; instants are the *server's* clock, so that nobody's
 own clock matters. A reader ignores fields it does not know and fills in those an older replica did not write.
 """

@@ -58,7 +58,11 @@ def _distribution_version() -> str:
 
 
 class Reaper:
-    """One replica. `run` lasts until cancelled or `stop`; an instance runs once."""
+    """One replica. It runs until `stop` or a cancellation, and only once.
+
+    Args:
+        settings: The groups, the address of Redis and all other settings.
+    """
 
     def __init__(self, settings: ReaperSettings) -> None:
         self.settings = settings
@@ -109,16 +113,16 @@ class Reaper:
         self._inside = AsyncExitStack()
 
     def on(self, event: ReaperEvent) -> Callable[[CallbackT], CallbackT]:
-        """Register an async callback: ``@reaper.on("recovered")``. It gets a `Report`.
+        """Register an async callback for an event: ``@reaper.on("recovered")``. It gets a `Report`.
 
-        Reports come in the order in which replies are read. Calls overlap: a suspect that is let out as soon as it is
-        parked may be reported as ``recovered`` before it is as ``stalled``. The journal has the order of the writes.
+        Reports come in the order of the replies. Calls overlap, so the order of two events of one job can differ from
+        the journal, which has the order of the writes.
         """
         return self._callbacks.on(event)
 
     @property
     def is_leader(self) -> bool:
-        """Tell whether this replica believes that it leads. Writes do not rely on it: they are fenced."""
+        """Tell whether this replica believes that it leads. Redis checks each write by its fence."""
         return self._elector.term is not None
 
     @property
@@ -128,7 +132,7 @@ class Reaper:
 
     @property
     def has_registered(self) -> bool:
-        """Tell whether Redis was there, and runs our scripts."""
+        """Tell whether the replica has connected to Redis and run its scripts."""
         return self._registration.has_registered
 
     @property
@@ -138,7 +142,7 @@ class Reaper:
 
     @property
     def refusals(self) -> list[str]:
-        """What Redis refuses now, as ``part: reason``; empty where it serves us, or is away. For any thread."""
+        """Parts of the work that Redis denies now, as ``part: reason``. Safe in any thread."""
         found = self._elector.troubles.refusals + self._registration.troubles.refusals
         denied = self._work.errors().items()
         return found + [f"{pair}: {why}" for pair, why in denied if meaning_of_text(why) is Meaning.DENIED]
@@ -149,10 +153,13 @@ class Reaper:
         return self._elector.since_renewal_s
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Take part until cancelled or stopped; leadership is released on the way out.
+        """Take part in elections until cancelled or stopped. It releases the lease at its end.
 
-        Raises UnreachableError or UnsupportedServerError where Redis cannot be used at the start, ConfigurationError
-        where the event loop is not asyncio's, RuntimeError where this instance has run before.
+        Raises:
+            UnreachableError: Redis does not answer at the start.
+            UnsupportedServerError: The server is too old.
+            ConfigurationError: The event loop is not asyncio's.
+            RuntimeError: This instance has run before.
         """
         loop = require_asyncio("a reaper")
         if self._scope is not None:
@@ -184,7 +191,7 @@ class Reaper:
         return str(await check_server(self._control, self.settings.redis_url))
 
     def _heartbeat_s(self) -> float:
-        return self.settings.heartbeat_interval.total_seconds()
+        return self.settings.heartbeat.total_seconds()
 
     async def _farewell(self) -> None:
         """Unregister and report what is left, each in bounded time, and close all connections."""
@@ -198,16 +205,16 @@ class Reaper:
         await self._listener.aclose()
 
     def stop(self) -> None:
-        """End `run`: leave leadership, if we have it, and return. Before `run`, it keeps it from beginning.
+        """End `run`: release the lease and return. Before `run`, it prevents the start.
 
-        May be called from any thread.
+        You can call it from any thread.
         """
         self.is_stopping = True
         if self._loop is not None and self._scope is not None:  # else `run` sees that it need not begin
             call_in(self._loop, self._scope.cancel)
 
     def reload(self, settings: ReaperSettings) -> None:
-        """Take over the watched pairs and their defaults; whatever else changed needs a restart and is named."""
+        """Apply changed groups and their defaults, and log other changed settings, which need a restart."""
         fixed = [
             name
             for name in ReaperSettings.model_fields
@@ -267,7 +274,7 @@ class Reaper:
             token=self._last_token,
             started_ms=self._started_ms,
             at_ms=at_ms,
-            heartbeat_ms=to_ms(self.settings.heartbeat_interval),
+            heartbeat_ms=to_ms(self.settings.heartbeat),
             observe=self.settings.observe,
             terms=self._elector.terms,
             renewals_failed=self._elector.renewals_failed,

@@ -26,9 +26,15 @@ from workers.runtime.settings import (
 )
 
 TRUST_MARGIN = timedelta(milliseconds=100)
-"""Least time between the end of trust and the end of the lease: what a timer may fire late on a busy machine."""
+"""Least time between the end of trust and the end of the lease: a timer may fire that late on a busy machine."""
 RENEW_PART, TRUST_PART, RETRY_PART = 0.3, 0.7, 0.5
 """The renewal interval, the trust window and a follower's longest wait, as parts of the lease's TTL."""
+SHORTEST_LEASE = timedelta(seconds=0.5)
+"""A shorter one leaves less than `TRUST_MARGIN` after the trust window."""
+HEARTBEAT = timedelta(seconds=5)
+"""The time between two registrations of a replica."""
+LONGEST_TAIL_SCAN = timedelta(seconds=1)
+"""The longest time between two scans for new deliveries."""
 _OBSERVE = "-observe"
 RENEWALS_TRIED = 3
 """An answer to a renewal is given up early enough for so many attempts within the trust."""
@@ -114,17 +120,11 @@ class ReaperArguments(RedisArguments, total=False):
     redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"]
     leader_election: bool
     lease_ttl: Duration
-    renew_interval: Duration | None
-    trust_window: Duration | None
-    acquire_retry_interval: Duration | None
-    heartbeat_interval: Duration
-    scan_interval: Duration
     full_scan_interval: Duration
     recovery_rate: float
     observe: bool
     health_port: int | None
     health_host: str
-    liveness_timeout: Duration
     loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
     actions_token_file: str
     journal: JournalLevel | Literal["off", "settlements", "full"]
@@ -174,25 +174,7 @@ class ReaperSettings(ProgramSettings):
     )
 
     leader_election: bool = Field(default=True, description="Off for a single reaper; the fence stays.")
-    lease_ttl: Seconds = seconds(10, "How long leadership lasts without renewal.")
-    renew_interval: Seconds | None = seconds(
-        None,
-        "How often the leader renews; default 0.3 * `lease_ttl`.",
-        least=SHORTEST_INTERVAL,
-    )
-    trust_window: Seconds | None = seconds(
-        None, "How long a leader trusts its lease, from the start of a renewal; default 0.7 * `lease_ttl`."
-    )
-    acquire_retry_interval: Seconds | None = seconds(
-        None, "The longest a follower waits between attempts; default 0.5 * `lease_ttl`.", least=SHORTEST_INTERVAL
-    )
-    heartbeat_interval: Seconds = seconds(5, "How often a replica registers what it is doing.", least=SHORTEST_INTERVAL)
-
-    scan_interval: Seconds = seconds(
-        1,
-        "How often new deliveries are looked for; at most a quarter of the shortest visibility timeout.",
-        least=SHORTEST_INTERVAL,
-    )
+    lease_ttl: Seconds = seconds(10, "How long leadership lasts without renewal.", least=SHORTEST_LEASE)
     full_scan_interval: Seconds = seconds(
         30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
     )
@@ -207,7 +189,6 @@ class ReaperSettings(ProgramSettings):
         "says which). Default: none of that is served.",
     )
     health_host: HealthHost = "127.0.0.1"
-    liveness_timeout: Seconds = seconds(30, "`/livez` fails once the event loop has not answered for this long.")
     loop: Loop = EventLoop.AUTO
     actions_token_file: str = Field(
         default="",
@@ -241,33 +222,19 @@ class ReaperSettings(ProgramSettings):
         namespace = self.namespace_keys.namespace
         for group in self.groups:
             check_apart(namespace, group.stream)
-        if self.trust + TRUST_MARGIN > self.lease_ttl:
-            raise ValueError(
-                f"trust_window ({self.trust.total_seconds():g} s) must end at least "
-                f"{TRUST_MARGIN.total_seconds():g} s before lease_ttl ({self.lease_ttl.total_seconds():g} s), or a "
-                "leader would act while another is elected: lower trust_window or raise lease_ttl."
-            )
-        if self.renew * 2 > self.trust:
-            raise ValueError(
-                f"renew_interval ({self.renew.total_seconds():g} s) must fit twice into trust_window "
-                f"({self.trust.total_seconds():g} s), or one lost renewal ends the term: lower renew_interval or raise "
-                "lease_ttl."
-            )
         if self.actions_token_file and self.health_port is None:
             raise ValueError("actions_token_file is for the status page, which is not served: set health_port.")
-        if self.full_scan_interval < self.scan_interval:
-            raise ValueError("full_scan_interval must not be shorter than scan_interval: raise it, or lower the other.")
         return self
 
     @property
     def renew(self) -> timedelta:
-        """The renewal interval in force."""
-        return self.renew_interval or self.lease_ttl * RENEW_PART
+        """The time between two renewals of the lease. Two of them fit into the trust window."""
+        return self.lease_ttl * RENEW_PART
 
     @property
     def trust(self) -> timedelta:
-        """The trust window in force."""
-        return self.trust_window or self.lease_ttl * TRUST_PART
+        """How long the leader trusts its lease, from the start of a renewal."""
+        return self.lease_ttl * TRUST_PART
 
     @property
     def renewal_patience(self) -> timedelta:
@@ -276,8 +243,13 @@ class ReaperSettings(ProgramSettings):
 
     @property
     def acquire_retry(self) -> timedelta:
-        """The longest wait between attempts in force."""
-        return self.acquire_retry_interval or self.lease_ttl * RETRY_PART
+        """The longest time that a follower waits between two attempts."""
+        return self.lease_ttl * RETRY_PART
+
+    @property
+    def heartbeat(self) -> timedelta:
+        """The time between two registrations of the replica."""
+        return HEARTBEAT
 
     @property
     def namespace_keys(self) -> NamespaceKeys:
@@ -299,8 +271,8 @@ class ReaperSettings(ProgramSettings):
         )
 
     def scan_interval_of(self, group: WatchedGroup) -> timedelta:
-        """How often ``group`` is scanned for new deliveries: a timer must be armed well before it is due."""
-        return min(self.scan_interval, group.visibility_timeout / 4)
+        """The time between two scans of ``group`` for new deliveries: a timer must be armed well before it is due."""
+        return min(LONGEST_TAIL_SCAN, group.visibility_timeout / 4, self.full_scan_interval / 4)
 
 
 def check_groups(settings: ReaperSettings) -> ReaperSettings:

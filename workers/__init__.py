@@ -1,4 +1,4 @@
-"""Consume jobs from Redis Streams: read, execute, settle. Usable without the reaper.
+"""Consume jobs from Redis Streams: read, execute, settle. It works without the reaper.
 
 ::
 
@@ -10,14 +10,13 @@
     async def handle(job: Job) -> None:
         ...
 
-Run it by ``worker run module:worker``, or inside a program by ``await worker.run()``. A handler that returns
-acknowledges its job; one that raises makes it ready again after a backoff, and the last of `max_deliveries`
-deliveries makes it a dead letter. `Retry` and `Reject` say so on purpose. A `Producer` enqueues jobs, and so does a
-`SyncProducer` in programs without asyncio.
+Run it with ``worker run module:worker``, or with ``await worker.run()`` inside a program. If a handler returns, its job
+is acknowledged. If it raises, the job is ready again after a backoff, and a dead letter after `max_deliveries`. `Retry`
+and `Reject` choose an outcome on purpose. `Producer` and `SyncProducer` enqueue jobs.
 
-A name is imported when it is first asked for (PEP 562): `workers.protocol.keys` and its like need nothing but Python.
-Type checkers read the imports, programs the table below them; a test holds the two together. Type checkers must not
-see ``__getattr__``: to them, it would make every misspelt name right.
+A name is imported when you first use it (PEP 562), because `workers.protocol.keys` and similar modules need only the
+standard library. Type checkers read the imports, and programs read the table below them. A test compares the two. Type
+checkers must not see ``__getattr__``, because it would hide misspelled names.
 """
 
 from importlib import import_module

@@ -18,6 +18,9 @@ from workers.worker import Worker
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
+LIVENESS_TIMEOUT_S = 60.0
+"""`/livez` fails once the event loop has not answered for this long, for example while an `async` handler blocks it."""
+
 
 class WorkerCondition:
     """What systemd is told of the worker; `workers.runtime.service_manager` tells it, from another thread."""
@@ -28,7 +31,7 @@ class WorkerCondition:
 
     def ailments(self) -> Sequence[str]:
         """Why the process should be restarted: a handler that blocks the loop for too long is taken for hung."""
-        return self._pulse.ailments(self._worker.settings.liveness_timeout.total_seconds())
+        return self._pulse.ailments(LIVENESS_TIMEOUT_S)
 
     def is_ready(self) -> bool:
         """Ready: it has read from its group, and is not refused now."""

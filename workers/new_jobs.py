@@ -1,4 +1,4 @@
-"""New jobs, as programs give them and as they are sent. Everything that cannot be enqueued is refused here."""
+"""New jobs, in the form of programs and in the form of the stream. Invalid jobs are rejected here."""
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ MAX_FIELDS = 3_400
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job for `Producer.enqueue_many`; fields as the arguments of `Producer.enqueue`."""
+    """A job for `Producer.enqueue_many`. Its attributes are the arguments of `Producer.enqueue`."""
 
     fields: Fields
     job_id: str | bytes | None = None
@@ -33,7 +33,7 @@ class NewJob:
 
 
 def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> PackedJob:
-    """Return ``job`` as it is sent to ``stream``. Raises InvalidJobError."""
+    """Return ``job`` in the form in which it is sent to ``stream``. Raises InvalidJobError."""
     words = _encode_fields(job.fields)
     for name, duration in ((FIELD_VISIBILITY_MS, job.visibility_timeout), (FIELD_TIMEOUT_MS, job.timeout)):
         if duration is not None:

@@ -1,6 +1,6 @@
-"""What producers do beside talking to Redis: jobs are checked, packed into calls, and a call is given up in time.
+"""The parts of producers that do not talk to Redis: they check jobs, pack them into calls, and limit retries.
 
-A lost reply makes no second job: what was sent is sent again as the same call, and the script knows it.
+After a lost reply, the producer sends the same call again. The script recognizes it, so no job is added twice.
 """
 
 import uuid
@@ -35,7 +35,7 @@ CALL_JOBS = 200
 
 
 class JobId(str):
-    """The ID of a job that was enqueued: text, which also says whether the job is new."""
+    """The ID of an enqueued job: a ``str`` with the attribute ``is_new``."""
 
     __slots__ = ("is_new",)
 
@@ -49,7 +49,7 @@ class JobId(str):
 
 
 class HasRedis(Protocol):
-    """Settings that say where Redis is: `WorkerSettings`, for example."""
+    """Settings with the address of Redis, for example `WorkerSettings`."""
 
     @property
     def redis_url(self) -> str:

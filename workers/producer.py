@@ -1,4 +1,4 @@
-"""Enqueues jobs: each once, now or later. A bare ``XADD`` from any language does as well; this adds what it cannot.
+"""Enqueues jobs with delays, job IDs and safe repetition. A bare ``XADD`` from any language works as well.
 
 ::
 
@@ -6,7 +6,7 @@
         job_id = await orders.enqueue({"order": 17})
         await orders.enqueue({"order": 17}, job_id="reminder-17", delay=3600)
 
-For programs without asyncio there is `workers.sync_producer`.
+Programs without asyncio use `workers.sync_producer`.
 """
 
 import asyncio
@@ -32,17 +32,22 @@ MAX_CALLS = 16
 
 
 class Producer:
-    """Enqueues jobs of one stream. Give it Redis's address, settings, or an async client, which stays yours.
+    """Enqueues jobs of one stream.
 
-    Without any of these, the environment names the address: ``REAPER_REDIS_URL``, or else ``REDIS_URL``. Any number of
-    tasks of one event loop may use it. It may go on in another event loop once that one is closed, unless it was given
-    a client: redis-py's connections belong to one event loop.
+    All tasks of one event loop may share a producer. It can move to another event loop after the first one is closed,
+    unless you gave it a client.
 
-    ``dedup_window``: how long a ``job_id`` is remembered after its job became ready (at least a minute). ``max_bytes``:
-    the largest job, all fields together. ``min_replicas_acked``: how many replicas of Redis must say that they have a
-    job (``WAIT``) before `enqueue` returns, within ``replicas_timeout``; a client of yours needs a longer timeout.
+    Args:
+        stream: Name of the stream.
+        redis: An address, settings, or a client of redis.asyncio, which stays yours. Default: ``REAPER_REDIS_URL``, or
+            else ``REDIS_URL``.
+        dedup_window: How long a ``job_id`` is remembered after its job became ready. At least a minute.
+        max_bytes: The largest job, all fields together.
+        min_replicas_acked: How many replicas of Redis must confirm a job (``WAIT``) before `enqueue` returns.
+        replicas_timeout: How long to wait for them. A client of yours needs a longer timeout.
 
-    Raises ConfigurationError for a stream name, a window or a client that cannot work.
+    Raises:
+        ConfigurationError: The stream name, the window or the client is invalid.
     """
 
     def __init__(
@@ -76,7 +81,7 @@ class Producer:
         return commands_client(self._address, key=self.stream, timeout_s=timeout_s, max_connections=MAX_CALLS)
 
     async def aclose(self) -> None:
-        """Close the connections, unless the client was given to us; also where we are being cancelled."""
+        """Close the connections, also during a cancellation. A client that you gave stays open."""
         if self._owns_client and not (self._loop and self._loop.is_closed()):
             with anyio.CancelScope(shield=True):
                 await self._client.aclose()
@@ -97,22 +102,29 @@ class Producer:
         visibility_timeout: Duration | None = None,
         timeout: Duration | None = None,
     ) -> JobId:
-        """Enqueue one job; return its ID, which says whether the job is new. Durations are seconds or timedeltas.
+        """Enqueue one job, and return its ID, which says whether the job is new.
 
-        ``job_id``: 1 to 256 bytes; given twice within the dedup window it is one job, the first. ``delay``: the job is
-        ready only then. ``visibility_timeout`` lengthens the group's for this job; ``timeout``: how long it may run.
+        Args:
+            fields: The fields of the job, a mapping or pairs.
+            job_id: 1 to 256 bytes. The same ID within the dedup window is the same job.
+            delay: When the job becomes ready, in seconds or as a timedelta.
+            visibility_timeout: A longer visibility timeout for this job.
+            timeout: How long one delivery of this job may run.
 
-        Raises InvalidJobError or ConfigurationError before anything is sent, UnreachableError if it is unknown whether
-        the job was enqueued, NotReplicatedError if it was, and fewer than `min_replicas_acked` replicas confirmed it in
-        time, and redis-py's ResponseError if Redis rejected it (no memory left, for example): then it was not.
+        Raises:
+            InvalidJobError: The job is invalid. It was not sent.
+            ConfigurationError: An argument is invalid. The job was not sent.
+            UnreachableError: Redis did not answer. The job may have been enqueued.
+            NotReplicatedError: It was enqueued, but too few replicas confirmed it in time.
+            redis.ResponseError: Redis rejected it, for example because its memory is full.
         """
         return (await self.enqueue_many([NewJob(fields, job_id, delay, visibility_timeout, timeout)]))[0]
 
     async def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[JobId]:
-        """Enqueue jobs in their order; return their IDs. Each is checked before the first is sent.
+        """Enqueue jobs in their order, and return their IDs. All are checked before the first one is sent.
 
-        Large numbers of jobs are sent in several calls. Each call enqueues all of its jobs or none. Raises as
-        `enqueue`: then later calls are not made, and the jobs of earlier calls stay enqueued.
+        Many jobs are sent in several calls. Each call enqueues all of its jobs or none. Errors are those of `enqueue`.
+        After an error, jobs of earlier calls stay enqueued, and later calls are not made.
         """
         self._enter_loop()
         packed = self._outbox.pack(jobs)

@@ -54,7 +54,6 @@ class WorkerOptions(RedisArguments, total=False):
     consumer_retention: Duration | None
     health_port: int | None
     health_host: str
-    liveness_timeout: Duration
     loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
     journal: JournalLevel | Literal["off", "settlements", "full"]
     job_type_field: str
@@ -149,11 +148,6 @@ class WorkerSettings(ProgramSettings):
         "Default: none of that is served.",
     )
     health_host: HealthHost = "127.0.0.1"
-    liveness_timeout: Seconds = seconds(
-        60,
-        "`/livez` fails once the event loop has not answered for this long. Longer than any `async` "
-        "handler blocks it: its deliveries are extended meanwhile, and a restart would lose its work.",
-    )
     loop: Loop = EventLoop.AUTO
     journal: JournalLevel = Field(
         default=JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements (one a job) or full."

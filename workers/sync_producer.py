@@ -1,4 +1,4 @@
-"""Enqueues jobs from programs without asyncio (Flask, Django, Celery, cron): as `workers.producer`, but it blocks.
+"""Enqueues jobs from programs without asyncio, for example Flask, Django, Celery and cron.
 
 ::
 
@@ -25,16 +25,22 @@ MAX_CONNECTIONS = 16
 
 
 class SyncProducer:
-    """Enqueues jobs of one stream. Give it Redis's address, settings, or a client of redis-py, which stays yours.
+    """Enqueues jobs of one stream, and blocks meanwhile.
 
-    Without any of these, the environment names the address: ``REAPER_REDIS_URL``, or else ``REDIS_URL``.
+    Create one for the whole program. All threads may use it. After a fork, each process opens its own connections. It
+    connects when you enqueue the first job.
 
-    One for the whole program: any thread may use it, and after a fork each process has connections of its own. Nothing
-    is connected before the first job. ``dedup_window``: how long a ``job_id`` is remembered after its job became ready
-    (at least a minute). ``max_bytes``: the largest job, all fields together. ``min_replicas_acked`` and
-    ``replicas_timeout``: as for `Producer`.
+    Args:
+        stream: Name of the stream.
+        redis: An address, settings, or a client of redis-py, which stays yours. Default: ``REAPER_REDIS_URL``, or else
+            ``REDIS_URL``.
+        dedup_window: How long a ``job_id`` is remembered after its job became ready. At least a minute.
+        max_bytes: The largest job, all fields together.
+        min_replicas_acked: As in `Producer`.
+        replicas_timeout: As in `Producer`.
 
-    Raises ConfigurationError for a stream name, a window or a client that cannot work.
+    Raises:
+        ConfigurationError: The stream name, the window or the client is invalid.
     """
 
     def __init__(
@@ -64,7 +70,7 @@ class SyncProducer:
         return self._outbox.stream
 
     def close(self) -> None:
-        """Close the connections, unless the client was given to us; not while other threads enqueue."""
+        """Close the connections. A client that you gave stays open. Do not call it while a thread enqueues."""
         if self._owns_client:
             self._client.close()
 
@@ -83,14 +89,14 @@ class SyncProducer:
         visibility_timeout: Duration | None = None,
         timeout: Duration | None = None,
     ) -> JobId:
-        """Enqueue one job; return its ID. Arguments and errors are those of `Producer.enqueue`.
+        """Enqueue one job, and return its ID. Arguments and errors are those of `Producer.enqueue`.
 
-        Blocks the thread until Redis has answered: where contact is lost, for 15 seconds and some.
+        It blocks the thread until Redis answers. During an outage it gives up after about 15 seconds.
         """
         return self.enqueue_many([NewJob(fields, job_id, delay, visibility_timeout, timeout)])[0]
 
     def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[JobId]:
-        """Enqueue jobs in their order; return their IDs. As `Producer.enqueue_many`."""
+        """Enqueue jobs in their order, and return their IDs, as `Producer.enqueue_many` does."""
         packed = self._outbox.pack(jobs)
         with sending(self.stream, packed):
             return [job_id for call in self._outbox.calls(packed) for job_id in self._send(call)]

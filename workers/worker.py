@@ -1,4 +1,4 @@
-"""The worker as programs see it: made at import time, configured by whoever runs it."""
+"""The worker as programs see it: they create it at import time, and a command or the program runs it."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -28,13 +28,19 @@ AroundT = TypeVar("AroundT", bound=Around)
 
 
 class Worker:
-    """Reads jobs of one stream and group, runs the handler on them and settles them.
+    """A worker of one stream and group: it reads jobs, runs their handlers and settles them.
 
-    ``Worker("orders", "billing", concurrency=8)``: every field of `WorkerSettings` is an argument. What the
-    environment (``REAPER_…``), a settings file or a flag of ``worker run`` says is stronger than an argument, so that
-    a program can be deployed unchanged. With ``settings=`` the worker takes exactly those when run inside a program.
+    For example ``Worker("orders", "billing", concurrency=8)``. Flags of ``worker run``, ``REAPER_…`` variables and a
+    settings file override the arguments, so you can deploy a program unchanged.
 
-    Raises ConfigurationError for an argument that is no setting.
+    Args:
+        stream: Name of the stream.
+        group: Name of the consumer group.
+        settings: Complete settings. If you pass them, the environment is not read.
+        **arguments: Any field of `WorkerSettings`.
+
+    Raises:
+        ConfigurationError: An argument is not a setting.
     """
 
     def __init__(
@@ -72,14 +78,15 @@ class Worker:
     @overload
     def handler(self, job_type: str, /, *more: str) -> Callable[[HandlerT], HandlerT]: ...
     def handler(self, first: object, /, *more: str) -> object:
-        """Register what runs jobs: an ``async def``, or a plain ``def`` that then runs in a thread.
+        """Register a handler: an ``async def``, or a plain ``def``, which runs in a thread.
 
-        ``@worker.handler("mail", "sms")``: for jobs of these types, which stand in the field that `job_type_field`
-        names. ``@worker.handler``: for all jobs that no other handler is for; without it, `unknown_job_types` says what
-        becomes of those.
+        ``@worker.handler("mail", "sms")`` registers it for jobs of these types. The setting `job_type_field` names the
+        field with the type. ``@worker.handler`` registers it for all other jobs. Without it, `unknown_job_types`
+        decides about them.
 
-        Raises ConfigurationError where there is one for them already, where a type is named and the worker has no
-        `job_type_field`, and for what would run nothing when it is called: a generator function, a class.
+        Raises:
+            ConfigurationError: These jobs have a handler already, the worker has no `job_type_field`, or the function
+                is a generator function or a class.
         """
         if not isinstance(first, str):
             if more:
@@ -98,22 +105,24 @@ class Worker:
         return decorate
 
     def around(self, function: AroundT) -> AroundT:
-        """Register what runs around every handler: a generator function of the job, with one ``yield``.
+        """Register a generator function with one ``yield``, which runs around every handler.
 
-        The first one is the outermost, and ``async`` ones are outside of plain ones, which run where the handler runs:
-        in the thread of a plain one. What the handler raises or returns as a verdict is raised at the ``yield``; caught
-        there, it still decides. What ``function`` raises itself decides instead.
+        The first one is the outermost, and ``async`` ones are outside plain ones. A plain one runs in the thread of a
+        plain handler. An exception or an outcome of the handler is raised at the ``yield``. If the function catches it,
+        it still counts. An exception of the function itself replaces it.
 
-        Raises ConfigurationError for what is no generator function.
+        Raises:
+            ConfigurationError: It is not a generator function.
         """
         checked_around(function)
         self.handlers.put_around(function)
         return function
 
     def on(self, event: WorkerEvent) -> Callable[[CallbackT], CallbackT]:
-        """Register an async callback: ``@worker.on("dead_lettered")``. It gets a `Report`.
+        """Register an async callback for an event: ``@worker.on("dead_lettered")``. It gets a `Report`.
 
-        Raises ValueError for an event that is never reported.
+        Raises:
+            ValueError: The event does not exist.
         """
         return self._callbacks.on(event)
 
@@ -121,16 +130,17 @@ class Worker:
 
     @property
     def settings(self) -> WorkerSettings:
-        """The settings in force. Raises ConfigurationError where they cannot work."""
+        """The settings in force. Raises ConfigurationError if they are invalid."""
         if self._settings is None:
             self.configure()
         assert self._settings is not None
         return self._settings
 
     def configure(self, *, flags: Mapping[str, Any] | None = None, file: Path | None = None) -> None:
-        """Read the settings anew; flags, environment and file, in this order, are stronger than the arguments.
+        """Read the settings again. Flags, environment and file override the arguments, in this order.
 
-        Raises ConfigurationError.
+        Raises:
+            ConfigurationError: The settings are invalid.
         """
         arguments = self._arguments
         if self._settings is not None:
@@ -139,12 +149,12 @@ class Worker:
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """What the program itself says: flags, environment and file are stronger."""
+        """The arguments of the program. Flags, environment and file override them."""
         return self._arguments
 
     @contextmanager
     def going_by(self, settings: WorkerSettings) -> Iterator[None]:
-        """Go by exactly ``settings`` while the block runs, whatever anybody else says (`workers.testing` does)."""
+        """Use exactly ``settings`` while the block runs. `workers.testing` needs this."""
         before, self._settings = self._settings, settings
         try:
             yield
@@ -156,12 +166,17 @@ class Worker:
     async def run(
         self, *, handle_signals: bool = False, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Work until `stop`, or until cancelled; may be called again afterwards.
+        """Work until `stop` or a cancellation. You can call it again afterwards.
 
-        With ``handle_signals``, the first SIGTERM or SIGINT stops and drains, the second ends at once.
-        ``task_status`` is told once the group is joined. Raises ConfigurationError, UnreachableError or
-        UnsupportedServerError where the work cannot begin; later outages are waited out. Raises HandlerExitError where
-        a handler or a callback has raised SystemExit or KeyboardInterrupt.
+        Args:
+            handle_signals: The first SIGTERM or SIGINT stops and drains, the second one ends at once.
+            task_status: Called when the worker has joined the group.
+
+        Raises:
+            ConfigurationError: The settings are invalid, or the worker runs already.
+            UnreachableError: Redis does not answer at the start. The worker waits for the end of later outages.
+            UnsupportedServerError: The server is too old.
+            HandlerExitError: A handler or a callback raised SystemExit or KeyboardInterrupt.
         """
         loop = require_asyncio("a worker")
         if self._runs():
@@ -174,9 +189,11 @@ class Worker:
     def stop(self, *, now: bool = False) -> None:
         """Stop reading, let running jobs end within `drain_timeout`, settle, and return from `run`.
 
-        With ``now``, what still runs is cancelled and left pending. May be called from any thread and from a signal
-        handler: nothing is started any more, and the rest is done soon, in the event loop. A worker that does not run
-        is not stopped: its next run works.
+        You can call it from any thread and from a signal handler. It takes effect soon, in the event loop. It has no
+        effect on a worker that does not run.
+
+        Args:
+            now: Cancel running jobs and leave them pending.
         """
         if self.process is not None and self._loop is not None:
             self.process.halt()
@@ -184,17 +201,17 @@ class Worker:
 
     @property
     def counts(self) -> Counts:
-        """What the current or last run has done. Raises RuntimeError where there was none."""
+        """Counters of the current or last run. Raises RuntimeError before the first run."""
         return self._running.counts
 
     @property
     def consumer(self) -> str:
-        """Name of our consumer in the current or last run. Raises RuntimeError where there was none."""
+        """Consumer name of the current or last run. Raises RuntimeError before the first run."""
         return self._running.consumer
 
     @property
     def was_forced(self) -> bool:
-        """Tell whether the last run was told to end before everything was done."""
+        """Tell whether the last run ended before its work was done."""
         return self._running.forced
 
     def _runs(self) -> bool:

@@ -14,7 +14,7 @@ from workers.runtime.printing import show, show_json, styled
 
 FINDINGS_EXIT = 1
 _COLOURS = {**dict.fromkeys(Level, "yellow"), Level.OK: "green", Level.WRONG: "red"}
-_NOT_ASKED = ("health_port", "health_host", "actions_token_file", "liveness_timeout")
+_NOT_ASKED = ("health_port", "health_host", "actions_token_file")
 
 
 @click.command(epilog=examples("reaper doctor --groups orders/billing", "reaper doctor --config reaper.toml --json"))

@@ -87,7 +87,6 @@ def _reaper(stage: Stage, name: str) -> Command:
         "groups": stage.keys.pair,
         "max-deliveries": settings.max_deliveries,
         "lease-ttl": settings.lease_ttl.total_seconds(),
-        "scan-interval": settings.scan.total_seconds(),
         "redelivery": settings.policy,
     }
     argv = [sys.executable, "-m", "reaper", "run", *_as_words(flags)]

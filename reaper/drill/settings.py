@@ -58,11 +58,6 @@ class DrillSettings(Section):
     )
     visibility_timeout: Seconds = Field(timedelta(seconds=2), ge=timedelta(seconds=0.1), description="Seconds.")
     lease_ttl: Seconds = Field(timedelta(seconds=1.5), ge=timedelta(seconds=0.5), description="Seconds.")
-    scan_interval: Seconds | None = Field(
-        None,
-        ge=timedelta(seconds=0.05),
-        description="Seconds between two scans of the leader. Default: an eighth of the visibility timeout, at most 1.",
-    )
     redis_url: str | None = Field(
         None, repr=False, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
     )
@@ -108,8 +103,8 @@ class DrillSettings(Section):
 
     @property
     def scan(self) -> timedelta:
-        """The scan interval in force."""
-        return self.scan_interval or min(timedelta(seconds=1), self.visibility_timeout / 8)
+        """The time between two tail scans of the leader."""
+        return min(timedelta(seconds=1), self.visibility_timeout / 4)
 
     @property
     def look_s(self) -> float:

@@ -40,7 +40,7 @@ PROMPT_S = 1.0
 
 
 class EndOfTerm(StrEnum):
-    """Why a term ended."""
+    """The reason for which a term ended."""
 
     RELEASED = "released"
     """The replica stops, or gave up on purpose."""
@@ -60,7 +60,7 @@ class EndOfTerm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One continuous holding of the lease."""
+    """One period of leadership."""
 
     holder: str
     token: int

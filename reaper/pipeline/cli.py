@@ -46,7 +46,7 @@ _SOURCE = ("redis_url", "redis_url_env", "journals", "dead_letters")
 def pipeline() -> None:
     """Ingest what workers and reapers journal into a lake of Delta tables, and report on it.
 
-    Exit code 0 done; 2 not possible, and one line says why.
+    Exit code 0 done; 2 not possible, 3 Redis is unreachable, and one line says why.
     """
 
 
@@ -67,7 +67,7 @@ def ingest(config: Path | None, machine: bool, available_now: bool, log_level: s
     """Ingest journals and dead letters into the lake, each entry once, until SIGTERM or SIGINT.
 
     Entries that are neither go to the table `malformed`, with the reason. Exit code 0 it was told to end, or everything
-    is ingested (--available-now); 2 not possible.
+    is ingested (--available-now); 2 not possible, 3 unreachable.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()))
     with sentences():
@@ -122,7 +122,7 @@ def _ingest_text(progress: "Progress") -> str:
 def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: Any) -> None:
     """Trim the journals in Redis behind what is safely in the lake. Never dead letters, unless asked to.
 
-    Exit code 0, also where something is left alone (it says why); 2 not possible.
+    Exit code 0, also where something is left alone (it says why); 2 not possible, 3 unreachable.
     """
     with sentences():
         from reaper.pipeline.lake.ingest import redis_url

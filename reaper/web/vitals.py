@@ -12,6 +12,8 @@ from reaper.service import Reaper
 from workers.protocol.address import shown_address
 from workers.runtime.health_server import Pulse
 
+LIVENESS_TIMEOUT_S = 30.0
+"""`/livez` fails once the event loop has not answered for this long."""
 RENEWAL_SLACK_S = 5.0
 """A leader that has not renewed for its lease's TTL and this should have ended by itself: it hangs."""
 
@@ -26,7 +28,7 @@ class ReaperCondition:
     def ailments(self) -> Sequence[str]:
         """Why the process should be restarted. Redis being away is no reason: a restart would not bring it back."""
         settings = self._reaper.settings
-        found = self._pulse.ailments(settings.liveness_timeout.total_seconds())
+        found = self._pulse.ailments(LIVENESS_TIMEOUT_S)
         silent_s = self._reaper.since_renewal_s
         if silent_s is not None and silent_s > settings.lease_ttl.total_seconds() + RENEWAL_SLACK_S:
             found.append(f"it leads, and has not renewed its lease for {silent_s:.0f} s")

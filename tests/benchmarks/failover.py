@@ -26,7 +26,7 @@ ROUNDS, QUICK_ROUNDS = 7, 2
 TTL_S, RENEW_S = 3.0, 0.9
 KEYS = group_keys("jobs", "billing")
 FLAGS = (
-    "--groups", KEYS.pair, "--visibility-timeout", "3600", "--lease-ttl", str(TTL_S), "--renew-interval", str(RENEW_S),
+    "--groups", KEYS.pair, "--visibility-timeout", "3600", "--lease-ttl", str(TTL_S),
     "--full-scan-interval", "3600", "--heartbeat-interval", "0.2", "--max-deliveries", "1000",
      # this Redis has just been started, and would be taken for one that was away
 )  # fmt: skip
@@ -84,7 +84,7 @@ class _Replicas:
         """Wait until all take part, and return who leads."""
         self._running = [reaper for reaper in self._running if reaper.running]
         missing = REPLICAS - len(self._running)
-        self._running += [self._stage.reaper(*FLAGS) for _ in range(missing)]
+        self._running += [self._stage.reaper(*FLAGS, program="tests.support.paced") for _ in range(missing)]
         process_ids = {reaper.pid for reaper in self._running}
 
         async def registered() -> bool:

@@ -72,7 +72,7 @@ def _rows(entries: int, ours: list[_Scanned], bare: list[dict[str, float]]) -> l
 
 async def _reaper_scans(stage: Stage, entries: int) -> _Scanned:
     before = len(await terms_begun(stage.client))
-    reaper = stage.reaper(*FLAGS)
+    reaper = stage.reaper(*FLAGS, program="tests.support.paced")
     first = await _full_scan(stage.client, after_ms=0)
     assert first.timers == entries, f"{first.timers:,} timers are armed, {entries:,} deliveries are pending"
     peaks = usage.peak_mb(reaper.pid), await _peak_of_second_scan(stage.client, reaper, first)

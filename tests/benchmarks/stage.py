@@ -33,12 +33,17 @@ class Stage:
     folder: Path
     _processes: Processes
 
-    def reaper(self, *flags: str, profile: Path | None = None, name: str = "reaper", url: str = "") -> Running:
-        """Start ``python -m reaper run`` on this server, or at ``url``; with ``profile``, under the profiler."""
+    def reaper(
+        self, *flags: str, profile: Path | None = None, name: str = "reaper", url: str = "", program: str = "reaper"
+    ) -> Running:
+        """Start ``python -m reaper run`` on this server, or at ``url``; with ``profile``, under the profiler.
+
+        ``program``: the module to run instead, for example `tests.support.paced`.
+        """
         if "--groups" in flags:  # else recovery would wait for a visibility timeout after the first heartbeat
             pairs = flags[flags.index("--groups") + 1].split(",")
             let_beat_of(self.server.url, [group_keys(*pair.split("/")) for pair in pairs])
-        return self._run("reaper", *flags, *(("--redis-url", url) if url else ()), profile=profile, name=name)
+        return self._run(program, *flags, *(("--redis-url", url) if url else ()), profile=profile, name=name)
 
     def worker(
         self,

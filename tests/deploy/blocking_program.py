@@ -4,10 +4,11 @@ import os
 import time
 from pathlib import Path
 
-from workers import Job, Worker
+from workers import Job, Worker, health
 
 RELEASE = Path(os.environ.get("RELEASED_BY", "released"))
 worker = Worker("orders", "billing")
+health.LIVENESS_TIMEOUT_S = 1.5
 
 
 @worker.handler

@@ -179,7 +179,7 @@ async def test_a_hung_worker_feeds_the_watchdog_no_more(
     await create_group(client)
     released = tmp_path / "released"
     worker = processes.worker(
-        "tests.deploy.blocking_program:worker", "--redis-url", server.url, "--liveness-timeout", "1.5",
+        "tests.deploy.blocking_program:worker", "--redis-url", server.url,
         env=_environment(ear, 0.4) | {"RELEASED_BY": str(released)},
     )  # fmt: skip
     await ear.hears("READY=1")

@@ -18,6 +18,7 @@ from reaper.service import Reaper, ReaperEvent
 from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
 from tests.support.beats import let_beat, let_beat_at
+from tests.support.paced import PacedSettings
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -58,7 +59,7 @@ Event = tuple[str, int]
 
 def quick_settings(server: Addressed, **changes: Any) -> ReaperSettings:
     """Return `QUICK` settings, changed."""
-    return load_settings(ReaperSettings, flags={"redis_url": server.url, **QUICK, **changes})
+    return load_settings(PacedSettings, flags={"redis_url": server.url, **QUICK, **changes})
 
 
 def start_replica(
@@ -68,7 +69,7 @@ def start_replica(
     values = {"redis_url": server.url, **QUICK, **changes}
     flags = [part for setting, value in values.items() for part in (f"--{setting.replace('_', '-')}", str(value))]
     env = {"REAPER_FAILPOINTS": str(failpoints)} if failpoints else None
-    return processes.reaper(*flags, env=env)
+    return processes.python("-m", "tests.support.paced", "run", *flags, env=env, name="reaper")
 
 
 @asynccontextmanager

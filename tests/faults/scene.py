@@ -24,6 +24,7 @@ from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
 from tests.support.beats import let_beat, let_beat_at
 from tests.support.knobs import refreshing
+from tests.support.paced import PacedSettings
 from tests.support.waiting import wait_until
 from workers import Job, Reject, Worker, WorkerSettings
 from workers.protocol.calls.beat import RecoveryWait, recovery_wait
@@ -190,7 +191,7 @@ def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
         "full_scan_interval": 0.5,
         "heartbeat_interval": 0.2,
     }
-    return ReaperSettings(**{**defaults, **changes})
+    return PacedSettings(**{**defaults, **changes})
 
 
 @asynccontextmanager

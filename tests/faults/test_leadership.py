@@ -136,7 +136,9 @@ async def reloadable(case: Case, processes: Processes, tmp_path: Path) -> tuple[
     """A replica process that leads, and its settings file."""
     file = tmp_path / "reaper.toml"
     write_config(file, "orders/billing")
-    replica = processes.reaper("--config", str(file), "--redis-url", case.server.url)
+    replica = processes.python(
+        "-m", "tests.support.paced", "run", "--config", str(file), "--redis-url", case.server.url
+    )
     await replica.prints("leadership acquired: token 1")
     return replica, file
 

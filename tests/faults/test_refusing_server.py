@@ -19,7 +19,7 @@ from workers import Worker
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import UnreachableError
 from workers.runtime.callbacks import Report
-from workers.runtime.options import USAGE_EXIT
+from workers.runtime.options import UNREACHABLE_EXIT
 
 pytestmark = pytest.mark.anyio
 
@@ -240,7 +240,7 @@ async def test_the_process_ends_with_one_sentence(processes: Processes, program:
         process = processes.worker("tests.faults.program:worker", *flags)
     else:
         process = processes.reaper("--redis-url", url, "--groups", f"{scene.STREAM}/{scene.GROUP}")
-    assert await process.wait() == USAGE_EXIT
+    assert await process.wait() == UNREACHABLE_EXIT
     (line,) = [line for line in process.output.splitlines() if line.startswith("error: ")]
     assert "redis_url 'redis://***@127.0.0.1:" in line
     assert "Traceback" not in process.output

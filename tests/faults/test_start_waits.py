@@ -76,5 +76,5 @@ async def test_what_waits_there_ends_when_it_is_told_and_a_name_that_nobody_know
         wrong = processes.worker("tests.faults.program:worker", *PAIR, "--redis-url", place.wrong)
         await waiting.prints(place.said)
         waiting.terminate()
-        assert (await waiting.wait(), await wrong.wait()) == (0, 2)
+        assert (await waiting.wait(), await wrong.wait()) == (0, 3)
         assert "no master is called 'another'" in wrong.output

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 from workers import Worker
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import UnreachableError
-from workers.runtime.options import USAGE_EXIT
+from workers.runtime.options import UNREACHABLE_EXIT
 
 pytestmark = pytest.mark.anyio
 
@@ -263,7 +263,7 @@ async def test_a_worker_at_a_replica_ends_with_one_sentence(start_server: StartS
     await _make_replica(server)
     flags = ("--redis-url", server.url, "--stream", scene.STREAM, "--group", scene.GROUP)
     process = processes.worker("tests.faults.program:worker", *flags)
-    assert await process.wait() == USAGE_EXIT
+    assert await process.wait() == UNREACHABLE_EXIT
     (line,) = [line for line in process.output.splitlines() if line.startswith("error: ")]
     assert "a replica answers there, where nothing can be written: name its master" in line
     assert "Traceback" not in process.output

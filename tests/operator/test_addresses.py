@@ -175,7 +175,7 @@ def test_no_command_prints_it_from_the_environment_or_a_file(url: str, tmp_path:
 def test_no_command_prints_it_where_no_address_belongs(url: str) -> None:
     for program, words in (
         (reaper, (url,)), (reaper, ("status", url)), (reaper, (f"--redis-url={url}", "status")), (worker, ("run", url)),
-        (reaper, ("run", "--groups", "a/b", "--scan-interval", url)), (worker, ("run", "tests.workers.program", url)),
+        (reaper, ("run", "--groups", "a/b", "--lease-ttl", url)), (worker, ("run", "tests.workers.program", url)),
         (reaper, ("status", "--json", url)),
     ):  # fmt: skip
         if "@" in url or "password=" in url:
@@ -209,7 +209,7 @@ def test_settings_do_not_show_it(url: str) -> None:
         load_settings(ReaperSettings, arguments={"redis_url": [url], "redis_key_password": [url]})
     assert_hidden("".join(traceback.format_exception(caught.value)))
     with pytest.raises(ConfigurationError) as caught:
-        load_settings(ReaperSettings, arguments={"redis_url": url, "trust_window": 60, "sentinel_password": PW})
+        load_settings(ReaperSettings, arguments={"redis_url": url, "max_deliveries": 0, "sentinel_password": PW})
     assert_hidden("".join(traceback.format_exception(caught.value)))
 
 

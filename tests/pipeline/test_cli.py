@@ -16,7 +16,7 @@ from reaper.pipeline.progress import ProgressLine
 from tests.conftest import StartServer
 from tests.docs.json_page import check
 from tests.pipeline.journals import JOURNAL, entries, rows, write_dead_letter, write_events, write_raw
-from workers.runtime.options import USAGE_EXIT
+from workers.runtime.options import UNREACHABLE_EXIT, USAGE_EXIT
 
 LOCAL = ("--master", "local[2]")
 
@@ -77,7 +77,7 @@ def test_what_is_missing_is_said_in_one_sentence(
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     result = reaper(*words)
-    assert result.exit_code == USAGE_EXIT
+    assert result.exit_code == (UNREACHABLE_EXIT if "no usable Redis" in sentence else USAGE_EXIT)
     assert sentence in result.stderr
     assert "Traceback" not in result.output
     assert "starting Spark" not in result.stderr, "it is not started for nothing"

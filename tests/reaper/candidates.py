@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 from reaper.election.elector import Elector, EndOfTerm, Term
-from reaper.settings import ReaperSettings
+from tests.support.paced import PacedSettings
 from workers.protocol.connection import commands_client, reader_client
 from workers.runtime.settings import to_ms
 
@@ -63,7 +63,7 @@ class Candidate:
 @asynccontextmanager
 async def candidate(url: str, name: str = "alice", **settings: Any) -> AsyncIterator[Candidate]:
     """Build a candidate that does not run yet. Its TTL is long, its renewals are quick, unless said otherwise."""
-    given = ReaperSettings(**{"redis_url": url, "lease_ttl": 3_600, "renew_interval": 0.05, **settings})
+    given = PacedSettings(**{"redis_url": url, "lease_ttl": 3_600, "renew_interval": 0.05, **settings})
     client = commands_client(url)
     reader = reader_client(url, block_ms=to_ms(given.acquire_retry))
     try:

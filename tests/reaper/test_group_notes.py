@@ -381,13 +381,13 @@ async def test_an_observer_reports_each_and_logs_what_it_comes_to_where_that_is_
 
 
 def test_a_follower_reports_its_settings_alone() -> None:
-    assert settings_report(ReaperSettings(scan_interval=timedelta(seconds=2)), BILLING) == GroupReport(
+    assert settings_report(ReaperSettings(full_scan_interval=2), BILLING) == GroupReport(
         stream="orders",
         group="billing",
         visibility_ms=30_000,
         max_deliveries=3,
         redelivery="stream",
-        scan_interval_ms=2_000,
+        scan_interval_ms=500,
     )
 
 

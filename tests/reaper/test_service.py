@@ -17,6 +17,7 @@ from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy
 from tests.scripts.scene import Scene, entry_id
 from tests.support.beats import let_beat_of
+from tests.support.paced import PacedSettings
 from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
 from workers import Job, Worker
@@ -32,7 +33,7 @@ KEYS = namespace_keys("reaper")
 def settings_for(server: Any, **given: Any) -> ReaperSettings:
     """Long times, so that nothing happens by itself; and heartbeats look as if they had been served for long."""
     fixed = {"redis_url": server.url, "groups": "orders/billing", "lease_ttl": 60, "heartbeat_interval": 60}
-    settings = ReaperSettings(**(fixed | given))
+    settings = PacedSettings(**(fixed | given))
     let_beat_of(server.url, [group.keys for group in settings.watched])
     return settings
 

@@ -14,8 +14,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from reaper.election.elector import Elector
 from reaper.election.lease import Attempt, Renewal, Renewed
-from reaper.settings import ReaperSettings
 from tests.reaper.candidates import Candidate
+from tests.support.paced import PacedSettings
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.runtime.clock import monotonic_ms
 
@@ -85,7 +85,7 @@ class World:
 @asynccontextmanager
 async def electing(world: World, **changes: Any) -> AsyncIterator[Candidate]:
     """Run a candidate in ``world`` until the block ends."""
-    settings = ReaperSettings(**{"lease_ttl": TTL_S, "trust_window": TRUST_S, "renew_interval": RENEW_S, **changes})
+    settings = PacedSettings(**{"lease_ttl": TTL_S, "trust_window": TRUST_S, "renew_interval": RENEW_S, **changes})
     redis = cast("Redis", world)
     alice = Candidate(Elector(redis, redis, settings, "alice"))
     alice.elector._lease = world  # type: ignore[assignment]

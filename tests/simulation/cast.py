@@ -22,6 +22,7 @@ from tests.simulation.loop import Process
 from tests.simulation.patience import block_ms
 from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
 from tests.simulation.story import IN_PLACE, NewJob, Setting
+from tests.support.paced import PacedSettings
 from workers.loop.beating import Extending, Steps
 from workers.loop.dispatch import Handlers
 from workers.loop.held import Held, Stage
@@ -476,7 +477,7 @@ class Replica(Actor):
     def __init__(self, world: "World", role: str) -> None:
         super().__init__(world, role)
         setting = world.story.setting
-        self.settings = ReaperSettings(
+        self.settings: ReaperSettings = PacedSettings(
             redis_url=URL,
             name=role,
             groups=(GroupSettings(stream=STREAM, group=GROUP),),
@@ -513,7 +514,7 @@ class Replica(Actor):
     def reload(self, changes: Mapping[str, Any]) -> None:
         values = self.settings.model_dump(exclude_unset=True) | dict(changes)
         values["groups"] = self.settings.groups
-        self.settings = ReaperSettings(**values)
+        self.settings = PacedSettings(**values)
         if self.process is not None and not self.process.dead and self.reaper is not None:
             self.process.start(self._reload(self.reaper))
 

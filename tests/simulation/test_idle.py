@@ -11,7 +11,7 @@ import pytest
 from reaper.election.lease import RENEW_LEASE
 from reaper.registration import MOST_PAIRS_ALONG
 from reaper.replicas import REGISTER_REPLICA, Replica
-from reaper.settings import ReaperSettings
+from reaper.settings import HEARTBEAT, LONGEST_TAIL_SCAN, ReaperSettings
 from tests.simulation import plays
 from tests.simulation.cast import Replica as Actor
 from tests.simulation.entropy import drawn_from
@@ -21,6 +21,7 @@ from tests.simulation.python_312 import as_in_312
 from tests.simulation.story import Setting, Story
 from tests.simulation.undisturbed import undisturbed
 from tests.simulation.world import World
+from tests.support.paced import PacedSettings
 from workers.protocol.keys import namespace_keys
 from workers.protocol.messages import entry_order
 from workers.protocol.scripts import Script
@@ -31,8 +32,8 @@ SETTLED_S, COUNTED_S = 120.0, 600.0
 DEMANDED = 3.5
 """Requests a second: a scan of each stream, and the renewals, the schedules and the beat."""
 WATCHED_S = 70.0
-SCAN_S = ReaperSettings().scan_interval.total_seconds()
-HEARTBEAT_S = ReaperSettings().heartbeat_interval.total_seconds()
+SCAN_S = LONGEST_TAIL_SCAN.total_seconds()
+HEARTBEAT_S = HEARTBEAT.total_seconds()
 
 
 class Idle:
@@ -121,7 +122,7 @@ def _made(story: Story, changes: dict[str, Any]) -> Iterator[Idle]:
     world.command("XGROUP", "CREATE", STREAM, GROUP, "0", "MKSTREAM")
     for actor in world.actors.values():
         if isinstance(actor, Actor):
-            actor.settings = ReaperSettings(**{"redis_url": URL, "groups": KEYS.pair, "name": actor.role} | changes)
+            actor.settings = PacedSettings(**{"redis_url": URL, "groups": KEYS.pair, "name": actor.role} | changes)
     place = Idle(world)
     with going_by(world.loop.time), as_in_312(world.loop):
         try:

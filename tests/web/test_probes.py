@@ -163,9 +163,12 @@ async def test_renewals_keep_a_leader_alive(served: Served) -> None:
     assert since < 5
 
 
-async def test_a_loop_that_hangs_is_told_from_outside(server: RedisServer, client: Redis) -> None:
+async def test_a_loop_that_hangs_is_told_from_outside(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reaper.web.vitals.LIVENESS_TIMEOUT_S", 0.9)
     await create_group(client)
-    settings = reaper_settings(server.url, health_port=0, liveness_timeout=0.9)
+    settings = reaper_settings(server.url, health_port=0)
     codes: list[int] = []
 
     async with Reaper(settings) as replica, serving_replica(replica) as port:
@@ -229,8 +232,9 @@ async def test_a_worker_that_stops_is_not_ready(server: RedisServer, client: Red
 
 
 async def test_a_handler_that_blocks_the_loop_for_too_long_is_taken_for_hung(
-    server: RedisServer, client: Redis
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("workers.health.LIVENESS_TIMEOUT_S", 1.0)
     await create_group(client)
     replies: list[int] = []
 
@@ -239,7 +243,7 @@ async def test_a_handler_that_blocks_the_loop_for_too_long_is_taken_for_hung(
         while not replies and monotonic() < deadline:
             time.sleep(0.05)  # noqa: ASYNC251 - that is what is tested
 
-    async with _served_worker(server.url, block, liveness_timeout=1) as (_, port):
+    async with _served_worker(server.url, block) as (_, port):
 
         def watch() -> None:
             while (reply := anyio.run(request, port, "/livez")).code == 200:

@@ -1,7 +1,6 @@
-"""One delivery's way through a handler: invoke, judge, and nothing else. What comes out is a verdict.
+"""The way of one delivery through a handler: run it, and derive an outcome.
 
-The verdict is written by `workers.loop.settlement` alone. A delivery whose runner is cancelled has none: its entry is
-left pending, which is always allowed.
+Only `workers.loop.settlement` writes the outcome. If the runner of a delivery is cancelled, its entry stays pending.
 """
 
 import asyncio
@@ -28,11 +27,16 @@ REASON_TIMEOUT = "timeout"
 
 
 class Retry(Exception):  # noqa: N818 - a verdict of the handler, not an error
-    """Raise (or return) it to give the job back: it is made ready again later.
+    """Raise or return it to make the job ready again later.
 
-    ``delay`` (seconds, or a timedelta) says when; without it the worker's backoff does. ``counts=False`` is for a
-    failure that is not the job's (a service is down): the delivery does not count, until the job is older than
-    a day. Raises ValueError for a delay that is none.
+    Args:
+        reason: The reason, for the journal and the dead letter.
+        delay: Seconds, or a timedelta. Default: the backoff of the worker.
+        counts: False if the failure is not the job's, for example because a service is down. The delivery then does not
+            count until the job is older than a day.
+
+    Raises:
+        ValueError: The delay is invalid.
     """
 
     def __init__(self, reason: str = "", *, delay: float | timedelta | None = None, counts: bool = True) -> None:
@@ -43,7 +47,7 @@ class Retry(Exception):  # noqa: N818 - a verdict of the handler, not an error
 
 
 class Reject(Exception):  # noqa: N818 - a verdict of the handler, not an error
-    """Raise (or return) it to make the job a dead letter now: no delivery can succeed."""
+    """Raise or return it to make the job a dead letter now, because it can never succeed."""
 
     def __init__(self, reason: str = REASON_REJECTED) -> None:
         super().__init__(reason)

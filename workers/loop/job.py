@@ -1,4 +1,4 @@
-"""What a handler gets: one job, in one of its deliveries."""
+"""The argument of a handler: one job, in one of its deliveries."""
 
 import json
 from collections.abc import Sequence
@@ -61,9 +61,8 @@ class Origin(Protocol):
 class Job:
     """One job in one delivery. Fields are bytes, as the producer wrote them.
 
-    Reading the fields is put off until somebody asks: what has been delivered is always settled, but a handler
-    often looks at one field only. Nothing here changes while the handler runs: what the worker notes meanwhile is
-    `workers.loop.held`'s.
+    Fields are decoded when you read them, because many handlers use only one. A job does not change while its handler
+    runs.
     """
 
     deliveries: int
@@ -152,7 +151,7 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The job's ID: the same in every delivery."""
+        """The ID of the job. It is the same in every delivery."""
         return text(self.raw_id)
 
     @property
@@ -162,7 +161,7 @@ class Job:
 
     @property
     def first_ms(self) -> int:
-        """When the job was first enqueued, in ms since the epoch, on the server's clock."""
+        """When the job was first enqueued, in ms since the epoch, by the server's clock."""
         return entry_ms(self.raw_entry_id) if self._first_ms is None else self._first_ms
 
     @property
@@ -172,14 +171,14 @@ class Job:
 
     @property
     def pairs(self) -> Pairs:
-        """The user's fields in their order, duplicates included; ours (``reaper.…``) are left out."""
+        """The user's fields in their order, with duplicates, and without ``reaper.…``."""
         if self._pairs is None:
             self._pairs = [pair for pair in pair_up(self._flat) if not pair[0].startswith(RESERVED_PREFIX)]
         return self._pairs
 
     @property
     def fields(self) -> dict[bytes, bytes]:
-        """The user's fields by name; of duplicates the last one."""
+        """The user's fields by name. A repeated name has its last value."""
         if self._fields is None:
             self._fields = dict(self.pairs)
         return self._fields
@@ -189,18 +188,28 @@ class Job:
     @overload
     def text(self, name: str, default: DefaultT) -> str | DefaultT: ...
     def text(self, name: str, default: object = _No.DEFAULT) -> object:
-        """Return a field as text, of duplicates the last one; ``default``, where it is given, for one that is missing.
+        """Return a field as text. A repeated name has its last value.
 
-        Raises InvalidFieldError for a field that is missing, or is no UTF-8.
+        Args:
+            name: Name of the field.
+            default: The result if the field is missing.
+
+        Raises:
+            InvalidFieldError: The field is missing without a default, or is not UTF-8.
         """
         value = self._value(name, default)
         return self._decoded(name, value) if isinstance(value, bytes) else default
 
     def json(self, name: str | None = None, default: object = _No.DEFAULT) -> Any:
-        """Return what a field holds as JSON, of duplicates the last one; without ``name``, the job's only field.
+        """Return the parsed JSON of a field. A repeated name has its last value.
 
-        ``default``, where it is given, is returned for a field that is missing. Raises InvalidFieldError for a field
-        that is missing or is no JSON, and where no field is named and the job has several, or none.
+        Args:
+            name: Name of the field. Default: the only field of the job.
+            default: The result if the field is missing.
+
+        Raises:
+            InvalidFieldError: The field is missing without a default, is not JSON, or the job does not have exactly one
+                field.
         """
         if name is None:
             name = self._only_field()
@@ -238,36 +247,38 @@ class Job:
         return f"{', '.join(names[:_FIELDS_NAMED])}{more}" if names else "no fields"
 
     def value_of(self, name: bytes) -> bytes | None:
-        """Return the value of one field, of duplicates the last one, or None; faster than `fields` for one of many."""
+        """Return the last value of one field, or None. It is faster than `fields` for one of many."""
         names = self._flat[-2::-2]
         return self._flat[-1 - 2 * names.index(name)] if name in names else None
 
     @property
     def reserved(self) -> dict[bytes, bytes]:
-        """Our own fields (``reaper.…``), as they stand in the entry: a dead letter's reason, for example."""
+        """The fields of stream-reaper (``reaper.…``), for example the reason of a dead letter."""
         return {name: value for name, value in pair_up(self._flat) if name.startswith(RESERVED_PREFIX)}
 
     @property
     def timeout(self) -> timedelta | None:
-        """How long this delivery may run, or None for as long as it takes: the job's own timeout, else the worker's."""
+        """How many seconds this delivery may run: the job's own timeout, or else the worker's. None is no limit."""
         return None if self.timeout_s == inf else timedelta(seconds=self.timeout_s)
 
     @property
     def fencing_token(self) -> int:
-        """A number that grows with every delivery of the job, in every mode, across recoveries, retries and redrives.
+        """A number that grows with every delivery of the job, also across retries, recoveries and redrives.
 
-        Hand it to the systems the handler writes to; they refuse whoever comes with a smaller one than they have
-        seen for this job.
+        Pass it to the systems that the handler writes to. They reject a write with a smaller token than the last one of
+        this job.
         """
         copies, times = min(self.copies, _TOKEN_MASK), min(self.times_delivered, _TOKEN_MASK)
         return self.generation << 2 * _TOKEN_BITS | copies << _TOKEN_BITS | times
 
     async def extend(self) -> bool:
-        """Prove now that this delivery is alive; returns False where it is not ours any more.
+        """Send a heartbeat for this delivery now, and return False if it was recovered.
 
-        The worker extends what it holds by itself. Ask before a step that must not be taken twice. The `timeout` is
-        not extended. From a handler that is a plain function: ``anyio.from_thread.run(job.extend)``. Raises what
-        redis-py raises where Redis is out of reach: then nobody knows.
+        The worker sends heartbeats by itself. Call this before a step that must not happen twice. It does not extend
+        the `timeout`. In a plain handler call ``anyio.from_thread.run(job.extend)``.
+
+        Raises:
+            redis.RedisError: Redis does not answer, so the result is unknown.
         """
         return await self._origin.extend(self)
 

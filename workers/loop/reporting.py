@@ -34,7 +34,7 @@ _IN_WORDS = {
 
 @dataclass(slots=True)
 class Counts:
-    """What one run of a worker has done so far."""
+    """Counters of one run of a worker."""
 
     read: int = 0
     """Deliveries that came by reading the streams."""

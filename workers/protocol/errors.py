@@ -1,13 +1,14 @@
-"""Errors that callers can act on: few, flat, one cause each.
+"""Errors that callers can act on. Each has one cause.
 
-Outcomes are not errors: "not leader any more" or "settlement refused" are return values.
+Outcomes are return values and not errors, for example a lost leadership or a rejected settlement.
 """
 
 
 class StreamReaperError(Exception):
-    """Base of every error this distribution raises on purpose. The message is for people: a sentence an argument.
+    """Base of all errors that stream-reaper raises on purpose. Each argument is a sentence for people.
 
-    As text they stand on a line each. Whoever prints them takes the arguments: what they quote may hold newlines.
+    ``str()`` puts each argument on a line. Programs that print them use the arguments, because quoted text can contain
+    newlines.
     """
 
     def __str__(self) -> str:
@@ -15,32 +16,32 @@ class StreamReaperError(Exception):
 
 
 class ConfigurationError(StreamReaperError):
-    """A setting, key name or combination cannot work. The message names it and what to write instead."""
+    """A setting, a key name or a combination is invalid. The message names it and the fix."""
 
 
 class UnreachableError(StreamReaperError):
-    """Redis cannot be reached or refuses us. The message names the address (never the password)."""
+    """Redis does not answer, or rejects the login. The message names the address without the password."""
 
 
 class UnsupportedServerError(StreamReaperError):
-    """The server lacks something we need (Redis below 6.2, for example)."""
+    """The server lacks a required feature, for example because it is older than Redis 6.2."""
 
 
 class NotReplicatedError(StreamReaperError):
-    """Jobs are enqueued, and too few replicas have said in time that they have them. Nothing was taken back."""
+    """Jobs are enqueued, but too few replicas confirmed them in time. They stay enqueued."""
 
 
 class InvalidJobError(StreamReaperError):
-    """A job cannot be enqueued as it is; nothing was sent. The message says what to change."""
+    """A job is invalid, and was not sent. The message says what to change."""
 
 
 class InvalidFieldError(StreamReaperError):
-    """A field of a job is not there, or is not what its handler reads it as. The message names field and job."""
+    """A field of a job is missing or has another format. The message names the field and the job."""
 
 
 class HandlerExitError(StreamReaperError):
-    """A handler or a callback of the program raised SystemExit or KeyboardInterrupt, so the worker has ended."""
+    """A handler or a callback raised SystemExit or KeyboardInterrupt, so the worker has ended."""
 
 
 class UnexpectedReplyError(StreamReaperError):
-    """Redis answered something that no supported server answers."""
+    """Redis sent a reply that no supported server sends."""

@@ -53,9 +53,9 @@ class EventName(StrEnum):
 
 
 class JournalLevel(StrEnum):
-    """How much is journalled.
+    """How many events the journal gets.
 
-    ``settlements``: one event for a job that goes well, and everything out of the ordinary.
+    ``settlements`` writes one event for a successful job, and every unusual event.
     """
 
     OFF = "off"

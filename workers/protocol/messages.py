@@ -41,7 +41,7 @@ _Thing = TypeVar("_Thing")
 
 
 class Redelivery(StrEnum):
-    """How a recovered job is made ready again (the group's redelivery policy)."""
+    """How a recovered job becomes ready again: the redelivery policy of the group."""
 
     STREAM = "stream"
     RETRY_STREAM = "retry-stream"
@@ -50,7 +50,7 @@ class Redelivery(StrEnum):
 
 
 class RecoveryMode(StrEnum):
-    """Who recovers the group's stalled deliveries, and how workers get them."""
+    """Which processes recover stalled deliveries of the group."""
 
     REAPER = "reaper"
     """A replicated service does, from outside."""

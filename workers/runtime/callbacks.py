@@ -1,4 +1,4 @@
-"""Reports lifecycle facts to the program's own async callbacks, never in the way of the work itself."""
+"""Passes lifecycle facts to the program's async callbacks, without delaying the work."""
 
 import logging
 from collections import deque
@@ -24,16 +24,16 @@ BACKLOG = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a callback gets: the name of the event and its facts (keys as in the journal's ``data``)."""
+    """The argument of a callback: the name of the event, and its facts with the keys of the journal's ``data``."""
 
     name: str
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 class Callbacks(Generic[NameT]):
-    """A registry of callbacks by event name and the one task that calls them, in order.
+    """A registry of callbacks by event name, and the one task that calls them in order.
 
-    Made at import time, long before an event loop runs: it holds nothing that belongs to one until `run`.
+    It is created at import time, so it holds no part of an event loop before `run`.
     """
 
     def __init__(self, names: frozenset[str]) -> None:
@@ -44,7 +44,7 @@ class Callbacks(Generic[NameT]):
         self.dropped = 0
 
     def on(self, name: NameT) -> Callable[[CallbackT], CallbackT]:
-        """Register an async function for ``name``. Raises ValueError for a name that is never reported."""
+        """Register an async function for the event ``name``. Raises ValueError if the event does not exist."""
         if name not in self._names:
             raise ValueError(f"no event {name!r}: choose one of {', '.join(sorted(self._names))}")
 
@@ -55,7 +55,7 @@ class Callbacks(Generic[NameT]):
         return register
 
     def wants(self, name: NameT) -> bool:
-        """Tell whether anybody listens, so that callers need not gather facts for nobody."""
+        """Tell whether the event has a callback, so that callers need not gather facts in vain."""
         return name in self._registered
 
     def report(self, name: NameT, **facts: Any) -> None:
@@ -70,9 +70,10 @@ class Callbacks(Generic[NameT]):
             self._arrived.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Call the callbacks until cancelled. A callback that fails is logged and stops nothing.
+        """Call the callbacks until cancelled. A callback that raises is logged, and the next one runs.
 
-        Raises HandlerExitError if a callback raises SystemExit or KeyboardInterrupt.
+        Raises:
+            HandlerExitError: A callback raised SystemExit or KeyboardInterrupt.
         """
         task_status.started()
         while True:
@@ -81,7 +82,7 @@ class Callbacks(Generic[NameT]):
             await self._arrived.wait()
 
     async def drain(self) -> None:
-        """Call what is still queued (at shutdown)."""
+        """Call the callbacks of the queued reports, at shutdown."""
         while self._waiting:
             await self._call(self._waiting.popleft())
 

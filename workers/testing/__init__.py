@@ -1,4 +1,4 @@
-"""What users test their handlers and workers with. It has no part in what runs in production.
+"""Tools to test handlers and workers. Production code does not need them.
 
 ::
 
@@ -7,10 +7,10 @@
     def test_an_order_is_billed() -> None:
         assert run_handler(bill, {"order": 17}) == Acknowledged()
 
-`run_handler` runs one handler on one made-up job, without Redis. `run_until_drained` runs a whole worker on a Redis of
-the tests' own, a fixture of `workers.testing.plugin`. Both also for tests that are ``async def``: `run_handler_async`,
-`run_until_drained_async`. What they promise: a handler is executed and judged by the code that a worker runs, and the
-environment (``REAPER_…``) has no say. What they do not: settlements that are refused, crashes, outages.
+`run_handler` runs one handler with one job, without Redis. `run_until_drained` runs a whole worker on a Redis of the
+tests, a fixture of `workers.testing.plugin`. Tests that are ``async def`` use `run_handler_async` and
+`run_until_drained_async`. They run the code of a real worker, and ignore ``REAPER_…`` variables. They do not simulate
+rejected settlements, crashes and outages.
 """
 
 from workers.testing.drain import (

@@ -1,7 +1,7 @@
-"""Runs a worker on a server of the tests until its group has nothing left to do: nothing ready, pending or scheduled.
+"""Runs a worker on a server of the tests until no job is ready, pending or scheduled.
 
-Time is skipped, not waited for: whenever nothing else is left, the job that is scheduled next becomes due. Jobs that
-fail are ready again at once, and the worker recovers by itself, since there is no reaper.
+It skips time instead of waiting: if no other job is left, the next scheduled job becomes due. Failed jobs are ready
+again at once. The worker recovers stalled jobs itself.
 """
 
 from collections.abc import Iterable, Iterator
@@ -45,12 +45,12 @@ _SHOWN = 5
 
 
 class NotDrainedError(AssertionError):
-    """The worker has not come to the end of its jobs. The message says what is left."""
+    """The worker did not finish its jobs. The message lists the remaining ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A job that was given up."""
+    """A dead letter of the run."""
 
     job_id: str
     reason: str
@@ -65,7 +65,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What a worker did until nothing was left."""
+    """The result of a drained worker."""
 
     counts: Counts
     dead_letters: list[DeadLetter]
@@ -73,7 +73,7 @@ class Drained:
 
 
 class DrainWorker(Protocol):
-    """Type of the fixture ``run_until_drained``: the function of that name, which knows the server."""
+    """Type of the fixture ``run_until_drained``: the function of that name, with the server."""
 
     def __call__(
         self, worker: Worker, jobs: Iterable[NewJob | Fields] = (), *, patience: float = ..., **settings: Any
@@ -113,10 +113,18 @@ async def run_until_drained_async(
     patience: float = PATIENCE_S,
     **settings: Any,
 ) -> Drained:
-    """Enqueue ``jobs`` and run ``worker`` until its group is drained; return what it did.
+    """Enqueue ``jobs``, run ``worker`` until its group is drained, and return the result.
 
-    ``settings`` are stronger than the program's; the environment is not asked. Raises NotDrainedError where no job came
-    to its end for ``patience`` seconds, ConfigurationError for settings that cannot work.
+    Args:
+        worker: The worker.
+        jobs: Fields, or `NewJob` objects.
+        redis_url: The server of the tests.
+        patience: The longest time in seconds without a finished job.
+        **settings: Settings that override the program's. The environment is not read.
+
+    Raises:
+        NotDrainedError: No job ended for ``patience`` seconds.
+        ConfigurationError: The settings are invalid.
     """
     require_asyncio(run_until_drained_async.__name__)
     ours = {"recovery": RecoveryMode.EMBEDDED, "backoff_base": 0}

@@ -1,4 +1,4 @@
-"""Runs a handler on one made-up job, as a worker does, and tells what would become of the job. Without Redis."""
+"""Runs a handler with one job as a worker does, without Redis, and returns the result of the job."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -61,7 +61,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised something else: ready again after the backoff."""
+    """The handler raised another exception: the job is ready again after the backoff."""
 
     error: str
     """``Type: message``, as a dead letter tells it."""
@@ -73,7 +73,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The handler ran longer than it may, and was cancelled (a thread was left to itself)."""
+    """The handler ran longer than its timeout and was cancelled. A thread is left alone."""
 
     timeout: float
     """In seconds."""
@@ -92,7 +92,7 @@ def run_handler(
     max_deliveries: int | None = None,
     extend: bool | Exception = True,
 ) -> Result:
-    """Run ``handler``, or that of a worker, on one job, in an event loop of its own. See `run_handler_async`."""
+    """Run ``handler``, or the handler of a worker, in an event loop of its own. See `run_handler_async`."""
     return in_own_loop(
         lambda: run_handler_async(handler, job, deliveries=deliveries, max_deliveries=max_deliveries, extend=extend),
         run_handler_async.__name__,
@@ -107,14 +107,21 @@ async def run_handler_async(
     max_deliveries: int | None = None,
     extend: bool | Exception = True,
 ) -> Result:
-    """Run ``handler``, or that of a worker, on one job, and return what becomes of the job.
+    """Run ``handler``, or the handler of a worker, with one job, and return the result of the job.
 
-    ``job``: what a producer would enqueue, fields or a `NewJob`. ``deliveries``: which delivery of it this is.
-    ``max_deliveries``: after how many it is given up; without it the worker's, else 3. ``extend``: what `Job.extend`
-    answers, or raises. A handler that is a plain function runs in a thread, as in a worker.
+    A plain function runs in a thread, as in a worker.
 
-    Raises InvalidJobError for a job that could not be enqueued, ValueError for a delivery that there cannot be, and
-    ConfigurationError for a handler that a worker refuses.
+    Args:
+        handler: The handler or the worker.
+        job: Fields, or a `NewJob`.
+        deliveries: Which delivery of the job this is.
+        max_deliveries: The limit of the job. Default: the worker's, or 3.
+        extend: The result of `Job.extend`, or an exception that it raises.
+
+    Raises:
+        InvalidJobError: A producer would reject the job.
+        ValueError: The delivery is out of range.
+        ConfigurationError: A worker would reject the handler.
     """
     require_asyncio(run_handler_async.__name__)
     worker = handler if isinstance(handler, Worker) else Worker()

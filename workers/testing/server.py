@@ -1,4 +1,4 @@
-"""A Redis of one's own: started on a free port of the loopback interface in an empty folder, and ended for certain."""
+"""A Redis server for tests, on a free port of the loopback interface and in an empty folder."""
 
 import importlib.util
 import os
@@ -37,7 +37,7 @@ Version = tuple[int, ...]
 
 
 class NoServerError(StreamReaperError):
-    """There is no Redis at hand, or it does not start. The message says what to do."""
+    """No Redis server was found, or it does not start. The message says what to do."""
 
 
 def find_binary(advice: str = ADVICE) -> Path:
@@ -96,9 +96,9 @@ def free_port() -> int:
 
 @dataclass
 class RedisServer:
-    """One server process, without persistence. `started` builds it; its port stays the same when it restarts.
+    """One server process without persistence. Create it with `started`. A restart keeps the port.
 
-    Neither settings files nor the environment have a say: everything is on its command line.
+    All of its settings are on its command line.
     """
 
     binary: Path
@@ -114,7 +114,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Where clients find it: a ``redis_url``."""
+        """The address of the server, a ``redis_url``."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
@@ -130,16 +130,22 @@ class RedisServer:
 
     @property
     def running(self) -> bool:
-        """Tell whether the process is alive (a paused one is)."""
+        """Tell whether the process exists, also if it is paused."""
         return self._process is not None and self._process.running
 
     @classmethod
     @contextmanager
     def started(cls, binary: Path | None = None, **config: str) -> Iterator[Self]:
-        """Run one in a folder of its own until the block ends; without ``binary``, that of `find_binary`.
+        """Run a server in a folder of its own until the block ends.
 
-        ``config`` are settings of redis.conf with ``_`` for ``-``. It ends with the thread that starts it, should that
-        not live to see the end of the block. Raises NoServerError.
+        It also ends with the thread that started it.
+
+        Args:
+            binary: The program. Default: the result of `find_binary`.
+            **config: Settings of redis.conf, with ``_`` instead of ``-``.
+
+        Raises:
+            NoServerError: No server was found, or it does not start.
         """
         with tempfile.TemporaryDirectory(prefix="stream-reaper-test-") as folder:
             options = {name.replace("_", "-"): value for name, value in config.items()}
@@ -156,9 +162,9 @@ class RedisServer:
             time.sleep(START_POLL_S)
 
     def starting(self) -> Iterator[None]:
-        """Start it, and yield whenever there is nothing to do but wait a moment: who iterates waits in his own way.
+        """Start the server, and yield whenever the caller should wait for a moment.
 
-        Whoever gives up in between must `kill` it. Raises NoServerError, with the end of its log.
+        If you stop iterating before its end, call `kill`. Raises NoServerError with the end of its log.
         """
         for _ in range(_START_ATTEMPTS):
             port = self.port or self._new_port()
@@ -195,7 +201,7 @@ class RedisServer:
         return bool(info["process_id"] == self.pid and not info["loading"])
 
     def client(self) -> "redis.Redis":
-        """Return a client, to set a scene or to look; close it, or use it in a ``with`` block. Replies are bytes."""
+        """Return a client with replies as bytes. Close it, or use it in a ``with`` block."""
         return self._client(self.port)
 
     def command(self, *words: Any) -> Any:
@@ -204,11 +210,11 @@ class RedisServer:
             return client.execute_command(*words)
 
     def flush(self) -> None:
-        """Make it empty."""
+        """Delete all keys."""
         self.command("FLUSHALL")
 
     def kill(self) -> None:
-        """End it at once. Harmless where it is not running."""
+        """End the process at once, if it runs."""
         if self._process:
             self._process.kill()
             self._process = None
@@ -225,27 +231,27 @@ class RedisServer:
         return is_linked and (master is None or role[2] == master.port)
 
     def terminate(self) -> None:
-        """Ask it to shut down in order (SIGTERM)."""
+        """Ask the process to shut down in order (SIGTERM)."""
         if self._process:
             self._process.terminate()
 
     @property
     def exit_code(self) -> int | None:
-        """How the last process ended, -n by signal n; None while it runs, or after `kill`."""
+        """Exit code of the last process, -n for signal n. None while it runs, or after `kill`."""
         return self._process.exit_code if self._process else None
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open, and it does not answer."""
+        """Freeze the process (SIGSTOP). Connections stay open, and it does not answer."""
         if self._process:
             self._process.pause()
 
     def resume(self) -> None:
-        """Let a paused process go on; harmless otherwise."""
+        """Resume a paused process."""
         if self._process:
             self._process.resume()
 
     def log(self) -> str:
-        """Return what it has printed."""
+        """Return the output of the server."""
         log = self.folder / _LOG
         return log.read_text(errors="replace") if log.exists() else ""
 

@@ -70,7 +70,7 @@ IDLE = Scenario(
     "idle",
     "Nothing to do",
     (),
-    ("--idle", str(IDLE_S), "--visibility-timeout", "30", "--lease-ttl", "10", "--scan-interval", "1"),
+    ("--idle", str(IDLE_S), "--visibility-timeout", "30", "--lease-ttl", "10"),
     restarts=False,
 )
 """What it costs to wait, with the timeouts that people deploy; one job ends it."""

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyarrow import dataset
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from pyspark.storagelevel import StorageLevel
@@ -29,6 +28,8 @@ class FileReader:
 
     def __call__(self, names: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all files in ``names`` (columns ``path`` and ``date``). Raises OSError."""
+        from pyarrow import dataset  # it imports pandas, where there is one
+
         store = filesystem(self.address)
         stored = self.schema.remove(self.schema.get_field_index(PARTITION))
         for batch in names:

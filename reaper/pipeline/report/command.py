@@ -64,7 +64,7 @@ def report(
     """Write a report about a lake: next steps, recovery, integrity, durations, timeouts, dead letters, leadership.
 
     The page is one HTML file that needs no network. Every figure in it is in the JSON file, too. Exit code 0; 2 not
-    possible.
+    possible, 3 unreachable (--redis-url).
     """
     with sentences():
         from reaper.pipeline.analysis.scope import Scope, parse_instant

@@ -11,7 +11,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.anyio, pytest.mark.deployed]
 
 WATCHDOG_S = 240.0
-"""`liveness_timeout` and `WatchdogSec`, and as much again."""
+"""`LIVENESS_TIMEOUT_S` and `WatchdogSec`, and as much again."""
 TIMER_S = 400.0
 """`OnBootSec`, `RandomizedDelaySec`, and Spark."""
 COUNT_EVENTS = """\
