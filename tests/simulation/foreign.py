@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from reaper.drill.promises import Execution
 from reaper.replicas import GroupReport
-from reaper.settings import GroupSettings, ReaperSettings
+from reaper.settings import GroupSettings
 from tests.simulation.cast import Actor, Replica
 from tests.simulation.entropy import drawn_from
 from tests.simulation.loop import Process
@@ -21,6 +21,7 @@ from tests.simulation.python_312 import as_in_312
 from tests.simulation.story import Setting, Story
 from tests.simulation.undisturbed import undisturbed
 from tests.simulation.world import World
+from tests.support.paced import PacedSettings
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.messages import pair_up, read_metadata, text
 from workers.runtime.clock import going_by
@@ -196,7 +197,7 @@ async def _played(
     assert isinstance(replica, Replica)
     values = replica.settings.model_dump(exclude_unset=True) | changes
     values["groups"] = (GroupSettings(stream=STREAM, group=GROUP, **group),)
-    replica.settings = ReaperSettings(**values)
+    replica.settings = PacedSettings(**values)
     world.limits.append(replica.settings.max_deliveries)
     for role in world.actors:
         world.launch(role)
