@@ -1,6 +1,6 @@
 """Writes ``docs/configuration.md`` from the settings' own descriptions: `python docs/configuration.py [--check]`."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
@@ -10,6 +10,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from reaper.settings import GroupSettings, ReaperSettings
+from workers.runtime.redis_settings import ProgramSettings
 from workers.runtime.settings import Settings
 from workers.runtime.settings_errors import bare_type, bounds
 
@@ -21,36 +22,49 @@ _HEAD = """\
 
 <!-- Written by `docs/configuration.py` from the descriptions in the settings classes. Do not edit by hand. -->
 
-Settings come from flags, from environment variables and from a TOML file, in that order of strength.
-Name the file with `--config FILE` or in `REAPER_CONFIG`.
-In the file a setting has the name of the first column.
+For operators of `reaper`, `worker` and `reaper pipeline`. All programs share one prefix and can share one file.
 
-`reaper` and `worker` share the prefix `REAPER_` and can share a file.
-A setting that both programs have means the same for both. Each program ignores the settings of the other one.
-`REDIS_URL` is the address if nothing else sets `redis_url`: no flag, no `REAPER_REDIS_URL`, no file and no argument.
+## Where settings come from
 
-A variable with `_FILE` at its end names a file that holds the value: `REAPER_REDIS_URL_FILE=/run/secrets/redis-url`.
-So a password is in no list of processes and in no settings file ([secrets](security.md#secrets)).
+A setting comes from the first of these places that has it:
+
+1. a flag, for example `--lease-ttl 20`
+2. an environment variable, for example `REAPER_LEASE_TTL=20`
+3. a TOML file, for example `lease_ttl = 20`. Name the file with `--config FILE` or in `REAPER_CONFIG`.
+4. the arguments of a program, for example `Worker(..., concurrency=8)`
+5. for `redis_url` only: the variable `REDIS_URL`
+6. the default
+
+A setting that is on or off has two flags, for example `--observe` and `--no-observe`.
+A setting that two programs have means the same for both. Each program ignores the settings of the other ones.
+A program stops with an error if it finds a setting that no program has, or a value that cannot work.
+
+A variable that ends in `_FILE` names a file that holds the value: `REAPER_REDIS_URL_FILE=/run/secrets/redis-url`.
+This keeps passwords out of process lists and settings files ([secrets](security.md#secrets)).
 
 Durations are seconds: `30`, `0.5`.
-`redis_url` is one of
+
+## The address of Redis
 
 | address | of |
 |---|---|
-| `redis://[[user]:password@]host:port/db`, `unix:///path` | one Redis or Valkey, which takes writes |
-| `redis+sentinel://[[user]:password@]h1:26379,h2,h3/mymaster/0` | the master called `mymaster` ([Sentinel](\
+| `redis://[[user]:password@]host:port/db`, `unix:///path` | one Redis or Valkey that accepts writes |
+| `redis+sentinel://[[user]:password@]h1:26379,h2,h3/mymaster/0` | the master `mymaster` ([Sentinel](\
 topologies.md#sentinel)); user and password are those of Redis |
-| `redis+cluster://h1,h2` | nodes of a cluster, any of them; others are asked for ([cluster](topologies.md#cluster)) |
+| `redis+cluster://h1,h2` | any nodes of a cluster; they name the others ([cluster](topologies.md#cluster)) |
 
-and, over TLS, `rediss://…`, `rediss+sentinel://…` and `rediss+cluster://…`.
-It takes the options `client_name`, `socket_keepalive` (`redis://…?socket_keepalive=true`), over TLS
-`ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile` and their like, for Sentinels `sentinel_username` and `sentinel_password`.
-The settings `redis_ca_file`, `sentinel_password` and their like are put into the address; where there are no settings
-(a `Producer`, the Spark data source), it says all by itself.
-Whoever connects asks first who answers: a replica, a Sentinel or a node of a cluster is refused with one sentence
-where the address does not say so.
-A setting that neither program has, or that cannot work, stops the process with a sentence that names it, says why, and
-what to write instead.
+For TLS write `rediss://…`, `rediss+sentinel://…` or `rediss+cluster://…`.
+
+The address takes options, for example `redis://…?socket_keepalive=true`:
+
+- `client_name` and `socket_keepalive`
+- with TLS: `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_password` and other `ssl_` options of redis-py
+- for Sentinels: `sentinel_username` and `sentinel_password`, the login at the Sentinels themselves
+
+A `Producer` and the Spark data source have no settings, so their address holds these options.
+A program rejects a server that the address does not describe: a replica, a Sentinel or a node of a cluster.
+
+All programs have these settings:
 """
 
 _REAPER = """\
@@ -73,22 +87,20 @@ redelivery = "retry-stream"
 ```
 
 A running replica reads the file again on SIGHUP.
-`groups`, `visibility_timeout`, `max_deliveries` and `redelivery` then change at once; whatever else changed needs a
-restart, and the log names it.
-Where the new file is wrong, the log says so and the old settings stay in force.
+`groups`, `visibility_timeout`, `max_deliveries` and `redelivery` then change at once.
+The log names other settings that changed, because they need a restart.
+If the new file has an error, the log reports it and the old settings stay in force.
 
 `--log-level debug|info|warning|error` and `--log-format console|json` are flags only.
 
-The operators' commands (`status`, `explain`, `leader`, `acl`, `pause`, `resume`, `forget`, `dead-letters`) take
-`redis_url`, `namespace`, `groups` and `journal` from the same places, `status` also `observe`; `doctor` takes all of
-them, to compare.
+The commands for operators take `redis_url`, `namespace`, `groups` and `journal` from the same places.
+`reaper status` also takes `observe`, and `reaper doctor` takes all settings to compare them.
 """
 
 _GROUPS = """\
 ### `[[groups]]`
 
-One table per stream/group pair.
-What is not given there is taken from the settings above.
+One table for each group. A value that is not set here is taken from the settings above.
 """
 
 _WORKER = """\
@@ -102,7 +114,7 @@ group = "billing"
 concurrency = 32
 ```
 
-What the group has agreed on (the leader writes it) is followed where nothing is set here.
+Unset values are taken from the group settings, which the leader stores in Redis.
 """
 
 
@@ -116,45 +128,48 @@ redis_url = "redis://redis.internal:6379/0"
 trigger = 30
 ```
 
-Each command takes those of these settings that it needs (`reaper pipeline COMMAND --help`).
-The file is named with `--config` or in `REAPER_PIPELINE_CONFIG`.
-Where nothing says where Redis is (none of `redis_url` … `sentinel_password`), what the environment tells the reaper
-counts (`REAPER_REDIS_URL` …), and after that `REDIS_URL`.
-[The pipeline](pipeline.md) tells how they work together.
+Each command takes the settings that it needs (`reaper pipeline COMMAND --help`).
+[The pipeline](pipeline.md) describes how they work together.
 """
 
 
 def document() -> str:
     """Return the whole page."""
     from reaper.pipeline.settings import PipelineSettings
-    from workers.settings import WorkerSettings  # the docs tell of both sides; the service knows only its own
+    from workers.settings import WorkerSettings  # the docs describe both sides; the service knows only its own
 
-    parts = [_HEAD, _REAPER, table(ReaperSettings), _GROUPS, table(GroupSettings), _WORKER, table(WorkerSettings)]
-    return "\n".join([*parts, _PIPELINE, table(PipelineSettings)])
+    shared = ProgramSettings.model_fields
+    parts = [_HEAD, table(ProgramSettings, shared)]
+    sides: list[tuple[str, str, type[ProgramSettings]]] = [
+        ("reaper run", _REAPER, ReaperSettings),
+        ("worker run", _WORKER, WorkerSettings),
+        ("reaper pipeline", _PIPELINE, PipelineSettings),
+    ]
+    for program, text, kind in sides:
+        own = [name for name in kind.model_fields if name not in shared]
+        common = [name for name in own if name not in kind.tuning]
+        parts += [text, f"### Common settings of `{program}`\n", table(kind, common)]
+        parts += [_GROUPS, table(GroupSettings)] if kind is ReaperSettings else []
+        parts += [f"### Tuning of `{program}`\n", table(kind, [name for name in own if name in kind.tuning])]
+    return "\n".join(parts)
 
 
-def table(kind: type[Settings]) -> str:
-    """Return a Markdown table of a class's settings, in the order they are written there."""
-    return "\n".join(_rows(kind)) + "\n"
+def table(kind: type[Settings], names: Collection[str] | None = None) -> str:
+    """Return a Markdown table of the settings ``names``, by default all of them, in the order of the class."""
+    return "\n".join(_rows(kind, kind.model_fields if names is None else names)) + "\n"
 
 
-def _rows(kind: type[Settings]) -> Iterator[str]:
-    prefix = str(kind.model_config.get("env_prefix", ""))
-    names = ["setting", "type", "default", *(["environment", "flag"] if prefix else []), "meaning"]
-    yield _row(names)
-    yield _row(["---"] * len(names))
-    for name, field in kind.model_fields.items():
-        given = [f"`{prefix}{name.upper()}`", _flag(name, field)] if prefix else []
-        yield _row([f"`{name}`", _type(field), _default(field), *given, field.description or ""])
+def _rows(kind: type[Settings], names: Collection[str]) -> Iterator[str]:
+    columns = ["setting", "type", "default", "meaning"]
+    yield _row(columns)
+    yield _row(["---"] * len(columns))
+    for name in names:
+        field = kind.model_fields[name]
+        yield _row([f"`{name}`", _type(field), _default(field), field.description or ""])
 
 
 def _row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _flag(name: str, field: FieldInfo) -> str:
-    flag = name.replace("_", "-")
-    return f"`--{flag}`, `--no-{flag}`" if bare_type(field.annotation) is bool else f"`--{flag}`"
 
 
 def _type(field: FieldInfo) -> str:

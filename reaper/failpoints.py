@@ -1,15 +1,15 @@
 """Places where a test or a drill may stop, kill or fail this process. None is active by default.
 
-A failpoint is a name in the code. When the process starts with ``REAPER_FAILPOINTS=<directory>``, a file of that name
-in the directory arms it: the first process that comes by claims it, by renaming it to ``<name>.hit.<pid>`` (atomic, so
-exactly one does), and does what the file says:
+A failpoint is a name in the code. Start the process with ``REAPER_FAILPOINTS=<directory>``. A file with the name of a
+failpoint in that directory arms it. The first process that reaches the failpoint renames the file to
+``<name>.hit.<pid>``, which is atomic, and does one of these things.
 
-- ``stop``: SIGSTOP to itself, until somebody sends SIGCONT;
-- ``kill``: SIGKILL to itself;
-- ``raise``: raises ConnectionError, as a lost connection would.
+- ``stop`` sends SIGSTOP to itself. A SIGCONT continues it.
+- ``kill`` sends SIGKILL to itself.
+- ``raise`` raises ConnectionError, like a lost connection.
 
-The names: ``elect.before_acquire``, ``elect.after_acquire``, ``elect.before_renew``, ``take_over.before_write``,
-``scan.before_page``, ``recover.before_write``, ``recover.after_write``, ``suspects.before_write``,
+The names are ``elect.before_acquire``, ``elect.after_acquire``, ``elect.before_renew``, ``take_over.before_write``,
+``scan.before_page``, ``recover.before_write``, ``recover.after_write``, ``suspects.before_write`` and
 ``schedule.before_write``.
 """
 
@@ -29,7 +29,7 @@ def failpoint(name: str) -> None:
 
 
 def arm(directory: Path, name: str, action: str) -> None:
-    """Arm failpoint ``name`` for the first process that comes by. ``action``: stop, kill or raise."""
+    """Arm failpoint ``name`` for the first process that comes by. ``action`` is stop, kill or raise."""
     for earlier in directory.glob(f"{name}.hit.*"):
         earlier.unlink()
     draft = directory / f"{name}.draft"
@@ -38,17 +38,17 @@ def arm(directory: Path, name: str, action: str) -> None:
 
 
 def disarm(directory: Path, name: str) -> None:
-    """Take back what nobody has claimed."""
+    """Disarm the failpoint if no process has claimed it."""
     (directory / name).unlink(missing_ok=True)
 
 
 def is_armed(directory: Path, name: str) -> bool:
-    """Tell whether failpoint ``name`` is armed and nobody has come by."""
+    """Return whether failpoint ``name`` is armed and no process has reached it."""
     return (directory / name).exists()
 
 
 def claimed_by(directory: Path, name: str) -> int | None:
-    """Return the process ID of who passed failpoint ``name`` while it was armed."""
+    """Return the process ID of the process that reached failpoint ``name`` while it was armed."""
     return next((int(hit.suffix[1:]) for hit in directory.glob(f"{name}.hit.*")), None)
 
 

@@ -1,7 +1,4 @@
-"""A replica tells the others what it is doing: every few seconds, and at once if that has changed.
-
-While it leads by a lease, a renewal takes the heartbeat along, so that this costs no request of its own.
-"""
+"""A replica registers its state every few seconds, and at once if the state has changed."""
 
 import logging
 from collections.abc import Callable
@@ -22,8 +19,6 @@ logger = logging.getLogger(__name__)
 REGISTRATION = "registration"
 FORGET_AFTER_HEARTBEATS, FORGET_EVERY_HEARTBEATS = 60, 12
 """A replica that has not registered for this many heartbeats is removed by the leader, which looks so often."""
-MOST_PAIRS_ALONG = 16
-"""With more pairs a heartbeat is long (half a KB each), and a renewal is to be short: it is told by itself."""
 
 
 class Registration:
@@ -36,28 +31,25 @@ class Registration:
         elector: Elector,
         replica: Callable[[int], Replica],
         interval_s: Callable[[], float],
-        pairs: Callable[[], int],
     ) -> None:
-        """``replica`` returns what is to be told, at a moment of the server's clock in ms, of so many ``pairs``."""
+        """``replica`` returns the state to register at a time in ms of the server's clock."""
         self._client = client
         self._keys = keys
         self._elector = elector
         self._replica = replica
         self._interval_s = interval_s
-        self._pairs = pairs
         self._asked = anyio.Event()
         self._told_at = self._tidied_at = float("-inf")
         self.troubles = Troubles()
         self.has_registered = False
         """Redis was there, and runs our scripts."""
-        elector.takes_along(self._to_take_along, self._told)
 
     def at_once(self) -> None:
-        """Register now: something has changed."""
+        """Register now, after a change."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Register until cancelled. Errors of Redis end nothing."""
+        """Register until cancelled. Errors of Redis do not end it."""
         while True:
             if self._asked.is_set() or self._left_s() <= 0:
                 self._asked = anyio.Event()
@@ -78,31 +70,22 @@ class Registration:
         return self._told_at + self._interval_s() - monotonic()
 
     async def _register(self) -> None:
-        self._told_at = monotonic()  # whatever comes of it: the next attempt is an interval later
+        self._told_at = monotonic()  # the next attempt is one interval later, with or without an error
         try:
             if self._elector.clock_offset_ms == 0:
                 self._elector.clock_offset_ms = await server_ms(self._client) - monotonic_ms()
             await register(self._client, self._keys, self._replica(self._now_ms()))
-            self._told()
+            self._told_at = monotonic()
+            self.has_registered = True
+            if self.troubles.works(REGISTRATION, monotonic()):
+                logger.warning("the replica is registered again")
         except (RedisError, OSError) as error:
             self._failed(error)
 
-    def _told(self) -> None:
-        """Note that the heartbeat was written, by whichever call."""
-        self._told_at = monotonic()
-        self.has_registered = True
-        if self.troubles.works(REGISTRATION, monotonic()):
-            logger.warning("the replica is registered again")
-
     def _failed(self, error: Exception) -> None:
-        # The elector tells of outages.
+        # The elector logs outages.
         if not is_contact_error(error) and self.troubles.failed(REGISTRATION, error, monotonic()):
             logger.error("Redis refuses to register the replica: %s. Trying until it works", in_words(error))
-
-    def _to_take_along(self) -> str:
-        """Return a heartbeat for a renewal to take along; '': the latest is not half as old as it may become."""
-        is_due = self.has_registered and self._left_s() <= self._interval_s() / 2
-        return self._replica(self._now_ms()).to_json() if is_due and self._pairs() <= MOST_PAIRS_ALONG else ""
 
     def _now_ms(self) -> int:
         return monotonic_ms() + self._elector.clock_offset_ms
@@ -113,7 +96,7 @@ class Registration:
         return FORGET_EVERY_HEARTBEATS * self._interval_s()
 
     async def _forget_gone(self) -> None:
-        """Remove replicas that died long ago, and what nobody can read, so that the hash stays small."""
+        """Remove replicas that died long ago, and unreadable entries, so that the hash stays small."""
         self._tidied_at = monotonic()
         try:
             registered = await self._client.hgetall(self._keys.replicas)

@@ -1,8 +1,8 @@
-"""What a replica registers about itself: one JSON heartbeat each in the hash ``{<namespace>}:replicas``.
+"""A replica registers itself as one JSON heartbeat in the hash ``{<namespace>}:replicas``.
 
-Written by the service every few seconds (field = `Replica.id`), read by ``reaper status`` and
-``reaper forget``. Times named ``…_ms`` are milliseconds; instants are the *server's* clock, so that nobody's
-own clock matters. A reader ignores fields it does not know and fills in those an older replica did not write.
+Written by the service every few seconds (field = `Replica.id`), read by ``reaper status`` and ``reaper forget``. Names
+that end in ``_ms`` are milliseconds. Moments are in the *server's* time, so the clocks of replicas do not matter. A
+reader ignores fields it does not know and fills in those an older replica did not write.
 """
 
 import json
@@ -25,7 +25,6 @@ HEARTBEATS_MISSED = 3
 
 LEADER = "leader"
 FOLLOWER = "follower"
-STANDALONE = "standalone"
 
 
 Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
@@ -73,7 +72,7 @@ class Tally:
 
 @dataclass(slots=True, kw_only=True)
 class GroupReport(Tally):
-    """What the replica that leads knows of one stream/group pair (followers report its settings alone)."""
+    """The state of one stream/group pair as the leader knows it. Followers report its settings only."""
 
     stream: str
     group: str
@@ -91,7 +90,7 @@ class GroupReport(Tally):
 
     @property
     def pair(self) -> str:
-        """The pair as people write it: ``orders/billing``."""
+        """The pair in its written form ``orders/billing``."""
         return f"{self.stream}/{self.group}"
 
 
@@ -105,7 +104,7 @@ class Replica:
     pid: Whole
     version: str
     role: str
-    """`LEADER`, `FOLLOWER` or `STANDALONE` (leader election is off)."""
+    """`LEADER` or `FOLLOWER`."""
     token: Whole = 0
     """Fencing token of its current term, or of its last one."""
     started_ms: Whole
@@ -123,11 +122,12 @@ class Replica:
     @property
     def leads(self) -> bool:
         """Tell whether this replica acts on its groups."""
-        return self.role in (LEADER, STANDALONE)
+        return self.role == LEADER
 
     def is_live(self, now_ms: int) -> bool:
         """Tell whether the heartbeat is fresh at ``now_ms`` (the server's clock)."""
-        # One of the future is as bad as an old one: the server's clock was set back, and who lives has told again.
+        # A moment in the future is as bad as an old one. The server's clock was set back, and live replicas have
+        # registered again.
         return abs(now_ms - self.at_ms) <= self.heartbeat_ms * HEARTBEATS_MISSED
 
     def to_json(self) -> str:
@@ -142,7 +142,7 @@ class Replica:
 
 @cache
 def _decoder() -> TypeAdapter[Replica]:
-    """Return what decodes heartbeats: to build it takes hundreds of times as long as to use it."""
+    """Return the decoder of heartbeats. To build it takes hundreds of times as long as to use it."""
     return TypeAdapter(Replica)
 
 
@@ -158,7 +158,7 @@ async def read_replicas(client: Redis, keys: NamespaceKeys) -> tuple[Replica, ..
 
 
 def parse_replicas(values: Iterable[bytes | str]) -> tuple[Replica, ...]:
-    """Decode heartbeats; one that nobody can read tells nothing and is left out."""
+    """Decode heartbeats, without those that are unreadable."""
     replicas = []
     for value in values:
         try:

@@ -1,4 +1,4 @@
-"""A reaper replica: connects, registers, takes part in elections and, while it leads, recovers.
+"""A reaper replica connects, registers, takes part in elections and recovers while it leads.
 
 Run it by ``reaper run``, or inside a program::
 
@@ -26,7 +26,7 @@ from reaper.metrics import ReplicaMetrics
 from reaper.recovery.beats import Beats
 from reaper.recovery.term import TermWork
 from reaper.registration import Registration
-from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
+from reaper.replicas import FOLLOWER, LEADER, Replica
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import commands_client, reader_client
@@ -71,7 +71,7 @@ class Reaper:
         self._keys = settings.namespace_keys
         self._callbacks: Callbacks[str] = Callbacks(EVENTS)
         self._client = commands_client(settings.redis_url, max_connections=CONNECTIONS)
-        # Of its own: a renewal never waits for a connection behind the work of a thousand groups.
+        # renewals have their own connection, so they never wait behind the work of a thousand groups
         home = self._keys.lease
         self._control = commands_client(settings.redis_url, key=home, max_connections=CONTROL_CONNECTIONS)
         self._reader = reader_client(settings.redis_url, key=home, block_ms=to_ms(settings.acquire_retry))
@@ -82,7 +82,6 @@ class Reaper:
             self._elector,
             self._replica,
             self._heartbeat_s,
-            lambda: len(self.settings.groups),
         )
         self._beats = Beats(self._client, lambda: self.settings.watched)
         self._listener = notices_client(settings.redis_url, home)
@@ -113,7 +112,7 @@ class Reaper:
         self._inside = AsyncExitStack()
 
     def on(self, event: ReaperEvent) -> Callable[[CallbackT], CallbackT]:
-        """Register an async callback for an event: ``@reaper.on("recovered")``. It gets a `Report`.
+        """Register an async callback for an event, as in ``@reaper.on("recovered")``. It gets a `Report`.
 
         Reports come in the order of the replies. Calls overlap, so the order of two events of one job can differ from
         the journal, which has the order of the writes.
@@ -205,7 +204,7 @@ class Reaper:
         await self._listener.aclose()
 
     def stop(self) -> None:
-        """End `run`: release the lease and return. Before `run`, it prevents the start.
+        """End `run`, release the lease and return. Before `run`, it prevents the start.
 
         You can call it from any thread.
         """
@@ -233,7 +232,7 @@ class Reaper:
         try:
             await tasks.start(self.run)
         except BaseException:
-            await self._inside.aclose()  # nothing runs in it: the error goes to the caller as it is
+            await self._inside.aclose()  # no other task runs in it, so the caller gets the error itself
             raise
         return self
 
@@ -263,14 +262,13 @@ class Reaper:
     def _replica(self, at_ms: int) -> Replica:
         """Return what is registered of this replica at ``at_ms``, by the server's clock."""
         self._started_ms = self._started_ms or at_ms
-        leads = LEADER if self.settings.leader_election else STANDALONE
         return Replica(
             id=self.replica_id,
             name=self.settings.name or self.host,
             host=self.host,
             pid=os.getpid(),
             version=_distribution_version(),
-            role=leads if self.is_leader else FOLLOWER,
+            role=LEADER if self.is_leader else FOLLOWER,
             token=self._last_token,
             started_ms=self._started_ms,
             at_ms=at_ms,

@@ -1,8 +1,7 @@
-"""Settings of a reaper replica. `reaper.cli` reads them; everything else is given values."""
+"""Settings of a reaper replica. `reaper.cli` reads them. Programs pass values."""
 
-from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
@@ -12,12 +11,10 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys, split_pair
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
-from workers.runtime.event_loop import EventLoop, Loop
-from workers.runtime.redis_settings import ProgramSettings, RedisArguments
+from workers.runtime.redis_settings import ProgramSettings
 from workers.runtime.settings import (
     SHORTEST_INTERVAL,
     SHORTEST_VISIBILITY,
-    Duration,
     HealthHost,
     JournalMaxlen,
     Seconds,
@@ -53,32 +50,22 @@ def is_observers(namespace: str) -> bool:
     return namespace.endswith(_OBSERVE)
 
 
-class GroupArguments(TypedDict, total=False):
-    """The arguments of `GroupSettings`, as type checkers see them. A test compares them with the fields."""
-
-    stream: Required[str]
-    group: Required[str]
-    visibility_timeout: Duration | None
-    max_deliveries: int | None
-    redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"] | None
-
-
 class GroupSettings(Section):
-    """One stream/group pair; what is not given here is taken from the defaults above it."""
+    """One stream/group pair. Missing values come from the defaults above it."""
 
     if TYPE_CHECKING:
 
-        def __init__(self, **values: Unpack[GroupArguments]) -> None: ...
+        def __init__(self, **values: Any) -> None: ...
 
     stream: str = Field(description="Name of the stream the jobs live in.")
     group: str = Field(description="Name of the consumer group that is watched.")
     visibility_timeout: Seconds | None = seconds(
-        None, "Overrides `visibility_timeout` for this pair.", least=SHORTEST_VISIBILITY
+        None, "Overrides `visibility_timeout` for this group.", least=SHORTEST_VISIBILITY
     )
     max_deliveries: int | None = Field(
-        default=None, ge=1, le=MAX_DELIVERIES_LIMIT, description="Overrides `max_deliveries` for this pair."
+        default=None, ge=1, le=MAX_DELIVERIES_LIMIT, description="Overrides `max_deliveries` for this group."
     )
-    redelivery: Redelivery | None = Field(default=None, description="Overrides `redelivery` for this pair.")
+    redelivery: Redelivery | None = Field(default=None, description="Overrides `redelivery` for this group.")
 
     @property
     def keys(self) -> GroupKeys:
@@ -87,7 +74,7 @@ class GroupSettings(Section):
 
 
 class WatchedGroup(GroupSettings):
-    """A pair with every value filled in: what the leader works with."""
+    """A pair with all values, as the leader uses it."""
 
     visibility_timeout: timedelta
     max_deliveries: int
@@ -109,55 +96,26 @@ def _read_pair(pair: str) -> dict[str, str]:
     return {"stream": names[0], "group": names[1]}
 
 
-class ReaperArguments(RedisArguments, total=False):
-    """The arguments of `ReaperSettings`, as type checkers see them. A test compares them with the fields."""
-
-    namespace: str
-    name: str
-    groups: str | Sequence[GroupSettings | str | Mapping[str, Any]]
-    visibility_timeout: Duration
-    max_deliveries: int
-    redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"]
-    leader_election: bool
-    lease_ttl: Duration
-    full_scan_interval: Duration
-    recovery_rate: float
-    observe: bool
-    health_port: int | None
-    health_host: str
-    loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
-    actions_token_file: str
-    journal: JournalLevel | Literal["off", "settlements", "full"]
-    journal_maxlen: int
-    recreate_groups: bool
-    consumer_retention: Duration | None
-
-
 class ReaperSettings(ProgramSettings):
     """Everything one replica needs to know. Durations are seconds."""
 
     if TYPE_CHECKING:
 
-        def __init__(self, **values: Unpack[ReaperArguments]) -> None: ...
+        def __init__(self, **values: Any) -> None: ...
 
-    namespace: str = Field(
-        default="reaper",
-        description="Replicas with the same namespace elect one leader; a group belongs to one namespace.",
+    tuning: ClassVar[frozenset[str]] = frozenset(
+        {"namespace", "name", "lease_ttl", "full_scan_interval", "recovery_rate", "health_host", "journal_maxlen"}
+        | {"recreate_groups", "consumer_retention"}
     )
-    name: str = Field(
-        default="",
-        max_length=MAX_REPLICA_NAME,
-        description="Name of this replica in `reaper status`; default: host name and process ID.",
-    )
+
     groups: Annotated[tuple[GroupSettings, ...], NoDecode, BeforeValidator(_read_groups)] = Field(
         default=(),
-        description="The stream/group pairs to watch: `[[groups]]` tables, or `stream/group,…` in one string.",
+        description="The groups to watch: `[[groups]]` tables, or `stream/group,…` in one string.",
     )
-
     visibility_timeout: Seconds = seconds(
         DEFAULT_VISIBILITY_TIMEOUT.total_seconds(),
-        "How long a delivery may stay unsettled before it is recovered. Longer than the slowest job; where workers are "
-        "not ours, longer than `COUNT` (what they read at a time) times that.",
+        "How long a delivery may go without a heartbeat before it is recovered. For plain workers, which send no "
+        "heartbeats, it must be longer than the slowest job times the `COUNT` of their reads.",
         least=SHORTEST_VISIBILITY,
     )
     max_deliveries: int = Field(
@@ -168,50 +126,52 @@ class ReaperSettings(ProgramSettings):
     )
     redelivery: Redelivery = Field(
         default=DEFAULT_REDELIVERY,
-        description="How a recovered job becomes ready again: `stream` (copy to the stream's tail; the group must be "
-        "its only one), `retry-stream` (copy to the group's own retry stream) or `in-place` (nothing is copied; needs "
-        "Redis 8.4, and workers that read with CLAIM, as ours do).",
+        description="How a recovered job becomes ready again: `stream` (copy to the end of the stream, whose only "
+        "group this must be), `retry-stream` (copy to the group's retry stream) or `in-place` (no copy; needs Redis "
+        "8.4, and workers that read with CLAIM, as those of stream-reaper do).",
     )
-
-    leader_election: bool = Field(default=True, description="Off for a single reaper; the fence stays.")
-    lease_ttl: Seconds = seconds(10, "How long leadership lasts without renewal.", least=SHORTEST_LEASE)
-    full_scan_interval: Seconds = seconds(
-        30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
-    )
-    recovery_rate: float = Field(default=0, ge=0, description="Recoveries per second and group; 0 = no limit.")
     observe: bool = Field(default=False, description="Elect, scan and report, but write nothing to the streams.")
-
     health_port: int | None = Field(
         default=None,
         ge=0,
         le=65_535,
-        description="Port of the status page, `/livez`, `/readyz`, `/status` and `/metrics`; 0 = any free one (the log "
-        "says which). Default: none of that is served.",
+        description="Port of the status page, `/livez`, `/readyz`, `/status` and `/metrics`. 0 takes a free port and "
+        "logs it. Default: no port.",
     )
-    health_host: HealthHost = "127.0.0.1"
-    loop: Loop = EventLoop.AUTO
     actions_token_file: str = Field(
         default="",
-        description="File with the token (16 characters or more) that the status page's actions ask for. Default: the "
-        "page has no actions.",
+        description="File with the token (16 characters or more) for the actions of the status page. Default: the page "
+        "has no actions.",
     )
+    journal: JournalLevel = Field(default=JournalLevel.SETTLEMENTS, description="Which lifecycle events are written.")
 
-    journal: JournalLevel = Field(
-        default=JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements or full."
+    namespace: str = Field(
+        default="reaper",
+        description="Replicas with the same namespace elect one leader. A group belongs to one namespace.",
     )
+    name: str = Field(
+        default="",
+        max_length=MAX_REPLICA_NAME,
+        description="Name of this replica in `reaper status`. Default: host name and process ID.",
+    )
+    lease_ttl: Seconds = seconds(10, "How long the lease of the leader lasts without a renewal.", least=SHORTEST_LEASE)
+    full_scan_interval: Seconds = seconds(
+        30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
+    )
+    recovery_rate: float = Field(default=0, ge=0, description="Recoveries per second and group. 0 is no limit.")
+    health_host: HealthHost = "127.0.0.1"
     journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN
-
     recreate_groups: bool = Field(
-        default=False, description="Recreate a watched group that was destroyed, at its last known position."
+        default=False, description="Recreate a watched group that was deleted, at its last known position."
     )
     consumer_retention: Seconds | None = seconds(
-        None, "Delete consumers that hold nothing and were silent for this long; default: never."
+        None, "Delete consumers that have no pending entry and were idle for this long. Default: never."
     )
 
     @field_validator("groups")
     @classmethod
     def _no_pair_twice(cls, groups: tuple[GroupSettings, ...]) -> tuple[GroupSettings, ...]:
-        pairs = [group.keys.pair for group in groups]  # spells the keys: names that cannot work are refused here
+        pairs = [group.keys.pair for group in groups]  # build the keys here to reject invalid names
         for pair in pairs:
             if pairs.count(pair) > 1:
                 raise ValueError(f"{pair!r} is there twice: give each stream/group pair once")
@@ -271,7 +231,10 @@ class ReaperSettings(ProgramSettings):
         )
 
     def scan_interval_of(self, group: WatchedGroup) -> timedelta:
-        """The time between two scans of ``group`` for new deliveries: a timer must be armed well before it is due."""
+        """Return the time between two scans of ``group`` for new deliveries.
+
+        A timer must be armed well before it is due.
+        """
         return min(LONGEST_TAIL_SCAN, group.visibility_timeout / 4, self.full_scan_interval / 4)
 
 

@@ -1,4 +1,4 @@
-"""Fixtures for every tier. Servers are real; a test that needs one never skips.
+"""Fixtures for every tier. Servers are real. A test that needs one never skips.
 
 The session starts each server once. A test that uses `server` finds it empty. Which servers it runs on, once on each,
 is said in `tests.support.tiers`.
@@ -60,13 +60,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    """Say what limits are multiplied by."""
+    """Print the factor of all time limits."""
     return f"patience: limits are {slowness():g} times as long as on the machine they were made for"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage among thousands of tests, which stay to the end: that costs half of the time."""
+    """Collect no garbage among thousands of tests, because that takes half of the time."""
     gc.disable()
     try:
         return (yield)
@@ -106,7 +106,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
-    """Make reports fit to be sent to another process: jobs hold any bytes, and logs name jobs."""
+    """Make reports fit for another process, because jobs hold any bytes, and logs name jobs."""
     return cast("dict[str, Any] | None", _sendable((yield)))
 
 
@@ -128,14 +128,14 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def binary(request: pytest.FixtureRequest) -> Path:
-    """The program of the server that the test runs on: `tests.support.tiers` says which."""
+    """The program of the test's server, as `tests.support.tiers` chose it."""
     path: Path = request.param
     return path
 
 
 @pytest.fixture(scope="session")
 def server(binary: Path) -> Iterator[RedisServer]:
-    """A server that tests share; empty at the start of each."""
+    """A server that tests share. It is empty at the start of each test."""
     with started_server(binary) as running:
         yield running
 
@@ -160,12 +160,12 @@ class StartServer(Protocol):
     """Type of the `start_server` fixture."""
 
     def __call__(self, **config: str) -> RedisServer:
-        """Start a server of the test's own; see `tests.support.servers.started_server`."""
+        """Start a server for one test. See `tests.support.servers.started_server`."""
 
 
 @pytest.fixture
 def start_server(binary: Path) -> Iterator[StartServer]:
-    """Start servers that the test may stop, kill, pause and restart; all are ended with it."""
+    """Start servers that the test may stop, kill, pause and restart. All end with the test."""
     with ExitStack() as servers:
 
         def start(**config: str) -> RedisServer:
@@ -178,12 +178,12 @@ class StartProxy(Protocol):
     """Type of the `proxy` fixture."""
 
     async def __call__(self, server: RedisServer) -> Proxy:
-        """Start a proxy in front of ``server``; see `tests.support.proxy`."""
+        """Start a proxy in front of ``server``. See `tests.support.proxy`."""
 
 
 @pytest.fixture
 async def proxy() -> AsyncIterator[StartProxy]:
-    """Start proxies (``through = await proxy(server)``); all are closed when the test ends."""
+    """Start proxies (``through = await proxy(server)``). All are closed when the test ends."""
     async with AsyncExitStack() as proxies:
 
         async def start(server: RedisServer) -> Proxy:
@@ -194,7 +194,7 @@ async def proxy() -> AsyncIterator[StartProxy]:
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    """Where our programs start from."""
+    """The folder that our programs start from."""
     running = Nursery(ROOT)
     yield running
     running.close()
@@ -202,13 +202,14 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.fixture(autouse=True)
 def _reads_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the reads of workers in the test's own process block for less: stopping a worker takes up to so long."""
+    """Let the reads of workers in the test's own process block for less time, because the stop of a worker waits for
+    them."""
     monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 100)
 
 
 @pytest.fixture
 def processes(tmp_path: Path, nursery: Nursery) -> Iterator[Processes]:
-    """Start worker, reaper and other processes; all are ended with the test."""
+    """Start worker, reaper and other processes. All end with the test."""
     started = Processes(tmp_path, nursery)
     yield started
     started.end()

@@ -1,4 +1,4 @@
-"""Consume jobs from Redis Streams: read, execute, settle. It works without the reaper.
+"""Read jobs from Redis Streams, execute them and settle them. It works without the reaper.
 
 ::
 
@@ -82,4 +82,4 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_HOMES})  # Python, too, looks here for what a misspelt name may have meant
+        return sorted({*globals(), *_HOMES})  # Python also looks here to suggest a name for a misspelt one

@@ -13,7 +13,7 @@ from workers.program import clashing_folder, load_worker, warning_about
 from workers.protocol.errors import HandlerExitError
 from workers.protocol.messages import first_of
 from workers.runtime.ending import end_within
-from workers.runtime.event_loop import run_in
+from workers.runtime.event_loop import run_in_loop
 from workers.runtime.garbage import collect_seldom
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import Program, errors_as_sentences, examples, log_options, settings_options
@@ -38,7 +38,7 @@ FAILED_EXIT = 1
 )
 @click.version_option(package_name="stream-reaper")
 def main() -> None:
-    """Consume jobs from Redis Streams. Exit code 2: words, settings or Redis do not let it, and a line says why."""
+    """Consume jobs from Redis Streams. Exit code 2: not possible; 3: Redis is unreachable. A line gives the reason."""
     show_crashes()
 
 
@@ -53,7 +53,7 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
 
     Settings: flags, then the environment, then the file, then the arguments of Worker(…) in the program. Exit code 0 it
     was told to end, and has settled or handed back its jobs; 1 a second signal cut that short, or a handler exited; 2
-    it could not begin.
+    it could not begin; 3 Redis could not be reached at the start.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():
@@ -70,7 +70,7 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
 def _work(worker: Worker) -> int:
     """Run the worker until its end, and return the exit code."""
     try:
-        run_in(worker.settings.loop, _run, worker)
+        run_in_loop(_run, worker)
     except HandlerExitError:  # its job is logged
         return FAILED_EXIT
     except (SystemExit, KeyboardInterrupt):

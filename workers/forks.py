@@ -1,10 +1,10 @@
-"""A process that a handler forks is no second worker: it has the signals, sockets and event loop of a new process.
+"""A process that a handler forks is not a second worker. It gets the signals, sockets and event loop of a new process.
 
-A fork copies everything: signal handlers that stop the worker, the event loop's wakeup socket, connections on which
-Redis goes on delivering, the listening port. `Process.terminate()` of such a child would stop its parent, and a child
-that outlives the worker would keep its connections open. `workers.runtime.children` ends a child that comes back to us.
+A fork copies the signal handlers that stop the worker, the event loop's wakeup socket, the connections that Redis
+delivers on, and the listening port. So `Process.terminate()` of such a child would stop its parent. A child that
+outlives the worker would keep its connections open. `workers.runtime.children` ends a child that comes back to us.
 
-`workers.runtime.entrance` imports this before anything else, so nothing slow is imported here.
+`workers.runtime.entrance` imports this module first, so it imports only fast modules.
 """
 
 import os
@@ -41,7 +41,7 @@ _forking = _Forking()
 
 
 def handles(number: signal.Signals, before: Any) -> bool:
-    """Note that this process handles a signal from now on: a forked child does not. ``before``: its former handler.
+    """Note that this process handles a signal from now on. A forked child does not. ``before`` is the former handler.
 
     Returns False where that is noted already.
     """
@@ -63,7 +63,7 @@ def keep_from_children(holder: Any) -> None:
 
 
 def runs_in(loop: _Loop, end: Callable[[], object]) -> None:
-    """Note an event loop that a worker runs in: a forked child that comes back to it calls ``end`` there."""
+    """Note an event loop that a worker runs in. If a forked child returns into it, ``end`` is called there."""
     _ends[loop] = end
 
 
@@ -76,7 +76,7 @@ def forks_made() -> int:
 
 
 def _before() -> None:
-    """Block the worker's signals: a child may be terminated before it has handlers of its own."""
+    """Block the worker's signals, because a child may be terminated before it has handlers of its own."""
     if _handlers:
         _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _handlers)
 
@@ -109,7 +109,7 @@ def _after_in_child() -> None:
 
 
 def _let_go_of_sockets() -> None:
-    """Put /dev/null in the place of each socket: objects of the parent still have the number, and may close it."""
+    """Replace each socket by /dev/null, because objects of the parent still have the number and may close it."""
     null = os.open(os.devnull, os.O_RDWR)
     for holder in list(_sockets):
         with suppress(OSError):
@@ -121,7 +121,7 @@ def _let_go_of_sockets() -> None:
 
 
 def _number_of(holder: Any) -> int:
-    """Return the file descriptor; -1 where it is closed."""
+    """Return the file descriptor, or -1 if it is closed."""
     get_extra_info = getattr(holder, "get_extra_info", None)
     held = get_extra_info("socket") if get_extra_info else holder
     return -1 if held is None else int(held.fileno())

@@ -1,4 +1,4 @@
-"""What a worker process says of its health: over HTTP (`workers.runtime.health_server`), and to systemd."""
+"""The health of a worker process, over HTTP (`workers.runtime.health_server`) and for systemd."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -23,28 +23,28 @@ LIVENESS_TIMEOUT_S = 60.0
 
 
 class WorkerCondition:
-    """What systemd is told of the worker; `workers.runtime.service_manager` tells it, from another thread."""
+    """The state for systemd. `workers.runtime.service_manager` sends it from another thread."""
 
     def __init__(self, worker: Worker, pulse: Pulse) -> None:
         self._worker = worker
         self._pulse = pulse
 
     def ailments(self) -> Sequence[str]:
-        """Why the process should be restarted: a handler that blocks the loop for too long is taken for hung."""
+        """The reason to restart the process. A handler that blocks the loop for too long counts as hung."""
         return self._pulse.ailments(LIVENESS_TIMEOUT_S)
 
     def is_ready(self) -> bool:
-        """Ready: it has read from its group, and is not refused now."""
+        """Ready means that it has read from its group, and that Redis does not reject its calls."""
         process = self._worker.process
         return process is not None and process.has_worked and not process.refusals
 
     def is_stopping(self) -> bool:
-        """It was told to stop, and drains."""
+        """It is stopping, and drains."""
         process = self._worker.process
         return process is not None and process.is_stopping
 
     def summary(self) -> str:
-        """Say what it works on."""
+        """Return the name of its group."""
         process = self._worker.process
         if process is not None and process.refusals:
             return f"{process.consumer}: Redis refuses: {'; '.join(process.refusals)}"
@@ -55,14 +55,14 @@ class WorkerCondition:
 
 
 class WorkerVitals(WorkerCondition):
-    """What is told over HTTP, from another thread, too. ``client`` is the health server's own."""
+    """The answers over HTTP, given from another thread. ``client`` is the health server's own."""
 
     def __init__(self, worker: Worker, pulse: Pulse, client: Redis) -> None:
         super().__init__(worker, pulse)
         self._client = client
 
     async def obstacles(self) -> Sequence[str]:
-        """Ready: the worker has read from its group, is refused nothing now, Redis answers, and it is not stopping."""
+        """Ready: the worker has read from its group, Redis answers and rejects no call, and it is not stopping."""
         process = self._worker.process
         if process is not None and process.is_stopping:
             return ["the worker is stopping"]
@@ -106,7 +106,7 @@ class WorkerVitals(WorkerCondition):
 
 @asynccontextmanager
 async def serving_health(worker: Worker) -> AsyncIterator[int | None]:
-    """Serve the worker's health while the block runs, if `health_port` is set; yields the port.
+    """Serve the worker's health while the block runs, if `health_port` is set. Yields the port.
 
     Raises ConfigurationError.
     """

@@ -1,4 +1,4 @@
-"""The parts of producers that do not talk to Redis: they check jobs, pack them into calls, and limit retries.
+"""The parts of producers without I/O. They check jobs, pack them into calls, and limit retries.
 
 After a lost reply, the producer sends the same call again. The script recognizes it, so no job is added twice.
 """
@@ -35,7 +35,7 @@ CALL_JOBS = 200
 
 
 class JobId(str):
-    """The ID of an enqueued job: a ``str`` with the attribute ``is_new``."""
+    """The ID of an enqueued job, a ``str`` with the attribute ``is_new``."""
 
     __slots__ = ("is_new",)
 
@@ -57,9 +57,10 @@ class HasRedis(Protocol):
 
 
 def address_of(redis: str | HasRedis | None, otherwise: str) -> str:
-    """Return the address that a producer is given, itself or in settings; for None, that of the environment.
+    """Return the address given to a producer, directly or in settings, or for None the one of the environment.
 
-    Raises ConfigurationError for anything else, such as a client of the other kind. ``otherwise``: what else it takes.
+    Raises ConfigurationError for other values, such as a client of the other kind. ``otherwise`` names the other
+    accepted values.
     """
     if redis is None:
         return load_settings(ProgramSettings).redis_url
@@ -101,7 +102,7 @@ class Outbox:
 
     @property
     def timeout_s(self) -> float:
-        """How long a call may take: a client's own timeout must not end it before."""
+        """The longest time of a call. A client's own timeout must be longer."""
         return COMMAND_TIMEOUT_S + (self._replicas_ms / 1000 if self._replicas else 0.0)
 
     @property
@@ -132,7 +133,7 @@ class Outbox:
 
 
 class Call:
-    """Jobs that are enqueued together, all or none; sent until there is an answer, or for `RETRY_FOR_S`."""
+    """Jobs that are enqueued together, all or none. The call is repeated until Redis answers, or for `RETRY_FOR_S`."""
 
     def __init__(self, request: Enqueueing) -> None:
         self.request = request
@@ -141,14 +142,14 @@ class Call:
         self._failures = 0
 
     def ids(self, added: Sequence[bool]) -> list[JobId]:
-        """Return the IDs of the jobs. ``added``: of each, whether this call has added it."""
+        """Return the IDs of the jobs. ``added`` says for each job whether this call has added it."""
         jobs = self.request.jobs
         return [JobId(text(job.job_id), is_new=is_new) for job, is_new in zip(jobs, added, strict=True)]
 
     def pause_after(self, error: Exception) -> float | None:
         """Return after how many seconds to send again, or None where Redis has refused the call.
 
-        Raises UnreachableError if it was sent again for long enough, or after an error that says nothing of the call.
+        Raises UnreachableError if the repetitions took too long, or after an error that says nothing about the call.
         """
         if isinstance(error, (StreamReaperError, DataError)):  # redis-py raises DataError before it sends
             return None

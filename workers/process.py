@@ -1,4 +1,4 @@
-"""One run of a worker: its parts, from joining the group to leaving it."""
+"""One run of a worker with its parts, from joining the group to leaving it."""
 
 import logging
 import signal
@@ -54,7 +54,7 @@ class WorkerProcess:
     def __init__(
         self, settings: WorkerSettings, handlers: Handlers, callbacks: Callbacks[str], carry: Carry = BeatingThread
     ) -> None:
-        """``carry`` makes what carries out the heartbeat: a thread.
+        """``carry`` creates the thread of the heartbeat.
 
         Raises ConfigurationError where the handlers cannot run jobs by these settings.
         """
@@ -106,7 +106,7 @@ class WorkerProcess:
                 self.finished = True
 
     async def _joined(self, signals: AsyncIterable[signal.Signals] | None) -> bool:
-        """Join the group, and tell whether we have: not where we were told to stop before."""
+        """Join the group. Return False if the worker was stopped before."""
         failure: StreamReaperError | None = None
         has_joined = False
         async with anyio.create_task_group() as joining:
@@ -163,12 +163,12 @@ class WorkerProcess:
             )
 
     async def _work(self) -> None:
-        """Read and run jobs until told to stop, then let those that run go on until the drain deadline."""
+        """Read and run jobs until the stop. Then let the running jobs continue until the drain deadline."""
         try:
             async with self._runners as runners:
                 await self._reader.run()
                 if not self.forced:
-                    self._slots.close()  # not earlier: the read that was under way would bring what is handed back
+                    self._slots.close()  # not earlier, because the pending read would bring back the returned jobs
                 with self._drain_scope:
                     await self._slots.wait_until_idle()
                 if not self.forced:
@@ -181,14 +181,14 @@ class WorkerProcess:
         return self._slots.is_ending()
 
     async def _flush(self) -> None:
-        """Wait until all verdicts are settled; the settler is at it."""
+        """Wait until the settler has settled all results."""
         self._flush_scope.deadline = max(self._drain_scope.deadline, anyio.current_time() + FLUSH_S)
         with self._flush_scope:
             await self._settlements.wait_until_settled()
             if self._journal:
                 await self._journal.wait_until_answered()
 
-    # ---- what others may know, also in other threads
+    # ---- state, read by other threads too
 
     @property
     def consumer(self) -> str:
@@ -197,12 +197,12 @@ class WorkerProcess:
 
     @property
     def counts(self) -> Counts:
-        """What was done so far."""
+        """The counts of finished work."""
         return self._context.reporter.counts
 
     @property
     def has_joined(self) -> bool:
-        """The group was joined, and what it has agreed on is known."""
+        """Whether the group was joined and its settings are known."""
         return self._context.membership.joins > 0
 
     @property
@@ -212,7 +212,7 @@ class WorkerProcess:
 
     @property
     def refusals(self) -> list[str]:
-        """What Redis refuses now, as ``part: reason``; empty where it serves us."""
+        """The calls that Redis rejects now, as ``part: reason``. Empty if it rejects none."""
         return self._context.reporter.troubles.refusals
 
     def left_s(self) -> float:
@@ -222,12 +222,12 @@ class WorkerProcess:
 
     @property
     def is_stopping(self) -> bool:
-        """Told to stop, or at the end."""
+        """Whether it is stopping, or has ended."""
         return self.finished or self._stop_asked.is_set()
 
     @property
     def agreement(self) -> Agreement:
-        """What the group has agreed on; only once joined."""
+        """The group's settings. Only after joining."""
         return self._context.membership.agreement
 
     def in_hand(self) -> list[Held]:
@@ -237,11 +237,11 @@ class WorkerProcess:
     # ---- stopping
 
     def halt(self) -> None:
-        """Start nothing from this moment on: we are about to be told to stop. From anywhere."""
+        """Start no job from now on, because a stop is about to follow. From anywhere."""
         self._slots.halt()
 
     def stop(self, *, now: bool = False) -> None:
-        """Read no more, hand back what has not started, and drain; with ``now``, leave everything pending."""
+        """Read no more, return the jobs that have not started, and drain. With ``now``, leave all jobs pending."""
         if not self._stop_asked.is_set():
             drain_s = self._context.settings.drain_timeout.total_seconds()
             logger.info("%s stops: what runs may go on for %g s", self.consumer, drain_s)
@@ -263,7 +263,7 @@ class WorkerProcess:
 
     @asynccontextmanager
     async def _belonging(self) -> AsyncIterator[None]:
-        """Have joined: whatever comes, leave at the end."""
+        """Remember that the group was joined, so that the worker leaves it in the end."""
         self._heartbeat.start()
         try:
             yield
@@ -283,7 +283,7 @@ class WorkerProcess:
             raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}") from error
 
     async def _check_claim(self) -> None:
-        """Refuse a server on which recovery `claim` gives back what nobody could read."""
+        """Reject a server that gives back unreadable entries to recovery `claim`."""
         settings = self._context.settings
         if settings.recovery is not RecoveryMode.CLAIM:
             return
@@ -299,7 +299,7 @@ class WorkerProcess:
             )
 
     async def _leave(self) -> None:
-        """Settle what a cancellation left over, say what stays pending, and remove our consumer."""
+        """Settle the rest after a cancellation, log the jobs that stay pending, and remove our consumer."""
         with anyio.move_on_after(LAST_FLUSH_S):
             await self._settlements.flush()
         if self._context.telemetry:

@@ -144,7 +144,8 @@ class Producer:
                 )
             if not self._owns_client:
                 raise another_loop()
-            self._client, self._turns = self._connect(), asyncio.Semaphore(MAX_CALLS)  # what was there has gone with it
+            # The connections have gone with the loop.
+            self._client, self._turns = self._connect(), asyncio.Semaphore(MAX_CALLS)
         if not self._owns_client:
             check_loop(self._client, loop)
         self._loop = loop
@@ -154,7 +155,7 @@ class Producer:
             try:
                 async with self._turns:
                     if self._lost is not None:
-                        call.give_up_in_time(self._lost)  # where others have found out, nobody waits for his own turns
+                        call.give_up_in_time(self._lost)  # one call has found it out, so the others do not wait
                     added = await enqueue(self._client, call.request)
             except Exception as error:
                 if is_contact_error(error):

@@ -1,8 +1,8 @@
-"""Settings of a worker process. `workers.cli` reads them for `worker run`; a program gives them to `Worker`."""
+"""Settings of a worker process. `workers.cli` reads them for `worker run`. Programs pass them to `Worker`."""
 
 import socket
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Self, Unpack
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack
 
 from pydantic import Field, field_validator, model_validator
 
@@ -10,7 +10,6 @@ from workers.backoff import Backoff
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery, is_entry_id
-from workers.runtime.event_loop import EventLoop, Loop
 from workers.runtime.redis_settings import ProgramSettings, RedisArguments
 from workers.runtime.settings import (
     SHORTEST_VISIBILITY,
@@ -26,14 +25,14 @@ MAX_NAME_LENGTH = 200
 
 
 class UnknownJobTypes(StrEnum):
-    """What becomes of jobs whose type no handler is for."""
+    """What happens to jobs of a type without a handler."""
 
     DEAD_LETTER = "dead-letter"
     LEAVE = "leave"
 
 
 class WorkerOptions(RedisArguments, total=False):
-    """What programs may say of a worker beside its stream and group, as type checkers see it.
+    """The arguments of a program beside stream and group, as type checkers see them.
 
     Pydantic reads more than its fields hold (``30`` for a timedelta), which type checkers cannot know. A test compares
     this with the fields.
@@ -46,23 +45,22 @@ class WorkerOptions(RedisArguments, total=False):
     redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"] | None
     recovery: RecoveryMode | Literal["reaper", "embedded", "claim"]
     backoff_base: Duration
-    backoff_cap: Duration
-    group_start: str
     timeout: Duration | None
     drain_timeout: Duration
-    delete_settled: bool
-    consumer_retention: Duration | None
     health_port: int | None
-    health_host: str
-    loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
     journal: JournalLevel | Literal["off", "settlements", "full"]
     job_type_field: str
+    backoff_cap: Duration
+    group_start: str
+    delete_settled: bool
+    consumer_retention: Duration | None
+    health_host: str
     unknown_job_types: UnknownJobTypes | Literal["dead-letter", "leave"]
     journal_maxlen: int
 
 
 class WorkerArguments(WorkerOptions, total=False):
-    """The arguments of `WorkerSettings`. None is required: what is not given may be in the environment."""
+    """The arguments of `WorkerSettings`. All are optional. Missing ones may come from the environment."""
 
     stream: str
     group: str
@@ -75,95 +73,98 @@ class WorkerSettings(ProgramSettings):
 
         def __init__(self, **values: Unpack[WorkerArguments]) -> None: ...
 
+    tuning: ClassVar[frozenset[str]] = frozenset(
+        {"backoff_cap", "group_start", "delete_settled", "consumer_retention", "health_host", "unknown_job_types"}
+        | {"journal_maxlen"}
+    )
+
     stream: str = Field(description="Name of the stream the jobs live in.")
-    group: str = Field(description="Name of the consumer group to work in; it is created where it is missing.")
+    group: str = Field(description="Name of the consumer group. The worker creates it if it is missing.")
     name: str = Field(
         default="",
         max_length=MAX_NAME_LENGTH,
-        description="Stable name of this worker, of one process at a time: at its start it runs again what an "
-        "earlier process of that name held. Default: the host name, and nothing is run again.",
+        description="Stable name of this worker, used by one process at a time. When it starts, it adopts the pending "
+        "jobs of the earlier process with that name. Default: the host name, without adoption.",
     )
-    concurrency: int = Field(default=64, ge=1, le=10_000, description="Jobs that run at the same time (slots).")
-
+    concurrency: int = Field(default=64, ge=1, le=10_000, description="How many jobs run at the same time.")
     visibility_timeout: Seconds | None = seconds(
         None,
-        "How long a delivery may stay unsettled before it is recovered. "
-        "Default: what the group has agreed on, else 30.",
+        "How long a delivery may go without a heartbeat before it is recovered. Default: the group settings, else 30.",
         least=SHORTEST_VISIBILITY,
     )
     max_deliveries: int | None = Field(
         default=None,
         ge=1,
         le=MAX_DELIVERIES_LIMIT,
-        description="Counted deliveries of a job before it is dead-lettered. "
-        "Default: what the group has agreed on, else 3.",
+        description="Counted deliveries of a job before it is dead-lettered. Default: the group settings, else 3.",
     )
     redelivery: Redelivery | None = Field(
         default=None,
-        description="How a failed job becomes ready again: `stream` (copy to the stream's tail; the group must be "
-        "its only one), `retry-stream` (copy to the group's own retry stream) or `in-place` (nothing is copied: the "
-        "reaper has to say the same, or recovery is `claim`). "
-        "Default: what the group has agreed on, else `stream`.",
+        description="How a failed job becomes ready again: `stream` (copy to the end of the stream, whose only group "
+        "this must be), `retry-stream` (copy to the group's retry stream) or `in-place` (no copy; the reaper must have "
+        "the same value, or recovery is `claim`). Default: the group settings, else `stream`.",
     )
     recovery: RecoveryMode = Field(
         default=RecoveryMode.REAPER,
-        description="Who gives stalled deliveries back: `reaper` (a service that runs on its own), `embedded` (the "
-        "workers themselves, each in its own loop; no reaper is needed) or `claim` (the same, and nothing is copied: "
-        "reads with CLAIM bring it, Redis 8.4 or newer). All workers of a group should say the same.",
+        description="What recovers stalled deliveries: `reaper` (the service), `embedded` (the workers, without a "
+        "reaper) or `claim` (the workers, without copies: they read with CLAIM, which needs Redis 8.4). All workers of "
+        "a group need the same value.",
     )
     backoff_base: Seconds = seconds(
         1,
-        "Longest delay after a job's first failure; it doubles with each further one (full jitter: the "
-        "delay is anything from 0 to that). 0 = ready again at once.",
+        "Longest delay after a job's first failure. It doubles with each further failure, and the delay is a random "
+        "part of it. 0 makes the job ready immediately.",
         may_be_zero=True,
     )
-    backoff_cap: Seconds = seconds(300, "Longest delay between deliveries of a job that fails.", may_be_zero=True)
-    group_start: str = Field(
-        default="0",
-        description="Where a group that has to be created starts: `0` (everything that is there), `$` (only what "
-        "comes from now on) or an entry ID.",
-    )
-
     timeout: Seconds | None = seconds(
         None,
-        "How long a job may run that has no timeout of its own (`reaper.timeout_ms`): then its handler is "
-        "cancelled, or its thread abandoned, and the delivery has failed. Default: no limit; what runs is extended.",
+        "How long a job without a timeout of its own (`reaper.timeout_ms`) may run. Then the delivery fails and the "
+        "handler is cancelled, or its thread abandoned. Default: no limit.",
     )
     drain_timeout: Seconds = seconds(
-        30, "How long running jobs may go on after the first signal to stop; the rest is handed back.", may_be_zero=True
-    )
-    delete_settled: bool = Field(
-        default=False,
-        description="Delete an entry from the stream once it is acknowledged. Only done while the group is the "
-        "stream's only one; readers without a group miss what is deleted.",
-    )
-    consumer_retention: Seconds | None = seconds(
-        None, "Recovery by workers: delete consumers that hold nothing and were silent for this long; default: never."
+        30,
+        "How long running jobs may continue after the first signal to stop. Later they are handed back.",
+        may_be_zero=True,
     )
     health_port: int | None = Field(
         default=None,
         ge=0,
         le=65_535,
-        description="Port of `/livez`, `/readyz`, `/status` and `/metrics`; 0 = any free one (the log says which). "
-        "Default: none of that is served.",
+        description="Port of `/livez`, `/readyz`, `/status` and `/metrics`. 0 takes a free port and logs it. Default: "
+        "no port.",
     )
-    health_host: HealthHost = "127.0.0.1"
-    loop: Loop = EventLoop.AUTO
     journal: JournalLevel = Field(
-        default=JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements (one a job) or full."
+        default=JournalLevel.SETTLEMENTS,
+        description="Which lifecycle events are written.",
     )
     job_type_field: str = Field(
         default="",
         max_length=256,
-        description="Name of the payload field that says what type a job has: lifecycle events then carry it as `type` "
-        "(at most 64 characters), and a program may have a handler for each. Default: none, and reports cannot tell "
-        "types of jobs apart.",
+        description="Name of the payload field that holds the type of a job. Lifecycle events then have the field "
+        "`type` (at most 64 characters), and a program may have a handler for each type. Default: jobs have no types.",
     )
+
+    backoff_cap: Seconds = seconds(300, "The longest delay never grows beyond this.", may_be_zero=True)
+    group_start: str = Field(
+        default="0",
+        description="Where a group that the worker creates begins to read: `0` (the first entry), `$` (only new "
+        "entries) or an entry ID.",
+    )
+    delete_settled: bool = Field(
+        default=False,
+        description="Delete an entry from the stream once it is acknowledged, if the stream has no other group. "
+        "Readers without a group miss deleted entries.",
+    )
+    consumer_retention: Seconds | None = seconds(
+        None,
+        "With recovery by workers: delete consumers that have no pending entry and were idle for this long. "
+        "Default: never.",
+    )
+    health_host: HealthHost = "127.0.0.1"
     unknown_job_types: UnknownJobTypes = Field(
         default=UnknownJobTypes.DEAD_LETTER,
-        description="What becomes of a job whose type no handler of the program is for: `dead-letter` (at once, with a "
-        "sentence that says so) or `leave` (for other workers of the group: given back without counting, after the "
-        "backoff, until it is a day old).",
+        description="What happens to a job whose type has no handler: `dead-letter` (immediately) or `leave` (it is "
+        "handed back uncounted after the backoff, for other workers, until it is a day old).",
     )
     journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN
 
@@ -202,7 +203,7 @@ class WorkerSettings(ProgramSettings):
 
     @property
     def wished_redelivery(self) -> Redelivery | None:
-        """The policy to ask for; None = the group's. Under a reaper, only the reaper asks for in-place."""
+        """The wanted policy, or None for the group's. Under a reaper, only the reaper asks for in-place."""
         if self.recovery is RecoveryMode.CLAIM:
             return Redelivery.IN_PLACE
         return None if self.redelivery is Redelivery.IN_PLACE else self.redelivery
@@ -219,5 +220,8 @@ class WorkerSettings(ProgramSettings):
 
     @property
     def base_name(self) -> str:
-        """The part of the consumer name that earlier processes share: the configured name, else the host's."""
+        """The part of the consumer name that is the same in earlier processes.
+
+        It is the configured name, or the host's.
+        """
         return self.name or socket.gethostname()

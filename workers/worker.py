@@ -1,4 +1,4 @@
-"""The worker as programs see it: they create it at import time, and a command or the program runs it."""
+"""The worker of a program. The program creates it at import time, and a command or the program runs it."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +28,7 @@ AroundT = TypeVar("AroundT", bound=Around)
 
 
 class Worker:
-    """A worker of one stream and group: it reads jobs, runs their handlers and settles them.
+    """A worker of one stream and group. It reads jobs, runs their handlers and settles them.
 
     For example ``Worker("orders", "billing", concurrency=8)``. Flags of ``worker run``, ``REAPER_…`` variables and a
     settings file override the arguments, so you can deploy a program unchanged.
@@ -71,14 +71,14 @@ class Worker:
         self.process: WorkerProcess | None = None
         """The current or last run, for `workers.health`; None where there was none."""
 
-    # ---- what the program says
+    # ---- set up by the program
 
     @overload
     def handler(self, function: HandlerT, /) -> HandlerT: ...
     @overload
     def handler(self, job_type: str, /, *more: str) -> Callable[[HandlerT], HandlerT]: ...
     def handler(self, first: object, /, *more: str) -> object:
-        """Register a handler: an ``async def``, or a plain ``def``, which runs in a thread.
+        """Register a handler, either an ``async def`` or a plain ``def``, which runs in a thread.
 
         ``@worker.handler("mail", "sms")`` registers it for jobs of these types. The setting `job_type_field` names the
         field with the type. ``@worker.handler`` registers it for all other jobs. Without it, `unknown_job_types`
@@ -119,7 +119,7 @@ class Worker:
         return function
 
     def on(self, event: WorkerEvent) -> Callable[[CallbackT], CallbackT]:
-        """Register an async callback for an event: ``@worker.on("dead_lettered")``. It gets a `Report`.
+        """Register an async callback for an event, as in ``@worker.on("dead_lettered")``. It gets a `Report`.
 
         Raises:
             ValueError: The event does not exist.

@@ -1,8 +1,8 @@
 """Make Redis users with the least rights, and a file with the address for each of them.
 
 The folder then holds users.acl, for `aclfile` of Redis, and reaper-url, worker-url and so on, for the variables
-REAPER_REDIS_URL_FILE. Passwords that are there already stay: run it again after an upgrade,
-or with other groups, and let Redis read the rights by ACL LOAD.
+REAPER_REDIS_URL_FILE. Existing passwords stay. Run it again after an upgrade or with other groups, and let Redis read
+the rights by ACL LOAD.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ def main(config: Path, into: Path, host: str, port: int, tls: bool, recovery: st
             (name, _password(into / f"{name}-url"), rules) for name, rules in _users(settings, RecoveryMode(recovery))
         ]
     into.mkdir(parents=True, exist_ok=True)
-    into.chmod(0o700)  # the files are open to the users of containers; who is outside of the folder cannot see them
+    into.chmod(0o700)  # users of containers can read the files, and users outside of the folder cannot see them
     scheme = "rediss" if tls else "redis"
     for name, password, _ in users:
         _write(into / f"{name}-url", f"{scheme}://{name}:{password}@{host}:{port}/0")
@@ -58,7 +58,7 @@ def main(config: Path, into: Path, host: str, port: int, tls: bool, recovery: st
 
 
 def _users(settings: ReaperSettings, mode: RecoveryMode) -> Iterator[tuple[str, list[str]]]:
-    """Return each user with its rights: of every role, of the pipeline, and of who administers Redis."""
+    """Return the users with their rights, one for each role, one for the pipeline and one for an administrator."""
     pairs = [group.keys for group in settings.groups]
     for role in roles_in(mode):
         yield role.value, rules_of(role, mode, pairs, [settings.namespace_keys]).words()
@@ -67,7 +67,7 @@ def _users(settings: ReaperSettings, mode: RecoveryMode) -> Iterator[tuple[str, 
 
 
 def _pipeline(settings: ReaperSettings) -> list[str]:
-    """Return the rights of `reaper pipeline ingest`: reading journals and dead letters."""
+    """Return the rights of `reaper pipeline ingest`, which reads journals and dead letters."""
     keys = [key for group in settings.groups for key in (group.keys.journal, group.keys.dead)]
     named = [f"~{key}" for key in dict.fromkeys([*keys, settings.namespace_keys.journal])]
     return ["resetkeys", "resetchannels", "-@all", *named, *PIPELINE_COMMANDS]
@@ -80,12 +80,12 @@ def _password(file: Path) -> str:
 
 
 def _line(name: str, password: str, rules: Sequence[str]) -> str:
-    """Return a line of an ACL file: words with single spaces, and of the password only its hash."""
+    """Return a line of an ACL file, with single spaces, and with the password's hash only."""
     return " ".join(["user", name, "on", f"#{hashlib.sha256(password.encode()).hexdigest()}", *rules])
 
 
 def _write(file: Path, text: str) -> None:
-    """Write in place: Redis in a container sees the file itself, not its name."""
+    """Write in place, because Redis in a container sees the file itself, not its name."""
     if file.exists():
         file.chmod(0o600)
     file.write_text(text + "\n", encoding="utf-8")

@@ -26,7 +26,7 @@ async def doctor(context: click.Context, /, machine: bool, quiet: bool, settings
     """Look for what is wrong, or soon will be: server, rights, leader, settings, groups, consumers, trimming.
 
     Give it the service's own settings (--config), so that it can compare. Nothing is written. What our user
-    may not look at is listed as unknown. Exit code 0 nothing that could be seen is wrong, 1 there are findings, 2 Redis
+    may not look at is listed as unknown. Exit code 0 nothing that could be seen is wrong, 1 there are findings, 3 Redis
     cannot be reached.
     """
     async with connected(settings) as (client, server):

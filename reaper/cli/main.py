@@ -30,8 +30,8 @@ from workers.runtime.printing import show_crashes
 def main(context: click.Context) -> None:
     """Give stalled jobs of Redis Streams back to their consumer groups.
 
-    Exit code 0 done; 2 not possible: words, settings or Redis do not let it, and a line says why. Some use 1.
-    130 after Ctrl-C, of those that it is not the way to end.
+    Exit code 0 done; 2 not possible; 3 Redis cannot be reached, or does not admit us. A line gives the reason. If a
+    command uses 1, its help says for what. Ctrl-C gives 130, except for services.
     """
     show_crashes()
     if os.environ.get("NO_COLOR"):

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from reaper.settings import ReaperSettings, check_groups
-from workers.runtime.event_loop import run_in
+from workers.runtime.event_loop import run_in_loop
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import errors_as_sentences, examples, log_options, settings_options
 from workers.runtime.settings import load_settings
@@ -23,7 +23,7 @@ def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> N
     """Run one replica; any number of them elect one leader.
 
     SIGTERM or SIGINT leaves leadership and ends it, SIGHUP reads the settings file again (groups and their defaults).
-    Exit code 0 it was told to end, 2 it could not begin.
+    Exit code 0 it was told to end, 2 it could not begin, 3 Redis could not be reached at the start.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():
@@ -34,4 +34,4 @@ def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> N
 
         settings = load()
         with exported("reaper", shows_metrics=settings.health_port is not None):
-            run_in(settings.loop, serve, settings, load if config else None)
+            run_in_loop(serve, settings, load if config else None)

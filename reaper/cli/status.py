@@ -11,7 +11,6 @@ from reaper.operations.judgement import Problem, as_json, folded, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
-from reaper.replicas import STANDALONE
 from reaper.settings import ReaperSettings
 from workers.protocol.capabilities import Capability, capabilities_quietly, in_words
 from workers.protocol.errors import StreamReaperError
@@ -118,7 +117,7 @@ def _leadership_lines(snapshot: Snapshot) -> Iterator[str]:
             "leader",
             styled(leader.id, "bold"),
             f"term {leader.token}",
-            "election off" if leader.role == STANDALONE else f"lease {duration(snapshot.lease_left_ms)} left",
+            f"lease {duration(snapshot.lease_left_ms)} left",
             f"renewals failed {leader.renewals_failed}" if leader.renewals_failed else "",
             styled("observes only", "yellow") if leader.observe else "",
         )

@@ -1,9 +1,9 @@
 """Elects one leader among the replicas of a namespace, and keeps it honest.
 
-Two states, two methods: `_follow` waits and attempts, `_lead` holds the lease while the work runs. Leadership ends by
-itself: the work runs inside a cancel scope whose deadline is the trust window, counted from *before* the last renewal
-that succeeded, so a renewal that hangs or fails needs nobody to notice it. A monotonic clock stops while a machine is
-suspended, hence the fencing token as well as the deadline.
+It has two states, each with a method. `_follow` waits and attempts. `_lead` holds the lease while the work runs.
+Leadership ends by itself. The work runs inside a cancel scope, and its deadline is the trust window, counted from
+*before* the last successful renewal. So a renewal that hangs or fails does not have to be noticed. A monotonic clock
+stops while a machine is suspended, hence the fencing token as well as the deadline.
 """
 
 import logging
@@ -23,7 +23,7 @@ from reaper.failpoints import failpoint
 from reaper.settings import ReaperSettings
 from workers.protocol.events import EventName, encode_data
 from workers.protocol.meaning import in_words, is_contact_error, is_outage
-from workers.runtime.clock import monotonic, monotonic_ms, server_ms
+from workers.runtime.clock import monotonic, monotonic_ms
 from workers.runtime.troubles import Troubles
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,6 @@ class Elector:
         self.troubles = Troubles()
         self.attempts = 0
         """How often Redis has answered to an attempt to be elected."""
-        self._token_met = 0
         self._renewed_at: float | None = None
         """By the process's clock, not the loop's: it is read in threads that have none."""
         self.term: Term | None = None
@@ -101,12 +100,6 @@ class Elector:
         self.renewals_failed = 0
         self.clock_offset_ms = 0
         """Server time minus our monotonic time, from the last contact."""
-        self._to_take_along: Callable[[], str] = str
-        self._took_along: Callable[[], None] = lambda: None
-
-    def takes_along(self, heartbeat: Callable[[], str], registered: Callable[[], None]) -> None:
-        """Have renewals register what ``heartbeat`` returns ('': nothing), and tell when one has done so."""
-        self._to_take_along, self._took_along = heartbeat, registered
 
     @property
     def since_renewal_s(self) -> float | None:
@@ -115,14 +108,14 @@ class Elector:
         return None if renewed_at is None else monotonic() - renewed_at
 
     async def run(self, work: Work, began: Callable[[Term], None], ended: Callable[[Term, EndOfTerm], None]) -> None:
-        """Follow, lead, follow … ``began`` and ``ended`` are told of each term."""
+        """Follow, lead, follow, and so on, with the callbacks ``began`` and ``ended`` for each term."""
         while True:
             term, trusted_until = await self._follow()
             self.term, self.terms = term, self.terms + 1
             logger.info("leadership acquired: token %d", term.token)
             began(term)
             end = EndOfTerm.RELEASED
-            self._renewed_at = monotonic() if self._settings.leader_election else None
+            self._renewed_at = monotonic()
             try:
                 end = await self._lead(term, trusted_until, work)
             finally:
@@ -136,12 +129,12 @@ class Elector:
     # ---- following
 
     async def _follow(self) -> tuple[Term, float]:
-        """Attempt until the lease is ours; return the term and until when it is to be trusted."""
+        """Attempt until the lease is ours. Return the term and the end of its trust window."""
         holder = f"{self._replica_id}.{secrets.token_hex(4)}@{round(self._ttl_s * 1000)}"
         try:
             return await self._attempt_until_won(holder)
         except anyio.get_cancelled_exc_class():
-            # Whether the attempt that was cut off had won is unknown: the lease must not stay behind.
+            # The attempt that was cut off may have won, so the lease must not stay behind.
             with anyio.CancelScope(shield=True, deadline=anyio.current_time() + RELEASE_TIMEOUT_S):
                 with suppress(RedisError, OSError):
                     await self._lease.release(holder, 0, EndOfTerm.RELEASED)
@@ -152,7 +145,7 @@ class Elector:
             started = anyio.current_time()
             attempt = await self._attempt(holder)
             if attempt is None:
-                # Whether the lost attempt won is unknown: the same holder asks again, and its own value counts as won.
+                # The lost attempt may have won. The same holder asks again, and its own value counts as won.
                 await anyio.sleep(random.uniform(0.1, FAILURE_PAUSE_S))
                 continue
             if attempt.won:
@@ -161,17 +154,13 @@ class Elector:
             await self._wait_for_chance(attempt)
 
     async def _attempt(self, holder: str) -> Attempt | None:
-        """Attempt once; None where the outcome is unknown."""
+        """Attempt once. Return None if the outcome is unknown."""
         self._asked_at = monotonic()
         try:
             if self._journal_seen is None:
                 self._journal_seen = await self._newest_journal_entry()
             failpoint("elect.before_acquire")
-            if self._settings.leader_election:
-                attempt = await self._lease.acquire(holder)
-            else:  # there is no lease; each start is a term of its own, and the fence stays
-                token, at_ms = await self._lease.next_token(self._token_met)
-                attempt = Attempt(True, token, holder, 0, at_ms)
+            attempt = await self._lease.acquire(holder)
             failpoint("elect.after_acquire")
             self._note_contact(attempt.server_ms)
             self.attempts += 1
@@ -181,7 +170,7 @@ class Elector:
         return attempt
 
     async def _wait_for_chance(self, attempt: Attempt) -> None:
-        """Sleep until the lease can be free: its expiry, a release that wakes us, or the retry interval."""
+        """Sleep until the lease can be free. That is its expiry, a release that wakes us, or the retry interval."""
         until_expiry = attempt.left_ms / 1000 + random.uniform(0.001, EXPIRY_JITTER_S)
         wait_s = min(until_expiry, self._settings.acquire_retry.total_seconds())
         try:
@@ -211,16 +200,15 @@ class Elector:
         except RedisError as error:
             if is_contact_error(error):
                 raise
-            return b"$"  # no stream: followers then wait for the expiry
+            return b"$"  # there is no stream, so followers wait for the expiry
         return bytes(rows[0][0]) if rows else b"0-0"
 
     # ---- leading
 
     async def _lead(self, term: Term, trusted_until: float, work: Work) -> EndOfTerm:
-        """Run ``work`` while the lease is renewed; return why the term ended."""
+        """Run ``work`` while the lease is renewed. Return why the term ended."""
         end = EndOfTerm.EXPIRED
-        deadline = trusted_until if self._settings.leader_election else float("inf")
-        with anyio.CancelScope(deadline=deadline) as trust:
+        with anyio.CancelScope(deadline=trusted_until) as trust:
 
             async def do_work() -> None:
                 nonlocal end
@@ -238,10 +226,7 @@ class Elector:
 
             async with anyio.create_task_group() as group:
                 group.start_soon(do_work)
-                if self._settings.leader_election:
-                    group.start_soon(keep)
-                else:
-                    group.start_soon(self._stay_in_contact)
+                group.start_soon(keep)
         return end
 
     async def _renew_until_lost(self, term: Term, trust: anyio.CancelScope) -> EndOfTerm:
@@ -261,8 +246,6 @@ class Elector:
                 self._note_failure(error, "to renew the lease")
                 failed = True
                 continue
-            if renewed.is_told:
-                self._took_along()
             if renewed.renewal is Renewal.NOT_OURS:
                 return EndOfTerm.NOT_OURS
             if renewed.renewal is Renewal.ASKED_TO_STEP_DOWN:
@@ -275,24 +258,12 @@ class Elector:
         """Renew once. An answer that does not come is given up early enough for another attempt within the trust."""
         patience_s = self._settings.renewal_patience.total_seconds()
         with anyio.move_on_after(patience_s):
-            return await self._lease.renew(term.holder, self._replica_id, self._to_take_along())
+            return await self._lease.renew(term.holder)
         raise TimeoutError(f"no answer for {patience_s:.2g} s")
 
-    async def _stay_in_contact(self) -> None:
-        """Notice outages without a lease to renew."""
-        while True:
-            await anyio.sleep(self._settings.renew.total_seconds())
-            self._asked_at = monotonic()
-            try:
-                self._note_contact(await server_ms(self._client))
-            except (RedisError, OSError) as error:
-                self._note_failure(error, "to reach Redis")
-
     async def _leave(self, term: Term, end: EndOfTerm) -> None:
-        """Give the lease up where it may still be ours, in bounded time; else the expiry is the safety net."""
+        """Release the lease in bounded time if it may still be ours. Otherwise it expires."""
         logger.info("leadership lost: token %d, %s", term.token, end)
-        if not self._settings.leader_election:
-            return  # there was no lease
         told = False
         for _ in range(RELEASE_ATTEMPTS):
             with anyio.move_on_after(RELEASE_TIMEOUT_S), suppress(RedisError, OSError):
@@ -300,7 +271,7 @@ class Elector:
                 if not released and not told:
                     await self._journal_loss(term, end)
                 return
-            told = True  # perhaps: an attempt whose reply was lost has journalled the end
+            told = True  # an attempt with a lost reply may have written the end to the journal
 
     async def _journal_loss(self, term: Term, end: EndOfTerm) -> None:
         data = encode_data({"holder": term.holder, "token": term.token, "reason": end})
@@ -310,10 +281,7 @@ class Elector:
         )  # fmt: skip
 
     async def raise_token(self, term: Term, found: int) -> bool:
-        """Lift the token counter past ``found``; False where the lease is not ours any more."""
-        if not self._settings.leader_election:
-            self._token_met = found
-            return True
+        """Raise the token counter above ``found``. Return False if the lease is not ours any more."""
         return await self._lease.raise_token(term.holder, found)
 
     # ---- contact

@@ -1,4 +1,7 @@
-"""The lease in Redis: acquire, renew, release. Each call is one script; its answer is an outcome, not an error."""
+"""The lease in Redis, with its calls to acquire, renew and release it.
+
+Each call is one script. Its answer is an outcome, not an error.
+"""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,7 +14,7 @@ from workers.protocol.scripts import load_script
 
 
 class Renewal(IntEnum):
-    """What a renewal came to. Numbers as in ``renew_lease.lua``."""
+    """The outcome of a renewal. Numbers as in ``renew_lease.lua``."""
 
     NOT_OURS = 0
     RENEWED = 1
@@ -20,7 +23,10 @@ class Renewal(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What an attempt to acquire came to. ``token`` is 0 when lost; ``left_ms`` is what the lease has left."""
+    """The outcome of an attempt to acquire.
+
+    ``token`` is 0 if the lease was not acquired. ``left_ms`` is the time that the lease has left.
+    """
 
     won: bool
     token: int
@@ -31,18 +37,15 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """What a renewal came to, and the server's time."""
+    """The outcome of a renewal, and the server's time."""
 
     renewal: Renewal
     server_ms: int
-    is_told: bool = False
-    """The heartbeat that it took along is registered."""
 
 
 ACQUIRE_LEASE = load_script("reaper", "acquire_lease")
 RENEW_LEASE = load_script("reaper", "renew_lease")
 RELEASE_LEASE = load_script("reaper", "release_lease")
-NEXT_TOKEN = load_script("reaper", "next_token")
 RAISE_TOKEN = load_script("reaper", "raise_token")
 
 
@@ -56,28 +59,27 @@ class Lease:
     journal_maxlen: int
 
     async def acquire(self, holder: str) -> Attempt:
-        """Take the lease if nobody has it, or confirm that ``holder`` has it already (a lost reply)."""
+        """Take the lease if it is free, or confirm that ``holder`` has it already (a lost reply)."""
         keys = [self.keys.lease, self.keys.token, self.keys.replicas, self.keys.journal, self.keys.step_down]
         reply = await ACQUIRE_LEASE.run(self.client, keys, [holder, self.ttl_ms, self.journal_maxlen])
         won, token, current, left_ms, server_ms = reply
         return Attempt(bool(won), int(token), text(current), int(left_ms), int(server_ms))
 
-    async def renew(self, holder: str, replica_id: str = "", heartbeat: str = "") -> Renewed:
-        """Move the lease's expiry if ``holder`` has it still, and then register the ``heartbeat``, if there is one."""
-        keys = [self.keys.lease, self.keys.step_down, self.keys.replicas]
-        code, server_ms, told = await RENEW_LEASE.run(self.client, keys, [holder, self.ttl_ms, replica_id, heartbeat])
-        return Renewed(Renewal(code), int(server_ms), bool(told))
+    async def renew(self, holder: str) -> Renewed:
+        """Extend the lease if ``holder`` still has it."""
+        code, server_ms = await RENEW_LEASE.run(
+            self.client, [self.keys.lease, self.keys.step_down], [holder, self.ttl_ms]
+        )
+        return Renewed(Renewal(code), int(server_ms))
 
     async def release(self, holder: str, token: int, reason: str) -> bool:
-        """Give the lease up and wake the followers; return whether it was ``holder``'s."""
+        """Release the lease and wake the followers. Return whether it was ``holder``'s."""
         keys = [self.keys.lease, self.keys.journal]
         return bool(await RELEASE_LEASE.run(self.client, keys, [holder, token, reason, self.journal_maxlen]))
 
-    async def next_token(self, past: int) -> tuple[int, int]:
-        """Take the next token, higher than ``past``, without a lease; return it and the server's time in ms."""
-        token, server_ms = await NEXT_TOKEN.run(self.client, [self.keys.token], [past])
-        return int(token), int(server_ms)
-
     async def raise_token(self, holder: str, at_least: int) -> bool:
-        """Lift the token counter to ``at_least``, so that the next term's token is higher; False if not the holder."""
+        """Raise the token counter to ``at_least``, so that the next term's token is higher.
+
+        Return False if ``holder`` does not hold the lease.
+        """
         return bool(await RAISE_TOKEN.run(self.client, [self.keys.lease, self.keys.token], [holder, at_least]))

@@ -69,7 +69,6 @@ end
 redis.call('HSET', agreement, 'fence_token', ARGV[2], 'policy', ARGV[5], 'visibility_ms', ARGV[6],
   'max_deliveries', ARGV[7], 'recovery', ARGV[8], 'served_until', string.format('%.0f', at + tonumber(ARGV[9])),
   'serves_for', ARGV[9])
-redis.call('HDEL', agreement, 'mismatch')
 if ARGV[5] == 'retry-stream' then
   redis.pcall('XGROUP', 'CREATE', retry, group, '0', 'MKSTREAM')
 end

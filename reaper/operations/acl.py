@@ -100,7 +100,7 @@ _REAPER_SCRIPTS = [
     *(
         (_REAPER, name)
         for name in (
-            "acquire_lease", "renew_lease", "release_lease", "next_token", "raise_token", "register_replica",
+            "acquire_lease", "renew_lease", "release_lease", "raise_token", "register_replica",
             "take_over_group", "recover_entries", "inspect_layout", "restore_group", "put_back",
         )
     ),

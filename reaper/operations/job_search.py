@@ -4,7 +4,7 @@ Redis keeps no index of job IDs, so everything is read in pages, newest first, a
 written.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -101,43 +101,59 @@ class FoundJob:
 
 async def find_job(client: Redis, keys: GroupKeys, wanted: str, *, depth: int = DEFAULT_DEPTH) -> FoundJob:
     """Look for a job in one group. Raises what redis-py raises."""
-    found = FoundJob(keys=keys, wanted=wanted)
-    await _read_events(client, found, depth)
+    return (await find_jobs(client, keys, [wanted], depth=depth))[wanted]
+
+
+async def find_jobs(
+    client: Redis, keys: GroupKeys, wanted: Iterable[str], *, depth: int = DEFAULT_DEPTH
+) -> dict[str, FoundJob]:
+    """Look for jobs in one group, and read its journal once for all of them. Raises what redis-py raises."""
+    jobs = {one: FoundJob(keys=keys, wanted=one) for one in wanted}
+    await _read_events(client, keys, jobs, depth)
+    for found in jobs.values():
+        await _find_place(client, found, depth)
+    return jobs
+
+
+async def _find_place(client: Redis, found: FoundJob, depth: int) -> None:
     for look in (_in_entries, _in_schedules, _in_dead_letters):
         if await look(client, found, depth):
-            return found
+            return
     if any(event.event in _ENDS for event in found.events):  # and Redis holds nothing of it any more
         found.place = Place.SETTLED
-    return found
 
 
 # --- journal ------------------------------------------------------------------------------------------------
 
 
-async def _read_events(client: Redis, found: FoundJob, depth: int) -> None:
-    """Collect the job's events. An entry ID leads to the job that had it."""
-    names = {found.wanted}
-    events: list[LifecycleEvent] = []
-    async for event in events_in(_newest_first(client, found.keys.journal, depth, found)):
-        if event.data.get("group", found.keys.group) != found.keys.group:
+async def _read_events(client: Redis, keys: GroupKeys, jobs: Mapping[str, FoundJob], depth: int) -> None:
+    """Collect the events of each job, newest first, then turn them round. An entry ID leads to the job that had it."""
+    asked_by = {wanted: {wanted} for wanted in jobs}
+    """By job ID: who is asked for by it, or by an entry that it had."""
+    async for event in events_in(_newest_first(client, keys.journal, depth, jobs.values())):
+        if event.data.get("group", keys.group) != keys.group:
             continue
-        if event.job in names or found.wanted in (event.data.get("entry"), event.data.get("new_entry")):
-            names.add(event.job)
-            events.append(event)
-    events = [event for event in events if event.job in names][:MOST_EVENTS]
-    found.events = events[::-1]
-    if events:
-        found.job_id = events[0].job
-        found.generation = events[0].number("generation") or 0
+        for entry in (event.data.get("entry"), event.data.get("new_entry")):
+            if isinstance(entry, str) and entry in jobs:
+                asked_by.setdefault(event.job, set()).add(entry)
+        for wanted in asked_by.get(event.job, ()):
+            if len(jobs[wanted].events) < MOST_EVENTS:
+                jobs[wanted].events.append(event)
+    for found in jobs.values():
+        if found.events:
+            found.job_id = found.events[0].job
+            found.generation = found.events[0].number("generation") or 0
+        found.events.reverse()
 
 
-async def _newest_first(client: Redis, key: str, depth: int, found: FoundJob) -> AsyncIterator[Sequence[Any]]:
-    """Read a stream backwards, page by page; notes where ``depth`` cut it short."""
+async def _newest_first(client: Redis, key: str, depth: int, jobs: Iterable[FoundJob]) -> AsyncIterator[Sequence[Any]]:
+    """Read a stream backwards, page by page; notes in each of ``jobs`` where ``depth`` cut it short."""
     seen = 0
     async for row in newest_first(client, key, depth):
         seen += 1
         yield row
-    found.complete = found.complete and seen < depth
+    for found in jobs:
+        found.complete = found.complete and seen < depth
 
 
 # --- streams ------------------------------------------------------------------------------------------------
@@ -146,18 +162,19 @@ async def _newest_first(client: Redis, key: str, depth: int, found: FoundJob) ->
 async def _in_entries(client: Redis, found: FoundJob, depth: int) -> bool:
     """Look in the stream and the retry stream: an entry that is pending or ready counts before one that is settled."""
     settled: tuple[str, str, Metadata] | None = None
+    positions: dict[str, bytes] = {}
     for source in (found.keys.retry, found.keys.stream):
         last_delivered = await _last_delivered(client, source, found.keys.group)
-        if last_delivered is None:
-            continue
-        async for entry_id, metadata in _entries_of(client, source, found, depth):
-            pending = await _pending(client, source, found.keys.group, entry_id)
-            if pending or entry_order(entry_id) > entry_order(last_delivered):
-                _take_entry(found, source, entry_id, metadata, pending)
-                if pending:
-                    await _take_note(client, found, source)
-                return True
-            settled = settled or (source, entry_id, metadata)
+        if last_delivered is not None:
+            positions[source] = last_delivered
+    async for source, entry_id, metadata in _entries_of(client, positions, found, depth):
+        pending = await _pending(client, source, found.keys.group, entry_id)
+        if pending or entry_order(entry_id) > entry_order(positions[source]):
+            _take_entry(found, source, entry_id, metadata, pending)
+            if pending:
+                await _take_note(client, found, source)
+            return True
+        settled = settled or (source, entry_id, metadata)
     if settled and not await _is_kept_elsewhere(client, found):
         source, entry_id, metadata = settled
         found.place, found.source, found.entry_id = Place.SETTLED, source, entry_id
@@ -171,18 +188,22 @@ async def _is_kept_elsewhere(client: Redis, found: FoundJob) -> bool:
     return await _in_schedules(client, found, 0) or await _in_dead_letters(client, found, DEFAULT_DEPTH)
 
 
-async def _entries_of(client: Redis, source: str, found: FoundJob, depth: int) -> AsyncIterator[tuple[str, Metadata]]:
-    """Yield the job's entries in one stream: those that are named first, then by walking through it."""
+async def _entries_of(
+    client: Redis, sources: Collection[str], found: FoundJob, depth: int
+) -> AsyncIterator[tuple[str, str, Metadata]]:
+    """Yield source, ID and metadata of the job's entries: those that are named first, then by walking the streams."""
     named = dict.fromkeys(_named_entries(found))
-    for entry_id in named:
-        rows: Any = await client.xrange(source, entry_id, entry_id)
-        for row in rows:
-            yield entry_id, read_metadata(row[0], pair_up(row[1]))
+    for source in sources:
+        for entry_id in named:
+            rows: Any = await client.xrange(source, entry_id, entry_id)
+            for row in rows:
+                yield source, entry_id, read_metadata(row[0], pair_up(row[1]))
     ids = {found.wanted, found.job_id} - {""}
-    async for row in _newest_first(client, source, depth, found):
-        metadata = read_metadata(row[0], pair_up(row[1]))
-        if {text(metadata.job_id), on_one_line(metadata.job_id)} & ids and text(row[0]) not in named:
-            yield text(row[0]), metadata
+    for source in sources:
+        async for row in _newest_first(client, source, depth, [found]):
+            metadata = read_metadata(row[0], pair_up(row[1]))
+            if {text(metadata.job_id), on_one_line(metadata.job_id)} & ids and text(row[0]) not in named:
+                yield source, text(row[0]), metadata
 
 
 def _named_entries(found: FoundJob) -> list[str]:
@@ -271,7 +292,7 @@ async def _in_schedule(client: Redis, found: FoundJob, schedule: str, wanted: st
 
 async def _in_dead_letters(client: Redis, found: FoundJob, depth: int) -> bool:
     ids = {found.wanted, found.job_id} - {""}
-    async for row in _newest_first(client, found.keys.dead, depth, found):
+    async for row in _newest_first(client, found.keys.dead, depth, [found]):
         letter = read_dead_letter(*row)
         if letter.job_id in ids or letter.source_entry in ids or letter.entry_id in ids:
             found.place, found.source, found.entry_id = Place.DEAD, found.keys.dead, letter.entry_id

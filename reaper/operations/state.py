@@ -6,7 +6,7 @@ milliseconds; instants are the server's clock.
 
 from dataclasses import dataclass, field
 
-from reaper.replicas import STANDALONE, GroupReport, Replica
+from reaper.replicas import GroupReport, Replica
 from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.capabilities import Capabilities
 from workers.protocol.keys import GroupKeys, group_keys
@@ -149,7 +149,7 @@ class Snapshot:
 
         Where nobody holds the lease, nobody does who needs it: a replica that is refused every write cannot say so.
         """
-        leaders = [replica for replica in self.live if replica.role == STANDALONE or (replica.leads and self.holder)]
+        leaders = [replica for replica in self.live if replica.leads and self.holder]
         holding = [replica for replica in self.live if self.holder.startswith(replica.id + ".")]
         candidates = holding or leaders
         return max(candidates, key=lambda replica: replica.token) if candidates else None

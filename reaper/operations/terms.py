@@ -86,8 +86,8 @@ async def ask_to_step_down(client: Redis, keys: NamespaceKeys, *, cooldown_ms: i
         holder = seen.holder
         if not holder:
             raise ConfigurationError(
-                f"nobody holds the lease of namespace {keys.namespace!r}: there is no leader, or leader election is "
-                "off; `reaper leader show` tells."
+                f"nobody holds the lease of namespace {keys.namespace!r}: there is no leader; `reaper leader show` "
+                "tells."
             )
         if not seen.followers and not alone:
             raise ConfigurationError(

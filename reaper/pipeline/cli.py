@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from reaper.pipeline.lake.supervisor import Progress
 
-_STATE = ("state",)
-_SOURCE = ("redis_url", "redis_url_env", "journals", "dead_letters")
+_STATE = ("lake_state",)
+_SOURCE = ("redis_url", "redis_url_env", "journal_pattern", "dead_letter_pattern")
 
 
 @click.group(
@@ -50,8 +50,8 @@ def pipeline() -> None:
     """
 
 
-_READING = ("trigger", "max_entries_per_trigger", "max_tasks", "fail_on_data_loss")
-_INGEST = (*LAKE, *_STATE, *_SOURCE, *_READING, "target_mb", "keep", *SPARK)
+_READING = ("trigger", "max_entries_per_trigger", "fail_on_data_loss")
+_INGEST = (*LAKE, *_STATE, *_SOURCE, *_READING, "lake_retention", *SPARK)
 
 
 @pipeline.command(
@@ -86,7 +86,7 @@ def ingest(config: Path | None, machine: bool, available_now: bool, log_level: s
             _heed(partial(_stop, stop))
             return session
 
-        progress = run_ingestion(settings, lake_at(settings.lake, settings.state), open_heeding, run)
+        progress = run_ingestion(settings, lake_at(settings.lake, settings.lake_state), open_heeding, run)
         line.end()
         show_result(progress, [_ingest_text(progress)], machine=machine)
 
@@ -115,9 +115,9 @@ def _ingest_text(progress: "Progress") -> str:
 
 
 @pipeline.command(
-    epilog=examples("reaper pipeline trim --lake lake", "reaper pipeline trim --lake lake --margin 86400 --json")
+    epilog=examples("reaper pipeline trim --lake lake", "reaper pipeline trim --lake lake --trim-margin 86400 --json")
 )
-@pipeline_options(*LAKE, *_STATE, *_SOURCE, "margin")
+@pipeline_options(*LAKE, *_STATE, *_SOURCE, "trim_margin")
 @click.option("--with-dead-letters", is_flag=True, help="Trim dead-letter streams, too: they can be redriven no more.")
 def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: Any) -> None:
     """Trim the journals in Redis behind what is safely in the lake. Never dead letters, unless asked to.
@@ -130,7 +130,7 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
         from reaper.pipeline.lake.trim import trim as run_trim
 
         settings = settings_of(flags, config)
-        layout = with_state(existing_lake(settings.lake, settings.state))
+        layout = with_state(existing_lake(settings.lake, settings.lake_state))
 
         async def run() -> Any:
             return await run_trim(settings, layout, url=redis_url(settings), dead_letters=with_dead_letters)

@@ -35,7 +35,7 @@ class SparkFailedError(ConfigurationError):
 Handler = Callable[[int, object], None]
 """Of a signal."""
 LAKE = ("lake",)
-SPARK = ("master", "remote", "heap")
+SPARK = ("spark_master", "spark_remote", "spark_memory")
 """Settings that most commands have flags for."""
 _LAKE_IN_USE = ContextVar("_LAKE_IN_USE", default="")
 
@@ -113,9 +113,10 @@ def open_session(settings: PipelineSettings, line: ProgressLine, interrupted: Ha
     from reaper.pipeline.spark.session import build_session
 
     line.show("starting Spark …")
-    master, remote = settings.master or None, settings.remote or None
+    master, remote = settings.spark_master or None, settings.spark_remote or None
     return interruptible(
-        lambda: build_session(master, remote, "stream-reaper pipeline", settings.heap), interrupted or leave_at_once
+        lambda: build_session(master, remote, "stream-reaper pipeline", settings.spark_memory),
+        interrupted or leave_at_once,
     )
 
 

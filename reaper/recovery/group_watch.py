@@ -1,8 +1,8 @@
 """Watches one stream/group pair for one term: takes it over, scans, recovers, looks after suspects and schedules.
 
-What only one process knows is lost with it and does not matter: the pending entries list is the truth. But who held
-what somebody drops from that is known to whoever has seen it alone: where a pair's settings are changed, the next watch
-goes on with what the one before it knew.
+The pending entries list is the truth, so a process may lose its own knowledge. One fact is not in that list: the
+deliveries of a consumer that somebody deletes. If the settings of a pair change, the next watch takes this knowledge
+over from the last one (`known`).
 """
 
 import logging

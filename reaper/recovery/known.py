@@ -1,4 +1,4 @@
-"""What one watch of a group hands on to the next one in the same term, after the settings of the group were changed."""
+"""The knowledge that a watch of a group gives to the next watch in the same term, after a change of settings."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,14 +8,14 @@ from reaper.recovery.scanner import Scanned
 
 
 class Known(NamedTuple):
-    """What one watch knows of a pair, for the one that follows in the same term."""
+    """The knowledge of one watch about one pair."""
 
     made: int
     was_made: bool
     has_scanned: bool
-    """All of it, and has done what follows from that; else what it has seen so far is here."""
+    """The watch has scanned the whole group and acted on it. Else the attributes below have the part so far."""
     journal_at: bytes
     missing: dict[tuple[str, bytes], Missing]
-    """By source and consumer: what went with consumers that somebody deleted."""
+    """By source and consumer: the deliveries of consumers that somebody deleted."""
     scanned: Mapping[str, Scanned]
     """By source."""

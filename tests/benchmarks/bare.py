@@ -1,6 +1,7 @@
-"""What the benchmarks compare with: the least code that does the same job by hand, with redis-py as it comes.
+"""The bare loops of the benchmarks, which do the same job with the least code and plain redis-py.
 
-Run as processes: ``python -m tests.benchmarks.bare COMMAND URL …``; the last line of output is the result, as JSON.
+They run as processes, by ``python -m tests.benchmarks.bare COMMAND URL …``. The last line of output is the result as
+JSON.
 """
 
 import json
@@ -52,7 +53,7 @@ def read_pipelined(client: redis.Redis, stream: str, group: str, consumer: str, 
 
 
 def read_timed(client: redis.Redis, stream: str, group: str, consumer: str) -> list[float]:
-    """Do the same, until SIGTERM; return how long ago each job was sent when it was there, in ms."""
+    """Do the same until SIGTERM. Return the time in ms from the sending of each job to its arrival."""
     late_ms: list[float] = []
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
@@ -66,7 +67,7 @@ def read_timed(client: redis.Redis, stream: str, group: str, consumer: str) -> l
 
 
 def claim_and_settle(client: redis.Redis, stream: str, group: str, idle_ms: str, expected: str) -> dict[str, float]:
-    """Claim and acknowledge ``expected`` entries once they are overdue; return the time from the first to the last."""
+    """Claim and acknowledge ``expected`` entries once they are overdue. Return the time from the first to the last."""
     cursor: Any = "0-0"
     done, first = 0, 0.0
     while done < int(expected):
@@ -81,7 +82,7 @@ def claim_and_settle(client: redis.Redis, stream: str, group: str, idle_ms: str,
 
 
 def scan(client: redis.Redis, stream: str, group: str, page: str) -> dict[str, float]:
-    """Page through the pending entries list once, keeping nothing."""
+    """Page through the pending entries list once, and keep no entry."""
     started, lowest, entries = time.perf_counter(), "-", 0
     while True:
         rows: Any = client.xpending_range(stream, group, min=lowest, max="+", count=int(page))
@@ -93,7 +94,7 @@ def scan(client: redis.Redis, stream: str, group: str, page: str) -> dict[str, f
 
 
 def recover(client: redis.Redis, stream: str, group: str, batch: str) -> dict[str, float]:
-    """Copy every pending entry to the tail and remove it; which ones, is known before the clock starts."""
+    """Copy every pending entry to the tail and remove it. The IDs are known before the clock starts."""
     rows = client.xpending_range(stream, group, min="-", max="+", count=10_000_000)
     ids, size = [row["message_id"] for row in rows], int(batch)
     script = client.register_script(RECOVER)
@@ -128,7 +129,7 @@ def scan_and_recover(client: redis.Redis, stream: str, group: str, batch: str) -
 
 
 def claim(client: redis.Redis, stream: str, group: str, idle_ms: str, expected: str) -> dict[str, float]:
-    """Claim what is overdue once a second, until ``expected`` entries were seen; return when each was."""
+    """Claim overdue entries once a second, until ``expected`` entries were seen. Return the time of each."""
     claimed_at: dict[str, float] = {}
     while len(claimed_at) < int(expected):
         cursor: Any = "0-0"

@@ -1,9 +1,9 @@
-"""How long nobody leads.
+"""The time without a leader.
 
-Three replicas have a lease of 3 s. One delivery is pending and not due for an hour; its idle time is then set so that
+Three replicas have a lease of 3 s. One delivery is pending and not due for an hour. Then its idle time is set so that
 it is overdue, and the leader is ended at once. The old leader does not know, so only the next one can make the job
-ready. Time runs from the signal to the ID of the copy, on the server's clock; the signals come at all phases between
-two renewals. Bare: what is left of the lease at the kill, the least that anybody can wait who trusts leases.
+ready. Time runs from the signal to the ID of the copy, on the server's clock. The signals come at all phases between
+two renewals. The bare value is the rest of the lease at the kill. Replicas that trust leases cannot be faster.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,7 @@ TTL_S, RENEW_S = 3.0, 0.9
 KEYS = group_keys("jobs", "billing")
 FLAGS = (
     "--groups", KEYS.pair, "--visibility-timeout", "3600", "--lease-ttl", str(TTL_S),
-    "--full-scan-interval", "3600", "--heartbeat-interval", "0.2", "--max-deliveries", "1000",
-     # this Redis has just been started, and would be taken for one that was away
+    "--full-scan-interval", "3600", "--max-deliveries", "1000",
 )  # fmt: skip
 AFTER_KILL_MS, AFTER_TERM_MS = TTL_S * 1000 + 500, 300.0
 """What is demanded."""
@@ -73,7 +72,7 @@ def _rows(how: str, failovers: list[_Failover], demanded_ms: float) -> list[Row]
 
 
 class _Replicas:
-    """Three replicas; who ends is replaced."""
+    """Three replicas. A replica that ends is replaced."""
 
     def __init__(self, stage: Stage) -> None:
         self.client = stage.client
@@ -136,7 +135,7 @@ async def _renewal(client: Redis) -> None:
 
 
 async def _copied(client: Redis, entry_id: bytes) -> int:
-    """Wait until the job is ready again; return since when, in ms of the server's clock."""
+    """Wait until the job is ready again. Return its time in ms of the server's clock."""
 
     async def ready() -> int:
         now = await progress(client, KEYS)

@@ -1,4 +1,4 @@
-"""What a benchmark returns: rows with a number, its bare counterpart of the same run, and what is demanded. Pure."""
+"""The result of a benchmark. Each row has a number, the bare loop's number from the same run, and the demand. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ class Spread(NamedTuple):
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the nearest-rank percentile: the smallest value that ``share`` (0 … 1) of all values do not exceed."""
+    """Return the nearest-rank percentile, which is the smallest value that ``share`` (0 … 1) of all values do not
+    exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
@@ -35,7 +36,7 @@ def median_ratio(ours: Sequence[float], bare: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a number, or its ratio to the bare one, must be."""
+    """The demand on a number, or on its ratio to the bare one."""
 
     kind: Literal["at most", "at least"]
     limit: float
@@ -82,14 +83,14 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Tell whether the demand is met; None where there is none."""
+        """Return whether the demand is met, or None without a demand."""
         if self.demand is None:
             return None
         value = self.ratio if self.demand.of_ratio else self.ours
         return value is not None and self.demand.holds(value)
 
     def cells(self) -> tuple[str, str, str, str, str, str]:
-        """Return what the table shows: what, ours, bare, ratio, demand, met."""
+        """Return the table's cells, which are the subject, ours, bare, ratio, demand and met."""
         return (
             self.what,
             shown(self.ours, self.unit),
@@ -111,14 +112,14 @@ HEADER = ("what", "stream-reaper", "bare", "ratio", "demand", "")
 
 
 def shown(value: float, unit: str) -> str:
-    """Write a number for people: three significant digits below 100, thousands separated."""
+    """Format a number with three significant digits below 100, and with separated thousands."""
     digits = 0 if abs(value) >= 100 or value == int(value) else 1 if abs(value) >= 10 else 2
     return f"{value:,.{digits}f}{'' if unit.startswith('/') or not unit else ' '}{unit}"
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Where the time goes: parts of a whole, largest first."""
+    """The parts of the time, largest first."""
 
     title: str
     parts: tuple[tuple[str, str], ...]
@@ -127,7 +128,7 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one benchmark has found."""
+    """The result of one benchmark."""
 
     rows: tuple[Row, ...]
     breakdowns: tuple[Breakdown, ...] = field(default=())

@@ -1,13 +1,12 @@
 """How fast the pipeline brings a journal into the lake, and how soon an event is there.
 
-Journal to Parquet: a million `acked` events lie in one journal, once each in an entry of its own, as of jobs that are
-settled one by one, and once 32 in an entry, as of jobs that are settled together; what `reaper pipeline ingest
---available-now` runs reads, types and writes them, into a new lake each time, in a session of local[2] that has
-ingested before (warm). The rate is from the call to its end, planning and starting the query included.
+Journal to Parquet. A journal has a million `acked` events. In the first case each entry has one event, and in the
+second case 32. The code of `reaper pipeline ingest --available-now` reads them and writes them into a new lake, in a
+warm session of local[2]. The rate is from the call to its end, with the planning and the start of the query.
 
-Event to lake: the ingester runs with a trigger of one second, events are added at a steady rate, and a reader that
-knows nothing of Spark looks for new batches. The time of each event is from its ID (the server's clock, here the same
-one) to the moment when its file can be read.
+Event to lake. The ingester runs with a trigger of one second, events are added at a steady rate, and a reader without
+Spark looks for new batches. The time of each event is from its ID (the server's clock, here the same one) to the moment
+when its file can be read.
 """
 
 import threading
@@ -35,7 +34,7 @@ from tests.benchmarks.figures import Demand, Result, Row, at_most, percentile
 from tests.benchmarks.stage import Stage, open_stage
 from tests.support.waiting import wait_until
 from workers.protocol.calls.settlement import ACKS_IN_AN_ENTRY
-from workers.protocol.events import encode_data, encode_many
+from workers.protocol.events import encode_data, encode_rows, head_of_many
 
 EVENTS, QUICK_EVENTS = 1_000_000, 50_000
 ROUNDS = 3
@@ -103,8 +102,8 @@ async def _fill_with_many(stage: Stage, events: int) -> None:
 
 def _events(jobs: range) -> dict[Any, Any]:
     """Return what a worker journals for jobs that went well together."""
-    data = encode_many(
-        {"group": "billing", "consumer": "host.0123456789ab", "mode": "reaper"},
+    data = encode_rows(
+        head_of_many({"group": "billing", "consumer": "host.0123456789ab", "mode": "reaper"}),
         [b"%d-0" % (1_700_000_000_000 + job) for job in jobs],
         {
             "delivery": [1] * len(jobs),
@@ -139,7 +138,7 @@ def _settings(stage: Stage, trigger: timedelta) -> PipelineSettings:
 
 
 async def _ingest_all(stage: Stage, session: SparkSession, number: int) -> float:
-    """Ingest everything into a new lake; return how many seconds it took."""
+    """Ingest all events into a new lake. Return the seconds that it took."""
     layout = lake_at(stage.folder / f"lake-{number}")
     settings, run = _settings(stage, timedelta(seconds=1)), Run(available_now=True)
     started = time.perf_counter()
@@ -148,7 +147,7 @@ async def _ingest_all(stage: Stage, session: SparkSession, number: int) -> float
 
 
 async def _latencies(stage: Stage, session: SparkSession, seconds: float) -> list[float]:
-    """Add events at a steady rate; return how long after its addition each one could be read, in seconds."""
+    """Add events at a steady rate. Return the seconds from the addition of each one until it could be read."""
     layout = lake_at(stage.folder / "live")
     await _fill(stage, 1)
     seen: dict[str, float] = {}
@@ -172,7 +171,7 @@ async def _latencies(stage: Stage, session: SparkSession, seconds: float) -> lis
 def _look(table: DeltaTable, known: set[str], seen: dict[str, float]) -> bool:
     """Read the files that are new, and note when each of their entries could be read.
 
-    One handle for all looks: opening the table anew each time would take the ingester's cores from it.
+    One handle serves all looks, because opening the table anew each time would take the ingester's cores from it.
     """
     table.update_incremental()
     for file in set(table.file_uris()) - known:

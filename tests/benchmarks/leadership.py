@@ -1,4 +1,4 @@
-"""Who leads, and since when: from the namespace's lease, heartbeats and journal."""
+"""The leader and the begin of its term, from the namespace's lease, heartbeats and journal."""
 
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -31,7 +31,7 @@ class Begun:
 
 
 async def terms_begun(client: Redis, after: bytes = b"") -> list[Begun]:
-    """Return the terms that began, after the one that the journal's entry ``after`` tells of."""
+    """Return the terms that began after the journal's entry ``after``."""
     rows = await client.execute_command("XRANGE", NAMESPACE.journal, b"(" + after if after else b"-", b"+")
     return [
         Begun(entry_ms(entry_id), entry_id)
@@ -42,7 +42,7 @@ async def terms_begun(client: Redis, after: bytes = b"") -> list[Begun]:
 
 @asynccontextmanager
 async def held_lease(client: Redis) -> AsyncIterator[bytes]:
-    """Keep the lease from others, who follow meanwhile; yield the journal's entry of our own term."""
+    """Keep the lease, so that others follow meanwhile. Yield the journal's entry of our own term."""
     lease = Lease(client, NAMESPACE, HELD_MS, DEFAULT_JOURNAL_MAXLEN)
     attempt = await lease.acquire("benchmark")
     yield (await terms_begun(client))[-1].entry_id
@@ -79,7 +79,7 @@ async def beating(client: Redis, keys: GroupKeys, visibility_s: float) -> None:
 
 
 async def _waiting(client: Redis) -> int:
-    """Return how many clients block: followers do, on the journal that tells of a release."""
+    """Return the number of blocked clients. Followers block on the journal, where a release is written."""
     return int((await client.info("clients"))["blocked_clients"])
 
 
@@ -98,9 +98,9 @@ async def replicas(client: Redis) -> list[Replica]:
 
 
 async def report_of(client: Redis, pair: str) -> GroupReport | None:
-    """Return what the leader last registered of ``pair``."""
+    """Return the latest leader's last report on ``pair``. The report of a killed leader stays for a while."""
     leaders = [replica for replica in await replicas(client) if replica.leads]
-    return leaders[0].groups.get(pair) if leaders else None
+    return max(leaders, key=lambda leader: leader.token).groups.get(pair) if leaders else None
 
 
 async def leader_among(client: Redis, reapers: Sequence[Running]) -> Running:

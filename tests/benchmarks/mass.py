@@ -1,16 +1,16 @@
 """How fast one healthy worker works off what a crash has stranded, in each recovery mode.
 
-10,000 deliveries of a consumer that is gone fall due at about the same time; one worker is there to run them, and they
-do nothing. Time runs from the first completion to the last, on the server's clock: recovery, reading, running, settling
-and journal (two events a job) are included. The server does most of that work, and sets the pace.
-Bare: a loop of ``XAUTOCLAIM COUNT 100`` + ``XACK`` in redis-py, in turn.
-The worker has 200 slots, so that its calls claim 100 at a time as well: half of the slots are claimed while the other
-half runs. With fewer than 128, a call claims up to 64, and the server waits while they run; the last row shows that.
-In reaper mode each job is written once more (its copy), acknowledged, deleted and read again, which costs the server
-more than a claim does; and a leader, the server and the worker share the machine's cores.
-Where nothing is copied, and the server knows CLAIM (Redis 8.4), the same by policy ``in-place`` and by recovery
-``claim``. Neither waits for anything: by copies all cores of a machine with two are busy from the first to the last, so
-that the time follows from the CPU time of server, leader and worker together, and embedded mostly from the server's.
+10,000 deliveries of a dead consumer fall due at about the same time. One worker is there to run them, and its handler
+does no work. Time runs from the first completion to the last, on the server's clock. It includes recovery, reading,
+running, settling and the journal (two events a job). The server does most of that work, and sets the pace. The bare
+loop is ``XAUTOCLAIM COUNT 100`` and ``XACK`` in redis-py, in turn. The worker has 200 slots, so that its calls also
+claim 100 at a time. Half of the slots are claimed while the other half runs. With fewer than 128 slots, a call claims
+up to 64, and the server waits while they run. The last row shows that. In reaper mode each job is copied, acknowledged,
+deleted and read again, which costs the server more than a claim does. Also, leader, server and worker share the
+machine's cores. Without copies, on a server with CLAIM (Redis 8.4), the same is measured for the policy ``in-place``
+and for the recovery ``claim``. Neither mode waits. By copies, both cores of a machine with two are busy all the time,
+so that the time follows from the CPU time of server, leader and worker together. In embedded mode it follows mostly
+from the server's.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ VISIBILITY = ("--visibility-timeout", str(VISIBILITY_S))
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Who recovers, and how many jobs the worker runs at a time."""
+    """The mode of recovery, and the number of jobs that the worker runs at a time."""
 
     mode: RecoveryMode
     slots: int

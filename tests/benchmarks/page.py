@@ -1,6 +1,6 @@
-"""Writes results for people: a table on the terminal, and docs/internals/benchmarks.md. Pure.
+"""Writes the results as a table on the terminal, and as docs/internals/benchmarks.md. Pure.
 
-The page keeps what was found: what is measured again takes the place of what stands there, and the rest stays.
+A new result replaces the old one of the same benchmark. The rest of the page stays.
 """
 
 import re
@@ -48,7 +48,7 @@ The numbers are in [benchmarks.csv](benchmarks.csv).
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """One benchmark and what it has found."""
+    """One benchmark and its result."""
 
     name: str
     result: Result
@@ -60,7 +60,7 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the page says of one benchmark on one Python."""
+    """The page's part on one benchmark on one Python."""
 
     name: str
     python: str
@@ -71,14 +71,14 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What the page says of all benchmarks."""
+    """The page's parts on all benchmarks."""
 
     told: tuple[Told, ...] = ()
     machines: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """What was measured on last, by the version of Python."""
 
     def renewed(self, chapters: Iterable[Chapter]) -> "Page":
-        """Return the page with ``chapters`` in place of what it had of these benchmarks on their Pythons."""
+        """Return the page with ``chapters`` in place of the former results of the same benchmarks and Pythons."""
         told = {(one.name, one.python): one for one in self.told}
         machines = dict(self.machines)
         for chapter in chapters:
@@ -88,7 +88,7 @@ class Page:
 
 
 def read_page(text: str, abouts: Mapping[str, str]) -> Page:
-    """Return what `write_page` has written. What is no benchmark any more is left out."""
+    """Return what `write_page` has written. Benchmarks that do not exist any more are left out."""
     names = {_title(about): name for name, about in abouts.items()}
     told: list[Told] = []
     machines: dict[str, tuple[str, ...]] = {}
@@ -104,7 +104,7 @@ def read_page(text: str, abouts: Mapping[str, str]) -> Page:
 
 
 def write_page(page: Page, abouts: Mapping[str, str]) -> str:
-    """Return docs/internals/benchmarks.md; ``abouts`` are the titles and texts of all benchmarks, in their order."""
+    """Return docs/internals/benchmarks.md. ``abouts`` are the titles and texts of all benchmarks, in their order."""
     names = ", ".join(f"`{name}`" for name in abouts)
     by_name = {name: sorted((one for one in page.told if one.name == name), key=_minor) for name in abouts}
     runs = sorted({one.python: one for one in page.told}.values(), key=_minor)
@@ -170,7 +170,7 @@ def _run(python: str, by_name: Mapping[str, Sequence[Told]], machine: Sequence[s
 
 
 def _chapters(about: str, told: Sequence[Told]) -> str:
-    """Return one benchmark, with what it found on each Python."""
+    """Return one benchmark with its results on each Python."""
     text = _sentence_by_line(about.partition("\n\n")[2])
     return "\n".join([f"## {_title(about)}", "", text, "", *(one.text for one in told)])
 

@@ -1,11 +1,11 @@
-"""How fast a leader makes a mass of stranded deliveries ready again, and what others notice of it.
+"""The speed of a leader that makes a mass of stalled deliveries ready, and its effect on other clients.
 
 All deliveries are overdue when a follower takes over. Time runs from the begin of its term until the last copy is
-ready, on the server's clock: taking over, scan, timers and journal are included. Bare: a script that copies,
-acknowledges and deletes ID by ID, called in a loop with the same batch size, by a process that knows all IDs
-beforehand. A second bare loop finds them page by page first, as everybody has to. A bystander's PING shows how long
-the server answers nobody else; the server time of calls is wall time, so on a busy machine it holds what the kernel
-gave to others. Where the leader needs less CPU time for an entry than the server, the server sets the pace.
+ready, on the server's clock. It includes the takeover, scan, timers and journal. The bare loop is a script that copies,
+acknowledges and deletes ID by ID. A process that knows all IDs beforehand calls it in a loop with the same batch size.
+A second bare loop first finds the IDs page by page, as a real one has to. A bystander's PING shows how long the server
+answers no other client. The server time of calls is wall time, so on a busy machine it includes the time that the
+kernel gave to others. If the leader needs less CPU time for an entry than the server, the server sets the pace.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +82,7 @@ class _Round(NamedTuple):
 
 
 async def measure(*, quick: bool) -> Result:
-    """Recover in turn with the bare loops, for each number of deliveries; then once more under the profiler."""
+    """Recover in turn with the bare loops, for each number of deliveries. Then recover once more under the profiler."""
     sizes = QUICK_SIZES if quick else SIZES
     rounds = {size: [await _round(size) for _ in range(times)] for size, times in sizes.items()}
     largest = max(sizes)
@@ -140,13 +140,13 @@ async def _stranded(stage: Stage, keys: GroupKeys, size: int) -> Running:
     await strand(stage.client, keys, size)
     bystander = stage.bystander()
     await bystander.prints("watching")
-    await anyio.sleep(VISIBILITY_S)  # not waiting for something: this is how deliveries become overdue
+    await anyio.sleep(VISIBILITY_S)  # this is no wait for an event, because deliveries become overdue by time
     await server_load.reset(stage.client)
     return bystander
 
 
 async def _all_ready(client: Redis, keys: GroupKeys, size: int) -> int:
-    """Wait until everything is ready again; return when the last copy was added, in ms of the server's clock."""
+    """Wait until all jobs are ready again. Return when the last copy was added, in ms of the server's clock."""
 
     async def none_pending() -> Progress | None:
         now = await progress(client, keys)
@@ -207,7 +207,7 @@ def _cpu_rows(rounds: Sequence[_Round]) -> list[Row]:
 
 
 def _bystander_rows(size: int, rounds: Sequence[_Round]) -> list[Row]:
-    """The worst of all rounds: a server that does not answer once has not answered."""
+    """The worst of all rounds, because one call without an answer is enough."""
     ours, bare = [one.ours for one in rounds], [one.bare for one in rounds]
 
     def ping(part: int) -> tuple[float, float]:
@@ -231,11 +231,11 @@ def _with_unit(numbers: tuple[float, float]) -> tuple[float, str, float]:
     return numbers[0], "ms", numbers[1]
 
 
-# ---- where the time goes
+# ---- the parts of the time
 
 
 async def _profiled(size: int) -> tuple[Breakdown, ...]:
-    """Recover once more under the profiler, which costs a little: no number in the table is from here."""
+    """Recover once more under the profiler, which costs a little. No number in the table is from here."""
     async with open_stage() as stage:
         await stopped(await _stranded(stage, OURS, size))
         file = stage.folder / "profile.json"

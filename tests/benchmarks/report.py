@@ -1,14 +1,14 @@
 """How long the whole report takes on a lake of millions of events.
 
-A lake is generated: the events that seven kinds of jobs in four groups would have left, some of them crashed, slow,
-failed or poison. Then `reaper pipeline report` is run on it as a process of its own, on two cores and the Java that the
-extra `jre` brings, everything included: Java and Spark start, every question is asked, and the page is written. The
-time is from start to end of the process; generating the lake is not in it.
+A lake is generated, with the events of seven kinds of jobs in four groups. Some of them crashed, or were slow, failed
+or poison. Then `reaper pipeline report` runs on it as its own process, on two cores and the Java of the extra `jre`. It
+starts Java and Spark, asks every question, and writes the page. The time is from start to end of the process, without
+the generation of the lake.
 
 Spark answers all questions in 27 jobs and 50 stages, with seven passes over the events. With 1.5 million events, a
-quarter of the CPU time starts Java and Spark and opens the lake, a tenth is Python and the page, and the rest is the
-questions: a third of them the passes that find the few jobs with a story, a quarter the passes for durations, and the
-rest small queries that run code for the first time. Running small queries without code generation costs the same.
+quarter of the CPU time starts Java and Spark and opens the lake. A tenth is Python and the page. The rest is the
+questions. A third of that finds the few jobs with a story, a quarter is for durations, and the rest is small queries
+that run their code for the first time. Running small queries without code generation costs the same.
 """
 
 import sys
@@ -66,7 +66,17 @@ async def _timed(folder: Path, env: Mapping[str, str], *arguments: str) -> float
 async def _report_on(size: Size, folder: Path, env: Mapping[str, str]) -> list[Row]:
     lake, page = folder / "lake", folder / "report.html"
     await _timed(folder, env, "-m", "tests.benchmarks.report", str(lake), str(size.events), size.heap)
-    options = ("--lake", str(lake), "--output", str(page), "--master", MASTER, "--heap", size.heap, "--quiet")
+    options = (
+        "--lake",
+        str(lake),
+        "--output",
+        str(page),
+        "--spark-master",
+        MASTER,
+        "--spark-memory",
+        size.heap,
+        "--quiet",
+    )
     report = ("-m", "reaper", "pipeline", "report", *options)
     seconds = await _timed(folder, env, *report)
     what = f"{size.events:,} events, heap {size.heap}"

@@ -28,8 +28,7 @@ KEYS = group_keys("jobs", "billing")
 LARGEST_MB = 400.0
 TIMEOUT_S = 60.0
 FLAGS = (
-    "--groups", KEYS.pair, "--visibility-timeout", "3600", "--lease-ttl", "2", "--heartbeat-interval", "0.2",
-    "--full-scan-interval", "3",
+    "--groups", KEYS.pair, "--visibility-timeout", "3600", "--lease-ttl", "2", "--full-scan-interval", "3",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What the server has done, from its own counters."""
+"""The server's work, from its own counters."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +12,7 @@ SLOW_CALL_US = 1_000
 """Calls from here on are noted one by one (``SLOWLOG``)."""
 SLOW_CALLS_KEPT = 10_000
 
-# What the scripts of this project call inside. ``INFO commandstats`` counts these beside what clients send.
+# The calls inside of this project's scripts. ``INFO commandstats`` counts these beside what clients send.
 _INSIDE_SCRIPTS = frozenset(
     {
         "del", "exists", "get", "hdel", "hget", "hgetall", "hincrby", "hlen", "hmget", "hset", "incr", "pexpire",
@@ -21,7 +21,7 @@ _INSIDE_SCRIPTS = frozenset(
     }
 )  # fmt: skip
 
-# What the benchmarks send themselves while they measure, and call in scripts of their own.
+# The calls of the benchmarks themselves, direct and in their own scripts.
 _BY_BENCHMARKS = frozenset({"config", "eval", "exec", "info", "multi", "slowlog", "xadd", "xinfo"})
 
 
@@ -69,7 +69,7 @@ def requests(calls: Mapping[str, Calls], *, scripts: bool) -> int:
 
 
 async def script_call_ms(client: Redis) -> dict[str, float]:
-    """Return server time in ms of script calls: ``mean``, ``max`` and, since Redis 7.0, ``p99``."""
+    """Return the server time of script calls in ms, as ``mean``, ``max`` and, since Redis 7.0, ``p99``."""
     found = {"mean": (await commands(client)).get("evalsha", Calls(0, 0)).mean_us / 1000}
     slow = [entry["duration"] for entry in await client.slowlog_get(SLOW_CALLS_KEPT) if _is_script(entry["command"])]
     found["max"] = max(slow, default=SLOW_CALL_US) / 1000

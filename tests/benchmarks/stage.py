@@ -1,4 +1,4 @@
-"""One benchmark's surroundings: a Redis of its own, and the processes that work on it."""
+"""The surroundings of one benchmark, which are its own Redis and the processes that work on it."""
 
 import io
 import json
@@ -36,9 +36,9 @@ class Stage:
     def reaper(
         self, *flags: str, profile: Path | None = None, name: str = "reaper", url: str = "", program: str = "reaper"
     ) -> Running:
-        """Start ``python -m reaper run`` on this server, or at ``url``; with ``profile``, under the profiler.
+        """Start ``python -m reaper run`` on this server, or at ``url``. With ``profile``, it runs under the profiler.
 
-        ``program``: the module to run instead, for example `tests.support.paced`.
+        ``program`` is another module to run, for example `tests.support.paced`.
         """
         if "--groups" in flags:  # else recovery would wait for a visibility timeout after the first heartbeat
             pairs = flags[flags.index("--groups") + 1].split(",")
@@ -78,14 +78,14 @@ class Stage:
         return self._processes.python("-m", "tests.benchmarks.pacer", *arguments, name="pacer")
 
     async def far_away(self, round_trip_ms: float) -> str:
-        """Start `tests.benchmarks.distance` in front of this server; return the URL of its far end."""
+        """Start `tests.benchmarks.distance` in front of this server. Return the URL of its far end."""
         words = ("-m", "tests.benchmarks.distance", str(self.server.port), str(round_trip_ms))
         forwarder = self._processes.python(*words, name="distance")
         await wait_until(lambda: forwarder.output.strip().isdecimal(), "the far end is there", END_TIMEOUT_S)
         return f"redis://127.0.0.1:{forwarder.output.strip()}/0"
 
     def busy_loop(self) -> Running:
-        """Start a process that does nothing but compute."""
+        """Start a process that only computes."""
         return self._processes.python("-c", "while True: pass", name="busy")
 
     def bystander(self) -> Running:
@@ -111,14 +111,14 @@ async def stopped(*processes: Running) -> None:
 
 @asynccontextmanager
 async def open_stage() -> AsyncIterator[Stage]:
-    """Start the newest Redis at hand; all that is started on it ends with the block."""
+    """Start the newest Redis at hand. All processes that are started on it end with the block."""
     with tempfile.TemporaryDirectory(prefix="stream-reaper-bench-") as folder, started_server() as server:
         client = commands_client(server.url, timeout_s=SCRIPT_TIMEOUT_S)
         processes = Processes(Path(folder))
         try:
             yield Stage(server, client, Path(folder), processes)
         except BaseException:
-            processes.end()  # prints what everybody printed
+            processes.end()  # prints the output of all processes
             raise
         finally:
             with redirect_stdout(io.StringIO()):

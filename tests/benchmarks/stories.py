@@ -1,7 +1,9 @@
-"""What may befall a job of a generated journal, step by step. Pure, and small: a table that Spark joins with the jobs.
+"""The possible stories of a job in a generated journal, step by step.
 
-A moment is a sum of a job's own times: how often its visibility timeout, run time, wait in the queue and recovery delay
-have passed since it was enqueued, and some milliseconds more. So one table of steps serves every job.
+It is a small and pure table that Spark joins with the jobs.
+
+A moment is a sum of multiples of a job's own times, plus some milliseconds. Those times are its visibility timeout, run
+time, wait in the queue and recovery delay, counted from its enqueueing. So one table of steps serves every job.
 """
 
 from collections.abc import Callable, Sequence
@@ -130,7 +132,7 @@ class _Teller:
         return self
 
     def stall_alive(self) -> Self:
-        """It was only slow, or paused: its worker settles too late, and is refused."""
+        """It was only slow or paused. Its worker settles too late, and is rejected."""
         first, entry, delivery = self.delivered, self.entry, self.delivery
         self.stall()
         run = Moment(timeouts=1, delays=1, runs=1)
@@ -161,7 +163,7 @@ class _Teller:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What befalls ``per_million`` of a million jobs."""
+    """The story of ``per_million`` of a million jobs."""
 
     name: str
     per_million: int

@@ -1,4 +1,4 @@
-"""Fills streams, leaves deliveries behind, and looks at what became of them; all by scripts, on the server's clock."""
+"""Fills streams, leaves deliveries behind, and looks at them later. All by scripts, on the server's clock."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +58,7 @@ async def create_group(client: Redis, keys: GroupKeys) -> None:
 
 
 async def enqueue(client: Redis, stream: str, jobs: int) -> int:
-    """Add ``jobs`` entries of 100 bytes in one call; return the server's time in ms when they can be read."""
+    """Add ``jobs`` entries of 100 bytes in one call. Return the server's time in ms when they can be read."""
     at_ms: int = await client.eval(_ENQUEUE, 1, stream, str(jobs), "x" * PAYLOAD_BYTES)
     return at_ms
 

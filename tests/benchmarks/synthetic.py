@@ -1,4 +1,4 @@
-"""Generates a lake: the journal that a few groups would have left, for benchmarks of what reads it.
+"""Generates a lake for benchmarks, with the journal of a few groups.
 
 Jobs of all groups interleave in time, as in a real journal. Everything follows from the seed and a job's number by
 hashing, so the same seed gives the same rows however many cores work on it.
@@ -44,7 +44,7 @@ _NAMESPACE = namespace_keys("reaper")
 
 
 def generate_lake(spark: SparkSession, path: str | Path, *, events: int, seed: int = 1) -> int:
-    """Make a new lake at ``path`` with about ``events`` lifecycle events; return how many jobs they tell of.
+    """Make a new lake at ``path`` with about ``events`` lifecycle events. Return their number of jobs.
 
     Raises ConfigurationError where the lake holds something already.
     """
@@ -63,7 +63,10 @@ def generate_lake(spark: SparkSession, path: str | Path, *, events: int, seed: i
 
 @contextmanager
 def _small_methods(spark: SparkSession) -> Iterator[None]:
-    """Let Spark generate no method that is too long for the JVM's compiler: it would be interpreted, 4 times slower."""
+    """Keep Spark's generated methods short enough for the JVM's compiler.
+
+    Longer ones are interpreted, 4 times slower.
+    """
     before = spark.conf.get(_METHOD_LIMIT)
     spark.conf.set(_METHOD_LIMIT, "8000")
     try:
@@ -100,7 +103,7 @@ def _is_told(kind: Kind, step: Step) -> bool:
 def journal(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> DataFrame:
     """Return the lifecycle events of ``jobs`` jobs (`EVENTS`), in order of time within each of ``files`` parts."""
     events = steps(spark, jobs, seed, files).select(*event_columns())
-    # `date` first: files are written by date, and would be sorted once more.
+    # `date` comes first, because files are written by date, and would be sorted once more.
     events = events.sortWithinPartitions("date", "at", "seq")
     return events.union(_leadership(spark, jobs))
 
@@ -148,7 +151,7 @@ def _span_ms(jobs: int) -> int:
 
 
 def _leadership(spark: SparkSession, jobs: int) -> DataFrame:
-    """Return the terms: each ends by a release, every third one by silence until another replica leads."""
+    """Return the terms. Each ends by a release. Every third one ends by silence until another replica leads."""
     rows = []
     for term in range(1, _span_ms(jobs) // TERM_MS + 2):
         begin, end = BEGIN_MS + (term - 1) * TERM_MS, BEGIN_MS + term * TERM_MS - 900

@@ -1,4 +1,4 @@
-"""The jobs of a generated lake: their kinds, their own times, and the events that their stories make of them."""
+"""The jobs of a generated lake, with their kinds, times, and the events of their stories."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ def _pick(uniform: Column, weights: Sequence[int]) -> Column:
 
 
 def _jobs(spark: SparkSession, jobs: int, seed: int, files: int) -> DataFrame:
-    """Return one row a job: its kind, its story, and its own times."""
+    """Return one row a job, with its kind, its story, and its times."""
     gap_ms = 1000 / JOBS_PER_S
     numbered = spark.range(0, jobs, 1, files).withColumnRenamed("id", "job_no")
     rare_first = _pick(uniform(seed, "story"), [story.per_million for story in STORIES])
@@ -102,7 +102,7 @@ def _jobs(spark: SparkSession, jobs: int, seed: int, files: int) -> DataFrame:
 
 
 def _kinds(spark: SparkSession) -> DataFrame:
-    """Return what jobs of each kind share: numbers for their times, names for their events."""
+    """Return the common values of jobs of each kind, with numbers for their times and names for their events."""
     rows = []
     for number, kind in enumerate(KINDS):
         keys = group_keys(kind.stream, kind.group)
@@ -124,7 +124,7 @@ _TIMES = ("timeouts", "runs", "waits", "delays")
 
 
 def _script(spark: SparkSession) -> DataFrame:
-    """Return the table of steps: one row a step of each story."""
+    """Return the table of steps, one row a step of each story."""
     rows: list[tuple[Any, ...]] = [
         (number, place, str(step.event), *(getattr(step, name) for name in _FACTS), *_flat(step))
         for number, story in enumerate(STORIES)
@@ -155,10 +155,10 @@ def steps(spark: SparkSession, jobs: int, seed: int, files: int) -> DataFrame:
 
 
 def _moments(jobs: DataFrame, kinds: DataFrame, script: DataFrame) -> DataFrame:
-    """Return one row an event: which it is, when it happens, and the times of its job."""
+    """Return one row an event, with its name, its moment, and the times of its job."""
     of_kind = kinds.select("kind", "timeouts", "median_ms", "sigma", "embedded", "full", "foreign")
     timed = jobs.join(F.broadcast(of_kind), "kind")
-    # Embedded workers look for stalled deliveries now and then: up to a quarter of the visibility timeout late.
+    # Embedded workers look for stalled deliveries now and then, up to a quarter of the visibility timeout late.
     late = F.when(F.col("embedded"), F.floor(F.pmod("detail", F.col("timeouts") / 4))).otherwise(0)
     timed = timed.withColumns(
         {
@@ -182,7 +182,7 @@ def _moments(jobs: DataFrame, kinds: DataFrame, script: DataFrame) -> DataFrame:
 
 
 def _span(moment: str) -> Column:
-    """Return a moment in ms since the job was enqueued; null where the step has none."""
+    """Return a moment in ms since the job was enqueued, or null if the step has none."""
     parts = [F.col(f"{moment}_{part}") * F.col(part) for part in _TIMES]
     return (sum(parts[1:], parts[0]) + F.col(f"{moment}_ms")).cast("bigint")
 
@@ -190,7 +190,7 @@ def _span(moment: str) -> Column:
 def entry_of(moment: str) -> Column:
     """Return the ID of an entry that was made at a moment."""
     made_ms = (F.col("enqueued_ms") + F.col(moment)).cast("string")
-    return F.concat(made_ms, F.lit("-"), F.col("job_no").cast("string"))  # null where there is no such moment
+    return F.concat(made_ms, F.lit("-"), F.col("job_no").cast("string"))  # null if there is no moment
 
 
 def term_of(at_ms: Column) -> Column:
@@ -198,7 +198,7 @@ def term_of(at_ms: Column) -> Column:
 
 
 def consumer() -> Column:
-    """Return who held the delivery: a worker, as the process it was in these hours."""
+    """Return the consumer of the delivery, a worker with the name of its process in these hours."""
     worker = F.pmod(F.xxhash64("seed", "job_no", "delivery"), "workers")
     life = F.floor((F.col("enqueued_ms") - BEGIN_MS) / (6 * 3_600_000))
     nonce = F.substring(F.lpad(F.lower(F.hex(F.xxhash64("seed", "source", worker, life))), 16, "0"), 1, 12)
@@ -230,7 +230,7 @@ def _mode() -> Column:
 
 
 def event_columns() -> list[Column]:
-    """Return the columns of `EVENTS`, made of a step's. Each costs calls to Java: they are made once."""
+    """Return the columns of `EVENTS`, made of a step's. Each costs calls to Java, so they are made once."""
     by_leader, by_worker = F.col("by") == "leader", F.col("by") == "worker"
     told_of_delivery = F.col("event") != EventName.LOST_PAYLOAD
     made = {

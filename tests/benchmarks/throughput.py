@@ -1,11 +1,11 @@
-"""What the loop around a job costs, with jobs that do nothing.
+"""The cost of the loop around a job, measured with jobs that do no work.
 
-Two worker processes with 64 slots each wait on an empty stream; a script then adds all jobs at once, and the clock runs
-until the last one is settled (journalled at the default level, with the owner check of every settlement). Bare: two
-processes of the loop ``XREADGROUP COUNT 100`` + ``XACK`` in redis-py, drained in turn with ours. On a machine with two
-cores the server and the workers share them, so that the rate follows from the CPU time of all processes. What ours pays
-for a job beyond the bare loop: a handler of its own to await, a slot, a delivery that is extended, a verdict; on the
-server the owner check (``XPENDING``), the journal entry (``XADD``), and the Lua that makes one transition of them.
+Two worker processes with 64 slots each wait on an empty stream. Then a script adds all jobs at once, and the clock runs
+until the last one is settled (journalled at the default level, with the owner check of every settlement). The bare loop
+is two processes with ``XREADGROUP COUNT 100`` and ``XACK`` in redis-py, drained in turn with ours. On a machine with
+two cores the server and the workers share them, so that the rate follows from the CPU time of all processes. Beyond the
+bare loop ours has a task for each handler, a slot, an extended delivery and a verdict. On the server it has the owner
+check (``XPENDING``), the journal entry (``XADD``), and the Lua that makes one transition of them.
 """
 
 import sys
@@ -65,7 +65,7 @@ class _Drain:
 
 
 async def measure(*, quick: bool) -> Result:
-    """Drain in turn with the bare loop; then once more under the profiler."""
+    """Drain in turn with the bare loop. Then drain once more under the profiler."""
     jobs, rounds = (QUICK_JOBS, QUICK_ROUNDS) if quick else (JOBS, ROUNDS)
     ours, bare = [], []
     for _ in range(rounds):
@@ -133,15 +133,15 @@ async def _all_wait(client: Redis) -> None:
 
 
 async def _settled(client: Redis, keys: GroupKeys) -> int:
-    """Wait until everything is settled; return the server's time then, in ms."""
+    """Wait until all jobs are settled. Return the server's time in ms."""
     with anyio.fail_after(TIMEOUT_S):
-        while not (await progress(client, keys)).done:  # noqa: ASYNC110 - a script's end is no event of ours
+        while not (await progress(client, keys)).done:  # noqa: ASYNC110 - the end of a script is not an event here
             await anyio.sleep(POLL_S)
     return await server_ms(client)
 
 
 async def _profiled(jobs: int) -> tuple[Breakdown, ...]:
-    """Drain once more with one worker under the profiler; no number in the table is from here."""
+    """Drain once more with one worker under the profiler. No number in the table is from here."""
     async with open_stage() as stage:
         file = stage.folder / "profile.json"
         sampled = stage.worker("worker", *FLAGS, profile=file)

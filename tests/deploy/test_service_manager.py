@@ -46,7 +46,7 @@ class Told:
         return self.state
 
 
-# --- what is said
+# --- the messages
 
 
 def test_each_state_is_sent_once() -> None:
@@ -189,7 +189,7 @@ async def test_a_hung_worker_feeds_the_watchdog_no_more(
     await wait_until(lambda: len(ear.states) == 4, "the worker is well again")
     told = ear.heard
     ailed = next(index for index, line in enumerate(told) if "has not answered" in line)
-    assert "works on orders/billing" in told[ailed + 1]  # nothing in between
+    assert "works on orders/billing" in told[ailed + 1]  # no message in between
     fed = ear.feedings
     await wait_until(lambda: ear.feedings > fed, "the watchdog is fed again")
 

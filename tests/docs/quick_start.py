@@ -54,7 +54,7 @@ class Shells:
         program.chmod(0o755)
 
     def types(self, lines: str) -> Running:
-        """Type lines of the readme with ``set -e``; a job is overdue after 4 s instead of 30."""
+        """Type lines of the readme with ``set -e``. A job is overdue after 4 s instead of 30."""
         lines = lines.replace(":6379/", f":{self._redis}/").replace("--visibility-timeout 30", "--visibility-timeout 4")
         lines = lines.replace("--health-port 9180", f"--health-port {self.port}")
         folder = shlex.quote(str(self._folder))
@@ -62,7 +62,7 @@ class Shells:
         return self._processes.start("/bin/bash", "-c", script, env={"PYTHONPATH": ""})
 
     async def page(self) -> dict[str, Any]:
-        """Return what the status page reads, '{}' while nobody serves it."""
+        """Return the data of the status page, or '{}' while it is not served."""
         try:
             reply = await request(self.port, "/api/overview")
         except OSError:
@@ -105,7 +105,7 @@ async def play_quick_start(shells: Shells, client: Redis) -> None:
 
 
 async def play_tutorial(shells: Shells) -> None:
-    """Type the steps of the tutorial that follows the quick start; the reaper of that runs still."""
+    """Type the steps of the tutorial that follows the quick start. The reaper still runs."""
     stall, explain, watch, finish, dead = STEPS
     export = stall.splitlines()[0]
     stalled = await _typed(shells, stall)
@@ -140,7 +140,7 @@ async def play_readme_worker(shells: Shells, folder: Path) -> None:
 
 
 async def play_programs(shells: Shells) -> None:
-    """Type the steps of the tutorial with a worker and a producer, whose files are there."""
+    """Type the steps of the tutorial with a worker and a producer. Their files exist."""
     start, enqueue, crash, dead = PROGRAM_STEPS
     export, run = start.splitlines()
     workers = [shells.types(f"{export}\nexec {run}") for _ in range(2)]

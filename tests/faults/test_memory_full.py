@@ -132,16 +132,6 @@ async def test_a_new_leader_is_elected_after_the_old_one_was_killed_and_recovery
     assert await scene.violations(client, enqueued) == []
 
 
-async def test_a_single_reaper_without_elections_can_start(server: RedisServer, client: Redis) -> None:
-    await scene.create_group(client)
-    await scene.enqueue(client, 3)
-    await scene.strand(client, 3, overdue=True)
-    await fill_memory(client)
-    async with scene.running_reaper(server.url, leader_election=False) as reaper:
-        assert await scene.leads(reaper) == 1
-        await wait_until(lambda: scene.events(client, "recovered"), "recovery goes on")
-
-
 async def test_a_counter_that_went_back_is_raised(server: RedisServer, client: Redis) -> None:
     await client.set(scene.KEYS.fence, "reaper:50:somebody")
     await fill_memory(client)

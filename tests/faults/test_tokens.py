@@ -73,16 +73,6 @@ async def test_a_counter_that_was_lost_is_raised_past_the_fence_and_recovery_goe
     assert await case.violations(finished=True) == []
 
 
-async def test_without_election_a_lost_counter_is_raised_too(server: RedisServer, client: Redis) -> None:
-    case = await Case.prepared(server, client)
-    await client.set(KEYS.token, 41)
-    settings = quick_settings(server, leader_election=False)
-    for expected in (42, 43):
-        async with leading(settings):
-            assert (await recover_one(case))[1] == [expected]
-        await client.delete(KEYS.token)
-
-
 async def test_of_two_holders_with_one_number_the_second_starts_a_later_term(
     server: RedisServer, client: Redis, processes: Processes, tmp_path: Path
 ) -> None:

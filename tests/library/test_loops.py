@@ -4,6 +4,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import anyio
 import pytest
@@ -11,6 +12,7 @@ import trio
 from redis.asyncio import Redis
 
 from reaper import GroupSettings, Reaper, ReaperSettings
+from tests.support.loops import loop_environment
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -19,7 +21,7 @@ from workers import ConfigurationError, Job, Producer, Reject, Retry, Worker
 from workers.loop.slots import SLICE_S
 from workers.protocol.connection import commands_client
 from workers.runtime.clock import monotonic
-from workers.runtime.event_loop import EventLoop, maker_of, run_in
+from workers.runtime.event_loop import loop_factory, run_in_loop
 from workers.testing import run_handler_async, run_until_drained_async
 
 URL = "redis://127.0.0.1:1/0"
@@ -31,23 +33,26 @@ def settings_of(server: RedisServer) -> ReaperSettings:
     return ReaperSettings(redis_url=server.url, groups=(pair,))
 
 
-BOTH = pytest.mark.parametrize("loop", [EventLoop.ASYNCIO, EventLoop.UVLOOP])
+BOTH = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 
 
 def run_under_uvloop(program: Callable[[Redis], Awaitable[None]], server: RedisServer) -> None:
     """Run ``program`` with a client for ``server``."""
-    run_under(EventLoop.UVLOOP, program, server)
+    run_under("uvloop", program, server)
 
 
-def run_under(loop: EventLoop, program: Callable[[Redis], Awaitable[None]], server: RedisServer) -> None:
+def run_under(loop: str, program: Callable[[Redis], Awaitable[None]], server: RedisServer) -> None:
     """Run ``program`` with a client for ``server``, in an event loop of that kind."""
 
     async def main() -> None:
-        assert await kind_of_loop() == loop.value
+        assert await kind_of_loop() == loop
         async with commands_client(server.url) as client:
             await program(client)
 
-    run_in(loop, main)
+    with pytest.MonkeyPatch.context() as patch:
+        if loop == "asyncio":
+            patch.setitem(sys.modules, "uvloop", None)
+        run_in_loop(main)
 
 
 async def kind_of_loop() -> str:
@@ -56,39 +61,30 @@ async def kind_of_loop() -> str:
 
 
 def test_uvloop_is_used_where_it_is_installed() -> None:
-    assert run_in(EventLoop.AUTO, kind_of_loop) == "uvloop"
-    assert run_in(EventLoop.UVLOOP, kind_of_loop) == "uvloop"
-    assert run_in(EventLoop.ASYNCIO, kind_of_loop) == "asyncio"
+    assert run_in_loop(kind_of_loop) == "uvloop"
 
 
-def test_where_uvloop_is_not_installed_it_is_done_without_unless_somebody_has_chosen_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_asyncio_is_used_where_uvloop_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
 
-    assert run_in(EventLoop.AUTO, kind_of_loop) == "asyncio"
-    with pytest.raises(ConfigurationError, match=r"^loop is 'uvloop', .*pip install '.\[uvloop\]'"):
-        run_in(EventLoop.UVLOOP, kind_of_loop)
+    assert run_in_loop(kind_of_loop) == "asyncio"
 
 
-def test_an_interpreter_without_a_lock_keeps_its_own_loop_unless_somebody_has_chosen_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_free_threaded_interpreter_keeps_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
 
-    assert maker_of(EventLoop.AUTO) is asyncio.new_event_loop
-    assert maker_of(EventLoop.UVLOOP) is not asyncio.new_event_loop
+    assert loop_factory() is asyncio.new_event_loop
 
 
 @pytest.mark.anyio
 @pytest.mark.processes
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-async def test_workers_and_reapers_run_in_the_loop_that_was_chosen(
-    loop: str, server: RedisServer, processes: Processes
+async def test_workers_and_reapers_run_under_both_loops(
+    loop: str, server: RedisServer, processes: Processes, tmp_path: Path
 ) -> None:
-    flags = ("--redis-url", server.url, "--log-level", "debug", "--loop", loop)
-    worker = processes.worker("tests.workers.program", *flags)
-    reaper = processes.reaper("--groups", KEYS.pair, *flags)
+    flags, env = ("--redis-url", server.url, "--log-level", "debug"), loop_environment(loop, tmp_path)
+    worker = processes.worker("tests.workers.program", *flags, env=env)
+    reaper = processes.reaper("--groups", KEYS.pair, *flags, env=env)
 
     for process, is_at_work in ((worker, "works on"), (reaper, "leadership acquired")):
         await process.prints(f"event loop: {loop}")
@@ -96,7 +92,7 @@ async def test_workers_and_reapers_run_in_the_loop_that_was_chosen(
 
 
 @BOTH
-def test_handlers_that_never_await_starve_nobody(loop: EventLoop, server: RedisServer) -> None:
+def test_handlers_that_never_await_starve_nobody(loop: str, server: RedisServer) -> None:
     """Neither reading, nor settling, nor a neighbour that awaits, nor the program's own tasks, nor extensions.
 
     Each computes for longer than a runner's slice, and asks the server by itself: what the loop has sent before is

@@ -7,21 +7,17 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from reaper.settings import GroupArguments, GroupSettings, ReaperArguments, ReaperSettings
 from workers.runtime.settings import Settings
 from workers.runtime.settings_errors import bare_type
 from workers.settings import WorkerArguments, WorkerSettings
 
 KINDS: list[tuple[type[Settings], Any]] = [
     (WorkerSettings, WorkerArguments),
-    (ReaperSettings, ReaperArguments),
-    (GroupSettings, GroupArguments),
 ]
 FIELDS = [
     pytest.param(kind, name, get_type_hints(arguments).get(name), id=f"{kind.__name__}.{name}")
     for kind, arguments in KINDS
     for name in kind.model_fields
-    if name != "groups"  # mypy checks its forms in `test_types`
 ]
 
 
@@ -58,5 +54,4 @@ def test_an_argument_may_be_what_its_field_holds_and_what_pydantic_makes_that_of
 
 
 def test_what_may_come_from_the_environment_is_not_required() -> None:
-    assert WorkerArguments.__required_keys__ == ReaperArguments.__required_keys__ == frozenset()
-    assert GroupArguments.__required_keys__ == {"stream", "group"}
+    assert WorkerArguments.__required_keys__ == frozenset()

@@ -97,8 +97,6 @@ Worker("orders", "billing", concurrency="3")  # E: arg-type
 Worker(settings={})  # E: arg-type
 WorkerSettings(strem="orders", group="billing")  # E: call-arg
 WorkerSettings(stream="orders", group="billing", recovery="embeded")  # E: arg-type
-ReaperSettings(groups=7)  # E: arg-type
-GroupSettings(stream="orders")  # E: call-arg
 worker.on("recoverd")  # E: arg-type
 Reaper("redis://127.0.0.1:6379/0")  # E: arg-type
 from workers import Wroker  # E: attr-defined

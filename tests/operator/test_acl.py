@@ -263,7 +263,6 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
     assert ran.by(Role.WORKER) >= {name for _, name in scripts_of(Role.WORKER, REAPER)} - SENT_OTHERWISE
     assert stranded.keys() <= {done.job for done in handler.completions}
     unused = {
-        "next_token",
         "raise_token",
         "restore_group",
         "put_back",
@@ -451,7 +450,7 @@ async def test_what_is_none_of_a_roles_business_is_denied(
 
 
 async def test_rights_are_read_from_the_scripts_and_what_they_reach_of_the_shared_parts() -> None:
-    assert commands_of("reaper", "renew_lease") == {"time", "get", "pexpire", "hset"}
+    assert commands_of("reaper", "renew_lease") == {"time", "get", "pexpire"}
     assert {"zadd", "publish", "xadd", "xack"} <= commands_of("workers.protocol", "former_settle")
     assert "xautoclaim" not in commands_of("reaper", "recover_entries")
     assert {"xnack", "xclaim", "time", "xpending"} <= commands_of("workers.protocol", "return_taken")  # in a block

@@ -206,10 +206,10 @@ def test_settings_do_not_show_it(url: str) -> None:
     ):
         assert_hidden(f"{settings!r} {settings}")
     with pytest.raises(ConfigurationError) as caught:
-        load_settings(ReaperSettings, arguments={"redis_url": [url], "redis_key_password": [url]})
+        load_settings(ReaperSettings, arguments={"redis_url": [url]})
     assert_hidden("".join(traceback.format_exception(caught.value)))
     with pytest.raises(ConfigurationError) as caught:
-        load_settings(ReaperSettings, arguments={"redis_url": url, "max_deliveries": 0, "sentinel_password": PW})
+        load_settings(ReaperSettings, arguments={"redis_url": url, "max_deliveries": 0})
     assert_hidden("".join(traceback.format_exception(caught.value)))
 
 

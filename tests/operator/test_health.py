@@ -7,7 +7,7 @@ import pytest
 
 from reaper.operations.judgement import RECENT_MS, Problem, Trouble, judge, notes
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
-from reaper.replicas import FOLLOWER, STANDALONE, GroupReport, Replica
+from reaper.replicas import FOLLOWER, GroupReport, Replica
 from reaper.settings import observers_of
 from tests.operator.heartbeats import a_replica, a_report
 from workers.protocol.calls.beat import RecoveryWait
@@ -133,11 +133,6 @@ def test_the_holder_of_the_lease_is_the_leader_before_its_heartbeat_says_so() ->
     leader = a_snapshot(new, old).leader
     assert leader is not None
     assert leader.name == "alice"
-
-
-def test_a_replica_without_election_needs_no_lease() -> None:
-    alone = a_replica("carol", ALL_WELL, at_ms=NOW, role=STANDALONE)
-    assert judge(replace(a_snapshot(alone), holder="", lease_left_ms=0)) == ()
 
 
 def test_a_pair_that_the_leader_does_not_watch_is_named() -> None:

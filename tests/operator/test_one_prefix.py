@@ -9,7 +9,7 @@ from reaper.pipeline.settings import PipelineSettings
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import Redelivery
-from workers.runtime.redis_settings import DEFAULT_URL, RedisSettings
+from workers.runtime.redis_settings import DEFAULT_URL, ProgramSettings
 from workers.runtime.settings import load_settings
 from workers.runtime.settings_errors import bare_type, bounds
 from workers.settings import WorkerSettings
@@ -18,7 +18,7 @@ PROGRAMS = pytest.mark.parametrize("kind", [ReaperSettings, WorkerSettings])
 OURS = pytest.mark.parametrize("kind", [ReaperSettings, WorkerSettings, PipelineSettings])
 SHARED = "redis://:pw@shared:6379/0"
 PLACE: dict[str, Any] = {"stream": "orders", "group": "billing"}
-SettingsT = TypeVar("SettingsT", bound=RedisSettings)
+SettingsT = TypeVar("SettingsT", bound=ProgramSettings)
 
 
 def load(kind: type[SettingsT], file: Path | None = None) -> SettingsT:
@@ -36,8 +36,9 @@ def one_file(tmp_path: Path) -> Path:
 def test_settings_of_both_programs_may_stand_in_one_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"GROUPS": "a/b", "LEASE_TTL": "20", "CONCURRENCY": "9", "MAX_DELIVERIES": "7"}.items():
         monkeypatch.setenv(f"REAPER_{name}", value)
-    monkeypatch.setenv("REAPER_PIPELINE_LAKE", "/data/lake")
+    monkeypatch.setenv("REAPER_LAKE", "/data/lake")
     reaper, worker = load(ReaperSettings), load(WorkerSettings)
+    assert load(PipelineSettings).lake == "/data/lake"
     assert (reaper.watched[0].keys.pair, worker.concurrency) == ("a/b", 9)
     assert reaper.max_deliveries == worker.max_deliveries == 7
 
@@ -51,7 +52,7 @@ def test_settings_of_both_programs_may_stand_in_one_file(one_file: Path) -> None
 @PROGRAMS
 @pytest.mark.parametrize(("typo", "meant"), [("LEASE_TLL", "LEASE_TTL"), ("CONCURENCY", "CONCURRENCY")])
 def test_a_setting_that_neither_program_has_is_rejected(
-    kind: type[RedisSettings], typo: str, meant: str, monkeypatch: pytest.MonkeyPatch, one_file: Path
+    kind: type[ProgramSettings], typo: str, meant: str, monkeypatch: pytest.MonkeyPatch, one_file: Path
 ) -> None:
     one_file.write_text(f"{typo.lower()} = 1\n")
     with pytest.raises(
@@ -80,7 +81,9 @@ def test_workers_follow_a_reaper_that_gives_back_in_place(monkeypatch: pytest.Mo
 
 
 @PROGRAMS
-def test_variables_of_other_programs_have_no_effect(kind: type[RedisSettings], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_other_programs_have_no_effect(
+    kind: type[ProgramSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
     usual = load(kind)
     for name in ("TIMEOUT", "CONCURRENCY", "REDIS_URL", "TYPO", "MAX_DELIVERIES", "HEALTH_PORT"):
         for prefix in ("WORKER_", "WORKERS_", "", "STREAM_REAPER_"):
@@ -91,7 +94,7 @@ def test_variables_of_other_programs_have_no_effect(kind: type[RedisSettings], m
 
 @PROGRAMS
 def test_variables_that_kubernetes_sets_for_a_service_have_no_effect(
-    kind: type[RedisSettings], monkeypatch: pytest.MonkeyPatch
+    kind: type[ProgramSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = load(kind)
     for service in ("REAPER", "REAPER_METRICS"):
@@ -102,7 +105,7 @@ def test_variables_that_kubernetes_sets_for_a_service_have_no_effect(
 
 @OURS
 def test_the_shared_address_counts_where_nothing_else_names_one(
-    kind: type[RedisSettings], monkeypatch: pytest.MonkeyPatch
+    kind: type[ProgramSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert load(kind).redis_url == DEFAULT_URL
     monkeypatch.setenv("REDIS_URL", SHARED)
@@ -112,7 +115,7 @@ def test_the_shared_address_counts_where_nothing_else_names_one(
 
 @OURS
 def test_the_shared_address_is_weaker_than_any_other(
-    kind: type[RedisSettings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kind: type[ProgramSettings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("REDIS_URL", SHARED)
     place = PLACE if kind is WorkerSettings else {}

@@ -18,7 +18,7 @@ from tests.docs.json_page import check
 from tests.pipeline.journals import JOURNAL, entries, rows, write_dead_letter, write_events, write_raw
 from workers.runtime.options import UNREACHABLE_EXIT, USAGE_EXIT
 
-LOCAL = ("--master", "local[2]")
+LOCAL = ("--spark-master", "local[2]")
 
 
 def reaper(*words: str) -> Result:
@@ -47,7 +47,7 @@ def test_from_redis_to_a_lake_and_a_trimmed_journal(
     assert (told["events"], told["batches"]) == (200, 1)  # restarts: Spark grants Python 10 s, on any machine
     everything = entries(server)
 
-    (trimmed,) = document(reaper("trim", *where, *redis, "--margin", "0", "--json"))
+    (trimmed,) = document(reaper("trim", *where, *redis, "--trim-margin", "0", "--json"))
     check("reaper pipeline trim", [trimmed])
     assert (trimmed["stream"], trimmed["removed"] + trimmed["left"]) == (JOURNAL, 201)
     assert trimmed["left"] == len(entries(server)) < 110  # Redis trims a hundred at a time
@@ -64,7 +64,7 @@ def test_from_redis_to_a_lake_and_a_trimmed_journal(
         (("ingest", "--redis-url", "redis://127.0.0.1:1/0"), "error: no usable Redis at redis_url"),
         (("ingest", "--trigger", "soon"), "trigger"),
         (("ingest", "--lake", "hdfs://host/lake"), "error: lake 'hdfs://host/lake' is neither a folder"),
-        (("ingest", "--lake", "s3://bucket/lake"), "set --state to a folder"),
+        (("ingest", "--lake", "s3://bucket/lake"), "set --lake-state to a folder"),
         (("ingest", "--redis-url-env", "NOT_SET"), "error: redis_url_env names NOT_SET"),
         (("report",), "error: there is no lake at"),
         (("advise",), "error: there is no lake at"),
@@ -91,8 +91,6 @@ def test_who_told_the_reaper_where_redis_is_has_told_the_pipeline(
     monkeypatch.setenv("REAPER_REDIS_URL", "rediss://127.0.0.1:1/0")
     monkeypatch.setenv("REAPER_REDIS_CA_FILE", str(tmp_path / "ca.pem"))
     assert "redis_url 'rediss://127.0.0.1:1/0?ssl_ca_certs=" in reaper("ingest").stderr
-    monkeypatch.setenv("REAPER_PIPELINE_REDIS_URL", "redis://127.0.0.1:2/0")
-    assert "redis_url 'redis://127.0.0.1:2/0'" in reaper("ingest").stderr
 
 
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +116,7 @@ def test_the_other_commands_and_all_help_work_without_the_extra() -> None:
 
 
 def test_the_pipelines_settings_in_the_environment_do_not_bother_the_reaper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REAPER_PIPELINE_LAKE", "/data/lake")
+    monkeypatch.setenv("REAPER_LAKE", "/data/lake")
     monkeypatch.setenv("REAPER_REDIS_URL", "redis://127.0.0.1:1/0")
     assert "unknown setting" not in CliRunner().invoke(main, ["status"]).output
 

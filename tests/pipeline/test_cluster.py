@@ -19,7 +19,7 @@ from workers.protocol.events import encode_data
 from workers.runtime.options import USAGE_EXIT
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = ("--heap", "512m")
+SMALL = ("--spark-memory", "512m")
 STORED = "s3://bucket/lake"
 pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.matrix]
 
@@ -93,7 +93,7 @@ def write_trouble(server: RedisServer, job: str) -> None:
 
 async def test_a_python_without_pyarrow_is_named_once(programs: Programs, tmp_path: Path) -> None:
     python = str(python_without_pyarrow(tmp_path))
-    lake, where = str(tmp_path / "none"), ("--master", programs.cluster.master)
+    lake, where = str(tmp_path / "none"), ("--spark-master", programs.cluster.master)
     lacking = programs.ingest(lake, *where, *SMALL, PYSPARK_PYTHON=python)
     assert await lacking.wait() == USAGE_EXIT
     assert len([line for line in lacking.output.splitlines() if "has no pyarrow: install" in line]) == 1
@@ -106,7 +106,9 @@ async def test_one_lake_is_filled_by_a_cluster_then_by_spark_submit_then_through
     server, cluster, lake = programs.server, programs.cluster, str(tmp_path / "lake")
     write_events(server, 500)
     write_dead_letter(server, "job-2")
-    told = await result(programs.ingest(lake, "--master", cluster.master, "--max-entries-per-trigger", "300", *SMALL))
+    told = await result(
+        programs.ingest(lake, "--spark-master", cluster.master, "--max-entries-per-trigger", "300", *SMALL)
+    )
     assert (told["events"], told["dead_letters"], told["malformed"], told["batches"]) == (500, 1, 0, 2)
 
     write_events(server, 50, start=500)
@@ -114,7 +116,7 @@ async def test_one_lake_is_filled_by_a_cluster_then_by_spark_submit_then_through
     assert (told["events"], told["batches"]) == (50, 1)
 
     write_events(server, 200, start=550)
-    told = await result(programs.ingest(lake, "--remote", cluster.remote, "--max-entries-per-trigger", "150"))
+    told = await result(programs.ingest(lake, "--spark-remote", cluster.remote, "--max-entries-per-trigger", "150"))
     assert (told["events"], told["dead_letters"], told["malformed"], told["batches"]) == (200, 0, 0, 2)
     assert rows(Path(lake)) == entries(server)
 
@@ -123,10 +125,10 @@ async def test_one_lake_is_filled_by_a_cluster_then_by_spark_submit_then_through
 async def test_a_lake_is_analysed_by_a_cluster_and_through_spark_connect(
     programs: Programs, tmp_path: Path, is_stored: bool
 ) -> None:
-    lake, state = (STORED, ("--state", str(tmp_path / "state"))) if is_stored else (str(tmp_path / "lake"), ())
+    lake, state = (STORED, ("--lake-state", str(tmp_path / "state"))) if is_stored else (str(tmp_path / "lake"), ())
     write_events(programs.server, 100)
     write_trouble(programs.server, "job-1")
-    told = await result(programs.ingest(lake, "--master", programs.cluster.master, *state, *SMALL))
+    told = await result(programs.ingest(lake, "--spark-master", programs.cluster.master, *state, *SMALL))
     assert (told["events"], told["dead_letters"]) == (102, 0)
 
     everything = {"events": 102, "jobs": 100, "troubled": 1}

@@ -22,7 +22,7 @@ READ = (
 
 
 DISK = "no space left on device: the disk of the lake or the checkpoint is full, or that of temporary files"
-HEAP = "Spark has no memory left: give it more (--heap), or ask for less"
+HEAP = "Spark has no memory left: give it more (--spark-memory), or ask for less"
 
 
 @pytest.mark.parametrize(

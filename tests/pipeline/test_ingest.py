@@ -385,8 +385,8 @@ def test_a_password_never_gets_into_an_option_of_spark() -> None:
     assert "s3cret" not in str(options)
     assert os.environ[options["urlEnv"]] == url
     with pytest.raises(ConfigurationError, match="redis_url_env"):
-        source_options(PipelineSettings(redis_url=url, remote="sc://h"), LAKE)
-    assert source_options(PipelineSettings(redis_url_env="THEIRS", remote="sc://h"), LAKE)["urlEnv"] == "THEIRS"
+        source_options(PipelineSettings(redis_url=url, spark_remote="sc://h"), LAKE)
+    assert source_options(PipelineSettings(redis_url_env="THEIRS", spark_remote="sc://h"), LAKE)["urlEnv"] == "THEIRS"
 
 
 # --- what failed ------------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ STARTING = "starting Spark …\n"
 
 
 def _ingest(processes: Processes, server: RedisServer, lake: Path, *flags: str) -> Running:
-    words = ("pipeline", "ingest", "--lake", str(lake), "--redis-url", server.url, "--heap", "512m")
-    return processes.python("-m", "reaper", *words, "--master", "local[2]", *flags)
+    words = ("pipeline", "ingest", "--lake", str(lake), "--redis-url", server.url, "--spark-memory", "512m")
+    return processes.python("-m", "reaper", *words, "--spark-master", "local[2]", *flags)
 
 
 def _descendants(pid: int) -> set[int]:

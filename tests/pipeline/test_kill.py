@@ -25,7 +25,16 @@ IN_FLIGHT = 2_000
 
 def start(processes: Processes, server: RedisServer, lake: Path, *flags: str) -> Running:
     """Start an ingester that makes many small batches."""
-    limits = ("--trigger", "0.05", "--max-entries-per-trigger", "150", "--heap", "512m", "--master", "local[2]")
+    limits = (
+        "--trigger",
+        "0.05",
+        "--max-entries-per-trigger",
+        "150",
+        "--spark-memory",
+        "512m",
+        "--spark-master",
+        "local[2]",
+    )
     words = ("reaper", "pipeline", "ingest", "--lake", str(lake), "--redis-url", server.url)
     return processes.python("-m", *words, *limits, *flags, env=QUICK_JAVA, name="ingester")
 

@@ -234,7 +234,7 @@ def test_where_a_lake_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert lake_at(f"file://{tmp_path}/a%20lake").root == str(tmp_path / "a lake")
     assert lake_at("s3a://bucket/lake/", "state") == Layout("s3://bucket/lake", tmp_path / "state")
     assert with_state(lake_at("s3://bucket/lake", "state")).state == tmp_path / "state"
-    with pytest.raises(ConfigurationError, match="set --state to a folder"):
+    with pytest.raises(ConfigurationError, match="set --lake-state to a folder"):
         with_state(lake_at("s3://bucket/lake"))
     with pytest.raises(ConfigurationError, match="state is only for a lake in an object store"):
         lake_at("lake", "state")

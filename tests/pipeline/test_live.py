@@ -87,6 +87,15 @@ async def test_jobs_are_found_where_they_are_and_the_others_are_lost(group: Redi
     assert told["not_checked"] == 0
 
 
+async def test_the_journal_is_read_once_for_all_jobs(group: Redis, server: RedisServer) -> None:
+    begin = await _journal(group, EventName.RECOVERED, "another")
+    jobs = [await _add(group, KEYS.stream) for _ in range(5)]
+    await group.execute_command("CONFIG", "RESETSTAT")
+    assert (await _looked_for(server, begin, *jobs))["places"] == {"ready": 5}
+    stats: Any = await group.info("commandstats")
+    assert stats["cmdstat_xrevrange"]["calls"] == 1  # what has a name is not searched for
+
+
 async def test_nothing_is_called_lost_where_the_journal_was_trimmed_unread(group: Redis, server: RedisServer) -> None:
     ingested = await _journal(group, EventName.RECOVERED, "gone")
     await _journal(group, EventName.ACKED, "gone", entry="1-0")

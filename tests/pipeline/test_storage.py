@@ -71,7 +71,7 @@ def _of_nobody(_: Layout, monkeypatch: pytest.MonkeyPatch) -> str:
     ("words", "where", "said"),
     [
         (("ingest",), lambda torn, _: torn.root, "Json error"),
-        (("trim", "--state", "state"), _of_nobody, "Connection refused"),
+        (("trim", "--lake-state", "state"), _of_nobody, "Connection refused"),
         (("trim",), lambda torn, _: f"{torn.root}/none", "there is no lake at"),
     ],
 )

@@ -23,7 +23,7 @@ from workers.protocol.errors import ConfigurationError, UnreachableError
 pytestmark = pytest.mark.anyio
 NODE = 100
 """Entries that Redis keeps together: it trims by the node."""
-NO_MARGIN = PipelineSettings(margin=timedelta(0))
+NO_MARGIN = PipelineSettings(trim_margin=timedelta(0))
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ async def test_dead_letters_are_trimmed_only_when_asked_to(layout: Layout, serve
 async def test_what_is_younger_than_the_margin_stays(layout: Layout, server: RedisServer) -> None:
     write_events(server, 500)
     note(layout, 0, {JOURNAL: {"id": ids(server)[-1]}})
-    (done,) = await trim(PipelineSettings(margin=timedelta(minutes=10)), layout, url=server.url)
+    (done,) = await trim(PipelineSettings(trim_margin=timedelta(minutes=10)), layout, url=server.url)
     assert (done.removed, done.left) == (0, 500)
 
 

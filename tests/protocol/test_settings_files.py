@@ -1,7 +1,6 @@
 """A variable of the environment may name a file that holds a setting's value: so passwords get in."""
 
 import codecs
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -99,50 +98,6 @@ def test_a_setting_that_is_the_name_of_a_file_stays_one(monkeypatch: pytest.Monk
 def test_a_misspelt_variable_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "/run/secrets/any")
     assert f"unknown setting {variable!r} in the environment" in sentence()
-
-
-class TillSettings(ShopSettings):
-    """Settings of a program that takes its Redis from the shop, where nobody tells it of one."""
-
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="TILL_")
-    borrowed: ClassVar[Mapping[str, str]] = {"redis_url": "SHOP_REDIS_URL", "token_file": "SHOP_TOKEN_FILE"}
-
-
-@pytest.mark.usefixtures("secret")
-def test_what_nobody_gives_is_borrowed_from_files_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHOP_TOKEN_FILE", "/token")
-    monkeypatch.setenv("SHOP_SIZE", "7")
-    found = load_settings(TillSettings)
-    assert (found.redis_url, found.token_file, found.size) == (URL, "/token", 3), "its size is its own"
-
-
-@pytest.mark.parametrize("told_by", ["flag", "environment", "named file", "settings file", "program"])
-def test_nothing_is_borrowed_once_any_of_it_is_given(
-    told_by: str, secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What belongs together is taken from one place: one program's certificate is none for another's server."""
-    monkeypatch.setenv("SHOP_TOKEN_FILE", "/token")
-    own, sources = "redis://own", dict[str, Any]()
-    if told_by == "flag":
-        sources["flags"] = {"redis_url": own, "token_file": None}
-    elif told_by == "environment":
-        monkeypatch.setenv("TILL_REDIS_URL", own)
-    elif told_by == "named file":
-        secret.write_text(own)
-        monkeypatch.setenv("TILL_REDIS_URL_FILE", str(secret))
-    elif told_by == "settings file":
-        sources["file"] = tmp_path / "till.toml"
-        sources["file"].write_text(f'redis_url = "{own}"\n')
-    else:
-        sources["arguments"] = {"redis_url": own}
-    assert load_settings(TillSettings, **sources) == TillSettings(redis_url=own)
-
-
-@pytest.mark.usefixtures("secret")
-def test_errors_name_the_variable_that_something_was_borrowed_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHOP_REDIS_URL", "redis://other")
-    with pytest.raises(ConfigurationError, match="SHOP_REDIS_URL and SHOP_REDIS_URL_FILE are both set"):
-        load_settings(TillSettings)
 
 
 # ---- what editors of Windows write

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
+from urllib.parse import quote
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -41,14 +42,14 @@ def port(server: RedisServer, certificates: Certificates) -> Iterator[int]:
         yield port
 
 
-def address(url: str, certificates: Certificates, **other: str) -> str:
+def address(url: str, certificates: Certificates, key_password: str = KEY_PASSWORD, **other: str) -> str:
     """Return what settings make of an address and certificates."""
     given: dict[str, Any] = {
         "redis_ca_file": str(certificates.ca),
         "redis_cert_file": str(certificates.client),
         "redis_key_file": str(certificates.client_key),
-        "redis_key_password": KEY_PASSWORD,
     }
+    url = f"{url}?ssl_password={quote(key_password)}"
     return WorkerSettings(stream="s", group="g", redis_url=url, **given | other).redis_url
 
 
@@ -75,7 +76,7 @@ async def test_a_file_that_cannot_be_read_is_named(port: int, certificates: Cert
     url = f"rediss://127.0.0.1:{port}/0"
     for missing in (
         address(url, certificates, redis_ca_file="/nowhere/ca.pem"),
-        address(url, certificates, redis_key_password="wrong"),  # noqa: S106
+        address(url, certificates, key_password="wrong"),  # noqa: S106
     ):
         async with commands_client(missing) as client:
             with pytest.raises(RedisConnectionError, match=r"a certificate or key cannot be read \(/.*ca\.pem, /.*\)"):

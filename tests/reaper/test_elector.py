@@ -1,6 +1,6 @@
-"""Elections on a real server: how terms begin, how each of them ends, and what never happens meanwhile.
+"""Elections on a real server, with the begin and the end of terms, and the rules between them.
 
-What depends on being in time, the trust window and outages, is in `test_trust`, under a virtual clock.
+The trust window and outages, which depend on time, are in `test_trust`, under a virtual clock.
 """
 
 import logging
@@ -315,50 +315,6 @@ async def test_an_answer_that_is_read_late_does_not_say_what_time_the_server_has
         alice.elector.clock_offset_ms = 0
         await wait_until(lambda: through.commands["EVALSHA"] > late + 3, "and once more")
         assert alice.elector.clock_offset_ms == 0
-
-
-# ---- without election
-
-
-async def test_without_election_there_is_no_lease_but_a_token_for_each_start(
-    server: RedisServer, client: Redis
-) -> None:
-    for token in (1, 2):
-        async with running(server.url, leader_election=False) as alice:
-            await leading(alice)
-            assert alice.tokens == [token]
-        assert alice.ended == [(token, "released")]
-        assert await client.keys("*") == [KEYS.token.encode()]
-
-
-async def test_without_election_the_term_outlives_an_outage(
-    server: RedisServer, proxy: StartProxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    through = await proxy(server)
-    async with running(through.url, leader_election=False, trust_window=0.4) as alice:
-        await leading(alice)
-        await through.cut()
-        await wait_until(lambda: "cannot reach Redis" in caplog.text, "it is noticed")
-        await through.mend()
-        await wait_until(lambda: "answers again" in caplog.text, "it is over")
-        assert (alice.ended, alice.leads) == ([], True)
-
-
-async def test_without_election_the_next_term_gets_past_a_token_that_was_met(
-    server: RedisServer, client: Redis
-) -> None:
-    async with candidate(server.url, leader_election=False) as alice, anyio.create_task_group() as tasks:
-
-        async def meet(term: Term) -> EndOfTerm:
-            alice.work = for_ever
-            assert await alice.elector.raise_token(term, 41)
-            return EndOfTerm.TOKEN_BEHIND
-
-        alice.work = meet
-        tasks.start_soon(alice.run)
-        await leading(alice, terms=2)
-        assert (alice.tokens, await client.get(KEYS.token)) == ([1, 42], b"42")
-        alice.stop()
 
 
 # ---- a token that was met

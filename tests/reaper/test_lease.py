@@ -149,7 +149,7 @@ async def test_a_lease_that_is_not_ours_is_not_renewed(lease: Lease, client: Red
     if lease_now:
         await client.set(KEYS.lease, lease_now, px=LESS_MS)
     before = await dump(client)
-    renewed = await lease.renew("alice", "alice", "{}")
+    renewed = await lease.renew("alice")
     assert renewed == Renewed(Renewal.NOT_OURS, renewed.server_ms)
     assert await dump(client) == before
     assert await time_left(client) <= LESS_MS

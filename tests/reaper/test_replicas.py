@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reaper.replicas import FOLLOWER, LEADER, STANDALONE, GroupReport, Replica, Whole
+from reaper.replicas import FOLLOWER, LEADER, GroupReport, Replica, Whole
 from workers.protocol.events import MOST
 
 wholes = st.integers(-MOST, MOST)
@@ -36,6 +36,6 @@ def test_a_replica_is_gone_once_three_heartbeats_were_missed(now_ms: int, live: 
     assert replica().is_live(now_ms) is live
 
 
-@pytest.mark.parametrize(("role", "leads"), [(LEADER, True), (STANDALONE, True), (FOLLOWER, False)])
-def test_who_leads_or_stands_alone_acts(role: str, leads: bool) -> None:
+@pytest.mark.parametrize(("role", "leads"), [(LEADER, True), (FOLLOWER, False)])
+def test_the_leader_acts(role: str, leads: bool) -> None:
     assert replica(role).leads is leads

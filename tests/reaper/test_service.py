@@ -1,4 +1,4 @@
-"""A replica inside a program: its life, what it reports, what it registers, and what it leaves behind."""
+"""A replica inside a program, with its life, its reports, its registration, and its traces in Redis."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from reaper.metrics import ReplicaMetrics
 from reaper.registration import FORGET_AFTER_HEARTBEATS
-from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
+from reaper.replicas import FOLLOWER, LEADER, Replica
 from reaper.service import EVENTS, Reaper
 from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy
@@ -31,7 +31,7 @@ KEYS = namespace_keys("reaper")
 
 
 def settings_for(server: Any, **given: Any) -> ReaperSettings:
-    """Long times, so that nothing happens by itself; and heartbeats look as if they had been served for long."""
+    """Times are long, so that events come from the test only. Heartbeats look as if they were served for long."""
     fixed = {"redis_url": server.url, "groups": "orders/billing", "lease_ttl": 60, "heartbeat_interval": 60}
     settings = PacedSettings(**(fixed | given))
     let_beat_of(server.url, [group.keys for group in settings.watched])
@@ -78,7 +78,7 @@ async def recovered(client: Redis, count: int, group: str = "billing") -> None:
 
 
 async def alone(client: Redis) -> bool:
-    """Tell whether nobody but this client is connected."""
+    """Return whether this client is the only connected one."""
     connections: Any = await client.client_list()
     return len(connections) == 1
 
@@ -127,7 +127,7 @@ async def test_a_stop_before_run_keeps_it_from_beginning(server: RedisServer, cl
 
 
 async def test_one_that_ends_unasked_says_so(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that is cancelled by nobody ends all the others, as if somebody had wanted it: that is an error."""
+    """A task that is cancelled without a reason ends all others, as if the program wanted it. So it is an error."""
 
     async def cancelled_by_nobody(_metrics: ReplicaMetrics) -> None:
         raise asyncio.CancelledError
@@ -247,7 +247,7 @@ async def test_a_suspect_is_reported_as_stalled_and_as_recovered_once_it_is_let_
     facts = heard.facts("recovered")[0]
     first, *between, last = heard.names
     assert (first, last) == ("leadership_acquired", "leadership_lost")
-    # It was parked and let out by two calls under way at once: whose reply is read first is told first.
+    # Two calls under way at once have parked it and let it out. The reply that is read first is reported first.
     assert sorted(between) == ["recovered", "stalled"]
     assert (facts["job"], facts["reason"]) == (stalled, "suspect")
 
@@ -255,7 +255,7 @@ async def test_a_suspect_is_reported_as_stalled_and_as_recovered_once_it_is_let_
 async def test_a_new_term_looks_after_suspects_that_were_out_before_it(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:
-    await client.hset(scene.keys.suspects, entry_id(1), "stream")  # settled while nobody led
+    await client.hset(scene.keys.suspects, entry_id(1), "stream")  # settled without a leader
     async with Reaper(settings_for(server)):
         await wait_until(lambda: _is_gone(client, scene.keys.suspects), "it is not out any more")
 
@@ -374,14 +374,6 @@ async def test_replicas_register_what_they_are_and_what_they_watch(server: Redis
         {("a", "orders/billing", 0), ("b", "orders/billing", 1)},
     )
     assert {replica.server for replica in found.values()} == {shown(server.binary)}
-
-
-async def test_a_replica_without_election_says_that_it_stands_alone(server: RedisServer, client: Redis) -> None:
-    async def says_so() -> bool:
-        return await roles(client) == [STANDALONE]
-
-    async with Reaper(settings_for(server, leader_election=False)):
-        await wait_until(says_so, "it says so")
 
 
 async def test_who_leaves_unregisters_and_the_others_stay(server: RedisServer, client: Redis) -> None:
@@ -529,7 +521,7 @@ async def test_a_refusal_and_its_end_are_registered_at_once(server: RedisServer,
         await wait_until(is_refused, "the refusal is registered")
         await client.xgroup_destroy("orders", "audit")
         await client.xadd("orders", {"n": 1})
-        await client.xreadgroup("billing", "gone", {"orders": ">"})  # what stalls is asked for, and is not refused
+        await client.xreadgroup("billing", "gone", {"orders": ">"})  # the call for stalled deliveries is not rejected
 
         async def is_served() -> bool:
             return await refusal() == ""

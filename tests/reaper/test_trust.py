@@ -64,7 +64,7 @@ class World:
         self.token += 1
         return Attempt(True, self.token, holder, 0, monotonic_ms())
 
-    async def renew(self, _holder: str, _replica_id: str, _heartbeat: str) -> Renewed:
+    async def renew(self, _holder: str) -> Renewed:
         self.renewals += 1
         await self.does()
         return Renewed(Renewal.RENEWED, monotonic_ms())

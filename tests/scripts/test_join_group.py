@@ -196,15 +196,25 @@ async def test_a_word_stands_since_it_was_given_first_or_again_after_it_was_take
     assert await since() >= given
 
 
+COUNTS, HAS_ENDED = 9_999_999_999_999, 12
+
+
 @pytest.mark.parametrize(
-    ("version", "agreed_ms", "stands"), [(7, 30_000, True), (6, 30_000, False), (7, 10_000, False), (7, 60_000, False)]
+    ("version", "agreed_ms", "until_ms", "stands"),
+    [
+        (7, 30_000, HAS_ENDED, True),
+        (6, 30_000, COUNTS, True),
+        (6, 30_000, HAS_ENDED, False),
+        (7, 10_000, COUNTS, False),
+        (7, 60_000, COUNTS, False),
+    ],
 )
-async def test_a_word_stands_since_it_is_given_again_after_every_change_of_the_group_settings(
-    scene: Scene, version: int, agreed_ms: int, stands: bool
+async def test_a_word_stands_anew_where_its_worker_may_have_been_judged_by_another_timeout(
+    scene: Scene, version: int, agreed_ms: int, until_ms: int, *, stands: bool
 ) -> None:
-    """What the worker has proved before says nothing: in between it may have been judged by less."""
+    """A shorter timeout counts only after all words that were given before it have ended."""
     await scene.agree(policy="stream", visibility_ms=agreed_ms, max_deliveries=3, recovery="reaper", version=7)
-    await scene.client.hset(scene.keys.agreement, "member:w1.1", f"{version},30000,3,9999999999999,11,")
+    await scene.client.hset(scene.keys.agreement, "member:w1.1", f"{version},30000,3,{until_ms},11,")
     await join(scene, word=GoesBy())
     value: Any = await scene.client.hget(scene.keys.agreement, "member:w1.1")
     assert (int(value.split(b",")[4]) == 11) is stands

@@ -29,19 +29,12 @@ async def acquire(client: Redis, holder: str = "alice", ttl_ms: int = TTL_MS) ->
 
 async def renew(client: Redis, holder: str = "alice", ttl_ms: int = TTL_MS) -> int:
     """Return 1 renewed, 0 not ours, 2 asked to step down."""
-    renewed, is_told = await renew_and_tell(client, "", holder, ttl_ms)
-    assert is_told == 0
-    return renewed
-
-
-async def renew_and_tell(client: Redis, heartbeat: str, holder: str = "alice", ttl_ms: int = TTL_MS) -> tuple[int, int]:
-    """Renew, and register; return the same, and 1 where the heartbeat is registered."""
-    renewed, server_ms, is_told = await load_script("reaper", "renew_lease").run(
-        client, [KEYS.lease, KEYS.step_down, KEYS.replicas], [holder, ttl_ms, "alice", heartbeat]
+    renewed, server_ms = await load_script("reaper", "renew_lease").run(
+        client, [KEYS.lease, KEYS.step_down], [holder, ttl_ms]
     )
     seconds, _ = await client.time()
     assert abs(server_ms - seconds * 1000) < 5_000
-    return int(renewed), int(is_told)
+    return int(renewed)
 
 
 async def release(client: Redis, holder: str = "alice") -> Any:
@@ -153,41 +146,6 @@ async def test_nobody_else_renews(client: Redis, holder: str | None) -> None:
     assert holder is None or await client.pttl(KEYS.lease) > TTL_MS
 
 
-HEARTBEAT = '{"v":1}'
-
-
-async def test_a_renewal_registers_the_heartbeat_that_it_takes_along(client: Redis) -> None:
-    await acquire(client, ttl_ms=HOUR_MS)
-    await client.hset(KEYS.replicas, "bob", "{}")
-    before = await dump(client)
-    assert await renew_and_tell(client, HEARTBEAT) == (1, 1)
-    assert await dump(client) == before | {KEYS.replicas: {"alice": HEARTBEAT, "bob": "{}"}}
-
-
-@pytest.mark.parametrize("holder", [None, "bob"])
-async def test_who_does_not_renew_registers_nothing_by_the_way(client: Redis, holder: str | None) -> None:
-    if holder:
-        await client.set(KEYS.lease, holder, px=50_000)
-    before = await dump(client)
-    assert await renew_and_tell(client, HEARTBEAT) == (0, 0)
-    assert await dump(client) == before
-
-
-async def test_a_heartbeat_that_cannot_be_written_stops_no_renewal(client: Redis) -> None:
-    await acquire(client)
-    await client.set(KEYS.replicas, "in the way")
-    assert await renew_and_tell(client, HEARTBEAT, ttl_ms=HOUR_MS) == (1, 0)
-    assert await client.pttl(KEYS.lease) > TTL_MS
-
-
-async def test_a_leader_stays_visible_when_memory_is_full(client: Redis) -> None:
-    await acquire(client)
-    await client.config_set("maxmemory", "1")
-    told = await renew_and_tell(client, HEARTBEAT)
-    await client.config_set("maxmemory", "0")
-    assert (told, await client.hgetall(KEYS.replicas)) == ((1, 1), {b"alice": HEARTBEAT.encode()})
-
-
 async def test_the_holder_releases_and_says_why(client: Redis) -> None:
     await acquire(client)
     assert await release(client) == 1
@@ -224,23 +182,6 @@ async def test_nobody_else_raises_the_token(client: Redis, holder: str | None) -
     before = await dump(client)
     assert await raise_token(client, 7) == 0
     assert await dump(client) == before
-
-
-@pytest.mark.parametrize(
-    ("current", "past", "token"), [(None, 0, 1), ("3", 0, 4), ("3", 7, 8), ("9", 7, 10), ("x", 7, 8), (None, 7, 8)]
-)
-@pytest.mark.parametrize("maxmemory", ["0", "1"])
-async def test_without_elections_the_next_token_is_past_the_counter_and_past_what_was_met(
-    client: Redis, current: str | None, past: int, token: int, maxmemory: str
-) -> None:
-    if current:
-        await client.set(KEYS.token, current)
-    await client.config_set("maxmemory", maxmemory)
-    reply = await load_script("reaper", "next_token").run(client, [KEYS.token], [past])
-    await client.config_set("maxmemory", "0")
-    seconds, _ = await client.time()
-    assert (reply[0], abs(reply[1] - seconds * 1000) < 5_000) == (token, True)
-    assert await dump(client) == {KEYS.token: str(token)}
 
 
 # --- stepping down

@@ -154,7 +154,7 @@ NO_COPIES = {
     "take_over_group": "writes fence and agreement",
     "write_events": "writes the journal",
     "register_replica": "no jobs", "acquire_lease": "no jobs", "renew_lease": "no jobs", "release_lease": "no jobs",
-    "next_token": "no jobs", "raise_token": "no jobs", "step_down": "no jobs", "pause_group": "no jobs",
+    "raise_token": "no jobs", "step_down": "no jobs", "pause_group": "no jobs",
     "beat": "notes the beat",
     "count_after": "reads", "find_scheduled": "reads", "inspect_layout": "reads", "look_at_group": "reads",
 }  # fmt: skip
@@ -177,7 +177,7 @@ async def user(server: RedisServer, client: Redis) -> AsyncIterator[Redis]:
 async def _places(scene: Scene) -> Counter[str]:
     """Return in how many places each job is, where somebody runs it or may give it back."""
     state = await read_state(scene.client, scene.keys)
-    pending = (one.job for one in state.pending)
+    pending = state.pending
     return Counter([*state.ready, *pending, *state.scheduled, *(one.job for one in state.dead)])
 
 

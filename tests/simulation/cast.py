@@ -485,7 +485,6 @@ class Replica(Actor):
             max_deliveries=setting.max_deliveries,
             redelivery=Redelivery(setting.redelivery),
             lease_ttl=timedelta(seconds=setting.lease_s),
-            leader_election=setting.election,
             scan_interval=timedelta(seconds=setting.visibility_s / 8),
             full_scan_interval=timedelta(seconds=setting.visibility_s * FULL_SCANS_PART),
             heartbeat_interval=timedelta(seconds=max(setting.lease_s, setting.visibility_s / 4)),

@@ -129,7 +129,6 @@ def with_conjunctions(story: Story) -> Story:
             lease_s=max(SHORTEST_LEASE_S, setting.visibility_s / 6),
             replicas=max(2, setting.replicas),
             workers=max(2, setting.workers),
-            election=True,
         )
     jobs = tuple(_lengthen(random, job, setting) for job in story.jobs)
     if is_staged:

@@ -67,7 +67,6 @@ def _draw_setting(random: Random) -> Setting:
         workers=random.choice((1, 2, 2, 3)),
         bare_workers=random.choice((0, 0, 0, 1)) if recovery == REAPER else 0,
         replicas=replicas,
-        election=replicas > 1 or random.random() < 0.7,
         concurrency=random.choice((1, 2, 4, 8)),
         named=random.random() < 0.3,
         delete_settled=random.random() < 0.2,

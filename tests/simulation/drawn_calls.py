@@ -396,15 +396,11 @@ def elect(scene: Scene) -> None:
             keys = (SPACE.lease, SPACE.token, SPACE.replicas, SPACE.journal, SPACE.step_down)
             scene.lead("acquire_lease", keys, holder, 40, 50)
         case 2:
-            scene.lead(
-                "renew_lease", (SPACE.lease, SPACE.step_down, SPACE.replicas), holder, 40, holder,
-                scene.random.choice(("", '{"v":2}')),
-            )  # fmt: skip
+            scene.lead("renew_lease", (SPACE.lease, SPACE.step_down), holder, 40)
         case 3:
             scene.lead("release_lease", (SPACE.lease, SPACE.journal), holder, 1, "stopped", 50)
         case 4:
             scene.lead("raise_token", (SPACE.lease, SPACE.token), holder, 5)
-            scene.lead("next_token", (SPACE.token,), 3)
         case 5:
             scene.lead("step_down", (SPACE.lease, SPACE.step_down), holder, 60)
         case _:

@@ -70,7 +70,6 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
         visibility_ms=round(max(world.visibilities) * 1000),
         max_deliveries=max(world.limits),
         least_deliveries=min(world.limits),
-        recovery_bound_ms=None,
         counts_kept=world.counts_kept,
         ends_kept=not world.has_lost_ends,
         lost_deliveries=world.lost_deliveries,

@@ -32,8 +32,6 @@ class Setting:
     workers: int = 2
     bare_workers: int = 0
     replicas: int = 2
-    election: bool = True
-    """Off only where there is one replica: it leads without being elected."""
     concurrency: int = 4
     named: bool = False
     """Workers have names of their own, and adopt."""
@@ -53,15 +51,11 @@ class Setting:
         named = "named " if self.named else ""
         crew = [f"{self.workers} {named}workers ({self.concurrency} slots each)"]
         crew += [f"{self.bare_workers} bare workers"] if self.bare_workers else []
-        crew += [f"{self.replicas} replicas ({self._lease})"] if self.recovery == REAPER else []
+        crew += [f"{self.replicas} replicas (lease {self.lease_s:g} s)"] if self.recovery == REAPER else []
         return (
             f"Redis {self.version}; recovery {self.recovery}, policy {self.redelivery}, visibility timeout "
             f"{self.visibility_s:g} s, {self.max_deliveries} deliveries; {', '.join(crew)}."
         )
-
-    @property
-    def _lease(self) -> str:
-        return f"lease {self.lease_s:g} s" if self.election else "without an election"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,7 @@ from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, WRITE, New
 
 SEEDS = range(589872, 589872 + 5)
 """Without a wait after the refusal, some of these go wrong in each setting."""
-LED = Setting(
-    version="8.4", visibility_s=120.0, max_deliveries=1, lease_s=20.0, replicas=1, election=False, concurrency=1
-)
+LED = Setting(version="8.4", visibility_s=120.0, max_deliveries=1, lease_s=20.0, replicas=1, concurrency=1)
 STORY = Story(
     seed=0,
     setting=LED,
@@ -32,8 +30,8 @@ STORY = Story(
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     "setting",
-    [LED, replace(LED, election=True), replace(LED, recovery=EMBEDDED)],
-    ids=["without an election", REAPER, EMBEDDED],
+    [LED, replace(LED, recovery=EMBEDDED)],
+    ids=[REAPER, EMBEDDED],
 )
 def test_nobody_is_given_up_as_rights_are_given_back(setting: Setting, seed: int) -> None:
     assert play(replace(STORY, seed=seed, setting=setting)).violations == ()
@@ -50,11 +48,10 @@ BY_WORKERS = replace(SIDE_BY_SIDE, recovery=EMBEDDED, workers=2, bare_workers=0)
     "setting",
     [
         SIDE_BY_SIDE,
-        replace(SIDE_BY_SIDE, election=True),
         BY_WORKERS,
         replace(BY_WORKERS, version="8.6", recovery=CLAIM, redelivery=IN_PLACE),
     ],
-    ids=["without an election", REAPER, EMBEDDED, CLAIM],
+    ids=[REAPER, EMBEDDED, CLAIM],
 )
 def test_nobody_is_given_up_as_writes_are_taken_again(setting: Setting, seed: int, seconds: float) -> None:
     """A server that lacks replicas, or cannot write its disk, is there, and answers who reads."""
@@ -67,7 +64,7 @@ def test_nobody_is_given_up_as_the_right_to_look_is_given_back() -> None:
     """Where nothing else was asked for meanwhile, the scan alone finds that it is refused (seed 6011275, reloads)."""
     setting = Setting(
         version="6.2", redelivery="retry-stream", visibility_s=600.0, max_deliveries=1, lease_s=600.0, workers=2,
-        bare_workers=0, replicas=3, election=True, concurrency=4, journal="settlements", delete_settled=True,
+        bare_workers=0, replicas=3, concurrency=4, journal="settlements", delete_settled=True,
     )  # fmt: skip
     jobs = (
         NewJob(533.9, 5, (Act("ok", 173.7),)),

@@ -17,7 +17,6 @@ from reaper.drill.promises import (
     Execution,
     FinalState,
     History,
-    PendingJob,
     check_now,
     fenced,
     gives_a_delivery_back,
@@ -310,7 +309,7 @@ class Witness:
 
     def _places(self, life: Life) -> FinalState:
         ready: list[str] = []
-        pending: list[PendingJob] = []
+        pending: list[str] = []
         for key, number in life.entries:
             stream = self._stream(key)
             if stream is None:
@@ -325,7 +324,7 @@ class Witness:
                 is_waiting = holder.name in (WAITING_CONSUMER.encode(), RETURNED_CONSUMER.encode())
                 is_waiting |= self._taken.get((key, number)) == (row.touched, len(life.starts))
                 if not (is_waiting and self._stands_in_schedule(key, number)):
-                    pending.append(PendingJob(job, -1))
+                    pending.append(job)
             elif number in stream.entries and (group is None or number > group.last_id):
                 ready.append(job)
         values = self._keys.values

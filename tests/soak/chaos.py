@@ -12,7 +12,8 @@ from datetime import timedelta
 
 from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.recoveries import Recovery
-from tests.soak.kinds import AGAINST_LEADERS, AGAINST_REDIS, FAILOVERS, REFRESH_S, SoakKind, objection_to
+from tests.soak.kinds import AGAINST_LEADERS, AGAINST_REDIS, FAILOVERS, SoakKind, objection_to
+from workers.loop.membership import REFRESH_S
 from workers.protocol.address import Topology
 
 GAP_S = 1.0
@@ -27,12 +28,12 @@ _STEP_S = 0.25
 """How much later the next attempt is, where nothing of the deck may come now."""
 
 BLOWS = FAILOVERS | {
-    FaultKind.KILL_WORKER, FaultKind.KILL_WORKERS, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_LEADER,
+    FaultKind.KILL_WORKER, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_LEADER,
 }  # fmt: skip
 """Kinds that take deliveries from workers (`pause-leader` kills one, so that there is something to recover; a failover
 may forget that they have settled)."""
 ENDS_BARE_LOOPS = frozenset({
-    SoakKind.RESTART_REDIS, SoakKind.FILL_REDIS, SoakKind.CUT_CONNECTIONS, FaultKind.FAIL_OVER, FaultKind.SHUT_DOWN,
+    SoakKind.RESTART_REDIS, SoakKind.FILL_REDIS, SoakKind.CUT_CONNECTIONS, SoakKind.FAIL_OVER, SoakKind.SHUT_DOWN,
 })  # fmt: skip
 NOT_WITHOUT_US = ENDS_BARE_LOOPS | {SoakKind.SHORTEN_VISIBILITY, SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER}
 """What only our workers survive: a bare loop ends with its connection, makes no group again, extends nothing, and
@@ -142,23 +143,22 @@ class Draft:
 
 
 def _some_workers(dice: random.Random, conditions: Conditions) -> str:
-    """Return names of workers, or a share of them."""
+    """Return names of workers, a share of them, or the one with the most jobs."""
     chosen = sorted(dice.sample(range(1, conditions.workers + 1), dice.randint(1, conditions.workers)))
-    return dice.choice(["half", "all", *[",".join(f"w{n}" for n in chosen)] * 2])
+    return dice.choice(["1", "1", "half", "all", *[",".join(f"w{n}" for n in chosen)] * 2])
 
 
 CATALOGUE: Mapping[str, Draft] = {
-    FaultKind.KILL_WORKER: Draft(),
-    FaultKind.KILL_WORKERS: Draft(_some_workers),
+    FaultKind.KILL_WORKER: Draft(_some_workers),
     FaultKind.PAUSE_WORKER: Draft(lasts=(0.5, 2.5)),
     FaultKind.KILL_LEADER: Draft(),
     FaultKind.PAUSE_LEADER: Draft(),
     FaultKind.KILL_REAPERS: Draft(lasts=(0.2, 2.0)),
     FaultKind.PAUSE_REDIS: Draft(lasts=(0.2, 2.0)),
     SoakKind.RESTART_REDIS: Draft(lasts=(0.1, 1.0)),
-    FaultKind.PAUSE_CLIENTS: Draft(lambda dice, _conditions: dice.choice(["writes", "all"]), lasts=(0.2, 2.0)),
-    FaultKind.FAIL_OVER: Draft(lasts=(0.2, 0.5)),
-    FaultKind.SHUT_DOWN: Draft(lasts=(0.2, 0.5)),
+    SoakKind.PAUSE_CLIENTS: Draft(lambda dice, _conditions: dice.choice(["writes", "all"]), lasts=(0.2, 2.0)),
+    SoakKind.FAIL_OVER: Draft(lasts=(0.2, 0.5)),
+    SoakKind.SHUT_DOWN: Draft(lasts=(0.2, 0.5)),
     SoakKind.FILL_REDIS: Draft(lasts=(0.2, 2.0)),
     SoakKind.CUT_CONNECTIONS: Draft(),
     SoakKind.SHORTEN_VISIBILITY: Draft(),
@@ -308,7 +308,7 @@ def calm_s(kind: str, conditions: Conditions) -> float:
     rerun_s = conditions.visibility_s + RESTART_S + conditions.longest_job_s
     failover_s = conditions.lease_ttl_s + RESTART_S
     match kind:
-        case FaultKind.KILL_WORKER | FaultKind.KILL_WORKERS | FaultKind.PAUSE_WORKER | SoakKind.DELETE_CONSUMER:
+        case FaultKind.KILL_WORKER | FaultKind.PAUSE_WORKER | SoakKind.DELETE_CONSUMER:
             return rerun_s
         case FaultKind.POISON:
             return conditions.max_deliveries * (conditions.visibility_s + RESTART_S)
@@ -318,9 +318,9 @@ def calm_s(kind: str, conditions: Conditions) -> float:
             return failover_s
         case SoakKind.KILL_MASTER | SoakKind.PAUSE_MASTER:
             return FAILOVER_S + failover_s + rerun_s
-        case SoakKind.RESTART_REDIS | SoakKind.MOVE_SLOT | FaultKind.FAIL_OVER | FaultKind.SHUT_DOWN:
+        case SoakKind.RESTART_REDIS | SoakKind.MOVE_SLOT | SoakKind.FAIL_OVER | SoakKind.SHUT_DOWN:
             return failover_s + conditions.visibility_s
-        case FaultKind.PAUSE_REDIS | FaultKind.PAUSE_CLIENTS | SoakKind.FILL_REDIS | SoakKind.CLOCK_STEP:
+        case FaultKind.PAUSE_REDIS | SoakKind.PAUSE_CLIENTS | SoakKind.FILL_REDIS | SoakKind.CLOCK_STEP:
             return conditions.visibility_s  # no grace is longer
         case SoakKind.SHORTEN_VISIBILITY:
             return REFRESH_S + conditions.visibility_s  # all workers have heard of it, and go by it

@@ -22,7 +22,7 @@ SCANS = 2
 TOLD_S = 90.0
 """Until the word of a dead worker has ended, and somebody has kept house since: once in 33 s in embedded mode."""
 PUT_BACK_S = 2.0
-"""The full scan that tells of the consumer puts back what it held, some moments later."""
+"""A leader that tells of the consumer also tells of each delivery, some moments later. Without a leader nobody does."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class ConsumerFaults:
         await tools.note(injected, f"worker {run.name} is {how}, with {counted(len(dropped), 'job')} in flight")
         if is_killed:
             await tools.within(TOLD_S, lambda: self._is_told(consumer))
-            await anyio.sleep(PUT_BACK_S)
+            await tools.within(PUT_BACK_S, lambda: self._are_told(dropped))
         else:
             await tools.within(PATIENCE_S, lambda: self._is_held_again(dropped))
         tools.over(injected)
@@ -88,6 +88,13 @@ class ConsumerFaults:
             event.event == EventName.LOST_CONSUMER and event.data.get("consumer") == text(consumer)
             for event in self.tools.witness.events
         )
+
+    async def _are_told(self, dropped: Sequence[Pending]) -> bool:
+        """Tell whether somebody has told of each of these deliveries."""
+        told = {
+            event.data.get("entry") for event in self.tools.witness.events if event.event == EventName.LOST_DELIVERY
+        }
+        return all(text(row.entry_id) in told for row in dropped)
 
     async def _is_held_again(self, dropped: Sequence[Pending]) -> bool:
         """Tell whether each of these deliveries is pending again, or settled."""

@@ -1,6 +1,5 @@
 """Drills where replicas are promoted: all servers real, and the ledger honest about what Redis lost."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,8 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError, TryAgainError
 
+from tests.drill.playing import read, timeouts, with_faults
 from tests.soak.patient import PatientClient
-from tests.support.patience import scaled
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from workers.protocol.connection import commands_client
@@ -18,30 +17,20 @@ from workers.protocol.meaning import NoMasterError
 pytestmark = pytest.mark.anyio
 
 
-def _read(report: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(report.read_text())
-    return told
-
-
 async def _played(processes: Processes, report: Path, *options: str) -> dict[str, Any]:
-    timeouts = ("--visibility-timeout", f"{scaled(2):g}", "--lease-ttl", f"{scaled(1.5):g}")
-    drill = processes.python("-m", "tests.soak", *timeouts, *options, "--json", str(report), name="drill")
+    drill = processes.python("-m", "tests.soak", *timeouts(), *options, "--json", str(report), name="drill")
     assert await drill.wait() == 0, drill.output
-    told = _read(report)
+    told: dict[str, Any] = read(report)
     assert (told["balanced"], told["objections"], told["missed_faults"]) == (True, [], [])
     assert told["redis_requests"] is None
     return told
-
-
-def _faults(*faults: str) -> list[str]:
-    return [word for fault in faults for word in ("--fault", fault)]
 
 
 @pytest.mark.processes
 async def test_a_master_whose_replicas_are_behind_takes_jobs_along_and_the_ledger_knows_which(
     processes: Processes, tmp_path: Path
 ) -> None:
-    faults = _faults("kill-master:behind@1", "long-jobs:150@1.5+1")
+    faults = with_faults("kill-master:behind@1", "long-jobs:150@1.5+1")
     options = ("--topology", "sentinel", "--limit", "200", "--recovery", "embedded", *faults)
     told = await _played(processes, tmp_path / "report.json", *options)
     assert told["settings"]["topology"] == "sentinel"
@@ -50,7 +39,7 @@ async def test_a_master_whose_replicas_are_behind_takes_jobs_along_and_the_ledge
     # What living workers held when it was forgotten is executed all the same: it may be all of it.
     assert told["lost"] == told["forgotten"]
     assert {loss["n"] for loss in told["losses"]} <= set(failover["jobs"])
-    assert {loss["cause"] for loss in told["losses"]} <= {"forgotten"}
+    assert all(loss["forgotten"] for loss in told["losses"])
     assert told["settled"] == 350 - told["lost"]
 
 
@@ -63,7 +52,7 @@ async def test_failovers_one_after_the_other(
 ) -> None:
     moves = ["move-slot@10+1"] if topology == "cluster" else []
     faults = ["kill-worker@0.5", "kill-master@1", *moves, "pause-master@12+1", "poison@30"]
-    options = ("--topology", topology, "--recovery", recovery, "--limit", "800", *_faults(*faults))
+    options = ("--topology", topology, "--recovery", recovery, "--limit", "800", *with_faults(*faults))
     told = await _played(processes, tmp_path / "report.json", *options)
     assert {fault["kind"] for fault in told["faults"]} == {fault.partition("@")[0] for fault in faults}
     assert told["settled"] + told["forgotten"] == 800

@@ -1,37 +1,20 @@
 """Drills with faults of Redis, of its clock, and of third parties; and one chaos: all real."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.drill.playing import EITHER, lasted, read, timeouts, with_faults
 from tests.support.patience import scaled
 from tests.support.processes import Processes, Running
 from tests.support.tiers import in_matrix
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
-EITHER = ("reaper", "embedded")
-
 
 def _drill(processes: Processes, *options: str) -> Running:
     """Start a drill whose timeouts are as short as usual, and as long as this machine is slow."""
-    timeouts = ("--visibility-timeout", f"{scaled(2):g}", "--lease-ttl", f"{scaled(1.5):g}")
-    return processes.python("-m", "tests.soak", *timeouts, *options, name="drill")
-
-
-def _faults(*faults: str) -> list[str]:
-    return [word for fault in faults for word in ("--fault", fault)]
-
-
-def _read(report: Path) -> Any:
-    return json.loads(report.read_text())
-
-
-def _lasted(fault: dict[str, Any]) -> float:
-    """Return how long a fault was there: the report rounds both ends to milliseconds."""
-    return float(round(fault["until"] - fault["time"], 3)) + 0.001
+    return processes.python("-m", "tests.soak", *timeouts(), *options, name="drill")
 
 
 @pytest.mark.matrix
@@ -41,10 +24,10 @@ async def test_a_clock_that_is_set_back_loses_and_doubles_nothing(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
     report = tmp_path / "report.json"
-    faults = _faults("kill-worker@0.3", "clock-step@0.6")
+    faults = with_faults("kill-worker@0.3", "clock-step@0.6")
     drill = _drill(processes, "--recovery", recovery, "--limit", "80", *faults, "--json", str(report))
     assert await drill.wait() == 0, drill.output
-    told = _read(report)
+    told = read(report)
     assert (told["balanced"], told["settled"], told["lost"], told["early_recoveries"]) == (True, 80, 0, 0)
     assert {(fault["kind"], fault["target"]) for fault in told["faults"]} > {("clock-step", "back")}
     assert told["second_starts"], "what the killed worker held was recovered, though the clock stood an hour back"
@@ -58,10 +41,10 @@ async def test_a_visibility_timeout_that_is_shortened_under_way_takes_nothing_fr
     report = tmp_path / "report.json"
     drill = processes.python(
         "-m", "tests.soak", "--recovery", recovery, "--visibility-timeout", f"{scaled(8):g}", "--limit", "20",
-        *_faults(f"long-jobs:30@0.2+{scaled(7):g}", "shorten-visibility@2"), "--json", str(report), name="drill",
+        *with_faults(f"long-jobs:30@0.2+{scaled(7):g}", "shorten-visibility@2"), "--json", str(report), name="drill",
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
-    told = _read(report)
+    told = read(report)
     assert (told["balanced"], told["objections"], told["dead_lettered"]) == (True, [], 0)
     assert [fault["kind"] for fault in told["faults"]] == ["long-jobs", "shorten-visibility"]
 
@@ -74,10 +57,10 @@ async def test_a_group_that_is_destroyed_under_way_loses_nothing_that_anybody_ru
     report = tmp_path / "report.json"
     drill = processes.python(
         "-m", "tests.soak", "--recovery", recovery, "--visibility-timeout", f"{scaled(4):g}", "--limit", "100",
-        *_faults(f"long-jobs:30@0.2+{scaled(3):g}", "destroy-group@2"), "--json", str(report), name="drill",
+        *with_faults(f"long-jobs:30@0.2+{scaled(3):g}", "destroy-group@2"), "--json", str(report), name="drill",
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
-    told = _read(report)
+    told = read(report)
     assert (told["balanced"], told["objections"], told["lost"], told["dead_lettered"]) == (True, [], 0, 0)
     assert [fault["kind"] for fault in told["faults"]] == ["long-jobs", "destroy-group"]
 
@@ -91,10 +74,11 @@ async def test_what_went_with_consumers_that_somebody_deleted_is_done_or_told(
     drill = processes.python(
         "-m", "tests.soak", "--recovery", recovery, "--visibility-timeout", f"{scaled(4):g}", "--limit", "100",
         "--no-bare-worker", "--json", str(report),
-        *_faults(f"long-jobs:30@0.2+{scaled(3):g}", "delete-consumer@0.5", "delete-consumer:killed@2.5"), name="drill",
+        *with_faults(f"long-jobs:30@0.2+{scaled(3):g}", "delete-consumer@0.5", "delete-consumer:killed@2.5"),
+        name="drill",
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
-    told = _read(report)
+    told = read(report)
     assert (told["balanced"], told["objections"], told["dead_lettered"], told["stuck"]) == (True, [], 0, 0)
     assert {fault["kind"] for fault in told["faults"]} == {"long-jobs", "delete-consumer"}
     *_, killed = sorted(told["faults"], key=lambda fault: fault["until"] or 0)
@@ -108,17 +92,17 @@ async def test_a_redis_that_is_killed_full_or_cuts_everybody_off_costs_no_job(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
     report = tmp_path / "report.json"
-    faults = _faults("kill-worker@0.5", "cut-connections@1", "restart-redis@1.5+0.5", "fill-redis@3+1")
+    faults = with_faults("kill-worker@0.5", "cut-connections@1", "restart-redis@1.5+0.5", "fill-redis@3+1")
     drill = _drill(
         processes, "--recovery", recovery, "--limit", "150", "--no-bare-worker", *faults, "--json", str(report)
     )
     assert await drill.wait() == 0, drill.output
-    told = _read(report)
+    told = read(report)
     assert (told["balanced"], told["settled"], told["dead_lettered"], told["objections"]) == (True, 150, 0, [])
     played = {fault["kind"]: fault for fault in told["faults"]}
     assert set(played) == {"kill-worker", "cut-connections", "restart-redis", "fill-redis"}
-    assert _lasted(played["restart-redis"]) >= 0.5
-    assert _lasted(played["fill-redis"]) >= 1
+    assert lasted(played["restart-redis"]) >= 0.5
+    assert lasted(played["fill-redis"]) >= 1
     assert told["redis_requests"] is None, "its counters began anew"
 
 
@@ -133,7 +117,7 @@ async def test_a_chaos_balances_and_what_was_drawn_was_played(
         "--chaos", "9", "--seed", "1", "--json", str(report), name="drill",
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
-    told = _read(report)
+    told = read(report)
     assert (told["balanced"], told["objections"], told["lost"], told["stuck"]) == (True, [], 0, 0)
     assert told["dead_lettered"] == told["poison"]
     drawn = [fault.split("@")[0].split(":")[0] for fault in told["settings"]["faults"]]
@@ -149,16 +133,16 @@ async def test_no_job_is_lost_when_redis_pauses_clients_fails_over_or_shuts_down
     processes: Processes, tmp_path: Path, binary: Path, recovery: str
 ) -> None:
     report = tmp_path / "report.json"
-    faults = _faults(
-        "long-jobs:60@0.4+1", "pause-clients:writes@0.5+1", "long-jobs:60@2.4+1", "fail-over@2.5+0.8",
-        "long-jobs:60@7.9+1", "pause-clients:all@8+1", "long-jobs:60@9.9+1", "shut-down@10+0.8",
-    )  # fmt: skip
+    faults = (
+        *with_faults("long-jobs:60@0.4+1", "pause-clients:writes@0.5+1", "long-jobs:60@2.4+1", "fail-over@2.5+0.8"),
+        *with_faults("long-jobs:60@7.9+1", "pause-clients:all@8+1", "long-jobs:60@9.9+1", "shut-down@10+0.8"),
+    )
     drill = _drill(
         processes, "--recovery", recovery, "--server", str(binary), "--limit", "900", "--no-bare-worker", *faults,
         "--json", str(report),
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
-    told = _read(report)
+    told = read(report)
     assert (told["settled"], told["lost"], told["missed_faults"], told["objections"]) == (1140, 0, [], [])
     played = [fault["kind"] for fault in told["faults"] if fault["kind"] != "long-jobs"]
     assert sorted(played) == ["fail-over", "pause-clients", "pause-clients", "shut-down"]

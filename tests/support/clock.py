@@ -1,4 +1,4 @@
-"""The clock of a Redis server of our own, which can be set: by a small library that is preloaded (``clock_shim.c``)."""
+"""The adjustable clock of a test's Redis server, by a small preloaded library (``clock_shim.c``)."""
 
 import os
 import shutil
@@ -15,13 +15,13 @@ _OFFSET = struct.Struct("=q")  # microseconds
 
 
 class NoClockError(StreamReaperError):
-    """A server's clock cannot be set here. The message says what is missing."""
+    """A server's clock cannot be set here. The message says why."""
 
 
 class ServerClock:
     """The wall clock of the servers that are started with `environment`. It goes on from where it is set to.
 
-    One that ``stands`` is where `stand_at` has put it: nothing passes between two commands that is not meant to.
+    If it ``stands``, it shows the time of `stand_at`, and no time passes between two commands by itself.
     """
 
     def __init__(self, folder: Path, *, stands: bool = False) -> None:
@@ -33,14 +33,14 @@ class ServerClock:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a server's process needs in its environment, besides what is there."""
+        """The additional environment of a server's process."""
         named = {"LD_PRELOAD": str(self._library), "STREAM_REAPER_CLOCK_OFFSET": str(self._offset)}
         return {**named, "STREAM_REAPER_CLOCK_STANDS": "1"} if self._stands else named
 
     def step_to(self, ahead_s: float) -> None:
-        """Set the clock to so many seconds ahead of ours (negative: behind).
+        """Set the clock to so many seconds ahead of ours. Negative values are behind.
 
-        A server sees it when it looks next: Valkey 9 keeps the time that it saw for a millisecond.
+        A server sees it at its next look. Valkey 9 keeps its time for a millisecond.
         """
         self._write(round(ahead_s * 1e6))
 
@@ -49,7 +49,7 @@ class ServerClock:
         self._write(now_us)
 
     def _write(self, number: int) -> None:
-        # In place: the servers have mapped this file.
+        # in place, because the servers have mapped this file
         descriptor = os.open(self._offset, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, _OFFSET.pack(number))
@@ -58,7 +58,7 @@ class ServerClock:
 
 
 def can_set_clocks() -> bool:
-    """Tell whether servers with a clock that can be set can be started here: on Linux, with a C compiler."""
+    """Return whether servers with an adjustable clock can start here. That needs Linux and a C compiler."""
     return _compiler() is not None
 
 

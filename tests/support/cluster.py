@@ -17,7 +17,7 @@ NODE_TIMEOUT_MS = 1_500
 
 @dataclass
 class Cluster:
-    """Masters first, each with an equal share of the slots; then their replicas, in the same order."""
+    """Masters come first, each with an equal share of the slots. Then their replicas, in the same order."""
 
     nodes: list[RedisServer]
     login: str = ""
@@ -28,7 +28,7 @@ class Cluster:
         return f"redis+cluster://{self.login}" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def table(self) -> SlotTable:
-        """Who has which slots, as the first node says that answers."""
+        """Return the owner of each slot, from the first node that answers."""
         for node in self.nodes:
             if node.running:
                 return parse_slots(node.command("CLUSTER", "SLOTS"), ("127.0.0.1", node.port))
@@ -51,7 +51,7 @@ class Cluster:
 
     @property
     def description(self) -> str:
-        """What it consists of."""
+        """Its parts."""
         return f"a cluster of {len(self.nodes)} nodes, {len(self.table().masters)} of them masters"
 
     def masters(self) -> list[RedisServer]:
@@ -69,16 +69,16 @@ class Cluster:
         return node if node and takes_writes(node) else None
 
     def rejoin(self, node: RedisServer, master: RedisServer) -> None:
-        """Do nothing: a node that was started again hears from the others that its slots have another master."""
+        """Do nothing. A restarted node hears from the others that its slots have another master."""
 
     async def has_failed_over(self, key: str, from_: RedisServer) -> RedisServer:
-        """Wait until all others have another node for ``key`` than ``from_``, and it takes writes; return it."""
+        """Wait until all others name another node for ``key`` than ``from_``, and it takes writes. Return it."""
         found = await wait_until(lambda: self.master_of(key, but=from_), "a replica was promoted")
         assert found
         return found
 
     def begin_move(self, key: str, to: RedisServer) -> None:
-        """Have the slot of ``key`` begin to move to ``to``: keys can be moved from now on."""
+        """Begin to move the slot of ``key`` to ``to``, so that its keys can be moved from now on."""
         slot, from_ = slot_of(key.encode()), self.owner(key)
         to.command("CLUSTER", "SETSLOT", slot, "IMPORTING", _id(from_))
         from_.command("CLUSTER", "SETSLOT", slot, "MIGRATING", _id(to))
@@ -90,7 +90,7 @@ class Cluster:
             from_.command("MIGRATE", "127.0.0.1", to.port, "", 0, 5_000, "KEYS", *keys)
 
     def end_move(self, key: str, to: RedisServer) -> None:
-        """Give the slot of ``key`` to ``to``. Who had it hears of it first from there, with its last keys."""
+        """Give the slot of ``key`` to ``to``. The former owner hears of it first from there, with its last keys."""
         slot, from_ = slot_of(key.encode()), self.owner(key)
         to.command("CLUSTER", "SETSLOT", slot, "NODE", _id(to))
         from_.command("CLUSTER", "SETSLOT", slot, "NODE", _id(to))
@@ -121,7 +121,10 @@ def _info(node: RedisServer) -> bytes:
 def started_cluster(
     binary: Path, *, masters: int = 3, replicas: int = 0, node_timeout_ms: int = NODE_TIMEOUT_MS
 ) -> Iterator[Cluster]:
-    """Run one until the block ends; ``replicas`` of each master. What is left of one serves its own slots."""
+    """Run one until the block ends, with so many ``replicas`` of each master.
+
+    The rest of a broken cluster serves its own slots.
+    """
     with ExitStack() as servers:
         settings = {
             "cluster_enabled": "yes",
@@ -133,7 +136,7 @@ def started_cluster(
         for number, node in enumerate(nodes[:masters]):
             node.command(
                 "CLUSTER", "ADDSLOTS", *range(SLOTS * number // masters, SLOTS * (number + 1) // masters)
-            )  # not in a range: 6.2 does not know that
+            )  # not as a range, because 6.2 does not know it
             node.command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         for node in nodes[1:]:
             nodes[0].command("CLUSTER", "MEET", "127.0.0.1", node.port)

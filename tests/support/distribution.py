@@ -1,10 +1,10 @@
-"""Which tests stay together in one process of ``make test``: those that share a Spark session, or a file and a server.
+"""Keeps tests together in one process of ``make test`` if they share a Spark session, or a file and a server.
 
-There is one Spark session, and it begins before anything else. Half of what a test costs there is code that Java loads
-and compiles when it is called first: a second session costs as much as a fifth of all tests of Spark.
+There is one Spark session, and it begins before anything else. Half of the cost of a test there is code that Java loads
+and compiles at its first call. A second session costs as much as a fifth of all tests of Spark.
 
-pytest-xdist has marks for that, and writes their names into node IDs. pytest 9.2 does not let it: silently, each test
-went by itself, and every process started Spark. So the scheduler itself is told.
+pytest-xdist has marks for that, and writes their names into node IDs. With pytest 9.2 that has no effect. Each test
+went by itself, without an error, and every process started Spark. So this is done in the scheduler itself.
 """
 
 import re
@@ -25,10 +25,10 @@ def uses_spark(path: Path) -> bool:
 
 
 def group_of(node_id: str) -> str:
-    """Return what a test shares a process with: a Spark session; else, the fixtures of its file and server."""
+    """Return the group of a test, which is a Spark session, or else the fixtures of its file and its server."""
     path = Path(node_id.partition("::")[0])
     if uses_spark(path):
-        return "spark"  # one session for many files: each start of Java costs as much as ten tests
+        return "spark"  # one session for many files, because each start of Java costs as much as ten tests
     if path.stem in _EACH_BY_ITSELF:
         return node_id
     server = _SERVER.search(node_id)

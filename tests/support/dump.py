@@ -1,7 +1,7 @@
 """Shows the whole content of a Redis database in a form that tests can write down and compare.
 
-Values are text (Latin-1: every byte is one character). What depends on the moment is replaced: entry IDs that the
-server made up become ``new-1``, ``new-2`` … in order, and its current time becomes ``now``. Idle times are left out.
+Values are text. In Latin-1 every byte is one character. Values that depend on the moment are replaced. Entry IDs that
+the server made become ``new-1``, ``new-2`` … in order, and its current time becomes ``now``. Idle times are left out.
 """
 
 import json
@@ -30,7 +30,10 @@ job.first_ms, job.consumers, job.entry_id, job.user}"
 
 
 async def dump(client: Redis) -> Shown:
-    """Return every key: strings as text, hashes as dicts, streams as `show_stream` does, schedules unpacked."""
+    """Return every key.
+
+    Strings are text, hashes are dicts, streams are as in `show_stream`, and schedules are unpacked.
+    """
     moments: dict[str, str] = {}
     keys = sorted(_text(key) for key in await client.keys("*"))
     return {key: _replace_moments(await _show(client, key), moments) for key in keys}
@@ -97,12 +100,12 @@ async def _show_member(client: Redis, member: bytes, score: float) -> tuple[Any,
 
 
 def _show_part(part: bytes | int) -> str | int:
-    """Numbers may be packed as such or as digits: that is nobody's business."""
+    """Numbers may be packed as numbers or as digits. That makes no difference to readers."""
     return int(part) if isinstance(part, int) or part.isdigit() else _text(part)
 
 
 def _show_score(score: float) -> int | str:
-    """Suspects are scored behind every due time: parked in order, or in front of all others."""
+    """Suspects have scores behind all due times, either in the order of parking, or in front of all others."""
     if score < _FIRST_SUSPECT:
         return int(score)
     return "front" if score == _FIRST_SUSPECT else "parked"

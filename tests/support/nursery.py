@@ -1,12 +1,11 @@
 """Starts this Python's programs from a process that has the libraries loaded already, each as a process of its own.
 
-Half of what the suite computes was the same half second, again and again: a new interpreter that reads redis, pydantic,
-anyio and OpenTelemetry. A nursery reads them once and forks. Our own modules are not among them: each program imports
+Half of the suite's CPU time was the same half second again and again, a new interpreter that imports redis, pydantic,
+anyio and OpenTelemetry. A nursery reads them once and forks. It does not read our own modules. Each program imports
 those itself, in its own environment and directory, as in any other process.
 
-A program is a child of the tests' process, not of the nursery: it is forked twice, and the tests' process adopts
-orphans (``PR_SET_CHILD_SUBREAPER``). What a program may not find as it would elsewhere starts the usual way: see
-`Nursery.takes`.
+A program is a child of the tests' process, not of the nursery. It is forked twice, and the tests' process adopts
+orphans (``PR_SET_CHILD_SUBREAPER``). Programs that need a different start begin in the usual way. See `Nursery.takes`.
 """
 
 import ctypes
@@ -78,7 +77,7 @@ class Nursery:
         )
 
     def start(self, words: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Forked:
-        """Start ``python WORDS…`` in a session of its own; it dies with this process."""
+        """Start ``python WORDS…`` in its own session. It dies with this process."""
         line = self._line or self._open(environment)
         request = json.dumps({"words": words, "environment": dict(environment)}).encode()
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -86,13 +85,13 @@ class Nursery:
             socket.send_fds(line, [request], [output.fileno()])
             answer = line.recv(100)
         finally:
-            _prctl(PR_SET_CHILD_SUBREAPER, 0)  # other people's orphans are not ours: nobody here would bury them
+            _prctl(PR_SET_CHILD_SUBREAPER, 0)  # adopt no other orphans, because they would not be reaped here
         if not answer:
             raise RuntimeError("the nursery has ended")
         return Forked(int(answer))
 
     def close(self) -> None:
-        """End the nursery; what it started goes on."""
+        """End the nursery. Its programs go on."""
         if self._line is not None and self._process is not None:
             self._line.close()
             self._process.wait(scaled(PATIENCE_S))
@@ -114,7 +113,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _serve(line: socket.socket, adoptive: int) -> list[str] | None:
-    """Fork for each request. Returns in each child, with its words; in the nursery, None at the end."""
+    """Fork for each request. Returns in each child, with its words. In the nursery, returns None at the end."""
     while True:
         request, files, _, _ = socket.recv_fds(line, LONGEST_REQUEST, 1)
         if not request:

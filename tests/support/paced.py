@@ -1,7 +1,7 @@
-"""Replicas whose intervals a test chooses: for example a lease of an hour that is renewed five times a second.
+"""Replicas with intervals that a test chooses, for example a lease of an hour with five renewals per second.
 
-The product derives these intervals from the lease's TTL, so that nobody has to. Run as a program, this is `reaper` with
-a flag for each of them.
+The product derives these intervals from the lease's TTL. Run as a program, this is `reaper` with a flag for each of
+them.
 """
 
 from datetime import timedelta

@@ -1,8 +1,8 @@
-"""How long tests are patient: by what happens, in seconds that are as long as the machine is slow.
+"""The patience of tests. It is counted in events, and in seconds that are longer on a slow machine.
 
 A limit of seconds by the clock says how busy the machine was, not whether something is wrong. So a limit counts only
-time in which *nothing happened*: what is waited for looks as before, and the processes of the test neither ran nor
-wanted to. And a second is longer on a slow machine, which is measured once at the start of a run.
+idle time, in which the observed value stayed the same, and the processes of the test neither ran nor wanted to. And a
+second is longer on a slow machine, which is measured once at the start of a run.
 """
 
 import os
@@ -37,7 +37,7 @@ _BUSY_COUNTS = 1 / 8
 
 @cache
 def slowness() -> float:
-    """Return by what factor this machine is slower than the one that limits are made for; at least 1."""
+    """Return the factor by which this machine is slower than the reference machine, at least 1."""
     told = os.environ.get(SLOWNESS)
     return max(1.0, float(told)) if told else measured()
 
@@ -52,7 +52,7 @@ def measured(
     clock: Callable[[], float] = time.perf_counter,
     reference_s: float = _REFERENCE_S,
 ) -> float:
-    """Measure `slowness` in a fraction of a second: the median of rounds of what tests do most."""
+    """Measure `slowness` in a fraction of a second, as the median of rounds of typical work."""
     times = []
     for _ in range(_ROUNDS):
         began = clock()
@@ -69,11 +69,14 @@ def _round() -> None:
     subprocess.run([sys.executable, "-I", "-S", "-c", "pass"], check=True)
 
 
-# --- what our processes do ----------------------------------------------------------------------------------
+# --- the work of our processes
 
 
 def _read(path: str) -> str:
-    """Return what a small file holds. Without a file object: the watchdog ends tests here, too, in the middle of it."""
+    """Return what a small file holds.
+
+    It uses no file object, because the watchdog may end a test in the middle of it.
+    """
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 4_096).decode(errors="replace")
@@ -111,14 +114,14 @@ def _family(root: int) -> list[int]:
     return family
 
 
-# --- what has happened --------------------------------------------------------------------------------------
+# --- progress
 
 
 _beats = 0
 
 
 def beat() -> None:
-    """Say that the test gets on: its watchdog begins anew."""
+    """Note progress of the test. Its watchdog begins anew."""
     global _beats
     _beats += 1
 
@@ -129,11 +132,11 @@ def beats() -> int:
 
 
 class Patience:
-    """Runs out when nothing has happened for ``limit_s`` seconds. Ask it again and again.
+    """Runs out after ``limit_s`` seconds without progress. Ask it again and again.
 
-    ``now`` are seconds of any clock that goes forward, a virtual one too. What our processes do is looked up only by
-    those who wait for longer than a second: it costs milliseconds. A turn that took longer than ``longest_turn_s`` was
-    not ours: the machine slept, or gave us no time. It counts for so much and no more.
+    ``now`` are seconds of any clock that goes forward, a virtual one too. The work of our processes is read only after
+    a second of waiting, because it costs milliseconds. During a turn longer than ``longest_turn_s``, the machine slept,
+    or gave us no time. It counts for so much and no more.
     """
 
     def __init__(
@@ -153,7 +156,7 @@ class Patience:
         self._seen: object = _NOTHING_YET
 
     def is_new(self, now: float, seen: object) -> bool:
-        """Tell whether ``seen`` is something else than the last time: something has happened, and patience is whole."""
+        """Return whether ``seen`` has changed since the last time. A change restores the patience."""
         before, self._seen = self._seen, seen
         if before is _NOTHING_YET or before == seen:
             return False
@@ -161,7 +164,7 @@ class Patience:
         return True
 
     def is_over(self, now: float) -> bool:
-        """Take a turn: tell whether patience has run out."""
+        """Take a turn. Return whether patience has run out."""
         self._since_look_s += min(now - self._now, self._longest_turn_s)
         self._now = now
         if self._since_look_s >= _LOOK_EVERY_S or self.idle_s + self._since_look_s >= self.limit_s:
@@ -169,7 +172,7 @@ class Patience:
         return self.idle_s >= self.limit_s
 
     def _look(self) -> None:
-        """Count the time since the last look, but for that in which somebody was busy."""
+        """Count the time since the last look, without the time in which our processes were busy."""
         before, self._known = self._known, self._busy()
         busy_s = _difference(before, self._known) if before is not None else 0.0
         self.idle_s += max(self._since_look_s - busy_s, self._since_look_s * _BUSY_COUNTS)
@@ -177,5 +180,5 @@ class Patience:
 
 
 def _difference(before: Mapping[int, float], after: Mapping[int, float]) -> float:
-    """Return how busy all threads were in between, those that began then too. What ended is forgotten."""
+    """Return how busy all threads were in between, those that began then too. Threads that have ended are removed."""
     return sum(max(0.0, busy_s - before.get(thread, 0.0)) for thread, busy_s in after.items())

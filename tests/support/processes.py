@@ -26,7 +26,7 @@ class Running(Child):
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """Its output so far."""
         return self._printed_to.read_text(errors="replace")
 
     def interrupt(self) -> None:
@@ -40,7 +40,7 @@ class Running(Child):
     async def wait(self, patience: float = PATIENCE_S) -> int:
         """Wait for its end and return the exit code.
 
-        Raises AssertionError once nothing has happened for ``patience`` seconds: see `tests.support.waiting`.
+        Raises AssertionError after ``patience`` idle seconds. See `tests.support.waiting`.
         """
         if self.running:
             try:
@@ -88,7 +88,7 @@ class Processes:
         return self.python("-m", "reaper", "run", *flags, env=env, name=name)
 
     def python(self, *arguments: str, env: Mapping[str, str] | None = None, name: str = "python") -> Running:
-        """Start this Python with ``arguments``; modules of the project and of the tests can be imported."""
+        """Start this Python with ``arguments``. It can import modules of the project and of the tests."""
         return self.start(sys.executable, *arguments, env=env, name=name)
 
     def start(self, *argv: str, env: Mapping[str, str] | None = None, name: str = "") -> Running:
@@ -108,7 +108,7 @@ class Processes:
         return running
 
     def end(self) -> None:
-        """Kill what still runs, and print what everybody printed (pytest shows it where a test failed)."""
+        """Kill the running processes, and print all output, which pytest shows for a failed test."""
         for running in self._started:
             running.kill()
         for running in self._started:

@@ -1,7 +1,7 @@
 """A TCP proxy between a client and Redis that makes the faults a network makes.
 
-It forwards whole requests and whole replies, so that it can swallow exactly the reply of one request: the
-server has done the work, the client never learns it. Subscriptions are not supported: their replies answer no
+It forwards whole requests and whole replies, so that it can drop exactly the reply of one request. Then the server has
+done the work, and the client does not know it. Subscriptions are not supported, because their replies answer no
 request.
 """
 
@@ -25,7 +25,7 @@ _LINK_ENDS = (OSError, asyncio.IncompleteReadError, ProtocolError)
 
 
 def command(name: str) -> Predicate:
-    """Match a command by its name, such as ``XADD``."""
+    """Match a command by its name, for example ``XADD``."""
     wanted = name.upper().encode()
     return lambda request: request.command == wanted
 
@@ -37,7 +37,7 @@ def runs(script: Script) -> Predicate:
 
 
 class Catch:
-    """A request that the proxy waits for; with ``every``, all that match until they are released."""
+    """A request that the proxy waits for. With ``every``, it matches all until they are released."""
 
     def __init__(self, matches: Predicate, nth: int, *, every: bool = False) -> None:
         self._matches, self._left = matches, nth
@@ -45,7 +45,7 @@ class Catch:
         self._caught, self._released = anyio.Event(), anyio.Event()
 
     def take(self, request: Request) -> bool:
-        """Tell whether ``request`` is the one; counts it if it matches. For the proxy."""
+        """Return whether ``request`` matches, and count it if it does. For the proxy."""
         if self.every:
             return not self._released.is_set() and self._matches(request)
         if self._left and self._matches(request):
@@ -94,7 +94,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """Its address for clients."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def drop_reply(self, matches: Predicate, nth: int = 1) -> Catch:
@@ -115,7 +115,7 @@ class Proxy:
     def hold_requests(self, matches: Predicate) -> Catch:
         """Keep all matching requests from the server until the returned `Catch` is released.
 
-        A client gives up waiting after some seconds, and asks again: so this is how nothing gets through meanwhile.
+        A client gives up after some seconds and asks again, so this blocks everything meanwhile.
         """
         catch = Catch(matches, 1, every=True)
         self._holds.append(catch)
@@ -142,7 +142,7 @@ class Proxy:
         await self.disconnect()
 
     async def disconnect(self) -> None:
-        """Reset every connection; new ones are served."""
+        """Reset every connection. New ones are served."""
         links = list(self._links)
         for link in links:
             link.scope.cancel()
@@ -150,7 +150,7 @@ class Proxy:
             await link.closed.wait()
 
     async def mend(self) -> None:
-        """End `cut` and `blackhole`: bytes that were kept go on, the same port accepts connections."""
+        """End `cut` and `blackhole`. Kept bytes are forwarded, and the same port accepts connections."""
         self._gate.set()
         await self.listen()
 

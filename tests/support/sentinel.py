@@ -1,4 +1,4 @@
-"""A master, its replicas and the Sentinels that watch them: real servers on free ports, quick to fail over."""
+"""A master, its replicas and their Sentinels, as real servers on free ports with a quick failover."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,7 +27,7 @@ class SentinelServer(RedisServer):
         self._start([str(self.binary), str(file), "--sentinel"])
 
     def _answers(self, port: int) -> bool:
-        try:  # its INFO tells nothing of loading
+        try:  # its INFO does not report loading
             with self._client(port) as client:
                 return bool(client.info()["process_id"] == self.pid)
         except (RedisError, OSError):
@@ -36,7 +36,7 @@ class SentinelServer(RedisServer):
 
 @dataclass
 class Setup:
-    """Nodes, of which the first was the master at first, and who watches them."""
+    """The nodes, with the first master in front, and the Sentinels."""
 
     nodes: list[RedisServer]
     sentinels: list[SentinelServer]
@@ -53,7 +53,7 @@ class Setup:
 
     @property
     def description(self) -> str:
-        """What it consists of."""
+        """Its parts."""
         return f"a master, {len(self.nodes) - 1} replicas and {len(self.sentinels)} Sentinels"
 
     @property
@@ -77,11 +77,11 @@ class Setup:
         return None
 
     def rejoin(self, node: RedisServer, master: RedisServer) -> None:
-        """Have a node follow that was started again: it began as a master without data."""
+        """Let a restarted node follow the master. It began as a master without data."""
         node.command("REPLICAOF", "127.0.0.1", master.port)
 
     async def has_failed_over(self, from_: RedisServer) -> RedisServer:
-        """Wait until a Sentinel names another master than ``from_``, and that one takes writes; return it."""
+        """Wait until a Sentinel names another master than ``from_``, and that one takes writes. Return it."""
         found = await wait_until(lambda: self.master_of(but=from_), "the Sentinels have promoted a replica")
         assert found
         return found
@@ -107,7 +107,7 @@ def started_setup(
             replica = servers.enter_context(started_server(binary, **FOLLOWS_AT_ONCE, **config))
             replica.command("REPLICAOF", "127.0.0.1", master.port)
             nodes.append(replica)
-            # Sentinels ask seldom how a replica is: what they see first, they believe for ten seconds.
+            # Sentinels seldom ask a replica for its state, and keep the first answer for ten seconds.
             wait_until_here(partial(replica.follows, master), "the replica has what the master has")
         watching = [
             servers.enter_context(SentinelServer.started(binary, **_watching(master, sentinels, down_after_ms, config)))

@@ -1,4 +1,4 @@
-"""Real Redis servers of the tests' own: started on free ports in empty folders, and ended for certain."""
+"""Real Redis servers for tests. They start on free ports in empty folders, and always end."""
 
 import os
 import shutil
@@ -67,21 +67,24 @@ def _on_path() -> Iterator[Path]:
 
 
 def lane_of(binary: Path) -> str:
-    """Return what a server's program is called in the names of tests and by ``--server``: 7.0.15, or valkey-9.1.2."""
+    """Return the short name of a server's program for tests and ``--server``, for example 7.0.15 or valkey-9.1.2."""
     kind, version = release_of(binary)
     number = ".".join(map(str, version))
     return number if kind == "Redis" else f"{kind.lower()}-{number}"
 
 
 def shown(binary: Path) -> str:
-    """Return what people are to be shown of a server's program, such as ``Valkey 9.1.2``."""
+    """Return the name of a server's program for people, for example ``Valkey 9.1.2``."""
     kind, version = release_of(binary)
     return f"{kind} {'.'.join(map(str, version))}"
 
 
 @cache
 def binaries_at_hand() -> tuple[Path, ...]:
-    """Return one binary of every release at hand: Redis, oldest first, then others. Raises RuntimeError without any."""
+    """Return one binary of every release at hand, Redis first from old to new, then others.
+
+    Raises RuntimeError without any.
+    """
     by_release: dict[tuple[bool, str, Version], Path] = {}
     for binary in (*_packaged(), *_named(), *_on_path()):
         kind, version = release_of(binary)
@@ -93,19 +96,19 @@ def binaries_at_hand() -> tuple[Path, ...]:
 
 
 def newest_redis() -> Path:
-    """Return the newest Redis at hand; where there is none, the newest of what there is."""
+    """Return the newest Redis at hand, or else the newest server."""
     redises = [binary for binary in binaries_at_hand() if release_of(binary)[0] == "Redis"]
     return (redises or binaries_at_hand())[-1]
 
 
 @cache
 def default_binary() -> Path:
-    """Return the server that comes with the package: the one that everybody has. Else, the oldest at hand."""
+    """Return the server that comes with the package, which every user has. Else, the oldest at hand."""
     return next((binary for binary in packaged_binaries() if version_of(binary)), None) or binaries_at_hand()[0]
 
 
 class RedisServer(kit.RedisServer):
-    """A server that tests may also stop, freeze and restart; what is appended (``appendonly``) survives that."""
+    """A server that tests may also stop, freeze and restart. Its ``appendonly`` file survives that."""
 
     def __post_init__(self) -> None:
         self.timeout_s = scaled(PATIENCE_S)
@@ -115,11 +118,15 @@ class RedisServer(kit.RedisServer):
 
     @cached_property
     def _housekeeper(self) -> "redis.Redis":
-        """The client of `reset`, which is called thousands of times: to make one takes longer than what it does."""
+        """The client of `reset`.
+
+        It is kept, because `reset` is called thousands of times, and a new client takes longer than the call.
+        """
         return self.client()
 
     def _client(self, port: int) -> "redis.Redis":
-        """Return a client as those of ours, but one that does not ask who answers: tests look at replicas, too."""
+        """Return a client like ours, but without the check of the server's role, because tests also look at
+        replicas."""
         options: Any = {"socket_timeout": self.timeout_s, "socket_connect_timeout": self.timeout_s}
         if "requirepass" in self.config:
             options["password"] = self.config["requirepass"]
@@ -127,7 +134,7 @@ class RedisServer(kit.RedisServer):
         return redis.Redis(port=port, protocol=2, legacy_responses=False, retry=never, **options)
 
     def reset(self) -> None:
-        """Make it as new: no data, no scripts, default memory limits, no clients of earlier tests."""
+        """Make it as new, with no data, no scripts, default memory limits, and no clients of earlier tests."""
         with self._housekeeper.pipeline(transaction=False) as together:
             together.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             for name, value in (("maxmemory", "0"), ("maxmemory-policy", "noeviction"), *self.config.items()):
@@ -145,7 +152,7 @@ class RedisServer(kit.RedisServer):
             return dict(client.info("replication"))
 
     def stop(self) -> None:
-        """Shut it down in order (with ``appendonly yes`` the data is on disk); kill it where that fails."""
+        """Shut it down in order, with the data on disk if ``appendonly`` is on. Kill it if that fails."""
         if not self._process:
             return
         self.resume()
@@ -156,7 +163,7 @@ class RedisServer(kit.RedisServer):
         self.kill()
 
     def restart(self) -> None:
-        """Stop and start on the same port and folder; what was not persisted is gone."""
+        """Stop and start on the same port and folder. Data that was not persisted is gone."""
         self.stop()
         self.start()
 
@@ -167,7 +174,7 @@ def node_at(nodes: Iterable[RedisServer], port: int) -> RedisServer | None:
 
 
 def takes_writes(node: RedisServer) -> bool:
-    """Return whether a node is a master; False if it does not answer."""
+    """Return whether a node is a master. False if it does not answer."""
     with suppress(RedisError, OSError):
         return bool(node.command("ROLE")[0] == b"master")
     return False
@@ -177,8 +184,8 @@ def takes_writes(node: RedisServer) -> bool:
 def started_server(binary: Path | None = None, **config: str) -> Iterator[RedisServer]:
     """Run a server, the newest Redis at hand by default, until the block ends.
 
-    ``config`` are settings of redis.conf with ``_`` for ``-``; persistence is off unless asked for
-    (``appendonly="yes"``).
+    ``config`` are settings of redis.conf with ``_`` for ``-``. Persistence is off by default (``appendonly="yes"``
+    turns it on).
     """
     with RedisServer.started(binary or newest_redis(), **config) as server:
         yield server

@@ -1,11 +1,11 @@
-"""What ``make test`` runs, and what only ``make test-matrix`` does (pytest's option ``--matrix``).
+"""The tests of ``make test``, and those of ``make test-matrix`` only (pytest's option ``--matrix``).
 
 The matrix is everything on every server at hand. That takes long, and says little more than one server does about what
-only moves jobs to and fro. So ``make test`` runs on the server that comes with the package; but what says how the
-server itself behaves, a *contract*, runs on every one there, too. What starts several Java machines is for the matrix.
-Where servers are named (``--server``), everything runs on those, and on no other.
+only moves jobs to and fro. So ``make test`` runs on the server that comes with the package. A *contract*, which is a
+test of the server's own behavior, runs on every server at hand, too. Tests with several Java machines belong to the
+matrix. If servers are named (``--server``), all tests run on those only.
 
-What runs containers or a systemd is a tier of its own, ``make test-deploy`` (``--deploy``), and in no other.
+Tests with containers or a systemd are a tier of their own, ``make test-deploy`` (``--deploy``).
 """
 
 from pathlib import Path
@@ -70,7 +70,8 @@ def asked_for(config: pytest.Config) -> tuple[Path, ...]:
 
 
 def has_server(item: pytest.Item) -> bool:
-    """Tell whether a test that runs on servers has the one it is for: some, or some cases, are about releases alone."""
+    """Return whether a test that runs on servers has its server, because some tests and cases are about certain
+    releases."""
     if not isinstance(item, pytest.Function) or "binary" not in item.fixturenames:
         return True
     servers, case = servers_for(item), item.callspec.params.get("binary") if hasattr(item, "callspec") else None
@@ -78,7 +79,7 @@ def has_server(item: pytest.Item) -> bool:
 
 
 def split(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Return what this run runs, and what it leaves out."""
+    """Return the tests of this run, and the ones that it leaves out."""
     unasked = [mark for mark, option in ((HEAVY, OPTION), (DEPLOYED, DEPLOY)) if not config.getoption(option)]
     kept, left_out = list[pytest.Item](), list[pytest.Item]()
     for item in items:

@@ -1,9 +1,8 @@
-"""An event loop whose clock jumps to the next timer whenever nothing else is to do: hours pass in no time.
+"""An event loop whose clock jumps to the next timer whenever the loop is idle, so that hours pass in no time.
 
 ``anyio.run(main, backend_options={"loop_factory": VirtualTimeLoop})`` needs no change in the code under test, which
-must take its time from the loop (`anyio.current_time`, `anyio.sleep`, deadlines). The same program takes the same
-steps at the same instants each time. It is for programs without sockets: a reply that is under way does not hold the
-clock.
+must take its time from the loop (`anyio.current_time`, `anyio.sleep`, deadlines). The same program takes the same steps
+at the same instants each time. It is for programs without sockets, because a pending reply does not stop the clock.
 """
 
 import asyncio
@@ -22,8 +21,10 @@ MOST_TURNS = 200_000
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Starts at ``time() == 0``. Raises RuntimeError where the program waits for something that never comes, or for
-    nothing, so that time never passes.
+    """Starts at ``time() == 0``.
+
+    Raises RuntimeError if the program waits for an event that never comes, or goes round without end, so that time
+    never passes.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ as `anyio_backend`."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Where the loop would sleep until its next timer, time passes instead."""
+    """Let the clock jump instead of a sleep until the next timer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +52,7 @@ class _JumpingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self._turns += 1
         if self._turns > MOST_TURNS:
-            self._turns = 0  # who is cancelled by this has to end, too
+            self._turns = 0  # a task that is cancelled by this has to end, too
             raise RuntimeError(f"{MOST_TURNS} turns at one instant: somebody never waits, and time never passes")
         if timeout is None:
             self._turns = 0
@@ -62,6 +63,6 @@ class _JumpingSelector(selectors.DefaultSelector):
         ready = super().select(0)
         if not ready and timeout > 0:
             self._turns = 0
-            # A little past the timer: asyncio adds a resolution to its clock that vanishes in a large float.
+            # A little past the timer, because asyncio adds a resolution to its clock that vanishes in a large float.
             self.now = math.nextafter(self.now + timeout, math.inf)
         return ready

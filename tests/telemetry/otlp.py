@@ -1,4 +1,4 @@
-"""A receiver of OTLP/HTTP in a thread: keeps what processes export to it."""
+"""A receiver of OTLP/HTTP in a thread. It keeps the exports of processes."""
 
 import gzip
 import threading
@@ -25,7 +25,7 @@ class ReceivedLink:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedSpan:
-    """One span as it was exported. IDs are hexadecimal; instants are Unix nanoseconds."""
+    """One span as it was exported. IDs are hexadecimal. Moments are Unix nanoseconds."""
 
     service: str
     name: str
@@ -43,7 +43,7 @@ class ReceivedSpan:
 
 @dataclass(slots=True)
 class Received:
-    """What has come in. Read it in any thread."""
+    """The received data. Read it in any thread."""
 
     port: int = 0
     spans: list[ReceivedSpan] = field(default_factory=list)

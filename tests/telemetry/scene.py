@@ -1,4 +1,4 @@
-"""Processes that export to a receiver of the test's, and what is asked of the trace they leave."""
+"""Processes that export to a receiver of the test, and questions about their trace."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,13 +44,13 @@ class Scene:
         return running
 
     async def produce(self, *fields: str) -> str:
-        """Enqueue a job in a process of its own; return its ID."""
+        """Enqueue a job in a process of its own. Return its ID."""
         running = self.processes.python("-m", PROGRAM, self.server.url, *fields, env=self._env, name="producer")
         assert await running.wait() == 0, running.output
         return (await running.prints(r"enqueued (\w+)"))[1]
 
     async def redrive(self, *flags: str, told: bool = True) -> None:
-        """Run ``reaper dead-letters redrive --all``; without ``told``, telemetry is off for it."""
+        """Run ``reaper dead-letters redrive --all``. Without ``told``, telemetry is off for it."""
         words = ("dead-letters", "redrive", "--stream", "orders", "--group", "billing", "--all", *flags)
         running = self.processes.python(
             "-m", "reaper", *words, "--redis-url", self.server.url, env=self._env if told else {}, name="redrive"
@@ -58,7 +58,7 @@ class Scene:
         assert await running.wait() == 0, running.output
 
     async def spans(self, job: str, *names: str) -> list[ReceivedSpan]:
-        """Wait until the job's trace has at least so many spans of these names; return it, in order."""
+        """Wait until the job's trace has at least so many spans of these names. Return it, in order."""
 
         def complete() -> list[ReceivedSpan]:
             trace = trace_of(self.received, job)
@@ -69,7 +69,7 @@ class Scene:
 
 
 def trace_of(received: Received, job: str) -> list[ReceivedSpan]:
-    """Return the spans of the trace (and of those it links) in which a job is told of."""
+    """Return the spans about a job in the trace and in its linked traces."""
     spans = list(received.spans)
     traces = {span.trace_id for span in spans if span.attributes.get("reaper.job.id") == job}
     traces |= {span.trace_id for span in spans if any(link.trace_id in traces for link in span.links)}
@@ -95,7 +95,7 @@ def dangling(spans: Sequence[ReceivedSpan]) -> list[str]:
 
 
 def told_of(span: ReceivedSpan, spans: Sequence[ReceivedSpan]) -> tuple[Any, ...]:
-    """Return a span as a test compares it: who told it, of what, below what, linked to what."""
+    """Return a span in the form that tests compare, which is its process, name, parent and links."""
     names = {(other.trace_id, other.span_id): _short(other) for other in spans}
     parent = names.get((span.trace_id, span.parent_id), span.parent_id)
     links = sorted(names.get((link.trace_id, link.span_id), "?") for link in span.links)

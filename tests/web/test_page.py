@@ -1,4 +1,4 @@
-"""The status page in a real browser: what it shows, that it is live, and that nothing from outside runs in it."""
+"""The status page in a real browser. It shows the state, is live, and runs no code from outside."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -32,7 +32,7 @@ def browser() -> Iterator[WebDriver]:
 
 
 class Tab:
-    """The page in the browser. The browser blocks, and what it talks to runs here: so it is driven from a thread."""
+    """The page in the browser. The browser blocks, and its server runs in this loop, so it is driven from a thread."""
 
     def __init__(self, browser: WebDriver, port: int) -> None:
         self.browser = browser
@@ -58,7 +58,7 @@ class Tab:
         return await self.run(lambda browser: browser.execute_script(f"return {expression}"))
 
     async def click(self, css: str) -> None:
-        # Between finding and clicking the page may draw itself anew; then nothing was clicked.
+        # Between finding and clicking, the page may draw itself anew. Then the click had no effect.
         while True:
             with suppress(StaleElementReferenceException):
                 return await self.run(lambda browser: browser.find_element(By.CSS_SELECTOR, css).click())
@@ -67,13 +67,13 @@ class Tab:
         await self.run(lambda browser: browser.find_element(By.ID, element).send_keys(words))
 
     async def complaints(self) -> list[str]:
-        """What the browser's console has said: errors of scripts, and what the security policy stopped."""
+        """The messages of the browser's console, which are errors of scripts, and violations of the security policy."""
         entries = await self.run(lambda browser: browser.get_log("browser"))  # type: ignore[no-untyped-call]
         return [entry["message"] for entry in entries]
 
 
 async def _lived(client: Redis) -> None:
-    """Let things happen: jobs that stall, jobs that wait, dead letters, one with a hostile reason."""
+    """Make stalled jobs, waiting jobs, and dead letters, one with a hostile reason."""
     for name in ("order-4711", "order-4712", "order-4713", "order-4714"):
         await client.xadd(STREAM, {"amount": "12.50", "reaper.job": name})
     await strand(client, 4, "shop-7f2a.0123456789ab", overdue=True)
@@ -248,7 +248,7 @@ async def test_everything_has_a_name_for_those_who_do_not_see_it(tab: Tab) -> No
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_text_can_be_read_in_both_colour_schemes(tab: Tab, scheme: str) -> None:
-    """WCAG AA: 4.5 to 1 between text and what is behind it."""
+    """WCAG AA demands 4.5 to 1 between text and background."""
     features = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     await tab.run(lambda browser: browser.execute_cdp_cmd("Emulation.setEmulatedMedia", features))
     await tab.shows("group-table", "orders/billing")

@@ -1,4 +1,4 @@
-"""Workers inside the test's own event loop, and short ways to look at what they did."""
+"""Workers inside the test's own event loop, and short ways to observe them."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -30,9 +30,11 @@ _REFRESH_S = WeakKeyDictionary[Worker, float]()
 def make_worker(
     url: str, handler: Handler, keys: GroupKeys = KEYS, *, refresh_s: float | None = None, **settings: Any
 ) -> Worker:
-    """Return a worker of ``keys`` with ``handler``. What fails is ready again at once: there is no leader here.
+    """Return a worker of ``keys`` with ``handler``.
 
-    ``refresh_s``: how often it reads the group settings (and all that `running` runs beside it).
+    Failed jobs are ready again at once, because there is no leader here.
+
+    ``refresh_s`` is the interval of reading the group settings, and of the tasks that `running` runs beside it.
     """
     worker = Worker(keys.stream, keys.group, redis_url=url, **{"backoff_base": 0, **settings})
     worker.handler(handler)
@@ -43,7 +45,7 @@ def make_worker(
 
 @asynccontextmanager
 async def running(*workers: Worker) -> AsyncIterator[Worker]:
-    """Run workers until the block ends; then they stop and drain. A block that fails ends them at once."""
+    """Run workers until the block ends. Then they stop and drain. A block that fails ends them at once."""
     refresh_s = min((_REFRESH_S[one] for one in workers if one in _REFRESH_S), default=None)
     for one in workers:
         if one.settings.recovery is not RecoveryMode.REAPER:
@@ -65,12 +67,12 @@ def _starting(worker: Worker) -> Callable[..., Any]:
 
 
 async def enqueue(client: Redis, *numbers: int, stream: str = KEYS.stream) -> list[str]:
-    """Add a job with field ``n`` for each number; returns the entry IDs."""
+    """Add a job with field ``n`` for each number. Return the entry IDs."""
     return [await add(client, {"n": number}, stream=stream) for number in numbers]
 
 
 async def add(client: Redis, fields: dict[str, str | int], *, stream: str = KEYS.stream) -> str:
-    """Add one job; returns its entry ID."""
+    """Add one job. Return its entry ID."""
     entry_id: Any = await client.execute_command(
         "XADD", stream, "*", *(word for pair in fields.items() for word in pair)
     )
@@ -78,18 +80,18 @@ async def add(client: Redis, fields: dict[str, str | int], *, stream: str = KEYS
 
 
 async def dead_letters(client: Redis) -> list[tuple[str, list[bytes]]]:
-    """Return the dead letters: entry ID and flat fields."""
+    """Return the dead letters as pairs of entry ID and flat fields."""
     rows: Any = await client.xrange(KEYS.dead)
     return [(text(entry_id), flat) for entry_id, flat in rows]
 
 
 def field_of(flat: list[bytes], name: bytes) -> bytes:
-    """Return one field of a flat list; of duplicates the last."""
+    """Return one field of a flat list, or the last of duplicates."""
     return dict(zip(flat[::2], flat[1::2], strict=True))[name]
 
 
 async def blocked(client: Redis) -> bool:
-    """Tell whether somebody blocks in a read."""
+    """Return whether a client blocks in a read."""
     info: dict[str, Any] = await client.info("clients")
     return bool(info["blocked_clients"])
 
@@ -100,12 +102,12 @@ def number_of(job: Job) -> int:
 
 
 def key_of(job: Job) -> str:
-    """Return the key of the stream that a delivery was read from: the group's, or its retry stream's."""
+    """Return the key of a delivery's stream, which is the group's, or its retry stream's."""
     return job._origin.key
 
 
 async def pending_of(client: Redis, keys: GroupKeys = KEYS, *, stream: str = "") -> list[tuple[str, str, int]]:
-    """Return who holds what: entry ID, consumer, times delivered."""
+    """Return the pending entries as entry ID, consumer and delivery count."""
     rows: Any = await client.xpending_range(stream or keys.stream, keys.group, "-", "+", 10_000)
     return [(row[0].decode(), row[1].decode(), row[3]) for row in rows]
 
@@ -121,13 +123,13 @@ async def event_names(client: Redis, keys: GroupKeys = KEYS) -> list[str]:
 
 
 def looks_at_pending(server: RedisServer) -> int:
-    """Count the looks at the pending entries list since the test began: in an idle worker, its taking stock."""
+    """Count the looks at the pending entries list since the test began. An idle worker looks when it takes stock."""
     calls: int = server.command("INFO", "commandstats").get("cmdstat_xpending", {}).get("calls", 0)
     return calls
 
 
 async def wait_for_settled(worker: Worker, jobs: int) -> None:
-    """Wait until so many deliveries have ended, in whatever way."""
+    """Wait until so many deliveries have ended in any way."""
 
     def ended() -> bool:
         counts = worker.counts

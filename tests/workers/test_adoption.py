@@ -44,7 +44,7 @@ async def accept(_job: Job) -> None:
 async def hold(
     client: Redis, *numbers: int, consumer: str = DEAD_PROCESS, times: int = 1, stream: str = KEYS.stream
 ) -> list[str]:
-    """Add jobs and make them pending, as a process leaves them that was killed; returns their IDs."""
+    """Add jobs and make them pending, as a killed process leaves them. Return their IDs."""
     if not await client.exists(stream) or not await client.xinfo_groups(stream):
         await client.xgroup_create(stream, KEYS.group, "0", mkstream=True)
     ids = await enqueue(client, *numbers, stream=stream)
@@ -246,14 +246,17 @@ async def test_more_than_the_free_slots_is_adopted_bit_by_bit(server: RedisServe
 
 
 class Power:
-    """What a worker runs on. Where it fails, the worker ends as by kill -9: nothing of what runs is settled."""
+    """The surroundings of a worker.
+
+    If it fails, the worker ends as by kill -9, and its running jobs are not settled.
+    """
 
     def fail(self) -> None:
         """End the worker that runs."""
         self._on.cancel()
 
     async def fails_before_all_is_done(self, url: str, client: Redis, handler: Handler) -> bool:
-        """Run a worker until everything is settled or it ends; tell which."""
+        """Run a worker until all jobs are settled or it ends. Return which."""
 
         async def is_done() -> bool:
             return await pending_of(client) == [] and await client.xlen(KEYS.dead) == 1
@@ -289,7 +292,7 @@ async def test_a_crash_loop_dead_letters_the_poison_job_alone_and_without_a_reap
     assert await pending_of(client) == []
 
 
-# ---- what arrived here without our knowing
+# ---- deliveries that arrived unnoticed
 
 
 async def test_deliveries_of_ours_that_we_know_nothing_of_are_found_and_not_counted(
@@ -326,7 +329,7 @@ async def test_taking_stock_does_not_run_again_what_runs(server: RedisServer, cl
 
 
 def test_a_walk_over_what_is_ours_begins_anew_where_stock_is_taken() -> None:
-    """What it has passed by may have become ours since, and never arrived."""
+    """A delivery that it has passed by may have become ours since, and never arrived."""
     adoption: Any = object.__new__(Adoption)
     source = Source("orders", "orders")
     theirs = Sweep(source, DEAD_PROCESS, AdoptionMode.RESTART, "7-1")
@@ -338,7 +341,7 @@ def test_a_walk_over_what_is_ours_begins_anew_where_stock_is_taken() -> None:
     adoption.take_stock()
     assert [(sweep.owner, sweep.start) for sweep in adoption._sweeps] == [("w", "-"), (DEAD_PROCESS, "7-1")]
     assert [sweep.mode for sweep in adoption._sweeps] == [AdoptionMode.REREAD, AdoptionMode.RESTART]
-    for claimed in (True, False):  # what was read with CLAIM is given back until the walk is over
+    for claimed in (True, False):  # deliveries of a read with CLAIM are given back until the walk is over
         adoption.take_stock(claimed=claimed)
         assert [sweep.mode for sweep in adoption._sweeps] == [AdoptionMode.CLAIMED, AdoptionMode.RESTART]
 

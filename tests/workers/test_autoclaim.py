@@ -1,4 +1,4 @@
-"""Embedded recovery: workers inside the test give back what stalls, and nobody else is there."""
+"""Embedded recovery, in which workers inside the test give back stalled jobs without a reaper."""
 
 import logging
 from collections import Counter
@@ -59,7 +59,7 @@ async def running_worker(url: str, handler: Any, **changes: Any) -> AsyncIterato
 
 
 async def read_as_foreigner(client: Redis, count: int = 100, consumer: str = "foreign") -> list[bytes]:
-    """Read what is ready, as a bare worker does; return entry IDs."""
+    """Read the ready entries, as a bare worker does. Return their IDs."""
     reply: Any = await client.execute_command(
         "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, "STREAMS", STREAM, ">"
     )
@@ -72,7 +72,7 @@ async def owners(client: Redis) -> Counter[str]:
     return Counter(text(row[1]) for row in rows)
 
 
-# ---- one worker and nobody else
+# ---- one worker alone
 
 
 async def test_on_a_quiet_queue_what_a_dead_consumer_held_is_run_once_its_time_is_up(
@@ -121,7 +121,7 @@ async def test_what_lives_in_front_starves_nothing_that_is_dead_behind_it(
     monkeypatch.setattr(recovery, "PAGE", 30)
     await create_group(client)
     busy, healthy = Handler(), Handler()
-    # The owner recovers nothing itself: all is left to the one free slot.
+    # The owner itself recovers no delivery, so all are left to the one free slot.
     async with running_worker(server.url, busy, concurrency=200, recovery="reaper") as owner:
         living = await enqueue(client, 200, hold="")
         await busy.has_started(200)
@@ -184,7 +184,7 @@ async def test_a_fencing_token_grows_from_claim_to_claim_and_over_a_copy(server:
 
     async def fall_due(job: Job) -> None:
         tokens.append(job.fencing_token)
-        if len(tokens) < 4:  # as if we had crashed: somebody else holds it, and stays silent
+        if len(tokens) < 4:  # as after a crash of ours, when another consumer holds it, and stays silent
             await client.execute_command(
                 "XCLAIM", STREAM, GROUP, "gone", 0, job.entry_id, "IDLE", OVERDUE_MS, "RETRYCOUNT", job.times_delivered,
                 "JUSTID",
@@ -282,7 +282,7 @@ async def test_a_mass_is_asked_for_ahead_and_never_are_there_more_than_slots(
     ask_ahead = autoclaim.Autoclaim._ask_ahead
     monkeypatch.setattr(autoclaim.Autoclaim, "_ask_ahead", ask)
     monkeypatch.setattr(Slots, "put", noted)
-    # On a busy machine, what waits too long for a slot would be made ready for others instead: it is a minute old.
+    # On a busy machine, a delivery that waits too long for a slot would be made ready for others. It is a minute old.
     monkeypatch.setattr(autoclaim, "PATIENCE_PART", 0.0001)
     monkeypatch.setattr(autoclaim, "LONGEST_PATIENCE_S", 3_600)
     await create_group(client)
@@ -292,7 +292,7 @@ async def test_a_mass_is_asked_for_ahead_and_never_are_there_more_than_slots(
     async with running_worker(server.url, handler, concurrency=150) as worker:
         await nothing_left(client)
         await wait_until(lambda: worker.counts.acked == 1_000, "all answers are there")
-        # What a call claims whose answer does not come in time is found when stock is taken.
+        # A call without an answer in time has claimed deliveries, which are found when stock is taken.
         assert worker.counts.claimed + worker.counts.adopted == 1_000
     assert times(handler.starts) == dict.fromkeys(enqueued, 1)
     assert max(ahead) > 0
@@ -385,7 +385,7 @@ async def test_suspects_run_one_at_a_time_and_the_guilty_one_alone_is_given_up(
     async def handle(job: Job) -> None:
         running.add(job.id)
         company.append(len(running))
-        if b"guilty" in job.fields:  # as if it had killed us: it is somebody's who will never speak
+        if b"guilty" in job.fields:  # as if it had killed us, it belongs to a consumer that never speaks again
             await client.execute_command("XCLAIM", STREAM, GROUP, "dead", 0, job.entry_id, "JUSTID")
             killed.append(job.entry_id)
         running.remove(job.id)
@@ -454,7 +454,7 @@ async def test_entries_deleted_while_they_were_pending_are_acknowledged_and_repo
     assert caplog.text.count("its payload is lost") == 6
 
 
-# ---- what it refuses, and what holds it up
+# ---- rejections and delays
 
 
 @either_way
@@ -509,7 +509,7 @@ async def test_a_stream_with_a_second_group_is_refused_loudly_until_that_is_gone
 
 
 async def test_our_own_deliveries_that_nobody_here_runs_are_recovered_too(server: RedisServer, client: Redis) -> None:
-    """A read whose reply was lost, for instance; taking stock finds them earlier, where it is told of an error."""
+    """For instance after a read with a lost reply. Taking stock finds them earlier, if the worker knows of an error."""
     handler = Handler()
     async with running_worker(server.url, handler, concurrency=1) as worker:
         await enqueue(client, 1, hold="")
@@ -527,7 +527,7 @@ async def test_our_own_deliveries_that_nobody_here_runs_are_recovered_too(server
 async def test_after_an_outage_live_workers_keep_what_they_hold(
     client: Redis, server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: str
 ) -> None:
-    """All looks overdue, and no worker sends a heartbeat before both have looked for what stalls."""
+    """All deliveries look overdue, and no worker sends a heartbeat before both have looked for stalled ones."""
     monkeypatch.setattr(Heartbeat, "_period_s", lambda _: 3_600)
     caplog.set_level("INFO", "workers.embedded.autoclaim")
     busy, idle = Handler(), Handler()

@@ -1,4 +1,7 @@
-"""What a worker claims, and when: as long as somebody serves the group, only what was laid aside for readers."""
+"""The claims of a worker, and their times.
+
+While a reaper serves the group, it claims only deliveries laid aside for readers.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -89,7 +92,7 @@ def test_a_note_is_read_defensively(value: bytes | None, note: Note | None) -> N
 
 
 class NothingNoted:
-    """Redis, where no job has a note, and whose clock shows ``now_ms``."""
+    """A Redis without notes of jobs. Its clock shows ``now_ms``."""
 
     now_ms = 1_700_000_000_000
     settings: Mapping[str, bytes] = MappingProxyType({})
@@ -107,7 +110,7 @@ class NothingNoted:
 
 
 class Together:
-    """A pipeline to it: the first error is raised."""
+    """A pipeline to it. The first error is raised."""
 
     def __init__(self, redis: NothingNoted) -> None:
         self._redis = redis
@@ -142,7 +145,7 @@ def a_membership(**more: Any) -> SimpleNamespace:
     ],
 )
 async def test_only_what_nobody_has_judged_is_given_up_unrun(entry_idle_ms: int, before: int, is_used_up: bool) -> None:
-    """What was laid aside is to run, also where the limit was lowered meanwhile: its worker did not fail."""
+    """A delivery that was laid aside has to run, also after the limit was lowered, because its worker did not fail."""
     claiming: Any = object.__new__(Claiming)
     source = Source("orders", "orders", inf, None)
     claiming._by_key, claiming._commands = {b"orders": source}, NothingNoted()
@@ -158,7 +161,7 @@ async def test_only_what_nobody_has_judged_is_given_up_unrun(entry_idle_ms: int,
 
 
 class Returning(NothingNoted):
-    """Redis, where no job has a note, and what is given back is noted."""
+    """A Redis in which no job has a note, and which records the returned deliveries."""
 
     def __init__(self) -> None:
         self.returned: list[object] = []
@@ -172,7 +175,7 @@ class Returning(NothingNoted):
 
 @pytest.mark.anyio
 async def test_what_was_taken_from_the_living_is_given_back_and_not_run() -> None:
-    """To a server whose clock was set back, what was handed out in the future is idle for longer than anything."""
+    """After the server's clock was set back, a delivery of the future looks idle for longer than any limit."""
     claiming: Any = object.__new__(Claiming)
     source, asked, redis = Source("orders", "orders", inf, None), list[str](), Returning()
     claiming._by_key, claiming._commands, claiming._consumer = {b"orders": source}, redis, "w1"
@@ -194,7 +197,7 @@ async def test_what_was_taken_from_the_living_is_given_back_and_not_run() -> Non
 async def test_after_a_gap_what_a_read_took_without_a_leader_is_given_back_and_not_run(
     beat_ago_ms: int, returned: list[bytes]
 ) -> None:
-    """An outage, or a step of the clock: to the server all that is in hand was left alone for long."""
+    """After an outage, or a step of the clock, the server takes all deliveries in hand for long idle."""
     claiming: Any = object.__new__(Claiming)
     source, redis = Source("orders", "orders", inf, None), Returning()
     beat = redis.now_ms - beat_ago_ms
@@ -295,7 +298,7 @@ async def test_what_is_claimed_and_runs_here_with_that_count_goes_on() -> None:
 
 
 class Settling(NothingNoted):
-    """Redis that answers to a settlement before it tells what is noted."""
+    """A Redis that answers a settlement before it returns the notes."""
 
     def __init__(self, settle: Callable[[], None]) -> None:
         self._settle = settle

@@ -37,7 +37,7 @@ class Handler:
 
 
 async def before_it_is_read(client: Redis) -> tuple[str, bytes]:
-    """Add a job for a group that there is already; return its entry ID, and the stream as it was then."""
+    """Add a job for an existing group. Return its entry ID, and the stream at that moment."""
     await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
     [entry_id] = await enqueue(client, 1)
     dump = await client.dump(KEYS.stream)
@@ -92,7 +92,7 @@ async def test_what_was_refused_before_it_came_again_is_settled_all_the_same(
     answers: list[Sequence[Settled] | None] = []
 
     async def settle_late(*words: Any, **more: Any) -> Sequence[Settled] | None:
-        if not answers:  # it is settled, or somebody else's, when the call arrives; and then the server has lost that
+        if not answers:  # it is settled, or owned by another, when the call arrives, and then the server has lost that
             done = await client.xack(KEYS.stream, KEYS.group, *(row[0] for row in await pending_of(client)))
             assert done == 1
             more["proof"] = None
@@ -118,7 +118,7 @@ async def test_what_was_refused_before_it_came_again_is_settled_all_the_same(
 async def test_what_redis_cannot_tell_since_the_call_was_late_is_asked_for_again(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """A server that has restarted knows no script: the second attempt says what the first one said (seed 13473)."""
+    """A restarted server knows no script. The second attempt repeats the first one's arguments (seed 13473)."""
     handler, until_ms = Handler(), ProofOfLife._until_ms
     worker = make_worker(server.url, handler, recovery="embedded", visibility_timeout=600)
     late: list[int] = []
@@ -195,7 +195,7 @@ async def test_before_a_job_has_its_last_delivery_redis_knows_that_it_has_reache
     assert said.endswith(b"+1") is (times == 3)
 
 
-# ---- what tells the two apart
+# ---- the difference between the two
 
 
 def held_of(source: Source, times_delivered: int) -> Held:
@@ -233,7 +233,8 @@ def test_what_has_ended_and_has_another_count_makes_room_and_is_not_taken_for_lo
 
 
 def test_what_was_settled_while_a_read_was_under_way_was_settled_for_what_it_brings_too() -> None:
-    """Handed out anew before its settlement, it would be run by who finds it in hand no more (seed 4002349)."""
+    """If it were handed out again before its settlement, the finder of the missing delivery would run it (seed
+    4002349)."""
     source = Source("orders", "orders", inf, None)
     source.is_asked(claims=True)
     held = held_of(source, 2)
@@ -259,7 +260,7 @@ def test_what_lies_behind_all_that_was_read_is_not_compared_with_what_was_settle
     source = Source("orders", "orders", inf, None)
     for first, last, is_noted, may_come_again in (
         (b"9-1", b"10-1", True, False),
-        (b"10-2", b"11-1", False, False),  # nothing is noted where the server has lost nothing
+        (b"10-2", b"11-1", False, False),  # no note is written if the server has lost no delivery
         (b"9-2", b"10-2", False, True),
         (b"11-1", b"12-1", True, True),
         (b"12-2", b"12-3", True, False),

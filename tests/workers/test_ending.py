@@ -1,6 +1,7 @@
 """The end of `worker run`: nothing that a handler left running puts it off, and a handler that exits is no success."""
 
 import re
+from pathlib import Path
 
 import anyio
 import pytest
@@ -8,6 +9,7 @@ from redis.asyncio import Redis
 
 from reaper.drill.history import read_state
 from tests.support.gate import Gate
+from tests.support.loops import loop_environment
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.workers.ending_program import EXITING, LEAVING, WAITING
@@ -17,8 +19,13 @@ from workers import HandlerExitError, Job
 pytestmark = pytest.mark.anyio
 
 PROGRAM = "tests.workers.ending_program"
-LOOPS = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 CONSOLE = {"OTEL_METRICS_EXPORTER": "console"}
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def loop_env(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """The environment of a process that uses this event loop."""
+    return loop_environment(request.param, tmp_path)
 
 
 async def started(server: RedisServer, processes: Processes, name: str, *flags: str, **env: str) -> Running:
@@ -31,14 +38,13 @@ async def started(server: RedisServer, processes: Processes, name: str, *flags: 
 # ---- what keeps a process alive
 
 
-@LOOPS
 @pytest.mark.processes
 @pytest.mark.parametrize("do", [*(one.__name__ for one in WAITING), "plain"])
 async def test_a_handler_that_cannot_be_cancelled_ends_with_the_process(
-    server: RedisServer, client: Redis, processes: Processes, gate: Gate, loop: str, do: str
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate, loop_env: dict[str, str], do: str
 ) -> None:
     name = "in_thread" if do == "plain" else "worker"
-    worker = await started(server, processes, name, "--drain-timeout", "0.5", "--loop", loop, **CONSOLE)
+    worker = await started(server, processes, name, "--drain-timeout", "0.5", **CONSOLE, **loop_env)
     job = await add(client, {"do": do, "gate": str(gate.path)})
     await worker.prints(f"started {job}")
 
@@ -51,13 +57,12 @@ async def test_a_handler_that_cannot_be_cancelled_ends_with_the_process(
     assert await pending_of(client) == []
 
 
-@LOOPS
 @pytest.mark.processes
 @pytest.mark.parametrize("do", [one.__name__ for one in LEAVING])
 async def test_what_a_handler_left_running_ends_with_the_process(
-    server: RedisServer, client: Redis, processes: Processes, gate: Gate, loop: str, do: str
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate, loop_env: dict[str, str], do: str
 ) -> None:
-    worker = await started(server, processes, "worker", "--drain-timeout", "1", "--loop", loop, **CONSOLE)
+    worker = await started(server, processes, "worker", "--drain-timeout", "1", **CONSOLE, **loop_env)
     job = await add(client, {"do": do, "gate": str(gate.path)})
     await worker.prints(f"started {job}")
 
@@ -69,12 +74,11 @@ async def test_what_a_handler_left_running_ends_with_the_process(
     assert "messaging.client.operation.duration" in worker.output.partition("has stopped")[2]
 
 
-@LOOPS
 @pytest.mark.processes
 async def test_a_thread_that_a_handler_left_may_end_until_the_drain_deadline(
-    server: RedisServer, client: Redis, processes: Processes, gate: Gate, loop: str
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate, loop_env: dict[str, str]
 ) -> None:
-    worker = await started(server, processes, "worker", "--drain-timeout", "3600", "--loop", loop)
+    worker = await started(server, processes, "worker", "--drain-timeout", "3600", **loop_env)
     job = await add(client, {"do": "leave_thread", "gate": str(gate.path)})
     await worker.prints(f"started {job}")
 
@@ -89,14 +93,13 @@ async def test_a_thread_that_a_handler_left_may_end_until_the_drain_deadline(
 # ---- what ends a process
 
 
-@LOOPS
 @pytest.mark.processes
 @pytest.mark.parametrize("do", [*(one.__name__ for one in EXITING), "plain"])
 async def test_a_handler_that_exits_ends_the_worker_with_exit_code_1_and_its_job_has_failed(
-    server: RedisServer, client: Redis, processes: Processes, loop: str, do: str
+    server: RedisServer, client: Redis, processes: Processes, loop_env: dict[str, str], do: str
 ) -> None:
     name = "in_thread" if do == "plain" else "worker"
-    worker = await started(server, processes, name, "--loop", loop, "--max-deliveries", "1", **CONSOLE)
+    worker = await started(server, processes, name, "--max-deliveries", "1", **CONSOLE, **loop_env)
     job = await add(client, {"do": "exit" if do == "plain" else do})
 
     assert await worker.wait() == 1
@@ -124,12 +127,11 @@ async def test_other_functions_of_a_program_that_exit_are_told_as_well(
     assert "SystemExit: 0" in worker.output
 
 
-@LOOPS
 @pytest.mark.processes
 async def test_a_task_that_exits_ends_the_worker_with_exit_code_1_and_the_jobs_that_ran_are_told(
-    server: RedisServer, client: Redis, processes: Processes, loop: str
+    server: RedisServer, client: Redis, processes: Processes, loop_env: dict[str, str]
 ) -> None:
-    worker = await started(server, processes, "worker", "--loop", loop)
+    worker = await started(server, processes, "worker", **loop_env)
     job = await add(client, {"do": "exit_in_task"})
 
     assert await worker.wait() == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from tests.support.loops import loop_environment
 from tests.support.patience import PATIENCE_S, scaled
 from tests.support.ports import free_port
 from tests.support.processes import Processes
@@ -136,9 +137,9 @@ LOOPS = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.anyio
 @pytest.mark.processes
 async def test_a_job_that_terminates_its_children_does_not_stop_the_worker(
-    server: RedisServer, client: Redis, processes: Processes, target: str, loop: str
+    server: RedisServer, client: Redis, processes: Processes, tmp_path: Path, target: str, loop: str
 ) -> None:
-    worker = processes.worker(target, "--redis-url", server.url, "--loop", loop)
+    worker = processes.worker(target, "--redis-url", server.url, env=loop_environment(loop, tmp_path))
     await worker.prints("works on")
     await add(client, {"n": 1})
     for end in ENDING:
@@ -161,7 +162,9 @@ async def test_children_that_outlive_the_worker_keep_none_of_its_sockets(
 ) -> None:
     ours = await clients_of(client)
     port = free_port()
-    worker = processes.worker(target, "--redis-url", server.url, "--loop", loop, "--health-port", str(port))
+    worker = processes.worker(
+        target, "--redis-url", server.url, "--health-port", str(port), env=loop_environment(loop, tmp_path)
+    )
     await worker.prints("works on")
     with socket.create_connection(("127.0.0.1", port)) as probe:
         probe.sendall(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -184,9 +187,9 @@ async def test_children_that_outlive_the_worker_keep_none_of_its_sockets(
 @pytest.mark.anyio
 @pytest.mark.processes
 async def test_a_child_that_comes_back_to_the_event_loop_of_its_parent_ends_there(
-    server: RedisServer, client: Redis, processes: Processes, loop: str
+    server: RedisServer, client: Redis, processes: Processes, tmp_path: Path, loop: str
 ) -> None:
-    worker = processes.worker(f"{FORKING}:stray", "--redis-url", server.url, "--loop", loop)
+    worker = processes.worker(f"{FORKING}:stray", "--redis-url", server.url, env=loop_environment(loop, tmp_path))
     await worker.prints("works on")
     await add(client, {"n": 1})
 

@@ -1,4 +1,4 @@
-"""What may be a handler, and what its answer comes to. That jobs of such handlers are settled so is at the end."""
+"""The kinds of handlers, and the outcomes of their answers. The settlement of jobs of such handlers is at the end."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def succeed(_job: Job) -> None:
-    """Return nothing."""
+    """Return no value."""
 
 
 def generate(_job: Job) -> Iterator[int]:
@@ -62,7 +62,7 @@ class Callables:
 
     class Plain:
         def __call__(self, _job: Job) -> None:
-            """Do nothing."""
+            """Return at once."""
 
     def generate(self, _job: Job) -> Iterator[int]:
         yield 1
@@ -136,7 +136,7 @@ class SelfWrapped:
         return self
 
     def __call__(self, _job: Job) -> None:
-        """Do nothing."""
+        """Return at once."""
 
 
 @types.coroutine
@@ -164,7 +164,7 @@ async def test_everything_else_is_taken_and_run(handler: Handler) -> None:
     assert await execute(invoker(handler, 1), make_job()) == ACKED
 
 
-# ---- what comes back
+# ---- results
 
 
 def async_handler(answer: Callable[[Job], object]) -> Handler:
@@ -176,7 +176,7 @@ def async_handler(answer: Callable[[Job], object]) -> Handler:
 
 def plain_handler(answer: Callable[[Job], object]) -> Handler:
     def handle(job: Job) -> object:
-        return from_thread.run_sync(answer, job)  # made in the loop: a thread has none
+        return from_thread.run_sync(answer, job)  # made in the loop, because a thread has none
 
     return handle
 
@@ -299,7 +299,7 @@ async def test_a_class_that_is_returned_counts_as_its_instance(
     assert await run(path(lambda _job: answer)) == verdict
 
 
-# ---- what is raised
+# ---- exceptions
 
 
 class PanicException(BaseException):
@@ -310,7 +310,7 @@ class Unreadable(Retry):
     """Has forgotten to make itself a retry."""
 
     def __init__(self) -> None:
-        """Say nothing."""
+        """Stay silent."""
 
 
 class PanickingError(Exception):
@@ -325,7 +325,7 @@ class HiddenGroup(ExceptionGroup[Exception]):
 
 
 def deep_group() -> BaseException:
-    """Return a group in a group, and so on: deeper than anything that looks at it by recursion gets."""
+    """Return a group in a group, and so on, deeper than any recursion can go."""
     group: Exception = ValueError("innermost")
     for _ in range(3 * sys.getrecursionlimit()):
         group = ExceptionGroup("outer", [group])
@@ -508,7 +508,7 @@ async def test_a_worker_outlives_whatever_its_handler_leaves_behind(
 
 
 async def wait_for_idle() -> None:
-    """Let timers that are due, and what they call, have their turns."""
+    """Give due timers, and their callbacks, their turns."""
     for _ in range(10):
         await anyio.lowlevel.checkpoint()
 

@@ -1,4 +1,4 @@
-"""Proof of life: what is in hand is extended, what is lost is let go, and what is unknown is neither."""
+"""Heartbeats extend the deliveries in hand, let lost ones go, and keep unknown ones."""
 
 import asyncio
 import threading
@@ -64,7 +64,7 @@ class Holding:
 
 
 async def steal(client: Redis, entry_id: str, *, stream: str = KEYS.stream) -> None:
-    """Make the delivery somebody else's, as a recovery would that keeps the entry."""
+    """Give the delivery to another consumer, as a recovery does that keeps the entry."""
     await client.execute_command("XCLAIM", stream, KEYS.group, "thief", 0, entry_id)
 
 
@@ -80,7 +80,7 @@ def extended(client: Redis, job_id: str, times: int) -> Callable[[], object]:
     return often_enough
 
 
-# ---- what is extended
+# ---- extended deliveries
 
 
 @extending
@@ -239,7 +239,7 @@ def test_a_call_is_bounded_by_number_and_by_bytes() -> None:
     assert list(_batches([])) == []
 
 
-# ---- what is lost
+# ---- lost deliveries
 
 
 @extending
@@ -302,7 +302,7 @@ async def test_a_handler_that_catches_its_cancellation_settles_nothing_and_is_co
 
     async def handle(_job: Job) -> None:
         started.set()
-        with suppress(asyncio.CancelledError):  # what a stubborn handler does
+        with suppress(asyncio.CancelledError):  # a stubborn handler goes on
             await anyio.sleep_forever()
 
     [lost] = await enqueue(client, 1)
@@ -355,7 +355,7 @@ async def test_a_deleted_payload_does_not_disturb_who_has_it_in_memory(server: R
 
 @extending
 async def test_what_was_told_as_lost_with_its_payload_is_run_to_its_end(server: RedisServer, client: Redis) -> None:
-    """It cannot be extended, so a leader takes it away after a visibility timeout; nobody else can ever run it."""
+    """It cannot be extended, so a leader takes it away after a visibility timeout. No other worker can ever run it."""
     handler = Holding()
     gone, there = await enqueue(client, 1, 2)
 

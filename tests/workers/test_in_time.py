@@ -1,4 +1,4 @@
-"""What depends on when something happened: the parts of a worker alone, on a clock that a test sets."""
+"""The parts of a worker that depend on time, alone, on a clock that the test sets."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,7 +32,7 @@ VISIBILITY_S = 60.0
 
 
 class Clock:
-    """A monotonic clock that goes on when it is told to."""
+    """A monotonic clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -49,7 +49,7 @@ def clock() -> Iterator[Clock]:
 
 
 class Redis:
-    """What extends: answers after ``takes_s``, that it did, or ``answer``."""
+    """Extends deliveries. It answers after ``takes_s``, with success or with ``answer``."""
 
     def __init__(self, clock: Clock, takes_s: float = 0.0, answer: Extension = Extension.EXTENDED) -> None:
         self._clock = clock
@@ -75,7 +75,7 @@ class Settled:
 
 
 class Silent:
-    """Whoever is told."""
+    """Receives reports."""
 
     def __getattr__(self, _name: str) -> Any:
         return lambda *_facts, **_more: None
@@ -87,7 +87,7 @@ def proof_by(redis: Redis) -> ProofOfLife:
 
 
 def hold(redis: Redis, number: int = 1, source: Source | None = None) -> Held:
-    """Return a delivery in hand, proved now, whose life is proved by ``redis``."""
+    """Return a delivery in hand, proved now, with proofs of life by ``redis``."""
     source = source or Source("orders", "orders", prove=proof_by(redis).prove)
     held = make_held(entry_id=b"1700000000000-%d" % number, source=source)
     held.prove(monotonic())
@@ -134,7 +134,7 @@ async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(cloc
 async def test_that_nobody_else_has_it_is_a_proof(clock: Clock, result: Extension, set_by_ms: int) -> None:
     """A worker whose event loop hangs cannot take it back now, and the next beat is a third of a timeout away.
 
-    Where the server's clock was set back, it would be a proof of the future (seeds 13462, 5071).
+    If the server's clock was set back, it would be a proof of the future (seeds 13462, 5071).
     """
     held = hold(Redis(clock))
     began, clock.now = held.proven, clock.now + 10.0
@@ -144,7 +144,7 @@ async def test_that_nobody_else_has_it_is_a_proof(clock: Clock, result: Extensio
 
 
 async def perform(held: Held, redis: Redis, **known: float) -> tuple[int, int, int]:
-    """Take a delivery through all steps; return how often Redis was asked, and how many were started and settled."""
+    """Take a delivery through all steps. Return the number of calls to Redis, and of started and settled jobs."""
     started: list[str] = []
 
     async def handle(job: Job) -> None:
@@ -161,7 +161,8 @@ async def perform(held: Held, redis: Redis, **known: float) -> tuple[int, int, i
 async def test_what_was_not_proved_for_half_a_visibility_timeout_is_asked_for_before_it_starts(
     clock: Clock, late_s: float
 ) -> None:
-    """So what a read has brought that blocked for long is proven as lately as what is extended beside it (5304614)."""
+    """After a long blocking read, its deliveries are proven as lately as those that are extended beside it
+    (5304614)."""
     redis = Redis(clock, answer=Extension.REFUSED)
     held = hold(redis)
     clock.now += VISIBILITY_S / 2 + late_s
@@ -179,7 +180,7 @@ async def test_what_a_shorter_timeout_may_have_taken_is_asked_for_where_a_longer
 
 
 class NoGroup(Redis):
-    """One that has no such stream, a few times; and then extends."""
+    """A Redis that lacks the stream a few times, and then extends."""
 
     async def run(self, *words: Any, **more: Any) -> Extensions:
         if self.asked < 3:
@@ -192,7 +193,7 @@ class NoGroup(Redis):
 async def test_what_came_from_a_stream_that_is_gone_is_not_asked_for_again_and_again(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
-    """Another one is made anew: there it is asked for until somebody knows."""
+    """Another one is made anew, and it is asked until there is an answer."""
     monkeypatch.setattr("workers.loop.heartbeat.pause_s", lambda _failures: 0.0)
     redis = NoGroup(clock)
     held = hold(redis)
@@ -234,7 +235,7 @@ async def test_nothing_is_settled_of_a_job_that_was_taken_from_its_handler(clock
 
 
 def beats_of(heartbeat: Heartbeat, clock: Clock, *, answers: bool, counts_all: bool = False) -> list[float]:
-    """Have it beat for a visibility timeout; return when it extended. The event loop ``answers``, or hangs."""
+    """Let it beat for a visibility timeout. Return when it extended. The event loop ``answers``, or hangs."""
 
     def call_in_loop(function: Any, *arguments: Any) -> None:
         if answers:
@@ -292,7 +293,7 @@ async def test_four_heartbeats_are_sent_in_a_visibility_timeout_whatever_is_in_h
 async def test_what_has_ended_is_extended_while_another_handler_keeps_its_verdict_from_being_sent(
     clock: Clock, answers: bool
 ) -> None:
-    """Where the event loop goes round, the verdict is on its way: nothing has to be proven (seed 5002666)."""
+    """While the event loop runs, the result is on its way, so no proof is needed (seed 5002666)."""
     redis = Redis(clock)
     held = hold(redis)
     held.begin(clock.now, None)
@@ -302,7 +303,10 @@ async def test_what_has_ended_is_extended_while_another_handler_keeps_its_verdic
 
 
 async def test_each_that_is_extended_is_told_by_its_own_proof(clock: Clock) -> None:
-    """What has ended is proven no more where it vanished; what runs beside it is (seed 6010227 with reloads)."""
+    """A finished delivery that vanished is proven no more.
+
+    The ones that run beside it are (seed 6010227 with reloads).
+    """
     redis = Redis(clock)
     ended = hold(redis)
     runs = hold(redis, 2, ended.source)
@@ -333,7 +337,8 @@ async def test_what_has_nothing_to_show_is_not_settled_beside_what_has(
 async def test_that_it_vanished_proves_nothing_of_what_has_ended_for_it_may_have_been_settled(
     clock: Clock, has_ended: bool, is_proof: bool
 ) -> None:
-    """Else the settlement, whose reply was lost, would look for what it did behind that proof alone (seed 4200503)."""
+    """Otherwise a settlement with a lost reply would search for its own effect behind that proof only (seed
+    4200503)."""
     redis = Redis(clock)
     held = hold(redis)
     held.begin(clock.now, None)
@@ -347,7 +352,8 @@ async def test_that_it_vanished_proves_nothing_of_what_has_ended_for_it_may_have
 
 
 async def test_what_was_proven_before_proofs_can_be_dated_is_proven_again_at_once_and_once(clock: Clock) -> None:
-    """Else nothing of it would be known to be ours until the next beat, were our consumer deleted."""
+    """Otherwise, after a deletion of our consumer, none of its deliveries would be known as ours until the next
+    beat."""
     redis = Redis(clock)
     held = hold(redis)
     held.begin(clock.now, None)
@@ -388,7 +394,7 @@ async def test_what_was_proven_before_proofs_can_be_dated_is_proven_again_at_onc
 async def test_what_has_a_slot_or_waits_for_one_is_extended_and_what_nobody_waits_for_is_not(
     clock: Clock, what: str, is_extended: bool
 ) -> None:
-    """A handler that nobody can end keeps its job for its timeout and a visibility timeout, not for ever."""
+    """A stubborn handler keeps its job for its timeout and a visibility timeout, not for ever."""
     redis = Redis(clock)
     held = hold(redis)
     beside = hold(redis, 2, held.source)

@@ -1,4 +1,4 @@
-"""When a worker looks at what its group has agreed on, and what it says there of itself."""
+"""A worker reads the group settings, and registers itself there."""
 
 from collections.abc import Callable
 from math import inf
@@ -57,7 +57,7 @@ async def test_a_worker_that_finds_nothing_agreed_on_looks_again_soon(server: Re
 async def test_so_does_one_that_was_there_before_anybody_said_how_jobs_are_given_back(
     server: RedisServer, client: Redis
 ) -> None:
-    """Until it looks, it would not see what is ready: with CLAIM alone, or in a retry stream."""
+    """Until it reads the settings, it would not see jobs that are ready by CLAIM alone or in a retry stream."""
     worker = make_worker(server.url, accept, visibility_timeout=30, max_deliveries=3, **SELDOM)
     async with running(worker):
         await client.hset(KEYS.agreement, "policy", "in-place")
@@ -130,7 +130,7 @@ async def test_a_longer_timeout_stands_in_the_word_at_once(server: RedisServer, 
         assert worker.process._context.membership.dated_from > before, (
             "what was proven by the shorter one is to be again"
         )
-        await agree(client, 30)  # and nothing is in hand: there is nothing to extend
+        await agree(client, 30)  # and no delivery is in hand, so there is none to extend
         worker.process._context.membership.join_again()
 
         async def lives_by_it() -> bool:
@@ -141,7 +141,7 @@ async def test_a_longer_timeout_stands_in_the_word_at_once(server: RedisServer, 
 
 
 async def test_what_was_before_a_leap_of_the_clocks_is_no_later_than_either_tells(server: RedisServer) -> None:
-    """Our machine may have been suspended, and our deliveries have been somebody else's meanwhile."""
+    """Our machine may have been suspended, and our deliveries may have had another owner meanwhile."""
     worker = make_worker(server.url, accept, visibility_timeout=600, **SELDOM)
     async with running(worker):
         assert worker.process is not None
@@ -154,7 +154,9 @@ async def test_what_was_before_a_leap_of_the_clocks_is_no_later_than_either_tell
         assert now < membership.dated_from <= leapt, "all is to be proven again"
         assert membership.server_ms(now) == pytest.approx(before, abs=50)
         assert membership.server_ms(leapt) == pytest.approx(before + 498_000, abs=2_000)
-        membership._set_clock(membership.now_ms() - 3_600_000)  # a step back: all looks older, or of the future
+        membership._set_clock(
+            membership.now_ms() - 3_600_000
+        )  # after a step back, all deliveries look older, or of the future
         assert membership.server_ms(now) == pytest.approx(before + 498_000 - 3_600_000, abs=2_000)
 
 
@@ -163,9 +165,9 @@ ENOUGH = 20
 
 
 async def joins_again(worker: Worker, answers: Callable[[], int], *, hours: int) -> bool:
-    """Have the server's clock set, as far as the worker can tell; return whether it joins again, as it is to.
+    """Set the server's clock, as far as the worker can tell. Return whether it joins again as expected.
 
-    Until its word is given anew, by the clock as it is, nothing that the worker runs is known to be its own.
+    Until its registration is repeated by the new clock, its running jobs are not known as its own.
     """
     assert worker.process is not None
     membership = worker.process._context.membership
@@ -215,7 +217,7 @@ async def test_a_walk_tells_that_the_servers_clock_was_set(
 
 @pytest.mark.parametrize("by_ms", [3_600_000, -3_600_000, 4_000, -4_000])
 async def test_whoever_notes_the_servers_time_finds_out_that_its_clock_was_set(server: RedisServer, by_ms: int) -> None:
-    """A read that takes what stalled notes it, too, and nothing is left to find out by the next beat (5100314)."""
+    """A read that takes stalled deliveries notes it, too, so the next beat finds no more (5100314)."""
     worker = make_worker(server.url, accept, visibility_timeout=600, **SELDOM)
     async with running(worker):
         assert worker.process is not None

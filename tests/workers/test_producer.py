@@ -1,6 +1,6 @@
-"""What a producer sends, what it refuses to send, and that a job is enqueued once: with asyncio and without.
+"""The calls of a producer, its rejections, and that a job is enqueued once. With asyncio and without.
 
-What the two share is tested with both; the rest of the synchronous one is in `test_sync_producer`.
+Common parts are tested with both. The rest of the synchronous one is in `test_sync_producer`.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.anyio
 
 
 class InThreads:
-    """A synchronous producer, called as the other one is: each call is made in a thread."""
+    """A synchronous producer with the interface of the other one. Each call is made in a thread."""
 
     def __init__(self, stream: str, redis: Any = None, **settings: Any) -> None:
         self._producer = SyncProducer(stream, redis, **settings)
@@ -81,7 +81,7 @@ async def delayed(client: Redis) -> int:
     return int(await client.zcard("{orders}:scheduled"))
 
 
-# ---- what is sent
+# ---- the calls
 
 
 async def test_an_enqueued_job_has_the_id_that_its_producer_gets(orders: AProducer, client: Redis) -> None:
@@ -155,7 +155,7 @@ async def test_nothing_to_enqueue_is_nothing_sent(orders: AProducer, client: Red
     assert await dump(client) == {}
 
 
-# ---- where it connects to
+# ---- the address
 
 
 async def test_a_client_that_is_given_stays_its_owners(client: Redis) -> None:
@@ -197,7 +197,7 @@ def test_a_client_of_the_other_kind_is_refused_with_a_sentence(of: Any, given: o
         of("orders", given)
 
 
-# ---- what is refused before anything is sent
+# ---- rejections before any call
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> "Calls":
 
 
 class Calls:
-    """Stands for the server: answers once it is told to, or fails."""
+    """Stands for the server. It answers on request, or fails."""
 
     def __init__(self) -> None:
         self.under_way = self.made = 0
@@ -522,7 +522,7 @@ async def test_a_job_is_enqueued_once_the_replica_has_it(make: Make, replicated:
 async def test_who_has_too_few_replicas_is_told_each_time_and_nothing_is_taken_back(
     make: Make, replicated: Replicated
 ) -> None:
-    """Also by a call that adds nothing, on a connection that has written nothing: WAIT alone would be content."""
+    """This also holds for a call that adds no job, on a connection without writes, where WAIT alone would succeed."""
     url = replicated.master.url
     replicated.replica.pause()
     for _ in range(2):
@@ -530,7 +530,7 @@ async def test_who_has_too_few_replicas_is_told_each_time_and_nothing_is_taken_b
             with pytest.raises(NotReplicatedError, match=r"^1 job of orders: .* 0 of 1 replicas .* first is once"):
                 await orders.enqueue({"n": 1}, job_id="once")
         assert replicated.master.command("XLEN", "orders") == 1
-    async with make("orders", url) as orders:  # waits for nobody
+    async with make("orders", url) as orders:  # does not wait
         await orders.enqueue({"n": 1}, job_id="once")
     replicated.replica.resume()
     async with make("orders", url, min_replicas_acked=1, replicas_timeout=60) as orders:

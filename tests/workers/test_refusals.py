@@ -1,4 +1,4 @@
-"""A server that refuses one thing: nothing good is given up, everything else goes on, and the log says so once."""
+"""A server that rejects one kind of call. No good job is given up, the rest goes on, and the log says it once."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ USER = "restricted"
 
 
 async def restrict(client: Redis, server: RedisServer, *changes: str, mode: RecoveryMode = RecoveryMode.REAPER) -> str:
-    """Make a user with a worker's rights and these ``changes``; return the URL with which it connects."""
+    """Make a user with a worker's rights and these ``changes``. Return the URL of its connection."""
     words = rules_of(Role.WORKER, mode, [KEYS], []).words()
     await client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">p", *words, *changes)
     return f"redis://{USER}:p@127.0.0.1:{server.port}/0"
@@ -47,7 +47,7 @@ def errors_in(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
     return [line for line in lines if all(word in line for word in words)]
 
 
-# ---- nothing good is given up
+# ---- no good job is given up
 
 
 @pytest.mark.parametrize("jobs", [1, 5])
@@ -100,7 +100,8 @@ async def test_a_dead_letter_that_may_not_be_written_keeps_no_acknowledgement_wa
 async def test_what_the_server_refuses_without_a_reason_is_held_only_if_it_would_settle_others(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The text says nothing; the server is asked, first while it refuses everything, then while it refuses one job."""
+    """The text has no information, so the server is asked, first while it rejects all calls, then while it rejects one
+    job."""
     refuses, asked = {"everything"}, []
 
     async def refusing(*args: object, **more: object) -> object:
@@ -183,7 +184,7 @@ async def test_an_extension_that_extends_nothing_does_not_say_that_extending_wor
 async def test_a_worker_that_may_not_adopt_reads_on(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with the rules of an older version: a script has gained a key."""
+    """As with the rules of an older version, when a script has gained a key."""
     monkeypatch.setattr("workers.loop.reading.REFUSED_S", 0.02)
     ran: list[str] = []
 
@@ -256,7 +257,7 @@ async def test_a_worker_whose_every_read_is_refused_says_so_once(
     assert len(errors_in(caplog, "Redis refuses", "reading")) == 1
 
 
-# ---- what servers say
+# ---- messages of servers
 
 
 async def test_missing_rights_are_seen_on_this_server_wherever_they_show(server: RedisServer, client: Redis) -> None:
@@ -289,7 +290,7 @@ async def refusal(user: Redis, *words: str | int) -> Meaning:
 async def test_a_right_that_is_given_back_when_nothing_is_in_hand_is_noticed_all_the_same(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, right: str
 ) -> None:
-    """Else the worker is not ready until its next job, which nobody sends it while it is not ready."""
+    """Otherwise the worker is not ready until its next job, and gets no job while it is not ready."""
     hurry(monkeypatch.setattr)
     done = anyio.Event()
 
@@ -303,7 +304,7 @@ async def test_a_right_that_is_given_back_when_nothing_is_in_hand_is_noticed_all
         await change_rights(client, f"-{right}")
         await wait_until(lambda: errors_in(caplog, "Redis refuses", "extending"), "it is told")
         done.set()
-        if right == "xclaim":  # who settles needs the other one
+        if right == "xclaim":  # the settling client needs the other one
             await wait_for_settled(worker, 1)
         await change_rights(client, f"+{right}")
         process = worker.process

@@ -104,7 +104,7 @@ async def test_a_call_settles_no_more_than_the_batch(
 
 
 async def test_a_call_names_entries_in_redis_s_order(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
-    """So that one look finds them all: IDs of several milliseconds and several lengths sort as numbers do."""
+    """So that one look finds them all, because IDs of several milliseconds and several lengths sort as numbers."""
     await client.script_load(SETTLE.source)
     through = await proxy(server)
     calls: list[list[bytes]] = []
@@ -275,7 +275,7 @@ async def test_a_call_that_never_arrived_is_made_again_and_counts_as_done(
 async def test_a_call_that_was_not_allowed_has_done_nothing_and_what_vanished_meanwhile_is_settled(
     server: RedisServer, client: Redis
 ) -> None:
-    """Seed 14813: with it as one whose reply was lost, the job was taken for settled, and was nowhere."""
+    """In seed 14813, its reply counted as lost, so the job was taken for settled, and was nowhere."""
     go, failing = anyio.Event(), anyio.Event()
 
     async def handle(_job: Job) -> None:
@@ -344,7 +344,7 @@ async def test_verdicts_that_gather_in_an_outage_are_bounded_and_settled_after_i
     monkeypatch.setattr(settlement, "SETTLE_BATCH", 2)
     async with running(make_worker(through.url, handle, concurrency=10)) as worker:
         await held.wait()
-        # So many verdicts may gather; then each runner holds one more, and its slot.
+        # So many results may gather. Then each runner holds one more, and its slot.
         await wait_until(lambda: len(ran) == gathered + 10 - 1, "every runner waits")
         assert len(await pending_of(client)) == len(ran)
         await through.cut()

@@ -1,4 +1,4 @@
-"""A job that runs longer than it may: its handler is cancelled or its thread abandoned, and the delivery has failed."""
+"""A job that runs too long. Its handler is cancelled or its thread abandoned, and the delivery has failed."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ async def hang(_job: Job) -> None:
     await anyio.sleep_forever()
 
 
-# ---- what becomes of the job
+# ---- the job afterwards
 
 
 async def test_a_job_over_its_timeout_has_failed_and_runs_again(server: RedisServer, client: Redis) -> None:
@@ -100,7 +100,7 @@ async def test_a_timeout_of_the_job_s_own_is_kept_by_its_copies(server: RedisSer
     assert worker.counts.timed_out == 3
 
 
-# ---- what handlers do about it
+# ---- reactions of handlers
 
 
 async def test_what_a_handler_raises_when_it_is_cancelled_changes_nothing(server: RedisServer, client: Redis) -> None:
@@ -121,7 +121,7 @@ async def test_what_a_handler_raises_when_it_is_cancelled_changes_nothing(server
 async def test_a_handler_that_catches_its_cancellation_and_returns_has_not_done_its_work(
     server: RedisServer, client: Redis
 ) -> None:
-    """Rule W1: it may have been in the middle of it."""
+    """By rule W1, it may have been in the middle of it."""
 
     async def handle(job: Job) -> None:
         with suppress(asyncio.CancelledError):
@@ -144,7 +144,7 @@ async def test_what_follows_in_the_same_runner_is_not_cancelled(server: RedisSer
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.sleep, 0)
 
-    for number in range(20):  # only what hangs has a timeout: a busy machine may take long for the others
+    for number in range(20):  # only the hanging job has a timeout, because a busy machine may take long for the others
         timeout: dict[str, str | int] = {"reaper.timeout_ms": 50} if number % 5 == 0 else {}
         await add(client, {"n": number, **timeout})
     async with running(make_worker(server.url, handle, concurrency=2, max_deliveries=1)) as worker:

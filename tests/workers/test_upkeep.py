@@ -1,4 +1,4 @@
-"""What is done for a whole group: when it is done, and that either authority may and no other."""
+"""The upkeep of a whole group, its times, and that only its two authorities may do it."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
@@ -65,7 +65,7 @@ def schedules_of(*answers: Moved | Refusal | Exception, serves_for_ms: int = 0) 
 
 
 async def told_by(step: Callable[[], Awaitable[Refusal | None]]) -> Refusal | Exception | None:
-    """Return how a step is refused, or what it raises."""
+    """Return the refusal of a step, or raise its error."""
     try:
         return await step()
     except RedisConnectionError as error:
@@ -199,7 +199,7 @@ either = pytest.mark.parametrize("authority", [LEADER, AGREEMENT], ids=["a leade
 
 
 async def give_to(scene: Scene, authority: Authority) -> None:
-    """Let the group be looked after by ``authority``; the scene's fence is the leader's."""
+    """Let ``authority`` look after the group. The scene's fence is the leader's."""
     if not authority.fence:
         await scene.client.delete(scene.keys.fence)
         await scene.agree(recovery="embedded")

@@ -1,4 +1,4 @@
-"""Somebody deletes the consumer of a live worker, or its group: what it runs is not cancelled, and is settled once."""
+"""The consumer of a live worker, or its group, is deleted. Its running jobs are not cancelled, and are settled once."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -121,7 +121,7 @@ async def test_what_ends_before_anybody_has_noticed_is_settled_all_the_same(
 
 
 def joined_since(worker: Worker) -> Callable[[], bool]:
-    """Return a question: has the worker joined its group once more since now, and found no retry stream?"""
+    """Return a question whether the worker has joined its group once more, and found no retry stream."""
     assert worker.process is not None
     membership = worker.process._context.membership
     joins = membership.joins
@@ -131,7 +131,7 @@ def joined_since(worker: Worker) -> Callable[[], bool]:
 async def test_a_worker_whose_retry_stream_was_deleted_goes_on_with_its_stream(
     server: RedisServer, client: Redis
 ) -> None:
-    """It asked for ever what was pending there, and read nothing."""
+    """It asked for ever for pending deliveries there, and read no job."""
     handler = Holding()
     handler.gate.set()
     await enqueue(client, 1, stream=KEYS.retry)
@@ -185,7 +185,7 @@ async def test_what_came_from_a_retry_stream_that_was_deleted_is_taken_from_its_
 
 
 class Asking:
-    """Stands in the way of the call that takes deliveries back, until the test says what comes of it."""
+    """Stops the call that takes deliveries back, until the test chooses its outcome."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked, self.answered = anyio.Event(), anyio.Event()
@@ -230,7 +230,7 @@ async def test_what_vanished_is_asked_for_again_where_no_answer_came(
 async def test_what_is_lost_between_its_end_and_the_answer_takes_nothing_else_with_it(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, lost_by: str
 ) -> None:
-    """Its handler is not there any more to be cancelled: a cancellation would end the worker itself, silently."""
+    """Its handler has ended and cannot be cancelled. A cancellation would end the worker itself, silently."""
     handler, asking = Holding(), Asking(monkeypatch)
     worker = make_worker(server.url, handler, **SETTINGS)
     await enqueue(client, 1)
@@ -296,7 +296,7 @@ async def _is_acknowledged(client: Redis, job: str) -> bool:
 
 
 async def test_a_worker_that_ends_unasked_says_so(server: RedisServer) -> None:
-    """A task that is cancelled by nobody ends all the others, as if somebody had wanted it: that is an error."""
+    """A task that is cancelled without a reason ends all others, as if the program wanted it. So it is an error."""
     worker = make_worker(server.url, Holding(), **SETTINGS)
 
     async def cancel_its_tasks() -> None:

@@ -1,14 +1,14 @@
-"""Embedded recovery: one more source of deliveries, next to reading. Nobody but the workers watches what stalls.
+"""Embedded recovery is one more source of deliveries, beside reading. Only the workers look for stalled deliveries.
 
-Each worker walks over the pending entries list of each source, a page a call, the cursor kept from call to call, so
-that what is alive in front never hides what is dead behind it. What is overdue is claimed for free slots; where there
-are none for a while, it is made ready for anybody (see ``autoclaim.lua``).
+Each worker walks over the pending entries list of each source, one page per call. It keeps the cursor between calls, so
+live deliveries at the front never hide dead ones behind them. It claims overdue deliveries for its free slots. If there
+are none for a while, it makes the deliveries ready for all workers (see ``autoclaim.lua``).
 
-Nobody polls. A walk tells when the next delivery it met falls due, and what is delivered after it began is due a whole
-visibility timeout later at the earliest: so nothing needs to be looked at before the sooner of the two.
+Nobody polls. A walk returns when the next delivery on its way is due. Later deliveries are due a whole visibility
+timeout after their start or later. So the next walk starts at the earlier of the two moments.
 
-While a mass is recovered, the next page is asked for before the last one is unpacked: server and worker are both busy
-then. A call takes half of the slots at most: one half is being claimed while the other one is run.
+During a mass recovery, the next page is requested before the last one is unpacked, so that server and worker work in
+parallel. A call claims at most half of the slots, so that one half runs while the other half is claimed.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class _Call(NamedTuple):
 
 
 class Autoclaim(Part, StalledDeliveries):
-    """What a worker of an embedded group recovers, and when."""
+    """Decides what a worker of an embedded group recovers, and when."""
 
     def __init__(self, context: WorkerContext, suspects_wait: Callable[[], None]) -> None:
         """``suspects_wait`` is called where suspects of the group are parked, or out."""
@@ -77,7 +77,7 @@ class Autoclaim(Part, StalledDeliveries):
     # ---- when
 
     def due_in_s(self, free: int) -> float:
-        """Return in how many seconds to look next; inf while others recover."""
+        """Return the seconds until the next look, or inf while a reaper recovers."""
         if self._ahead:
             return 0.0
         if not self._membership.recovers:
@@ -97,17 +97,20 @@ class Autoclaim(Part, StalledDeliveries):
 
     @property
     def is_under_way(self) -> bool:
-        """Tell whether a page was asked for that nobody has taken yet: `take` must follow, it may have claimed."""
+        """Return whether a page was requested and not taken yet.
+
+        `take` must follow, because the call may have claimed.
+        """
         return self._ahead is not None
 
     async def take(self, room: int, room_ahead: Callable[[], int]) -> list[Held]:
-        """Recover what is overdue on the next page; return what is ours by that: at most ``room`` deliveries.
+        """Recover the overdue deliveries of the next page. Return the ones that are ours now, at most ``room``.
 
-        Where there is more behind them, the next page is asked for already, for as many deliveries as there are slots
-        free by then, says ``room_ahead``; they are reserved until the next `take`.
+        If there are more, the next page is requested at once, for as many deliveries as ``room_ahead`` says. Those
+        slots are reserved until the next `take`.
 
-        Raises what redis-py raises. What was claimed by a call whose reply was lost is ours without our knowing: it is
-        found when stock is taken (`workers.loop.adoption`), or falls due again.
+        Raises what redis-py raises. A call with a lost reply may have claimed deliveries. The worker finds them when it
+        takes stock (`workers.loop.adoption`), or they are due again.
         """
         call = await self._next_call(room)
         if call is None:
@@ -128,17 +131,17 @@ class Autoclaim(Part, StalledDeliveries):
         return self._deliveries(walk.source, page)
 
     def put_off(self, pause_s: float) -> None:
-        """Take nothing for so long: Redis has refused it."""
+        """Request no page for a while, because Redis rejected a call."""
         self._not_before = monotonic() + pause_s
 
     def abandon(self) -> None:
-        """Wait no more for a page that was asked for: the process is about to end."""
+        """Stop waiting for a requested page, because the process is about to end."""
         if self._ahead:
             self._ahead.reply.cancel()
             self._ahead = None
 
     async def _next_call(self, room: int) -> tuple[Walk, Page | Refusal] | None:
-        """Return the answer to the next call; None where none is due."""
+        """Return the reply to the next call, or None if no call is due."""
         call, self._ahead = self._ahead, None
         if call is not None:
             self._asked_at = call.sent
@@ -206,7 +209,7 @@ class Autoclaim(Part, StalledDeliveries):
         walk.abandoned.clear()
 
     def _look_for_abandoned(self, walk: Walk, ours: Sequence[bytes]) -> None:
-        """Go back to overdue deliveries of ours that nobody has in hand here."""
+        """Return to overdue deliveries of ours that are not in hand here."""
         abandoned = [entry_id for entry_id in ours if entry_id not in walk.source.deliveries]
         if abandoned:
             walk.abandoned.update(abandoned)
@@ -224,10 +227,10 @@ class Autoclaim(Part, StalledDeliveries):
         self._reporter.claimed(deliveries, page, self._membership.visibility_s)
         return deliveries
 
-    # ---- what the reader meets
+    # ---- for the reader
 
     def were_delivered(self, deliveries: Sequence[Held]) -> None:
-        """Refuse a job's own visibility timeout, with one warning: the pending entries list shows no fields."""
+        """Reject a job's own visibility timeout with one warning, because the pending entries list shows no fields."""
         for held in deliveries if self._warns_of_visibility else ():
             asked_ms = whole_number(held.job.value_of(FIELD_VISIBILITY_MS), 0)
             if asked_ms:

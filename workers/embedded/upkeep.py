@@ -1,8 +1,8 @@
-"""What the workers of an embedded group do for all of it, as a leader does in the other mode.
+"""The workers of an embedded group do together what a leader does in reaper mode.
 
-Jobs that are due become ready, suspects are let out, and the group's position is noted. Every worker does it: the
-scripts make sure that each thing happens once, and that none happens where a reaper serves the group. Where metrics
-are collected, every worker also looks at what the gauges of the group show.
+Jobs that are due become ready, suspects are let out, and the group's position is noted. Every worker does it. The
+scripts do each thing once, and do not act while a reaper serves the group. If metrics are collected, every worker
+also reads the values of the group's gauges.
 """
 
 import logging
@@ -77,7 +77,7 @@ class Upkeep(Part):
                 await client.aclose()
 
     async def _repeat(self, part: str, step: Callable[[], Awaitable[Refusal | None]]) -> None:
-        """Repeat ``step``, which also waits until it is time again; outages are waited out."""
+        """Repeat ``step``, which also waits for its next time. Outages are waited out."""
         failures = 0
         while True:
             if not self._membership.recovers:
@@ -94,14 +94,14 @@ class Upkeep(Part):
                 await anyio.sleep(pause_s(failures))
 
     async def _refused(self, refusal: Refusal) -> None:
-        if refusal.kind is RefusalKind.STALE:  # a reaper has taken the group over: it is not ours to look after
+        if refusal.kind is RefusalKind.STALE:  # a reaper serves the group now
             await self._membership.join()
             return
         if refusal.kind is RefusalKind.REFUSED:
             self._log_once(f"suspects stay parked: {explained(refusal.detail)}")
         await anyio.sleep(REFUSED_S * random.uniform(1, 1.5))
 
-    # ---- what is scheduled
+    # ---- schedules
 
     async def _move_due(self) -> Moved | Refusal:
         redelivery = self._membership.agreement.redelivery
@@ -137,14 +137,17 @@ class Upkeep(Part):
         await anyio.sleep(HOUSE_INTERVAL_S * random.uniform(0.9, 1.1))
         return None
 
-    # ---- what is measured
+    # ---- gauges
 
     async def _show_gauges(self) -> None:
         with self._gauges.shown():
             await self._repeat(LOOKING, self._look)
 
     async def _look(self) -> None:
-        """See how many jobs wait, run, and are given up. Others see the same: it is the group's, not ours."""
+        """See how many jobs wait, run, and are given up.
+
+        The values belong to the group, so all workers see the same.
+        """
         try:
             self._gauges.seen = {self._keys: await look_at_group(self._commands, self._keys)}
         except (RedisError, OSError):

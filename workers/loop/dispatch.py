@@ -1,4 +1,7 @@
-"""Which handler runs a job: the one for its type, or the default one. Decided once, before the first job is read."""
+"""Chooses the handler of a job, either the one for its type, or the default one.
+
+Decided once, before the first job is read.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -36,7 +39,7 @@ class Calls:
 
 
 class Handlers:
-    """What a program has registered to run its jobs."""
+    """The handlers that a program has registered."""
 
     def __init__(self, default: Handler | None = None) -> None:
         self._default = default
@@ -44,7 +47,7 @@ class Handlers:
         self._arounds: list[Around] = []
 
     def add(self, handler: Handler, types: Sequence[object]) -> None:
-        """Run jobs of ``types`` by ``handler``; without types, all jobs that no other handler is for.
+        """Run jobs of ``types`` by ``handler``. Without types, it is the default handler.
 
         Raises ConfigurationError where there is one for them already.
         """
@@ -97,7 +100,7 @@ class Handlers:
 
 
 def no_type_field(job_type: str) -> ConfigurationError:
-    """Return what is wrong where a handler is for a type, and nobody has said where a job's type stands."""
+    """Return an error if there is a handler for a type, but no field that holds the type."""
     return ConfigurationError(
         f"a handler is for jobs of type {job_type!r}, and nothing says where the type of a job stands: give the worker "
         'the field\'s name, Worker(…, job_type_field="type").'
@@ -121,7 +124,7 @@ def _dispatched(
 
 
 class _Unknown:
-    """Says what becomes of jobs that no handler is for."""
+    """Decides about jobs without a handler."""
 
     def __init__(self, settings: WorkerSettings, types: Sequence[str]) -> None:
         backoff = settings.backoff
@@ -132,7 +135,7 @@ class _Unknown:
         self._warned_of: set[bytes | None] = set()
 
     async def conclude(self, job: Job) -> Reject | Retry:
-        """Return the verdict on a job: a dead letter, or, for others to run, to be given back without counting."""
+        """Return the outcome of a job, which is a dead letter, or a return to other workers without counting."""
         value = job.value_of(self._field.encode())
         if value is None:
             what = f"without a type (it has no field {self._field!r})"

@@ -1,4 +1,4 @@
-"""The way of one delivery through a handler: run it, and derive an outcome.
+"""Runs one delivery through a handler, and derives an outcome.
 
 Only `workers.loop.settlement` writes the outcome. If the runner of a delivery is cancelled, its entry stays pending.
 """
@@ -78,12 +78,20 @@ def interrupted(job: Job) -> Verdict:
 async def execute(
     invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE, runner: "asyncio.Task[None] | None" = None
 ) -> Verdict:
-    """Run the handler on ``job``. Raises only where the runner itself is being cancelled, or the handler exits.
+    """Run the handler on ``job``, and return its verdict.
 
-    ``runner`` is the task that calls this, from who knows it: to ask for it costs as much as all the rest.
-    SystemExit and KeyboardInterrupt go through, also out of a group; every other exception is a verdict:
-    libraries in other languages raise BaseException, too, and workers would die of such a job one after the other.
-    A process that the handler has forked has no verdict: it ends.
+    A process that the handler has forked has no outcome. It ends.
+
+    Args:
+        invoke: The handler.
+        job: The delivery.
+        backoff: Delays of retries.
+        runner: The task that calls this. ``asyncio.current_task()`` would cost as much as all the rest.
+
+    Raises:
+        asyncio.CancelledError: The runner itself is cancelled.
+        SystemExit: The handler exits, also inside an exception group. The same holds for KeyboardInterrupt. All other
+            exceptions are verdicts, because some libraries raise BaseException and one such job would end every worker.
     """
     task = runner or asyncio.current_task()
     forks = FORKS[0]
@@ -111,7 +119,7 @@ def judge(job: Job, answer: object, backoff: Backoff = AT_ONCE) -> Verdict:
     except BaseException as error:
         if exits_in(error):
             raise
-        return _judge(job, error, backoff)  # a verdict that cannot be read: its class did not call its base's __init__
+        return _judge(job, error, backoff)  # an unreadable outcome, because its class did not call its base's __init__
 
 
 def _judge(job: Job, answer: object, backoff: Backoff) -> Verdict:
@@ -136,7 +144,7 @@ def failed(
     traceback: str = "",
     exception: str = "",
 ) -> Verdict:
-    """Return the verdict on a delivery that failed and counts: ready again after the backoff."""
+    """Return the outcome of a delivery that failed and counts. The job is ready again after the backoff."""
     return Verdict(Outcome.NACK, reason, error, backoff.delay_ms(job.deliveries), traceback, exception)
 
 
@@ -149,7 +157,7 @@ def _judge_retry(job: Job, retry: Retry, backoff: Backoff) -> Verdict:
 
 
 def trace_of(error: BaseException) -> str:
-    """Return the end of the traceback of ``error``, at most `MAX_TRACEBACK_BYTES`; nothing where it was not raised."""
+    """Return the end of the traceback of ``error``, at most `MAX_TRACEBACK_BYTES`. Empty if it was not raised."""
     if error.__traceback__ is None:
         return ""
     try:

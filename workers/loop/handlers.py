@@ -1,7 +1,7 @@
-"""Handlers as programs give them: which ones can run jobs, how they are called, and what their answer comes to.
+"""The handlers of programs. Decides which ones can run jobs, how to call them, and the outcome of their answers.
 
-A call is not always a run: calling a generator function, or not awaiting a coroutine, does nothing at all. What has not
-run must never look like what has returned.
+A call is not always a run. A call of a generator function runs no line, and neither does a coroutine that is not
+awaited. That must never look like a finished call.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ _MOST_LAYERS = 100
 
 
 class UnusableAnswerError(Exception):
-    """What a handler returned says neither that it has done its work, nor that it has not."""
+    """The result of a handler leaves open whether it has done its work."""
 
 
 # ---- registering
 
 
 def checked(handler: Handler) -> Handler:
-    """Return ``handler``. Raises ConfigurationError where calling it would run nothing."""
+    """Return ``handler``. Raises ConfigurationError if a call would run no line of it."""
     name = getattr(handler, "__qualname__", None) or f"an instance of {type(handler).__qualname__}"
     if not callable(handler):
         raise ConfigurationError(f"{name} cannot be a handler: it cannot be called. Give a function.")
@@ -46,7 +46,7 @@ def checked(handler: Handler) -> Handler:
         )
     for layer in _layers(handler):
         if inspect.iscoroutinefunction(layer):
-            break  # whatever it is made of, it is awaited
+            break  # it is awaited in any case
         if _generates(layer):
             raise ConfigurationError(
                 f"{name} cannot be a handler: it is a generator function (it has a `yield`), and calling one runs "
@@ -57,7 +57,7 @@ def checked(handler: Handler) -> Handler:
 
 
 def _layers(handler: object) -> Iterator[object]:
-    """Yield ``handler`` and, inwards, what calling it calls: through partials, methods, decorators, ``__call__``."""
+    """Yield ``handler`` and, inwards, the callables behind it, through partials, methods and ``__call__``."""
     for _ in range(_MOST_LAYERS):
         yield handler
         if isinstance(handler, functools.partial):
@@ -85,10 +85,12 @@ def _generates(function: object) -> bool:
 
 
 def invoker(handler: Handler, concurrency: int) -> Invoke:
-    """Return how to call ``handler``: awaited in the event loop, or, for a plain function, in a thread of a pool.
+    """Return a way to call ``handler``.
 
-    A thread cannot be stopped. When its delivery is cancelled at the drain deadline, the thread goes on by itself;
-    whatever it does then is not settled by us.
+    It is awaited in the event loop, or, for a plain function, runs in a thread of a pool.
+
+    A thread cannot be stopped. After a cancellation at the drain deadline, the thread goes on by itself, and its later
+    results are not settled.
     """
     if is_async(handler):
         return handler
@@ -120,11 +122,13 @@ def is_async(handler: Handler) -> bool:
     )
 
 
-# ---- what comes back
+# ---- results
 
 
 async def come_to(answer: object) -> object:
-    """Return what a handler's ``answer`` comes to: awaited where it can be, and the class of an exception made one.
+    """Return the outcome of a handler's ``answer``, after awaiting it if possible.
+
+    The class of an exception becomes an instance.
 
     Raises what is raised on the way, and UnusableAnswerError for a generator, or a class that needs arguments.
     """

@@ -1,4 +1,7 @@
-"""Deliveries in our hands, and what the loop knows of each. Their state changes by the verbs here, and nowhere else."""
+"""The deliveries in our hands, with the loop's knowledge of each.
+
+Their state changes by the verbs here, and nowhere else.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -36,7 +39,7 @@ class Interruption(Enum):
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """A stream that deliveries are read from, and what this process holds of it."""
+    """A stream with the deliveries that this process has read from it and still holds."""
 
     key: str
     """``orders``, or ``{orders}:retry:billing``."""
@@ -60,13 +63,16 @@ class Source:
     """The same, where it was asked for: entry IDs, and how often each was delivered."""
 
     def is_asked(self, *, claims: bool) -> None:
-        """Note that a read is asked for: what is settled from now on may be in its reply, handed out before that."""
+        """Note that a read begins.
+
+        Its reply may hold deliveries that are settled from now on, because they were handed out before.
+        """
         if claims or self.may_be_behind:
             self.settled = []
             self.settled_ids.clear()
 
     def has_brought(self, first: bytes, last: bytes) -> None:
-        """Note what a plain read has brought. What lies behind all that was read before cannot have been settled."""
+        """Note what a plain read has brought. Entries behind all earlier reads cannot have been settled."""
         self.may_be_behind, self.newest = entry_order(first) <= self.newest, max(self.newest, entry_order(last))
         if not self.may_be_behind:
             self.settled = None
@@ -86,9 +92,9 @@ class Source:
     def comes_again(self, entry_id: bytes, times_delivered: int, asked_at: float) -> bool:
         """Tell whether what was read, by a call that was made then, is a delivery that is in our hands already.
 
-        A server that has lost its latest writes hands it out anew. Where it has the same count, no call could tell the
-        two apart: the one in hand goes on, for both. One with another count is nobody's any more, and taken from its
-        handler. What has been settled since, with the same count, was settled for both.
+        A server that has lost its latest writes hands it out anew. With the same count, no call could tell the two
+        apart, so the one in hand goes on, for both. A delivery with another count is lost, and is taken from its
+        handler. A settlement since then, with the same count, counts for both.
         """
         held = self.deliveries.get(entry_id)
         if held is None:
@@ -101,20 +107,20 @@ class Source:
         return False
 
     def in_flight(self) -> "list[tuple[bytes, int]]":
-        """Return what is ours, and is not to be taken for deliveries that never arrived: entry IDs and their counts."""
+        """Return entry IDs and counts of our deliveries, which must not be taken for deliveries that never arrived."""
         return [
             *((entry_id, held.job.times_delivered) for entry_id, held in self.deliveries.items()),
             *((entry_id, 0) for entry_id in self.kept),
         ]
 
     def forget(self, held: "Held") -> None:
-        """Note that a delivery is settled; a later one of the same entry stays."""
+        """Note that a delivery is settled. A later one of the same entry stays."""
         entry_id = held.job.raw_entry_id
         if self.deliveries.get(entry_id) is held:
             del self.deliveries[entry_id]
 
     def forget_all(self, answered: "Iterable[Held]") -> None:
-        """Note the same of many, on which Redis has answered; what of it is done, `are_settled` is to be told."""
+        """Note the same of many, after Redis has answered. `are_settled` is called for those that are done."""
         deliveries = self.deliveries
         for held in answered:
             entry_id = held.job.raw_entry_id
@@ -142,10 +148,10 @@ class Source:
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Held:
-    """A delivery in our hands: the job, and what the loop notes of it.
+    """A delivery in our hands, made of the job and the loop's notes on it.
 
-    All of it happens in the event loop, except `prove`, which the heartbeat's thread calls, too; that thread reads the
-    rest. Made and thrown away for every job.
+    All of it happens in the event loop, except `prove`, which the heartbeat's thread also calls. That thread only reads
+    the rest. Made and thrown away for every job.
     """
 
     job: Job
@@ -192,13 +198,13 @@ class Held:
         self.interruption = self.runner = self.trace = self.returning = None
         self.has_lost_payload = self.is_used_up = False
 
-    # ---- what happens to it
+    # ---- its changes
 
     def begin(self, now: float, runner: "asyncio.Task[None] | None") -> None:
         """Note that the handler begins."""
         self.started = now
         self.runner = runner
-        self.stage = RUNNING  # last: another thread looks at it
+        self.stage = RUNNING  # last, because another thread looks at it
 
     def prove(self, asked_at: float) -> None:
         """Note that Redis has heard of the delivery, by a call that was made then."""
@@ -211,7 +217,7 @@ class Held:
             self.prove(max(self.proven, asked_at))
 
     def interrupt(self, why: Interruption) -> None:
-        """Take the delivery from its handler, which is cancelled, once; a thread goes on by itself."""
+        """Take the delivery from its handler, which is cancelled once. A thread goes on by itself."""
         if self.interruption is None and self.stage is RUNNING and self.runner is not None:
             self.runner.cancel()
         self.interruption = why
@@ -226,7 +232,7 @@ class Held:
         if self.stage is ENDED or not self.source.holds(self):
             return False
         self.source.forget(self)
-        self.proven = -inf  # where it is queued, whoever takes it looks again
+        self.proven = -inf  # if it is queued, the runner that takes it looks again
         self.interrupt(Interruption.LOST)
         return True
 
@@ -241,10 +247,10 @@ class Held:
         self.source.kept.add(self.job.raw_entry_id)
 
     def follow(self, trace: JobTrace) -> None:
-        """Note that the delivery is to be told of."""
+        """Note that the delivery is to be reported."""
         self.trace = trace
 
-    # ---- what is asked of it
+    # ---- its state
 
     def is_overdue(self, now: float) -> bool:
         """Tell whether the handler runs for longer than it may."""
@@ -252,15 +258,15 @@ class Held:
 
     @property
     def deadline(self) -> float:
-        """When the handler will have run for longer than it may; only once it has begun."""
+        """The moment when the handler has run too long. Only after its start."""
         return self.started + self.job.timeout_s
 
     def may_return(self) -> bool:
-        """Tell whether it is in our hands still, has no verdict yet, and nobody asks for it already."""
+        """Return whether it is still in our hands, has no outcome yet, and no call asks for it already."""
         return self.stage is not ENDED and self.returning is None and self.source.holds(self)
 
     def ran_ms(self) -> int:
-        """Return for how many milliseconds the handler has been running; 0 = it does not."""
+        """Return for how many milliseconds the handler has been running, or 0."""
         return round((monotonic() - self.started) * 1000) if self.stage is RUNNING else 0
 
 

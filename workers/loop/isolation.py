@@ -1,9 +1,9 @@
-"""Suspects that have their last delivery run apart: what kills the process then is one of them, and no fresh job.
+"""Runs suspects in their last delivery apart. If the process dies then, one of them is the cause, and no fresh job.
 
-Until their settlement is answered, or they have run for a visibility timeout, nothing else is begun or read: a job that
-has ended can be convicted all the same, if the process dies before Redis knows. They begin when what ran before has
-ended, or has run for as long. Who lasts that long is taken for one that does not kill. How many suspects may be out
-beside each other is not decided here: whoever lets them out sees to it.
+A suspect begins once all earlier jobs have ended, or have run for a visibility timeout. A job that runs that long does
+not kill the process. No other job begins or is read until Redis has answered the settlement of the suspect, or the
+suspect has run for a visibility timeout. If the process dies before the answer, even a job that has ended counts as the
+cause. The scripts decide how many suspects run at the same time.
 """
 
 import asyncio
@@ -17,28 +17,28 @@ from workers.runtime.clock import monotonic
 
 
 class Isolation:
-    """Says who may begin. `freed` is to be told of whenever a delivery has left its slot."""
+    """Decides which delivery may begin. Notify `freed` whenever a delivery has left its slot."""
 
     def __init__(self, sources: Iterable[Source], visibility_s: Callable[[], float]) -> None:
         self.freed = Change()
         """A delivery has left its slot, or something may begin again, or nothing is started any more."""
         self.is_kept = False
-        """Suspects run, or wait to; they may have been settled since: `lasts` tells. For who asks for every job."""
+        """Suspects run or wait. Cheap, for a look at every job; `lasts` also sees that they were settled."""
         self._sources = tuple(sources)
         self._visibility_s = visibility_s
         self._apart: set[Held] = set()
-        """Suspects that wait, run, or have been settled since somebody looked last."""
+        """Suspects that wait or run, or were settled since the last look."""
         self._closed = False
 
     def lasts(self) -> bool:
-        """Tell whether nothing else is to begin now, or to be read."""
+        """Return whether no other job may begin or be read now."""
         if self.is_kept:
             self._apart = {held for held in self._apart if self._left_s(held) > 0}
             self.is_kept = bool(self._apart)
         return self.is_kept
 
     async def may_begin(self, held: Held, *, apart: bool) -> bool:
-        """Wait until ``held`` may begin; ``apart``: as a suspect. Returns False where nothing may begin any more."""
+        """Wait until ``held`` may begin, with ``apart`` as a suspect. Returns False if no job may begin any more."""
         if apart:
             await self._wait_for_others(held)
         else:
@@ -60,7 +60,7 @@ class Isolation:
         self._tell_when_over(held)
 
     def close(self) -> None:
-        """Let nobody who waits begin any more."""
+        """Let no waiting job begin any more."""
         self._closed = True
         self.freed.notify()
 
@@ -72,7 +72,7 @@ class Isolation:
             self.freed.notify()
 
     def have_settled(self) -> None:
-        """Note that settlements were answered: who waits for a suspect may begin now."""
+        """Note that settlements were answered. Jobs that wait for a suspect may begin now."""
         if self.is_kept:
             self.freed.notify()
 
@@ -86,7 +86,7 @@ class Isolation:
         return max(map(self._left_s, others), default=0.0)
 
     def _left_s(self, held: Held) -> float:
-        """Return for how long a delivery may still turn out to be one that kills; 0 = no longer."""
+        """Return for how long a delivery may still turn out to kill the process, or 0."""
         if not held.source.holds(held):
             return 0.0
         visibility_s = self._visibility_s()

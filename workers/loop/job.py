@@ -1,4 +1,4 @@
-"""The argument of a handler: one job, in one of its deliveries."""
+"""The argument of a handler, which is one delivery of a job."""
 
 import json
 from collections.abc import Sequence
@@ -38,13 +38,13 @@ DefaultT = TypeVar("DefaultT")
 
 
 class _No(Enum):
-    """Stands where a caller gave nothing: None is a value as any other."""
+    """The default of a missing argument, because None is a valid value."""
 
     DEFAULT = auto()
 
 
 class Origin(Protocol):
-    """Where a job was read, and who runs it."""
+    """The stream of a job, and its worker."""
 
     key: str
     """``orders``, or ``{orders}:retry:billing``."""
@@ -139,7 +139,7 @@ class Job:
 
     def _take(self, metadata: Metadata, max_deliveries: int) -> None:
         self.raw_id = metadata.job_id
-        # Cut as in prelude: whatever a producer wrote there, every entry is executed at least once.
+        # Cut as in prelude, so that every entry is executed at least once, with any number from a producer.
         self.deliveries = min(metadata.deliveries, max_deliveries - 1) + self.times_delivered
         self.generation = metadata.generation
         self.waits = metadata.waits
@@ -258,7 +258,10 @@ class Job:
 
     @property
     def timeout(self) -> timedelta | None:
-        """How many seconds this delivery may run: the job's own timeout, or else the worker's. None is no limit."""
+        """The time limit of this delivery in seconds, which is the job's own timeout, or else the worker's.
+
+        None is no limit.
+        """
         return None if self.timeout_s == inf else timedelta(seconds=self.timeout_s)
 
     @property
@@ -283,7 +286,7 @@ class Job:
         return await self._origin.extend(self)
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied, for another process above all: the worker knows this one alone."""
+        """Refuse copies, above all into another process, because only this worker knows the job."""
         raise TypeError(
             f"job {self.id} belongs to the worker that runs it and cannot be copied or pickled: hand on its id, and "
             "what is to be known of its fields."
@@ -292,7 +295,7 @@ class Job:
     # ---- for the worker
 
     def previous(self, times_delivered: int) -> bytes | None:
-        """Return which delivery came before that one of this entry, if the entry, or what is noted of it, says so."""
+        """Return the former delivery of this entry, from the entry or its note, if they have it."""
         if self._note is not None:
             return self._note.previous or None
         return self.value_of(FIELD_PREVIOUS) if times_delivered == 1 else None
@@ -304,7 +307,7 @@ class Job:
 
     @property
     def is_unsampled(self) -> bool:
-        """Tell at a glance whether the job's producer does not sample its trace; asked for every job that is read."""
+        """Return quickly whether the job's producer does not sample its trace. Called for every job that is read."""
         flat = self._flat
         try:
             place = flat.index(FIELD_TRACEPARENT)

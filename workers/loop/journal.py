@@ -1,8 +1,8 @@
 """Writes `delivered` and `started` at journal level ``full``, without ever holding up a job.
 
 Events go out on a connection of their own, one batch behind the other, without waiting for replies. A job waits until
-its events are with the operating system, so that they arrive even if its handler kills the process; it never waits
-for Redis. While Redis is out of reach, events are dropped and counted.
+its events are with the operating system, so that they arrive even if its handler kills the process. It never waits for
+Redis. While Redis is out of reach, events are dropped and counted.
 """
 
 import logging
@@ -61,7 +61,7 @@ class JournalWriter:
     # ---- for the worker
 
     def note(self, event: EventName, job: Job) -> None:
-        """Queue an event about a delivery; returns at once."""
+        """Queue an event about a delivery. Returns at once."""
         if self._waiting >= BACKLOG:
             self.dropped += 1
             return
@@ -70,9 +70,9 @@ class JournalWriter:
         self._arrived.notify()
 
     async def wait_until_sent(self) -> None:
-        """Wait until what has been noted so far has left this process; not at all where there is no contact.
+        """Wait until all events so far have left this process, or return at once without contact.
 
-        Nobody waits for what is noted later, so whoever came first goes on first: jobs start in their order.
+        Later events are not waited for, so jobs start in their order.
         """
         if self._connected and (self._noted or self._is_sending):
             with anyio.move_on_after(LONGEST_WAIT_S):
@@ -84,7 +84,7 @@ class JournalWriter:
             await self._progress.wait()
 
     async def wait_until_connected(self) -> None:
-        """Wait until there is a first connection, or none can be had: a job that starts before leaves no word."""
+        """Wait until there is a first connection, or none is possible. A job that starts earlier writes no event."""
         await self._tried.wait()
 
     # ---- sending
@@ -133,7 +133,7 @@ class JournalWriter:
         await self._gather()
         words = self._noted[: WORDS_PER_EVENT * MAX_BATCH]
         del self._noted[: WORDS_PER_EVENT * MAX_BATCH]
-        if not self._noted:  # otherwise whoever waits, waits for the rest, too
+        if not self._noted:  # otherwise the waiting jobs would wait for the later events, too
             self._sent, self._next_sent = self._next_sent, self._sent
         self._is_sending = True
         self._unanswered.append(len(words) // WORDS_PER_EVENT)
@@ -143,7 +143,7 @@ class JournalWriter:
         self._progress.notify()
 
     async def _gather(self) -> None:
-        """Let the event loop turn while more arrives: runners start one after the other, each with its event."""
+        """Let the event loop turn while more arrives. Runners start one after the other, each with its event."""
         gathered = 0
         while gathered < len(self._noted) < WORDS_PER_EVENT * MAX_BATCH:
             gathered = len(self._noted)

@@ -1,4 +1,4 @@
-"""What this process knows of its group: what was agreed on, where retries wait, and the server's clock."""
+"""The state of this process's group, which is its settings, its retry stream, and the server's clock."""
 
 import logging
 import random
@@ -50,7 +50,7 @@ UNAGREED_S = 0.5
 
 
 def assumed_agreement(settings: WorkerSettings) -> Agreement:
-    """Return what the worker goes by where nothing is agreed on: its own settings, or the defaults."""
+    """Return the values for a group without settings, which are the worker's own, or the defaults."""
     return Agreement(
         redelivery=settings.wished_redelivery or DEFAULT_REDELIVERY,
         visibility_timeout=settings.visibility_timeout or DEFAULT_VISIBILITY_TIMEOUT,
@@ -61,7 +61,7 @@ def assumed_agreement(settings: WorkerSettings) -> Agreement:
 
 
 def agreement_of(joined: Joined, assumed: Agreement) -> Agreement:
-    """Return what the worker goes by: what was agreed on; where nothing was, what it assumes."""
+    """Return the values that the worker uses, from the group's settings, or else its own."""
     return Agreement(
         redelivery=joined.redelivery or assumed.redelivery,
         visibility_timeout=timedelta(milliseconds=joined.visibility_ms) or assumed.visibility_timeout,
@@ -96,7 +96,7 @@ class Membership:
         self._reporter = reporter
         self._consumer = consumer
         self._assumed = assumed_agreement(settings)
-        self._version = 0  # of the agreement; 0 = no visibility timeout is agreed on
+        self._version = 0  # of the group settings. 0 means that they have no visibility timeout.
         self._is_whole = False
         """All of it is agreed on: no leader is about to come and say the rest, how jobs are given back above all."""
         self.visibility_s = inf
@@ -126,24 +126,23 @@ class Membership:
 
     @property
     def recovers(self) -> bool:
-        """Tell whether this worker is to recover what stalls: it is set to, and the group has agreed on it."""
+        """Return whether this worker recovers stalled jobs. Its own settings and the group's must both say so."""
         return self._settings.recovery.is_of_workers and self.agreement.recovery.is_of_workers
 
     def is_gone(self, source: Source, error: Exception) -> bool:
         """Tell whether ``error`` says that a stream is not there which is not read any more, as the last joining found.
 
-        A retry stream is made anew only where the policy needs it. What was read from it is nobody's then. For any
-        thread.
+        A retry stream is made anew only where the policy needs it. Its deliveries are lost then. For any thread.
         """
         return meaning_of(error) is Meaning.NO_GROUP and source not in self.sources
 
     @property
     def unserved_s(self) -> float:
-        """For how long, without a doubt, no leader has served the group; 0 = one may."""
+        """For how long, with certainty, no leader has served the group. 0 means that one may."""
         return 0.0 if self._unserved_since is None else monotonic() - self._unserved_since
 
     def lost_sight(self) -> None:
-        """Note that Redis was away from us: whoever serves the group may have been as well."""
+        """Note that Redis was out of reach. It may have been so for the group's leader, too."""
         self._unserved_since = None
 
     def now_ms(self) -> int:
@@ -151,18 +150,19 @@ class Membership:
         return int(monotonic() * 1000 + self._clock_offset_ms)
 
     def server_ms(self, moment: float) -> int:
-        """Return what time the server had at ``moment`` of our monotonic clock (minus infinity: 0). For any thread.
+        """Return the server's time at ``moment`` of our monotonic clock, or 0 for minus infinity. For any thread.
 
-        That is about so; but it is no earlier than our word stands where we knew of that word then, and else earlier.
-        Where the clocks have leapt since, it is no later than either tells: the server's may have been set, but our
-        machine may as well have been suspended, and our deliveries have been somebody else's meanwhile.
+        The result is approximate. If the registration was known at that moment, the result is not earlier than the
+        registration's start. Otherwise it is earlier. If the clocks have leapt since then, the result is the earlier
+        one of both estimates. The server's clock may have been set, but also our machine may have been suspended, and
+        our deliveries may have had another owner meanwhile.
         """
         offset_ms = min([self._clock_offset_ms, *(former for found_at, former in self._leaps if moment < found_at)])
         about, (since_ms, known_at) = int(max(0.0, moment * 1000 + offset_ms)), self._word_stands
         return max(about, since_ms) if moment >= known_at else min(about, since_ms - 1)
 
     def set_clock(self, server_ms: int, asked: float) -> None:
-        """Note what time the server has, as it answered to what was asked at ``asked`` (monotonic); see `heard`."""
+        """Note the server's time from the answer to a question at ``asked`` (monotonic). See `heard`."""
         self.heard(server_ms, asked)
         self._set_clock(server_ms)
 
@@ -177,9 +177,9 @@ class Membership:
         self._clock_offset_ms = offset_ms
 
     def heard(self, server_ms: int, asked: float) -> None:
-        """Note what time the server told in passing: where its clock was set, we join again at once.
+        """Note the server's time from any answer. If its clock was set back, we join again at once.
 
-        Our word is dated by the clock as it was: until it is given anew, nothing that we run is known to be ours.
+        The registration is dated by the old clock. Until it is renewed, none of our running jobs is known as ours.
         """
         if monotonic() - asked <= PROMPT_S and abs(server_ms - self.now_ms()) > CLOCK_JUMP_MS:
             self.join_again()
@@ -202,7 +202,7 @@ class Membership:
         )
 
     def _word(self) -> Word:
-        """Say by what we go; where an agreement that we know was lost, it is made again."""
+        """Register with the values that we use. If known group settings were lost, they are written again."""
         goes_by = self.agreement if self._version else self._assumed
         return Word(
             consumer=self._consumer,
@@ -215,7 +215,7 @@ class Membership:
         )
 
     def join_again(self) -> None:
-        """Look at the agreement now: something says that it is another one."""
+        """Read the group settings now, because there is a sign that they have changed."""
         self._again.set()
 
     def shows_from(self, now: float) -> float:
@@ -280,8 +280,8 @@ class Membership:
     def _until_next_join_s(self, unagreed: int) -> float:
         """Return the refresh interval, or less where the reaper we stand by for may be gone before.
 
-        Less, too, where something is not agreed on yet, as we have found so many times: whoever comes first does not
-        know of us, and what is given back in a way that we do not know of waits for us.
+        The interval is shorter, too, if some of them are missing, which was found several times. The first process does
+        not know of us, and may give jobs back in a way that we do not look at yet.
         """
         if unagreed:
             return min(REFRESH_S, UNAGREED_S * 2.0 ** min(unagreed - 1, 10))
@@ -290,7 +290,7 @@ class Membership:
         return REFRESH_S
 
     async def keep_fresh(self) -> None:
-        """Join again every `REFRESH_S`, until cancelled: the agreement and the retry stream may have changed."""
+        """Join again every `REFRESH_S`, until cancelled. Group settings and retry stream may have changed."""
         failures = unagreed = 0
         while True:
             unagreed = 0 if self._is_whole else unagreed + 1
@@ -304,5 +304,5 @@ class Membership:
             except (RedisError, OSError) as error:
                 failures += 1
                 self.lost_sight()
-                if not is_contact_error(error):  # the reader tells of an outage
+                if not is_contact_error(error):  # the reader logs the outage
                     self._reporter.failed("looking at the group", error)

@@ -1,4 +1,4 @@
-"""Reads deliveries: as many as there are free slots, and never so that a reply could get lost on our side.
+"""Reads as many deliveries as there are free slots, and never in a way that loses a reply on our side.
 
 A read ends only between reads. A cancelled one would leave entries with us that we never hear of.
 """
@@ -40,7 +40,7 @@ READING, ADOPTING, RECOVERING = "reading", "taking over what nobody runs", "reco
 
 
 class Reader(Part):
-    """Reads until told to stop, and puts what it has read into slots."""
+    """Reads until the stop, and puts the deliveries into slots."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Reader(Part):
         try:
             while not self._stopping.is_set() or self._stalled.is_under_way:
                 if not self._stalled.is_under_way:
-                    await checkpoint_if_cancelled()  # nothing else in this loop can be cancelled while slots are free
+                    await checkpoint_if_cancelled()  # no other await in this loop can be cancelled while slots are free
                 if not self._slots.free and not self._stalled.is_due(0):
                     await self._wait_for_slot()
                     continue
@@ -98,14 +98,14 @@ class Reader(Part):
     async def _wait_for_slot(self) -> None:
         """Wait until a slot is free, or until stalled deliveries are to be looked for all the same."""
         due_in_s = self._stalled.due_in_s(0)
-        if due_in_s == inf:  # not embedded: a timer costs more than the wait
+        if due_in_s == inf:  # not embedded, because a timer costs more than the wait
             await self._slots.freed.wait()
             return
         with anyio.move_on_after(due_in_s):
             await self._slots.freed.wait()
 
     async def _fill_slots(self, free: int) -> bool:
-        """Get deliveries from where it is time for; return whether that was a read, and Redis answered it."""
+        """Get deliveries from the next source. Return whether that was a read, and Redis answered it."""
         was_read, free = False, self._bounded(free)
         self._asked_for = free
         if self._stock_taken != self._membership.joins:
@@ -140,7 +140,7 @@ class Reader(Part):
     async def _unless_refused(
         self, part: str, taking: Awaitable[list[Held]], put_off: Callable[[float], None]
     ) -> list[Held]:
-        """Return what other sources of deliveries have. What Redis refuses there is put off: reading goes on."""
+        """Return what other sources of deliveries have. Rejected calls there are put off, and reading goes on."""
         try:
             deliveries = await taking
         except ResponseError as error:
@@ -200,7 +200,7 @@ class Reader(Part):
         return deliveries
 
     def _block_ms(self, free: int) -> int:
-        """Return how long a read may block: until the reader has something else to do. Never 0, which is no limit.
+        """Return how long a read may block, which is until the reader's next task. Never 0, which is no limit.
 
         The server ends a read up to 100 ms late.
         """
@@ -210,7 +210,7 @@ class Reader(Part):
     def _deliveries(self, reply: Any, asked_at: float) -> list[Held]:
         """Make deliveries of a reply. Every one that is read is the first of its entry.
 
-        They are proven as of ``asked_at``: a handler that blocks the event loop may keep us from the reply for long.
+        They are proven as of ``asked_at``, because a handler that blocks the event loop may delay the reply for long.
         """
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         by_key, entries = self._by_key, parse_read_reply(reply)
@@ -266,7 +266,7 @@ class Reader(Part):
         self._slots.freed.notify()
 
     def abort(self) -> None:
-        """End the read that is under way, whatever it would have brought: the process is about to end."""
+        """End the current read and drop its reply, because the process is about to end."""
         self.stop()
         self._stalled.abandon()
         self._under_way.cancel()

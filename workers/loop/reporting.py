@@ -1,4 +1,4 @@
-"""What a worker tells people and programs: log lines, callbacks and counts."""
+"""The reports of a worker to people and programs, as log lines, callbacks and counts."""
 
 import logging
 from collections.abc import Sequence
@@ -62,13 +62,13 @@ class Counts:
     """Neither settled nor handed back at the end; left pending."""
 
     def __str__(self) -> str:
-        """Return what there is to tell: ``3 read, 2 acked, 1 dead-lettered``."""
+        """Return a summary like ``3 read, 2 acked, 1 dead-lettered``."""
         told = [(_IN_WORDS.get(one.name, one.name), getattr(self, one.name)) for one in fields(self)]
         return ", ".join(f"{count:,} {what}" for what, count in told if count) or "nothing was read"
 
 
 class Reporter:
-    """Tells what happened to the deliveries of one consumer, and whether Redis serves us."""
+    """Reports the deliveries of one consumer, and whether Redis serves it."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Reporter:
     # ---- deliveries
 
     def adopted(self, held: Held, owner: str, idle_ms: int) -> None:
-        """Note that a delivery was taken over from ``owner``: an earlier process, or this one."""
+        """Note that a delivery was taken over from ``owner``, which is an earlier process or this one."""
         self.counts.adopted += 1
         if self._telemetry:
             if owner == self._consumer:
@@ -132,14 +132,14 @@ class Reporter:
                 self._callbacks.report("recovered", **self._facts(held.job), owner=text(owner), idle_ms=idle_ms)
 
     def watches_losses(self) -> None:
-        """Note that what others destroy is told by us from now on."""
+        """Note that this worker reports destroyed groups from now on."""
         if self._telemetry:
             self._telemetry.lost()
 
     def group_was_lost(self, *, by_stranger: bool) -> None:
-        """Note that somebody destroyed the group and made it again, while no leader watched it.
+        """Note that the group was destroyed and made again, without a leader that watched it.
 
-        Of one that strangers made nobody can tell whether they deleted all of its consumers instead.
+        If a stranger made it, it stays unknown whether its consumers were deleted instead.
         """
         if self._telemetry:
             self._telemetry.lost(groups=1)
@@ -152,18 +152,18 @@ class Reporter:
         self._callbacks.report("error", part="recovering", error="group_destroyed")
 
     def consumer_was_lost(self, consumer: bytes) -> None:
-        """Note that a consumer is gone, with what it held: somebody deleted that of a dead worker, or a foreign one."""
+        """Note that a consumer was deleted with its deliveries. It was a dead worker's, or a foreign one."""
         if self._telemetry:
             self._telemetry.lost(consumers=1)
         self._callbacks.report("error", part="recovering", error="lost_consumer", consumer=text(consumer))
 
     def recovered(self, job_id: str, **facts: Any) -> None:
-        """Note that a stalled delivery was made ready again, for anybody. ``facts`` as in the journal."""
+        """Note that a stalled delivery was made ready again. ``facts`` as in the journal."""
         if self._callbacks.wants("recovered"):
             self._callbacks.report("recovered", stream=self._keys.stream, group=self._keys.group, job=job_id, **facts)
 
     def lost_payload(self, source: str, entry_id: str) -> None:
-        """Note that a pending entry was deleted by somebody; it was acknowledged."""
+        """Note that a pending entry was deleted. It was acknowledged."""
         logger.error("entry %s of %s was deleted while it was pending: its payload is lost", entry_id, source)
         self._callbacks.report("error", part="recovering", error=f"lost_payload: entry {entry_id} of {source}")
 
@@ -261,7 +261,7 @@ class Reporter:
             self._callbacks.report("refused", **self._facts(job), verb=verb)
 
     def taken_back(self, source: str, number: int) -> None:
-        """Note that deliveries were made ours again that somebody had made vanish."""
+        """Note that vanished deliveries were made ours again."""
         if number:
             logger.error(
                 "held again: %s of %s that run here and were not pending for us any more: somebody has deleted "
@@ -272,7 +272,7 @@ class Reporter:
             )
 
     def timed_out(self, job: Job, *, goes_on: bool) -> None:
-        """Note that a delivery ran longer than it may; where its handler ``goes_on``, nobody can stop it."""
+        """Note that a delivery ran too long. If its handler ``goes_on``, it cannot be stopped."""
         self.counts.timed_out += 1
         logger.warning(
             "job %s (entry %s) ran longer than its timeout of %g s, in delivery %d: %s",

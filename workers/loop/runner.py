@@ -1,4 +1,4 @@
-"""One delivery, from its slot to its verdict: own it, announce it, execute it, conclude."""
+"""One delivery from its slot to its outcome, with the steps own, announce, execute and conclude."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -34,7 +34,7 @@ class Runner(Part):
         journal: JournalWriter | None,
         is_ending: Callable[[], bool],
     ) -> None:
-        """``is_ending`` tells whether all of the worker is cancelled."""
+        """``is_ending`` returns whether all of the worker is cancelled."""
         super().__init__(context)
         self._backoff = context.settings.backoff
         self._invoke = calls.invoke
@@ -48,13 +48,14 @@ class Runner(Part):
         self._is_ending = is_ending
 
     async def perform(self, held: Held, runner: "asyncio.Task[None] | None", began: float) -> float:
-        """Take a delivery through all steps, from this moment on; return what time it is then.
+        """Take a delivery through all steps, from this moment on. Return the time afterwards.
 
-        Every job pays for this: nothing is called that need not be.
+        Every job pays for this, so it makes only necessary calls.
 
-        What Redis has not heard of for half a visibility timeout, or since our word stands, may have been recovered by
-        somebody, or has soon nothing to show for being ours: then it is asked first. So it is before a job has its last
-        delivery: should we die of it, it is known that it had begun, and no fresh job beside it.
+        If Redis has not heard of the delivery for half a visibility timeout, or since the registration began, it may
+        have been recovered, or its ownership is hard to prove soon. Then Redis is asked first. The same holds before
+        the last delivery of a job. If this process dies of it, it is known that it had begun, and that no fresh job ran
+        beside it.
         """
         verdict: Verdict | None = None
         job, settlements = held.job, self._settlements
@@ -62,7 +63,7 @@ class Runner(Part):
             membership = self._membership
             # A limit that was lowered while the job was quarantined does not let it run beside others.
             is_last = job.is_suspect or 1 < job.deliveries >= membership.agreement.max_deliveries
-            # As `Membership.shows_from` has it; written out, for each job pays for it.
+            # As in `Membership.shows_from`, but written out, because each job pays for it.
             is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
             if is_last or is_old or self._isolation.is_kept or self._journal:
                 if not await self._may_begin(held, is_last=is_last):
@@ -84,7 +85,7 @@ class Runner(Part):
         else:
             if held.interruption is not None:
                 held.take_back_cancellation()
-        held.runner = None  # what is interrupted from now on has no handler to cancel, and spoils no runner
+        held.runner = None  # an interruption from now on has no handler to cancel, and leaves the runner intact
         if held.interruption is not None or self._hands_back or held.returning is not None:
             verdict = await self._reconsidered(held, verdict, was_told_to_stop=_is_cancelling(runner))
         now = monotonic()
@@ -96,7 +97,7 @@ class Runner(Part):
     # ---- the steps
 
     async def _may_begin(self, held: Held, *, is_last: bool) -> bool:
-        """Wait until the delivery may begin, and announce that; tell whether it may."""
+        """Wait until the delivery may begin, and announce that. Return whether it may."""
         if not await self._has_its_turn(held, is_last=is_last):
             return False
         if self._journal is None or held.is_used_up:
@@ -107,7 +108,7 @@ class Runner(Part):
         return is_as_it_was or await self._has_its_turn(held, is_last=is_last)
 
     async def _has_its_turn(self, held: Held, *, is_last: bool) -> bool:
-        """Wait until the delivery may begin beside others; ask whether it is ours, where nothing tells that by then."""
+        """Wait until the delivery may begin beside others. Ask Redis if the ownership is still unknown by then."""
         runs_apart = held.job.is_suspect
         while True:
             if (runs_apart or self._isolation.is_kept) and not await self._isolation.may_begin(held, apart=runs_apart):
@@ -123,10 +124,11 @@ class Runner(Part):
     async def _reconsidered(self, held: Held, verdict: Verdict | None, *, was_told_to_stop: bool) -> Verdict | None:
         """Return what to settle of a job that was cancelled, or None where it is not ours any more.
 
-        A handler that was told to stop is never acknowledged, whatever it returns: it may have caught the cancellation
-        in the middle of its work (rule W1 of docs/protocol.md).
+        A handler that was told to stop is never acknowledged, with any result, because it may have caught the
+        cancellation in the middle of its work (rule W1 of docs/protocol.md).
 
-        Of one that vanished, once it is known whether it is ours again: settled before, it would be pending afterwards.
+        A delivery that vanished waits until it is known whether it is ours again. If it were settled before, it would
+        be pending afterwards.
         """
         if held.stage is ENDED:
             return None  # it was concluded without waiting for its handler
@@ -139,7 +141,7 @@ class Runner(Part):
         if held.interruption is Interruption.TIMEOUT:
             error = f"ran longer than its timeout of {held.job.timeout_s:g} s"
             return failed(held.job, error, self._backoff, reason=REASON_TIMEOUT)
-        # What a handler raises or returns because it is cancelled says nothing about the job.
+        # An exception or result of a handler after a cancellation is not about the job.
         is_void = verdict is not None and (
             verdict.outcome is Outcome.NACK or (verdict.outcome is Outcome.ACK and was_told_to_stop)
         )
@@ -154,9 +156,10 @@ class Runner(Part):
                     raise
 
     def _after(self, held: Held, error: BaseException) -> Verdict | None:
-        """Do what follows where there is no verdict: the runner was cancelled, or the handler exited.
+        """Do the rest without an outcome, after the runner was cancelled, or the handler exited.
 
-        Raises HandlerExitError for the latter: as it is, it would break the event loop before anything is settled.
+        Raises HandlerExitError after an exit, because SystemExit itself would break the event loop before the jobs are
+        settled.
         """
         if isinstance(error, asyncio.CancelledError):
             return self._after_cancellation(held, error)
@@ -168,10 +171,10 @@ class Runner(Part):
         raise HandlerExitError(self._reporter.exited(held.job, exits[0])) from exits[0]
 
     def _after_cancellation(self, held: Held, error: asyncio.CancelledError) -> Verdict | None:
-        """Return what to settle of a job that its runner was cancelled for; raise where the runner is to end.
+        """Return the settlement of a job whose runner was cancelled. Raise if the runner has to end.
 
-        A handler that cancels the task it runs in has failed. The cancellation is not taken back: others may be on
-        their way, and the runner is to be given up.
+        A handler that cancels the task it runs in has failed. The cancellation is not taken back, because others may be
+        on their way, and the runner is given up anyway.
         """
         if self._is_ending():
             self._conclude_cancelled(held)
@@ -184,7 +187,7 @@ class Runner(Part):
         return judge(held.job, error, self._backoff)
 
     def _conclude_cancelled(self, held: Held) -> None:
-        """Hand back what the drain deadline cancels; what anything else cancels stays pending."""
+        """Return the jobs that the drain deadline cancels. Other cancelled jobs stay pending."""
         if self._hands_back and held.stage is not ENDED and held.interruption is not Interruption.LOST:
             now = monotonic()
             if held.stage is QUEUED:
@@ -193,7 +196,7 @@ class Runner(Part):
                 self._settlements.add(held, interrupted(held.job), held.started, now)
 
     def _settle_exit(self, held: Held, error: BaseException) -> None:
-        """Settle a job whose handler asked for the end of the process: it has failed."""
+        """Settle a job whose handler asked for the end of the process. It has failed."""
         if self._hands_back:
             self._conclude_cancelled(held)
         elif held.interruption is not Interruption.LOST:
@@ -209,18 +212,18 @@ class Runner(Part):
     # ---- the end
 
     def hand_back(self, deliveries: Iterable[Held]) -> None:
-        """Give back what has not started; returns at once."""
+        """Return the jobs that have not started. Returns at once."""
         now = monotonic()
         for held in deliveries:
             if held.interruption is None:
                 self._settlements.add(held, HANDED_BACK, now, now)
 
     def hand_back_cancelled(self) -> None:
-        """Hand back what is cancelled from now on: the drain deadline has passed."""
+        """Return jobs that are cancelled from now on, because the drain deadline has passed."""
         self._hands_back = True
 
     def leave_uncancelled(self) -> None:
-        """Conclude jobs whose handlers go on although they were cancelled: they wait for a thread, for example."""
+        """Conclude jobs whose handlers go on after their cancellation, for example because they wait for a thread."""
         ours = [held for source in self._membership.both for held in source.deliveries.values()]
         going_on = [held for held in ours if held.stage is RUNNING and held.runner and not held.runner.done()]
         for held in going_on:
@@ -228,7 +231,7 @@ class Runner(Part):
         self._reporter.left_running([held.job for held in going_on])
 
     def stop(self) -> None:
-        """Expire nothing any more."""
+        """Expire no job any more."""
         self._deadlines.stop()
 
 

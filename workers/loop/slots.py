@@ -1,14 +1,13 @@
 """Runs deliveries, at most `concurrency` at a time, without a task for each.
 
 A runner takes deliveries from the queue until it is empty. If some still wait as soon as it lets the event loop turn,
-the next runner is sent for: handlers that wait for something fan out over as many runners as there are slots, and
-handlers that never wait are run one after the other by the first, which costs less than ten of them would with a task
-each, and lets everybody else run after each that took long. One runner that has nothing to do waits for the next
-deliveries; the others end.
+it calls the next runner. So waiting handlers spread over as many runners as there are slots. Handlers that never wait
+run one after the other in the first runner, which is cheaper than a task each, and other tasks get their turn after
+each long one. One idle runner waits for the next deliveries. The others end.
 
-So many handlers run in one task, and what one of them leaves behind there meets the next: a cancellation that is still
-to come, a cancel scope in a generator that nobody closed. A runner that somebody else than the worker has cancelled is
-therefore given up after its delivery, another one takes its place, and no end of a runner is one of the worker.
+So many handlers run in one task. A handler may leave a cancellation behind, or a cancel scope in an open generator, and
+the next handler meets it. So if a runner is cancelled by anyone but the worker, it is given up after its delivery, and
+another one takes its place. The end of a runner never is the end of the worker.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ HandBack = Callable[[Iterable[Held]], None]
 
 
 class Slots:
-    """The queue of deliveries and its runners, which end with ``tasks``: a guard lives there that cancels them."""
+    """The queue of deliveries and its runners. They end with ``tasks``, where a guard cancels them."""
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class Slots:
         return 0 if self._halted or self._isolation.lasts() else max(0, self.concurrency - self.taken)
 
     def put(self, deliveries: Iterable[Held]) -> None:
-        """Queue deliveries and see to it that somebody runs them; once closed, hand them back."""
+        """Queue deliveries and call a runner for them. After `close`, return them to the group."""
         if self._closed and self._hand_back:
             self._hand_back(deliveries)
             return
@@ -94,16 +93,16 @@ class Slots:
         self.taken += 1
 
     def halt(self) -> None:
-        """Start nothing from this moment on, until `close`. From anywhere: a signal handler, another thread."""
+        """Start no job from now on, until `close`. May be called from a signal handler or another thread."""
         self._halted = True
 
     def stop(self) -> None:
-        """Start nothing from this moment on, also no delivery that waits until it may run alone. In the event loop."""
+        """Start no job from now on, not even a delivery that waits to run alone. In the event loop."""
         self.halt()
         self._isolation.close()
 
     def close(self) -> None:
-        """Hand back what is queued, after `stop`. What runs goes on."""
+        """Hand back what is queued, after `stop`. Running jobs go on."""
         self.stop()
         self._closed = True
         unstarted = list(self._queue)
@@ -115,11 +114,11 @@ class Slots:
         self._left.notify()
 
     def is_ending(self) -> bool:
-        """Tell whether all of the worker is cancelled: by itself, by whoever runs it, or with the event loop."""
+        """Return whether all of the worker is cancelled by itself, by its caller, or with the event loop."""
         return self._is_cancelled or (self._guard is not None and self._guard.cancelling() > 0)
 
     async def wait_until_idle(self) -> None:
-        """Wait until nothing is queued or runs."""
+        """Wait until no job is queued or runs."""
         while self.taken:
             await self.freed.wait()
 

@@ -1,7 +1,8 @@
-"""What a worker tells as spans and metrics: `receive`, `process` and `ack` of its deliveries, and what it recovers.
+"""The spans and metrics of a worker, which are `receive`, `process` and `ack` of its deliveries, and its recoveries.
 
-A job that its producer's trace does not sample costs a look at one field. The span of a delivery is only handed in once
-its settlement is: a delivery that was taken away meanwhile has been told of by whoever recovered it, under the same ID.
+A job that its producer's trace does not sample costs a look at one field. The span of a delivery is exported after its
+settlement. If the delivery was taken away meanwhile, the process that recovered it has exported the span, under the
+same ID.
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -44,7 +45,7 @@ _TO_SEND, _TO_RECEIVE = {telemetry.LINK_KIND: telemetry.SEND}, {telemetry.LINK_K
 
 
 class WorkerTelemetry:
-    """Spans and metrics of one run of a worker. `make` returns None where nobody listens."""
+    """Spans and metrics of one run of a worker. `make` returns None if telemetry is off."""
 
     def __init__(self, settings: WorkerSettings, consumer: str, *, traces: bool, measures: bool) -> None:
         self._stream, self._group = settings.stream, settings.group
@@ -74,13 +75,13 @@ class WorkerTelemetry:
         self._shown.callback(instruments.OBSERVATIONS.add(instruments.REFUSED, lambda: [(refused(), self._labels)]))
 
     def lost(self, *, groups: int = 0, consumers: int = 0) -> None:
-        """Count what others destroyed with nobody knowing what it held. Nothing, at first: so it is seen to rise."""
+        """Count the destroyed deliveries whose content is unknown. Starts with 0, so that a rise is visible."""
         if self._measures:
             instruments.LOST.add(groups, self._labels | {telemetry.LOSS: telemetry.LOST_GROUP})
             instruments.LOST.add(consumers, self._labels | {telemetry.LOSS: telemetry.LOST_CONSUMER})
 
     def close(self) -> None:
-        """Show nothing any more."""
+        """Show no values any more."""
         self._shown.close()
 
     # ---- reading
@@ -113,7 +114,7 @@ class WorkerTelemetry:
                 held.trace.links.append(link)
 
     def _notice(self, held: Held) -> Story | None:
-        """Look whether a delivery is to be told of; returns its story where its producer's trace is sampled."""
+        """Decide whether to trace a delivery. Returns its span data if its producer's trace is sampled."""
         traceparent = held.job.value_of(FIELD_TRACEPARENT)
         if traceparent is None:
             held.follow(JobTrace(None))
@@ -142,7 +143,7 @@ class WorkerTelemetry:
     ) -> None:
         """Tell of a delivery that we have taken from ``owner``, and of the one that was lost by that.
 
-        ``visibility_s``: the visibility timeout that it has passed, where it was recovered for that.
+        ``visibility_s`` is the visibility timeout that it has passed, if that was the reason.
         """
         self._count_recovery(idle_ms, mode, "claimed", visibility_s)
         if not self._traces:
@@ -175,7 +176,7 @@ class WorkerTelemetry:
         mode: str = EMBEDDED,
         visibility_s: float | None = None,
     ) -> None:
-        """Tell of a delivery that was ended for its consumer, by us; ``visibility_s`` as in `taken_over`."""
+        """Trace a delivery that we ended for its consumer. ``visibility_s`` is as in `taken_over`."""
         self._count_recovery(row.idle_ms, mode, row.outcome.name.lower(), visibility_s)
         if row.traced and self._traces:
             stream, group, how = self._stream, self._group, _how(reason, mode)
@@ -229,7 +230,7 @@ class WorkerTelemetry:
     # ---- settling
 
     def settled(self, batch: Sequence[Held], results: Sequence[Settled] | None, began_ns: int) -> None:
-        """Tell of deliveries whose settlement is answered; None: every one was acknowledged."""
+        """Trace deliveries whose settlement is answered. None means that every one was acknowledged."""
         now = time_ns()
         if self._measures:
             self._measure(batch, results, (now - began_ns) / 1e9)
@@ -258,7 +259,7 @@ class WorkerTelemetry:
             settlement.set_status(Status(StatusCode.ERROR, "the delivery was not ours any more"))
         settlement.end(now)
         if refused:
-            return  # its span has been told by whoever recovered it
+            return  # the process that recovered it has exported its span
         failure = error_type(verdict)
         if failure:
             span.set_attribute(telemetry.ERROR_TYPE, verdict.exception or failure)
@@ -291,7 +292,7 @@ def _how(reason: str, mode: str) -> Attributes:
 
 
 def error_type(verdict: Verdict) -> str:
-    """Return what a verdict says of a failure, as one of few words; '' where it was none."""
+    """Return the kind of a failure in few words, or '' without a failure."""
     if verdict.outcome in (Outcome.ACK, Outcome.HAND_BACK):
         return ""
     return REASON_TIMEOUT if verdict.reason == REASON_TIMEOUT else str(verdict.outcome)

@@ -1,4 +1,4 @@
-"""The address of a Redis: its syntax, its meaning, and how messages show it. Pure.
+"""The address of a Redis, with its syntax, its meaning, and its form in messages. Pure.
 
 ::
 
@@ -77,7 +77,7 @@ class Topology(Enum):
 
 
 class AddressError(ValueError):
-    """An address that cannot work. The message ends a sentence, and quotes nothing of a password."""
+    """An address that cannot work. The message ends a sentence, and quotes no part of a password."""
 
     def __init__(self, why: str, advice: str = FORMS) -> None:
         super().__init__(f"{why}. {advice}")
@@ -105,7 +105,7 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Return what ``url`` means; white space around it does not count. Raises AddressError."""
+    """Return the meaning of ``url``, without white space around it. Raises AddressError."""
     try:
         return _parse(url.strip())
     except AddressError:
@@ -163,7 +163,7 @@ def with_options(url: str, options: Mapping[str, str]) -> str:
 
 
 def shown_address(url: str) -> str:
-    """Return ``url`` fit for messages: without its login, or nothing but its scheme if it cannot be parsed."""
+    """Return ``url`` for messages, without its login, or only its scheme if it cannot be parsed."""
     url = url.strip()
     scheme = url.partition("://")[0]
     try:
@@ -179,10 +179,6 @@ def shown_address(url: str) -> str:
     return f"{scheme}://{HIDDEN + at if at else ''}{hosts}{parts.path}{'?' + options if options else ''}"
 
 
-def _shown_option(name: str, equals: str, value: str) -> str:
-    return name + equals + (HIDDEN if unquote(name) in _SECRET else value)
-
-
 def holds_login(url: str) -> bool:
     """Tell whether ``url`` says more than `shown_address` shows."""
     return shown_address(url) != url
@@ -194,7 +190,7 @@ def may_be_address(text: str) -> bool:
 
 
 def without_logins(text: str) -> str:
-    """Return ``text``, such as that of another library's exception, without the logins of addresses in it."""
+    """Return ``text``, for example another library's message, without the logins of addresses in it."""
     return _LOGIN.sub(rf"\g<scheme>{HIDDEN}@", text)
 
 
@@ -226,7 +222,7 @@ def _options_of(scheme: str, query: str) -> dict[str, str]:
 
 
 def _master_of(path: str) -> tuple[str, str]:
-    """Return the name of the master, and the database, from what follows the Sentinels."""
+    """Return the name of the master and the database, from the part behind the Sentinels."""
     name, _, database = path.removeprefix("/").partition("/")
     if not name:
         raise AddressError("after the Sentinels' hosts comes /, and the name that they know the master by")

@@ -1,7 +1,9 @@
-"""What a server can beyond Redis 6.2: asked of the server itself, for its version does not tell (Valkey, providers).
+"""The abilities of a server beyond Redis 6.2.
 
-Each question is a call that does nothing, whatever the answer: a command without its arguments, or a call that is
-refused on a key that is not there, and on one that is.
+The server itself is asked, because its version is no sure sign (Valkey, providers).
+
+Each question is a call without effect. It is a command without its arguments, or a call that is rejected on a missing
+key and on an existing one.
 """
 
 from collections.abc import Mapping
@@ -17,16 +19,12 @@ if TYPE_CHECKING:
 
 
 class Capability(StrEnum):
-    """What some servers can, and others cannot."""
+    """Abilities that some servers have, and others lack."""
 
     CLAIM = "CLAIM"
     """``XREADGROUP … CLAIM``: a reader takes what is overdue before what is new (Redis 8.4)."""
     XNACK = "XNACK"
     """A delivery is given back where it is (Redis 8.8)."""
-    XACKDEL = "XACKDEL"
-    """An entry is acknowledged and deleted in one step (Redis 8.2)."""
-    IDMP = "IDMP"
-    """``XADD … IDMP``: an entry is added once, however often it is sent (Redis 8.6)."""
 
 
 Capabilities = Mapping[Capability, bool | None]
@@ -34,16 +32,16 @@ Capabilities = Mapping[Capability, bool | None]
 
 
 async def capabilities_quietly(client: "Redis") -> Capabilities:
-    """Ask for each that can be asked for without any right, so that nothing is refused and logged: all but CLAIM.
+    """Ask for each ability that needs no right, so that the server rejects and logs no call. That is all but CLAIM.
 
     Of a command alone, the number of its arguments is checked before the user's rights are. Raises what redis-py
     raises.
     """
-    return {name: await _knows(client, word) for name, word in _COMMANDS.items()}
+    return {Capability.XNACK: await _knows(client, "XNACK")}
 
 
 async def capabilities_of(client: "Redis", absent: str) -> Capabilities:
-    """Ask for each. ``absent`` is a key that nobody has, and our user may touch. Raises what redis-py raises."""
+    """Ask for each. ``absent`` is a missing key that our user may touch. Raises what redis-py raises."""
     return {Capability.CLAIM: await knows_claim(client, absent), **await capabilities_quietly(client)}
 
 
@@ -52,8 +50,6 @@ async def knows_claim(client: "Redis", absent: str) -> bool | None:
     return await _knows(client, "XREADGROUP", "GROUP", _NOBODY, _NOBODY, "CLAIM", "1000", "STREAMS", absent, ">")
 
 
-_COMMANDS = {Capability.XNACK: "XNACK", Capability.XACKDEL: "XACKDEL", Capability.IDMP: "XCFGSET"}
-"""XCFGSET sets how long IDMP remembers: neither is there without the other."""
 UNSEEN = "XNACK: verified on a simulator only"
 """No server with XNACK was at hand: what is said of it until one was."""
 _NOBODY = "stream-reaper:nobody"
@@ -70,7 +66,7 @@ async def _knows(client: "Redis", *words: str) -> bool | None:
 
 
 def in_words(capabilities: Capabilities) -> str:
-    """Return what people are shown: ``XACKDEL, CLAIM; CLAIM alone is used, to give back in place``.
+    """Return the text for people, like ``CLAIM; CLAIM alone is used, to give back in place``.
 
     Of a server that was not asked for CLAIM (to ask needs a right), it is said who asks.
     """

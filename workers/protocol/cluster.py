@@ -1,8 +1,8 @@
-"""Redis Cluster: nodes are asked who has a slot, whenever a connection is made and while any lasts.
+"""Redis Cluster. Nodes are asked for the owner of a slot, whenever a connection is made and while any lasts.
 
-A slot's node is to a client what the master is that Sentinels name, so the pools are those of
-`workers.protocol.sentinels`; only who is asked differs. redis-py's own cluster client sends again by itself what may
-have been done, and has no connection that can be kept.
+A slot's node is for a client what the Sentinels' master is, so the pools are those of `workers.protocol.sentinels`.
+Only the question differs. redis-py's own cluster client repeats calls that may have had an effect, and has no
+connection that can be kept.
 """
 
 import random
@@ -29,7 +29,10 @@ _ABOUT_POOLS = frozenset({"connection_pool", "host", "port", "retry"})
 
 
 class Nodes:
-    """All nodes that were heard of, for one client. Who is asked first changes: one that is cut off tells old news."""
+    """All nodes that were heard of, for one client.
+
+    The first node to ask changes, because a node that is cut off gives old answers.
+    """
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -48,30 +51,30 @@ class Nodes:
         return table
 
     def silent(self, said: Sequence[Exception]) -> NoMasterError:
-        """Return what to raise where none told."""
+        """Return the error to raise if no node answered."""
         why = f": {'; '.join(dict.fromkeys(map(str, said)))}" if said else ""
         kind = NobodyYetError if any(isinstance(one, NobodyYetError) for one in said) else NoMasterError
         return kind(f"no node of the cluster at {self._address.shown_hosts} tells who has which slot{why}")
 
 
 def _options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how nodes are asked: as they are spoken to, but not for long."""
+    """Return the settings for asking nodes, which are the connection's, with a short timeout."""
     options = {name: value for name, value in kwargs.items() if name not in _ABOUT_POOLS}
     return {**options, "socket_timeout": ANSWER_S, "socket_connect_timeout": ANSWER_S}
 
 
 class SlotAsker:
-    """One conversation: who answered is asked again. To be closed."""
+    """One conversation. A node that answered is asked again. To be closed."""
 
     def __init__(self, address: Address, nodes: Nodes, kwargs: Mapping[str, Any]) -> None:
-        """``kwargs``: those of a connection to a node."""
+        """``kwargs`` are those of a connection to a node."""
         self._kind = unshared(SSLConnection if address.tls else Connection)
         self._nodes = nodes
         self._kwargs = kwargs
         self._connection: Connection | None = None
 
     async def ask(self) -> SlotTable:
-        """Return who has which slot. Raises NoMasterError, which says what each of the nodes said."""
+        """Return who has which slot. Raises NoMasterError with the answer of each node."""
         said: list[Exception] = []
         if self._connection is not None:
             with suppress(RedisError, OSError):
@@ -142,7 +145,7 @@ class SlotPool(WatchedPool):
 class SlotTables:
     """The slot table of a client that talks to several nodes, asked again where it is older than the looks of a pool.
 
-    Each question is a conversation of its own, so there is nothing to close.
+    Each question is a conversation of its own, so `close` has no work.
     """
 
     def __init__(self, address: Address, kwargs: Callable[[], Mapping[str, Any]]) -> None:

@@ -1,14 +1,14 @@
-"""The three factories for Redis clients; nothing else builds one. `KeptConnection` is a short cut for hot paths.
+"""The three factories for Redis clients. No other module builds one. `KeptConnection` is a short cut for hot paths.
 
-All switch redis-py's own retries off: a command whose *reply* was lost would be sent twice, which makes a
-duplicate job of an ``XADD`` and swallows a batch read by ``XREADGROUP``. Idempotent scripts are retried by
-`workers.protocol.scripts` instead. Replies stay raw bytes: a value that is no UTF-8 would raise only after the
+All switch redis-py's own retries off. A command with a lost *reply* would be sent twice, which makes a duplicate job of
+an ``XADD``, and loses a batch that ``XREADGROUP`` has read. Idempotent scripts are retried by
+`workers.protocol.scripts` instead. Replies stay raw bytes, because a value that is not UTF-8 would raise only after the
 server has put its entry into the pending entries list.
 
-Whatever connects asks first who answers (`workers.protocol.nodes`): nothing is ever sent to a replica, a Sentinel or
-a part of a cluster that an address was not meant for. Where Sentinels know the server, `workers.protocol.sentinels`
-finds it, and where the keys are shared among nodes, `workers.protocol.cluster` does: a client is for one ``key`` (and
-all that lie in its slot), or finds the node anew for each command.
+Every new connection first asks for the server's role (`workers.protocol.nodes`), so no command reaches a replica, a
+Sentinel or a part of a cluster that an address was not meant for. If Sentinels know the server,
+`workers.protocol.sentinels` finds it. If the keys are shared among nodes, `workers.protocol.cluster` does. A client is
+for one ``key`` (and all keys of its slot), or finds the node anew for each command.
 """
 
 import asyncio
@@ -73,8 +73,8 @@ def commands_client(
 ) -> "Redis":
     """Return a client for everything that does not block. ``timeout_s`` bounds connect, send and reply.
 
-    ``key``: whose slot's node it is for, in a cluster; without, each command goes where its own key is, and one without
-    a key to that of slot 0. ``max_connections`` is for each node.
+    In a cluster, ``key`` names the slot whose node it is for. Without it, each command goes to the node of its own key,
+    and a command without a key to that of slot 0. ``max_connections`` is for each node.
     """
     return _client(url, key, timeout_s, max_connections)
 
@@ -82,15 +82,15 @@ def commands_client(
 def reader_client(
     url: str, *, key: str = "", block_ms: int = BLOCK_MS, timeout_s: float = COMMAND_TIMEOUT_S
 ) -> "Redis":
-    """Return a client with one connection of its own for reads that block up to ``block_ms``; ``key`` as above."""
+    """Return a client with one connection of its own for reads that block up to ``block_ms``. ``key`` is as above."""
     return _client(url, key, block_ms / 1000 + timeout_s, 1)
 
 
 class _Pool(BlockingConnectionPool):
-    """Tells a pool that is used up from a server that does not answer, and hands out what is connected first.
+    """Tells an exhausted pool from a server that does not answer, and gives out connected connections first.
 
-    Of what is idle, the latest to be given back is next. One that could not connect would fail again and again while
-    others wait that could serve: where the server takes no more clients, above all.
+    The last returned connection is next. A connection that could not connect would fail again and again while connected
+    ones are idle, above all if the server accepts no more clients.
     """
 
     async def release(self, connection: AbstractConnection) -> None:
@@ -103,7 +103,8 @@ class _Pool(BlockingConnectionPool):
         try:
             connection = await super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
         except RedisConnectionError as error:
-            # It has waited for a connection, and not for an answer: that would be the system's error, with a number.
+            # It has waited for a connection, and not for an answer. An answer would be the system's error, with a
+            # number.
             if isinstance(error.__cause__, TimeoutError) and error.__cause__.errno is None:
                 raise AllInUseError(
                     f"all {self.max_connections} connections to Redis were in use for {self.timeout} s"
@@ -156,7 +157,7 @@ def _raw(client: "Redis") -> "Redis":
 
 
 def _pool_options(timeout_s: float, max_connections: int) -> dict[str, Any]:
-    """Return what every client has in common; redis-py's retries are a class of their own for each kind."""
+    """Return the common arguments of all clients. redis-py's retries are a class of their own for each kind."""
     return {
         "max_connections": max_connections,
         "timeout": timeout_s,
@@ -177,13 +178,13 @@ def _driver_info() -> DriverInfo:
 
 
 class KeptConnection:
-    """One connection of a client, kept for callers who take turns: one call at a time.
+    """One connection of a client, kept for callers that take turns, one call at a time.
 
-    A call costs a third of the CPU time that it costs through the pool: the pool checks connections in and out, counts
-    and times each call, and has a task send it. For the rest it is the same: nothing is sent twice, replies are raw,
-    the client's timeout holds for a whole call, its wait for its turn included, and what failed or was cancelled on its
-    way leaves no half-read reply behind: the connection is dropped, and the next call connects again. Closing the
-    client closes it.
+    A call costs a third of the CPU time of a call through the pool, because the pool checks connections in and out,
+    counts and times each call, and sends it in a task. The rest is the same. No call is sent twice, replies are raw,
+    and the client's timeout holds for a whole call with its wait for its turn. A failed or cancelled call leaves no
+    half-read reply behind, because the connection is dropped, and the next call connects again. Closing the client
+    closes it.
     """
 
     def __init__(self, client: "Redis") -> None:
@@ -218,7 +219,7 @@ class KeptConnection:
     async def _connected(self) -> AbstractConnection:
         if self._connection is None:
             self._connection = await self._pool.get_connection()
-            self._connection.socket_timeout = None  # ours holds; each of its own costs a task
+            self._connection.socket_timeout = None  # our timeout holds, because one in each call costs a task
         else:
             await self._pool.ensure_connection(self._connection)
         return self._connection
@@ -230,9 +231,9 @@ class KeptConnection:
 
 @asynccontextmanager
 async def connection_of_ones_own(client: "Redis") -> AsyncIterator[AbstractConnection]:
-    """Take a connection out of the client's pool while the block runs, for who sends and reads by himself.
+    """Take a connection out of the client's pool while the block runs, for a caller that sends and reads itself.
 
-    It is dropped at the end: replies may be on their way. Raises what redis-py raises.
+    It is dropped at the end, because replies may be on their way. Raises what redis-py raises.
     """
     pool = client.connection_pool
     connection = await pool.get_connection()
@@ -245,7 +246,7 @@ async def connection_of_ones_own(client: "Redis") -> AsyncIterator[AbstractConne
 
 
 class _ConnectedFirst(LifoQueue[Any]):
-    """What is idle, in the order of `_Pool`; None stands for a connection that nobody has made yet."""
+    """The idle connections, in the order of `_Pool`. None stands for a connection that was not made yet."""
 
     def _put(self, item: Any) -> None:
         if item is None:
@@ -257,7 +258,7 @@ class _ConnectedFirst(LifoQueue[Any]):
 
 
 class _BlockingPool(redis.BlockingConnectionPool):
-    """As `_Pool`, for threads; and what is idle can be dropped while other threads use the rest."""
+    """As `_Pool`, for threads. Idle connections can be dropped while other threads use the rest."""
 
     def get_connection(self, *words: Any, **options: Any) -> Any:
         try:
@@ -270,7 +271,7 @@ class _BlockingPool(redis.BlockingConnectionPool):
             raise
 
     def drop_idle(self) -> None:
-        """Disconnect what nobody uses. redis-py's own way may meet a connection that was taken a moment ago."""
+        """Disconnect idle connections. redis-py's own way may meet a connection that was taken a moment ago."""
         self._checkpid()
         idle = []
         with suppress(Empty):
@@ -285,7 +286,7 @@ class _BlockingPool(redis.BlockingConnectionPool):
 async def drop_idle(client: "Redis", error: Exception) -> None:
     """Have a client connect anew where ``error`` may mean that the server was away, or is another one now.
 
-    Not where the server has only refused one more connection: what is connected serves, and could not be had again.
+    Not after a mere rejection of one more connection, because the connected ones work, and could not be made again.
     """
     if not takes_no_more_clients(error):
         await client.connection_pool.disconnect(inuse_connections=False)
@@ -300,9 +301,9 @@ def drop_idle_blocking(client: "redis.Redis", error: Exception) -> None:
 def blocking_client(
     url: str, *, key: str = "", timeout_s: float = COMMAND_TIMEOUT_S, max_connections: int = 1
 ) -> "redis.Redis":
-    """Return a client for threads, as many at a time as it has connections; it blocks them, up to ``timeout_s`` a call.
+    """Return a client for as many threads at a time as it has connections. It blocks them, up to ``timeout_s`` a call.
 
-    ``key``: whose slot's node it is for, in a cluster. Nobody may use it while `close` is called.
+    In a cluster, ``key`` names the slot whose node it is for. It must not be in use while `close` is called.
     """
     with _named(url):
         address = parse_address(url)
@@ -321,11 +322,11 @@ def blocking_client(
 
 
 class _ManagedBlockingPool(LookingPool, _BlockingPool):
-    """Whose connections lead to the master that Sentinels name."""
+    """Its connections lead to the master that Sentinels name."""
 
 
 class _ClusteredBlockingPool(LookingSlotPool, _BlockingPool):
-    """Whose connections lead to the node that has a slot."""
+    """Its connections lead to the node that has a slot."""
 
 
 @contextmanager
@@ -344,7 +345,7 @@ def _named(url: str) -> Iterator[None]:
 
 
 def _source_of(url: str) -> str:
-    """Return what to correct: the setting, or the variable that other programs may have set."""
+    """Return the place to correct, which is the setting, or a variable that other programs may have set."""
     return SHARED_URL if os.environ.get(SHARED_URL) == url else "redis_url"
 
 
@@ -363,7 +364,8 @@ def _node_options(address: Address) -> dict[str, Any]:
 def _complete(pool: BlockingConnectionPool | redis.BlockingConnectionPool, url: str) -> None:
     """Have connections ask the file that ``url`` was read from for their credentials, if it was read from one.
 
-    Raises what redis-py raises where a connection does not take what the address says: here, not at the first call.
+    Raises what redis-py raises if a connection rejects the address, so that the error comes here, not at the first
+    call.
     """
     credentials = credentials_of(url)
     if credentials:

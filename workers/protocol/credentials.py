@@ -1,7 +1,7 @@
-"""Passwords that lie in files are read again at each connect: they may be changed without a restart.
+"""Passwords in files are read again at each connect, because they may change without a restart.
 
-An address that a variable such as ``REAPER_REDIS_URL_FILE`` has brought is noted here with its file; every client that
-is made for this address asks the file who we are, whenever it connects. The rest of the address counts from the start.
+An address from a variable like ``REAPER_REDIS_URL_FILE`` is noted here with its file. Every client for this address
+reads the login from the file, whenever it connects. The rest of the address counts from the start.
 """
 
 import logging
@@ -21,13 +21,13 @@ Credentials = tuple[()] | tuple[str] | tuple[str, str]
 
 
 def credentials_of(url: str) -> "FileCredentials | None":
-    """Return who to ask for the credentials of ``url``; None where it was not read from a file."""
+    """Return the source of the credentials of ``url``, or None if it was not read from a file."""
     file = file_of(url)
     return FileCredentials(file, url) if file else None
 
 
 class FileCredentials(CredentialProvider):
-    """Reads the credentials from a file with an address; where that cannot be read, those before stay in force."""
+    """Reads the credentials from a file with an address. If the file cannot be read, the former ones stay in force."""
 
     def __init__(self, file: Path, url: str) -> None:
         self._file = file
@@ -35,7 +35,7 @@ class FileCredentials(CredentialProvider):
         self._told = ""
 
     def get_credentials(self) -> Credentials:  # type: ignore[override]
-        """Return what the file says now. Called in whatever thread connects."""
+        """Return what the file says now. Called in the connecting thread."""
         try:
             self._known = _credentials_in(self._file.read_text(encoding="utf-8-sig").strip())
             self._told = ""
@@ -47,12 +47,12 @@ class FileCredentials(CredentialProvider):
         return self._known
 
     async def get_credentials_async(self) -> Credentials:  # type: ignore[override]
-        """Return the same, in an event loop: the file is small."""
+        """Return the same in an event loop, because the file is small."""
         return self.get_credentials()
 
 
 def _credentials_in(url: str) -> Credentials:
-    """Return the credentials of an address. Raises ValueError where there is none, or what redis-py raises."""
+    """Return the credentials of an address. Raises ValueError without credentials, or what redis-py raises."""
     found = parse_url(parse_address(url).node)
     name, password = found.get("username"), found.get("password")
     if not password:

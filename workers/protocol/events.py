@@ -1,8 +1,8 @@
-"""Lifecycle events: facts about a job, past tense, kept in a journal stream.
+"""Lifecycle events, which are facts about a job in past tense, kept in a journal stream.
 
-A journal entry has three fields, ``event``, ``job`` and ``data`` (compact JSON with a version). Its entry ID is
-the one clock. ``docs/protocol.md`` lists what ``data`` holds for each event. What befell many jobs alike is one entry
-without ``job``, whose data is of version 2: a row for each of them. `decode_entry` reads both, and nothing else does.
+A journal entry has three fields, ``event``, ``job`` and ``data`` (compact JSON with a version). Its entry ID is the one
+clock. ``docs/protocol.md`` lists what ``data`` holds for each event. The same event of many jobs is one entry without
+``job``, whose data is of version 2, with a row for each job. Only `decode_entry` reads both.
 """
 
 import json
@@ -74,26 +74,22 @@ def journalled(event: EventName, level: JournalLevel) -> bool:
 
 
 def encode_data(data: Mapping[str, Any]) -> str:
-    """Encode the ``data`` field: compact JSON with the version first."""
+    """Encode the ``data`` field as compact JSON with the version first."""
     return _encode({"v": DATA_VERSION, **data})
 
 
-def encode_many(common: Mapping[str, Any], entries: Sequence[bytes], columns: Mapping[str, Sequence[Any]]) -> str:
-    """Encode the ``data`` field of what befell many jobs: ``entries`` and each of ``columns`` have a value for each.
-
-    None: this one has no such fact; ``job`` and ``enqueued_ms`` are then as its entry has them. A column with one value
-    for all is written once. Names in ``job`` may be bytes, as Redis has them.
-    """
-    return encode_rows(head_of_many(common), entries, columns)
-
-
 def head_of_many(common: Mapping[str, Any]) -> str:
-    """Encode what many such entries begin with."""
+    """Encode the common head of many of these entries."""
     return _encode({"v": MANY_VERSION, **common})[:-1]
 
 
 def encode_rows(head: str, entries: Sequence[bytes], columns: Mapping[str, Sequence[Any]]) -> str:
-    """Do what `encode_many` does, behind such a head. Hot: an encoder that is set up takes as long as three jobs."""
+    """Encode the ``data`` field of an event of many jobs, behind a head of `head_of_many`.
+
+    ``entries`` and each of ``columns`` have a value for each job. None stands for a missing fact. ``job`` and
+    ``enqueued_ms`` are then as its entry has them. A column with one value for all is written once. Names in ``job``
+    may be bytes. This is hot, because a new encoder takes as long as three jobs.
+    """
     said = head
     # An entry ID needs no escaping, and there is one for every job.
     names = b'","'.join(entries).decode()
@@ -114,7 +110,7 @@ def encode_rows(head: str, entries: Sequence[bytes], columns: Mapping[str, Seque
 
 
 def _encode_names(names: Sequence[Any]) -> str:
-    """Encode job IDs. Those that we make need no escaping, and all that is read in a mass has such a one."""
+    """Encode job IDs. Our own job IDs need no escaping, and all jobs read in a mass have one."""
     if type(names[0]) is bytes and None not in names:
         joined = b'","'.join(names)
         if joined.translate(None, b"0123456789-") == b'","' * (len(names) - 1):
@@ -143,7 +139,7 @@ class LifecycleEvent:
 
 
 def whole(value: object) -> int | None:
-    """Return ``value`` where it is a whole number from 0 on; None for anything else, as journals are open to others."""
+    """Return ``value`` if it is a whole number from 0 on, or None, as journals are open to others."""
     return value if type(value) is int and 0 <= value < MOST else None
 
 
@@ -195,12 +191,12 @@ def _flat_value(name: str, value: str) -> object:
 
 
 def decode_entry(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]:
-    """Decode a journal entry: one event, or one a row in their order. Raises ValueError where it is none."""
+    """Decode a journal entry into one event, or one for each row in their order. Raises ValueError where it is none."""
     fields = dict(zip(flat[::2], flat[1::2], strict=False))
     if b"data" not in fields:
         return decode_flat(entry_id, flat)
     try:
-        # What no JSON can say again is refused: NaN, Infinity and 1e999.
+        # Values outside of JSON are rejected, which are NaN, Infinity and 1e999.
         said = fields[b"data"].decode("utf-8", "replace")
         data = json.loads(said, parse_float=_finite, parse_constant=_finite)
         event, job = fields[b"event"].decode(), fields.get(b"job")
@@ -214,7 +210,7 @@ def decode_entry(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]
 
 
 def _rows_of(data: dict[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return job and data of each row. Raises ValueError; KeyError without columns."""
+    """Return job and data of each row. Raises ValueError, or KeyError without columns."""
     if data.get("v") != MANY_VERSION:
         raise ValueError("it has no field 'job'")
     columns, rows = data.pop("columns"), data.pop("rows", None)
@@ -243,9 +239,9 @@ def _data_of(common: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], ro
 
 
 def events_of(entry_id: bytes, flat: Sequence[bytes], names: Container[str] | None = None) -> Sequence[LifecycleEvent]:
-    """Decode a journal entry; none where it is no lifecycle event: journals are open to others.
+    """Decode a journal entry. Return none for other entries, as journals are open to others.
 
-    ``names``: of these events alone, which saves the work for all others.
+    ``names`` limits the events, which saves the work for all others.
     """
     if names is not None:
         name = next((value for field, value in zip(flat[::2], flat[1::2], strict=False) if field == b"event"), b"")

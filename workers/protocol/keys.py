@@ -1,8 +1,8 @@
 """The one place that spells Redis keys.
 
-Every key derived from a stream shares the stream's hash slot, so that one script may touch them together
-in Redis Cluster: the stream's name is wrapped as a hash tag (``{orders}:dead:billing`` lies with ``orders``).
-A name that already holds a tag (``{shop}orders``) keeps it.
+Every key derived from a stream shares the stream's hash slot, so that one script may touch them together in Redis
+Cluster. The stream's name is wrapped as a hash tag (``{orders}:dead:billing`` lies with ``orders``). A name that
+already holds a tag (``{shop}orders``) keeps it.
 """
 
 import re
@@ -106,17 +106,17 @@ class GroupKeys:
 
     @property
     def pair(self) -> str:
-        """The pair as people write it: ``orders/billing``."""
+        """The pair in its written form ``orders/billing``."""
         return f"{self.stream}/{self.group}"
 
     @property
     def word(self) -> str:
-        """The pair as a word of a shell, for commands that people are told to type."""
+        """The pair as a word of a shell, for commands in messages."""
         return shlex.quote(self.pair)
 
 
 def split_pair(pair: str) -> tuple[str, str] | None:
-    """Read stream and group of a pair as people write it; None where it is none. The last slash separates them."""
+    """Read stream and group from the written form of a pair, or None. The last slash separates them."""
     stream, _, group = pair.rpartition("/")
     return (stream, group) if stream and group else None
 
@@ -142,7 +142,7 @@ def group_keys(stream: str, group: str) -> GroupKeys:
 
 
 def stream_of_journal(journal: str) -> str:
-    """Return the stream that a journal belongs to: ``orders`` for ``{orders}:journal``."""
+    """Return the stream of a journal, for example ``orders`` for ``{orders}:journal``."""
     prefix = journal.removesuffix(":journal")
     wrapped = prefix[1:-1]
     return wrapped if prefix == "{" + wrapped + "}" and "}" not in wrapped else prefix
@@ -150,7 +150,7 @@ def stream_of_journal(journal: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StreamKeys:
-    """The keys of a stream that belong to no group: what producers work with. Use `stream_keys` to build it."""
+    """The keys of a stream that belong to no group, which producers use. Use `stream_keys` to build it."""
 
     stream: str
     schedule: str
@@ -167,7 +167,7 @@ def stream_keys(stream: str) -> StreamKeys:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceKeys:
-    """Keys of one set of replicas: they elect one leader among them."""
+    """The keys of one set of replicas, which elect one leader among them."""
 
     namespace: str
     lease: str

@@ -1,9 +1,9 @@
-"""What an error of Redis means: decided here, once, for everybody who asks it for something.
+"""The meaning of an error of Redis, decided here for all callers.
 
-redis-py takes the code off the texts it has a class for. From inside a script, servers before 7.2 tell of missing
-rights with plain ``ERR``, and 6.2 quotes the whole text; from 7.2 on they, and Valkey, word it anew. Where the text
-does not say whether the request or the server is at fault, the answer is `Meaning.UNCLEAR`: who needs to know has to
-ask the server something else.
+redis-py takes the code off the texts it has a class for. From inside a script, servers before 7.2 report missing rights
+with plain ``ERR``, and 6.2 quotes the whole text. From 7.2 on they, and Valkey, have new words. If the text leaves open
+whether the request or the server is at fault, the answer is `Meaning.UNCLEAR`. A caller that needs to know has to ask
+the server another question.
 """
 
 import re
@@ -30,39 +30,39 @@ CONTACT_LOST = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 class AllInUseError(RedisConnectionError):
-    """All connections of a client are in use, by ourselves: nothing was sent, and nothing is known of Redis."""
+    """All connections of a client are in use by ourselves. The call was not sent, and the state of Redis is unknown."""
 
 
 class NoMasterError(RedisConnectionError):
-    """Whoever was asked for the server that takes writes, Sentinels or the nodes of a cluster, names none now."""
+    """Sentinels or cluster nodes were asked for the server that takes writes, and name none now."""
 
 
 class NobodyYetError(NoMasterError):
-    """The same, where some of them know what was asked for: nobody has it now, and a failover may be under way."""
+    """The same, but some of them know the name. There is none now, and a failover may be under way."""
 
 
 class SlotMovedError(RedisConnectionError):
-    """Keys are at another node of a cluster than before. Nothing was sent; who tries again goes there."""
+    """Keys are at another node of a cluster than before. The call was not sent. A repetition goes there."""
 
 
 class WrongNodeError(RedisConnectionError):
-    """Who answers is not the server that the address means, as it says itself. Nothing was sent to it."""
+    """The answering server is not the one that the address means, by its own words. The call was not sent to it."""
 
 
 class UnfinishedError(WrongNodeError):
-    """The same, where those who have named it are about to name another one: nothing is wrong with the address."""
+    """The same, while Sentinels or nodes are about to name another server. The address is right."""
 
 
 class NotSentError(RedisConnectionError):
-    """There is no connection, and none could be made. Nothing was sent."""
+    """There is no connection, and none could be made. The call was not sent."""
 
 
 class TooLateError(RedisTimeoutError):
-    """A call reached the server when what it says counted no more, and whoever made it might have given it up."""
+    """A call reached the server after its time had passed, when its caller might have given it up."""
 
 
 class Meaning(Enum):
-    """What an error says of the server and of us."""
+    """The meaning of an error for the server and for us."""
 
     AWAY = auto()
     """Nobody answered, or a node that is not the one to write to now. It passes; a call's effect is unknown."""
@@ -80,8 +80,8 @@ class Meaning(Enum):
 
 _NOT_SENT = (AllInUseError, NoMasterError, SlotMovedError, WrongNodeError, NotSentError)
 
-# What a node answers that is up but not (any more) the one to write to: drop the connection and look again.
-# ASK, too: while a slot moves, a call on several of its keys is served at neither end.
+# The answers of a node that is up but not (any more) the one for writes. Drop the connection and look again. ASK
+# belongs here, too. While a slot moves, a call on several of its keys is served at neither end.
 _FAILOVER_CLASSES = (ReadOnlyError, ClusterDownError, TryAgainError, MovedError, AskError)
 _FAILOVER_TEXT = re.compile(r"^UNBLOCKED |(^|-)(READONLY|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAGAIN|MOVED|ASK) ")
 _CODES: dict[type[BaseException], str] = {
@@ -122,7 +122,7 @@ def meaning_of(error: BaseException) -> Meaning:
 def meaning_of_text(said: str, *, coded: bool = False) -> Meaning:
     """Return what a text means that the server, or a script, has given as the reason.
 
-    ``coded``: it had a code that is not in the text any more.
+    ``coded`` means that it had a code that is not in the text any more.
     """
     if _LOCKED_OUT.search(said):
         return Meaning.LOCKED_OUT
@@ -143,7 +143,7 @@ def is_failover_error(error: BaseException) -> bool:
 
 
 def was_not_run(error: BaseException) -> bool:
-    """Tell whether a script that failed so has certainly done nothing: not sent, or answered before it ran.
+    """Return whether a failed script certainly had no effect. It was not sent, or was answered before it ran.
 
     A server that is a replica by now refuses the first write. Rights that a script misses are found in its midst.
     """
@@ -153,7 +153,7 @@ def was_not_run(error: BaseException) -> bool:
 
 
 def takes_no_more_clients(error: BaseException) -> bool:
-    """Tell whether the server serves those who are connected, and lets in nobody else (``maxclients``)."""
+    """Return whether the server serves connected clients, and accepts no new ones (``maxclients``)."""
     return _SAID_BY_THE_SERVER.search(str(error)) is not None
 
 
@@ -163,10 +163,10 @@ def is_nothing_there(error: object) -> bool:
 
 
 def is_not_now(error: BaseException) -> bool:
-    """Tell whether the server says itself that it is there, and serves nobody, nobody new or nobody's writes for now.
+    """Return whether the server itself says that it is up, but serves no clients, no new ones or no writes for now.
 
-    Or Sentinels, or nodes of a cluster, say that they know it, and nobody is it now. Then neither the address nor the
-    login nor a right is to blame, and waiting may mend it.
+    The same if Sentinels or cluster nodes know the name, and there is none now. Then neither the address nor
+    the login nor a right is to blame, and waiting may mend it.
     """
     said_so = (BusyLoadingError, OutOfMemoryError, NobodyYetError, UnfinishedError)
     if isinstance(error, said_so) or is_failover_error(error):
@@ -176,14 +176,14 @@ def is_not_now(error: BaseException) -> bool:
 
 
 def is_wrong_type(error: object) -> bool:
-    """Tell whether the server met a key that holds something foreign; it does not say which."""
+    """Return whether the server met a key with foreign content. It does not say which."""
     return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
 
 
 def in_words(error: object) -> str:
-    """Return what the server said; and, where it keeps to itself which key or command it means, who names that.
+    """Return the server's words. If they do not name the key or command, say where it is named.
 
-    ``error``: what redis-py raised, or the text that a script has given as the reason.
+    ``error`` is redis-py's exception, or the text that a script has returned as the reason.
     """
     said = _WHERE_IN_A_SCRIPT.sub("", str(error)).rstrip(". ")
     if is_wrong_type(error):
@@ -209,7 +209,7 @@ def is_contact_error(error: BaseException) -> bool:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Tell whether ``error`` says that Redis was away from us; an `AllInUseError` says that we were busy."""
+    """Return whether ``error`` means that Redis was out of reach. An `AllInUseError` means that we were busy."""
     return is_contact_error(error) and not isinstance(error, AllInUseError)
 
 
@@ -217,7 +217,7 @@ _PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError, NobodyYetError
 
 
 def kind_of(error: BaseException) -> str:
-    """Return what tells ``error`` from others for people; '' for each of the many ways in which contact is lost."""
+    """Return the distinguishing part of ``error`` for people, or '' for each of the many ways to lose contact."""
     is_plain = type(error) in _PLAIN or isinstance(error, OSError)
     if is_plain and not takes_no_more_clients(error):
         return ""

@@ -1,7 +1,7 @@
-"""What an entry says, read defensively: reserved fields, IDs, and raw replies.
+"""Reads entries defensively, with their reserved fields, IDs, and raw replies.
 
-Replies are taken as RESP2 arrays of bytes (see `workers.protocol.connection`): redis-py's own parsing turns an
-entry into a dict and so loses duplicate fields, and it costs time in the hot path.
+Replies are RESP2 arrays of bytes (see `workers.protocol.connection`). redis-py's own parser turns an entry into a dict
+and so loses duplicate fields, and it costs time in the hot path.
 """
 
 import re
@@ -41,7 +41,7 @@ _Thing = TypeVar("_Thing")
 
 
 class Redelivery(StrEnum):
-    """How a recovered job becomes ready again: the redelivery policy of the group."""
+    """The way in which a recovered job becomes ready again, which is the redelivery policy of the group."""
 
     STREAM = "stream"
     RETRY_STREAM = "retry-stream"
@@ -61,20 +61,20 @@ class RecoveryMode(StrEnum):
 
     @property
     def is_of_workers(self) -> bool:
-        """Tell whether the workers recover by themselves: no reaper is needed."""
+        """Return whether the workers recover by themselves, without a reaper."""
         return self is not RecoveryMode.REAPER
 
     @property
     def as_journalled(self) -> str:
-        """In whose name a group is looked after, as agreement and journal have it: ``reaper`` or ``embedded``."""
+        """The authority that looks after a group, as settings and journal have it, ``reaper`` or ``embedded``."""
         return (RecoveryMode.EMBEDDED if self.is_of_workers else self).value
 
 
 def agreed_recovery(recovery: str, redelivery: str) -> RecoveryMode | None:
-    """Read who recovers, as the agreement has it; None where nobody has set it, or has set it to nonsense.
+    """Read the recovery from the group settings, or None if it is missing or invalid.
 
-    The agreement says in whose name the group is looked after: a reaper's, or its workers' (``embedded``). Where its
-    workers give back in place, that is mode ``claim``.
+    The settings say which authority looks after the group, a reaper or its workers (``embedded``). If its workers give
+    back in place, that is mode ``claim``.
     """
     if recovery == RecoveryMode.EMBEDDED:
         return RecoveryMode.CLAIM if redelivery == Redelivery.IN_PLACE else RecoveryMode.EMBEDDED
@@ -82,17 +82,17 @@ def agreed_recovery(recovery: str, redelivery: str) -> RecoveryMode | None:
 
 
 def text(value: bytes | str) -> str:
-    r"""Decode what came from Redis without ever failing; bytes that are no UTF-8 show as ``\xNN``."""
+    r"""Decode bytes from Redis without ever failing. Bytes that are not UTF-8 show as ``\xNN``."""
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
 
 
 def told(detail: bytes | int) -> str:
-    """Return what a script adds to its answer, for people: words, or a number."""
+    """Return a script's addition to its answer for people, as words or a number."""
     return str(detail) if isinstance(detail, int) else text(detail)
 
 
 def on_one_line(value: bytes | str) -> str:
-    """Decode for a log: job IDs and consumer names come from outside, and must not break a line or forge one."""
+    """Decode for a log. Job IDs and consumer names come from outside, and must not break a line or forge one."""
     shown = text(value)
     if shown.isprintable():
         return shown
@@ -102,7 +102,7 @@ def on_one_line(value: bytes | str) -> str:
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Return ``1 job``, ``2 jobs`` or ``2 deliveries``. ``many``: what several are called where a letter is not all."""
+    """Return ``1 job``, ``2 jobs`` or ``2 deliveries``. ``many`` is an irregular plural."""
     several = many or (f"{one[:-1]}ies" if one.endswith("y") else f"{one}s")
     return f"{number} {one if number == 1 else several}"
 
@@ -136,12 +136,12 @@ def entry_order(entry_id: bytes | str) -> tuple[int, int]:
 
 
 def in_order(things: Iterable[_Thing], entry_id: Callable[[_Thing], bytes]) -> list[_Thing]:
-    """Return what has entry IDs from Redis sorted by them, as Redis does: scripts look neighbours up together."""
+    """Return the items sorted by entry IDs, as Redis sorts them, because scripts look up neighbours together."""
     return sorted(things, key=lambda thing: _numbers_as_bytes(entry_id(thing)))
 
 
 def _numbers_as_bytes(entry_id: bytes) -> tuple[int, bytes, int, bytes]:
-    """As `entry_order`, in half the time: Redis writes no zeros in front, so of two numbers the longer is greater."""
+    """As `entry_order`, in half the time. Redis writes no zeros in front, so of two numbers the longer is greater."""
     milliseconds, _, sequence = entry_id.partition(b"-")
     return len(milliseconds), milliseconds, len(sequence), sequence
 
@@ -151,7 +151,7 @@ _SMALL_NUMBERS: dict[bytes | None, int] = {b"%d" % number: number for number in 
 
 
 def whole_number(value: bytes | None, default: int) -> int:
-    """Read a whole number that came from outside; anything else is ``default``."""
+    """Read a whole number that came from outside. Other values are ``default``."""
     known = _SMALL_NUMBERS.get(value)
     if known is not None:
         return known
@@ -159,9 +159,9 @@ def whole_number(value: bytes | None, default: int) -> int:
 
 
 class Metadata(NamedTuple):
-    """The reserved fields of an entry, sanitised: a producer may send anything.
+    """The reserved fields of an entry, sanitised, because a producer may send anything.
 
-    The same rules stand in ``lua/prelude``; a test holds the two together.
+    The same rules are in ``lua/prelude``, and a test compares the two.
     """
 
     job_id: bytes
@@ -182,13 +182,13 @@ class Metadata(NamedTuple):
 
 
 def read_metadata(entry_id: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> Metadata:
-    """Read the reserved fields of an entry; the last one of a name counts."""
+    """Read the reserved fields of an entry. The last one of a name counts."""
     found = dict(pairs)
     job_id = found.get(FIELD_JOB, b"")
     first_ms = whole_number(found.get(FIELD_FIRST_MS), -1)
     return Metadata(
         job_id if 0 < len(job_id) <= MAX_JOB_ID_BYTES else entry_id,
-        # Hot: every copy is read, and most of these are not there.
+        # This is hot, because every copy is read, and most of these fields are missing.
         whole_number(found[FIELD_DELIVERIES], 0) if FIELD_DELIVERIES in found else 0,
         whole_number(found[FIELD_GENERATION], 0) if FIELD_GENERATION in found else 0,
         first_ms if first_ms >= 0 else entry_ms(entry_id),
@@ -211,8 +211,8 @@ Copied = tuple[bytes, int, int, int, int]
 def read_copy(names: Sequence[bytes], reserved: bytes, flat: Sequence[bytes]) -> Copied | None:
     """Read what a plain copy ends with, as `read_metadata` does.
 
-    ``names`` are those in ``flat``, and ``reserved`` is the first one of them that is ours. None where it is no such
-    copy, or says anything that has to be looked at twice. In a mass nearly all that is read is of that kind.
+    ``names`` are those in ``flat``, and ``reserved`` is the first one of them that is ours. None for other entries, and
+    for values that need a second look. In a mass nearly all that is read is of that kind.
     """
     if names.index(reserved) != len(names) - len(COPY_FIELDS) or names[-len(COPY_FIELDS) :] != COPY_FIELDS:
         return None
@@ -236,7 +236,7 @@ Entry = tuple[bytes, bytes, Sequence[bytes] | None]
 
 
 def parse_read_reply(reply: Any) -> list[Entry]:
-    """Read an XREADGROUP or XREAD reply, ``[[stream, [[id, [f, v…]]…]]…]`` or nothing. Raises UnexpectedReplyError."""
+    """Read a reply of XREADGROUP or XREAD, ``[[stream, [[id, [f, v…]]…]]…]`` or none. Raises UnexpectedReplyError."""
     try:
         return [(stream, item[0], item[1]) for stream, entries in reply or () for item in entries]
     except (TypeError, ValueError, IndexError) as error:
@@ -248,7 +248,7 @@ CLAIM_READY_MS = 10**9
 
 
 class ClaimedEntry(NamedTuple):
-    """One entry that a read with CLAIM has brought: what was overdue, or is new."""
+    """One entry of a read with CLAIM, which was overdue, or is new."""
 
     stream: bytes
     entry_id: bytes
@@ -260,7 +260,7 @@ class ClaimedEntry(NamedTuple):
 
 
 def parse_claim_reply(reply: Any) -> list[ClaimedEntry]:
-    """Read an XREADGROUP … CLAIM reply, ``[[stream, [[id, [f, v…], idle ms, deliveries before]…]]…]`` or nothing.
+    """Read a reply of XREADGROUP … CLAIM, ``[[stream, [[id, [f, v…], idle ms, deliveries before]…]]…]`` or none.
 
     Raises UnexpectedReplyError.
     """
@@ -275,7 +275,7 @@ def parse_claim_reply(reply: Any) -> list[ClaimedEntry]:
 
 
 class Note(NamedTuple):
-    """What is noted of a job that is given back where it is, in place of a copy's reserved fields."""
+    """The note on a job that is given back in place, instead of a copy's reserved fields."""
 
     deliveries: int = 0
     """To be added to the times delivered; below 0 where some did not count."""
@@ -288,7 +288,7 @@ class Note(NamedTuple):
 
 
 def read_note(value: bytes | None) -> Note | None:
-    """Read a note as ``lua/prelude`` writes it; nothing where there is none, or it is somebody else's."""
+    """Read a note as ``lua/prelude`` writes it. Empty if it is missing or foreign."""
     words = value.split(b",", 4) if value else []
     if len(words) != _WORDS_OF_NOTE:
         return None
@@ -303,7 +303,7 @@ _WORDS_OF_NOTE = 5
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """One row of the pending entries list. ``idle_ms`` is -1 and ``consumer`` empty where nobody owns the entry."""
+    """One row of the pending entries list. ``idle_ms`` is -1 and ``consumer`` empty if the entry has no owner."""
 
     entry_id: bytes
     consumer: bytes

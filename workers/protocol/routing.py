@@ -1,14 +1,13 @@
-"""A client for all nodes of a cluster: each command, or pipeline, goes to the node that has the slot of its first key.
+"""A client for all nodes of a cluster. Each command or pipeline goes to the node that has the slot of its first key.
 
-One without a key goes to the node of slot 0. Nothing is sent twice: who is answered that a slot has moved raises that,
-and the next command looks again. And nobody goes over to another node unawares: the first command that would raises
-`SlotMovedError`, as one on a connection that was dropped does.
+One without a key goes to the node of slot 0. No call is sent twice. The answer that a slot has moved is raised, and the
+next command looks again. The change to another node is visible. The first command there raises `SlotMovedError`, like a
+command on a dropped connection.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-import anyio
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.asyncio.connection import ConnectionPool
@@ -23,7 +22,7 @@ ClientOf = Callable[[SlotTables, Host], Redis]
 
 
 class RoutedClient(Redis):
-    """Holds a client for each node that it had to do with. What is without a key uses a pool of its own."""
+    """Holds a client for each node that it had to do with. Commands without a key use a pool of their own."""
 
     def __init__(self, anywhere: ConnectionPool, tables: SlotTables, client_of: ClientOf) -> None:
         super().__init__(connection_pool=anywhere)
@@ -33,8 +32,6 @@ class RoutedClient(Redis):
         self._clients: dict[Host, Redis] = {}
         self._routed: dict[int, Host] = {}
         """Where commands on keys of a slot went last."""
-        self._seen: dict[int, Host] = {}
-        self._moved_ms: dict[int, int] = {}
 
     async def execute_command(self, *words: Any, **options: Any) -> Any:
         """Send one command and return its reply. Raises what redis-py raises."""
@@ -49,7 +46,7 @@ class RoutedClient(Redis):
             raise
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
-        """Return a pipeline for commands on keys of one slot, and such as have none."""
+        """Return a pipeline for commands on keys of one slot, and commands without keys."""
         return _RoutedPipeline(self, transaction, shard_hint)
 
     async def pool_at(self, key: bytes) -> ConnectionPool:
@@ -61,30 +58,12 @@ class RoutedClient(Redis):
         if is_contact_error(error):
             self.tables.is_outdated()
 
-    def owner_of(self, slot: int) -> Host | None:
-        """Return who has ``slot``, as far as is known."""
-        owner = self.tables.latest.owner(slot)
-        if owner is not None and self._seen.setdefault(slot, owner) != owner:
-            self._seen[slot] = owner
-            self._moved_ms[slot] = round(anyio.current_time() * 1000)
-        return owner
-
-    def moved_ms(self, slot: int) -> int | None:
-        """Return when ``slot`` was last found at another node than before, in ms of the event loop's clock."""
-        self.owner_of(slot)
-        return self._moved_ms.get(slot)
-
     async def _at(self, key: bytes) -> Redis:
         slot = slot_of(key)
         owner = await self.tables.owner(slot)
         before, self._routed[slot] = self._routed.get(slot, owner), owner
-        self.owner_of(slot)
         if before != owner:
             raise SlotMovedError(f"slot {slot} of the cluster is at {owner[0]}:{owner[1]} now")
-        return self.at_node(owner)
-
-    def at_node(self, owner: Host) -> Redis:
-        """Return the client for one node, which has slots. It is closed with this one."""
         if owner not in self._clients:
             self._clients[owner] = self._client_of(self.tables, owner)
         return self._clients[owner]
@@ -94,13 +73,6 @@ class RoutedClient(Redis):
         for client in self._clients.values():
             await client.aclose()
         await super().aclose(close_connection_pool)
-
-
-async def masters_of(client: Redis) -> list[Redis]:
-    """Return a client for each server that has keys: in a cluster, each master's. Raises NoMasterError."""
-    if not isinstance(client, RoutedClient):
-        return [client]
-    return [client.at_node(host) for host in sorted((await client.tables.current()).masters)]
 
 
 class _RoutedPipeline(Pipeline):

@@ -1,8 +1,8 @@
-"""Loads and runs the Lua scripts. One file is one transition; its header is its contract.
+"""Loads and runs the Lua scripts. One file is one transition. Its header is its contract.
 
 A script is put together here from its own file and the shared parts it names (``--- @prelude``), because Redis has no
-include and 6.2 has no functions. Of a shared part it gets what it uses: each call makes the functions anew that stand
-in a script, and the interpreter of the server walks through all scripts that it has loaded, again and again.
+include and 6.2 has no functions. A script gets only the used functions of a shared part, because each call makes the
+functions of its script anew, and the server's interpreter walks through all loaded scripts again and again.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class Script:
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     async def run(self, client: Redis | KeptConnection, keys: Keys, args: Words) -> Any:
-        """Run once. Raises what redis-py raises; after a lost contact the effect is unknown."""
+        """Run once. Raises what redis-py raises. After a lost contact the effect is unknown."""
         try:
             return await client.execute_command("EVALSHA", self.digest, len(keys), *keys, *args)
         except NoScriptError:
@@ -53,7 +53,7 @@ class Script:
             return client.execute_command("EVAL", self.source, len(keys), *keys, *args)
 
     async def run_and_then(self, client: Redis, keys: Keys, args: Words, after: Words) -> tuple[Any, Any]:
-        """Run once, and one more command behind it on the same connection; return both replies.
+        """Run once, with one more command behind it on the same connection. Return both replies.
 
         The second may be an error. Raises what redis-py raises.
         """
@@ -83,12 +83,12 @@ class Script:
         return pipeline
 
     async def run_idempotent(self, client: Redis | KeptConnection, keys: Keys, args: Words) -> Any:
-        """Run, and again after a lost contact: only for scripts that guard every write by the state it changes."""
+        """Run, and repeat after a lost contact. Only for scripts that guard every write by the state it changes."""
         reply, _ = await self.run_until_answered(client, keys, args)
         return reply
 
     async def run_until_answered(self, client: Redis | KeptConnection, keys: Keys, args: Words) -> tuple[Any, bool]:
-        """Run as `run_idempotent` does; also tell whether a reply was lost on the way."""
+        """As `run_idempotent`, and also return whether a reply was lost on the way."""
         reply_was_lost = False
         for delay in RETRY_DELAYS_S:
             try:
@@ -109,7 +109,7 @@ def _first_answered(replies: list[Any]) -> tuple[Any, Any]:
 
 
 def put_together(text: str) -> str:
-    """Put into each mark's place what is used of its shared part: by the script, or by a part behind it."""
+    """Replace each mark by the used functions of its shared part, used by the script or by a later part."""
     for mark in reversed(list(_SHARED_PART.finditer(text))):
         behind = text[mark.end() :]
         text = text[: mark.start()] + _used_of(mark[1], behind) + behind

@@ -1,9 +1,9 @@
-"""Redis behind Sentinels: they are asked who takes writes, whenever a connection is made and while any lasts.
+"""Redis behind Sentinels. They are asked for the master whenever a connection is made, and while any lasts.
 
-redis-py does the first. It leaves connections alone that were made before: one to a master that hangs, or is cut off,
-waits for its timeout, and one to a master that was demoted goes on until it is refused a write. So a pool here looks
-after its connections: twice a second it asks, and it drops those that lead elsewhere. Whoever uses one of them then
-meets what he meets when a server ends: a lost contact.
+redis-py does the first. It leaves older connections alone. One to a master that hangs, or is cut off, waits for its
+timeout, and one to a demoted master goes on until a write is rejected. So a pool here looks after its connections. It
+asks twice a second, and drops connections to other servers. A caller on such a connection sees a lost contact, as after
+the end of a server.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _ABOUT_NODES = frozenset({"host", "port", "db", "username", "password", "connect
 
 
 class Finder(Protocol):
-    """Who can tell which server takes writes. To be closed."""
+    """The sources for the server that takes writes. To be closed."""
 
     async def discover_master(self, service_name: str) -> Host:
         """Return where the master is. Raises NoMasterError."""
@@ -56,7 +56,7 @@ class BlockingFinder(Protocol):
 
 
 class Sentinels(asyncio_sentinel.Sentinel):
-    """Those of an address. To be closed; connections are made when they are needed."""
+    """Those of an address. Close it at the end. Connections are made when they are needed."""
 
     def __init__(self, address: Address) -> None:
         options = _options(address, Retry(NoBackoff(), 0))
@@ -67,7 +67,7 @@ class Sentinels(asyncio_sentinel.Sentinel):
         self._address = address
 
     async def discover_master(self, service_name: str) -> Host:
-        """Return where the master is. Raises NoMasterError, which says what each of the Sentinels said."""
+        """Return where the master is. Raises NoMasterError with the answer of each Sentinel."""
         said: list[str] = []
         is_known = False
         for number, sentinel in enumerate(self.sentinels):
@@ -78,7 +78,7 @@ class Sentinels(asyncio_sentinel.Sentinel):
                 continue
             state = masters.get(service_name)
             if state and self.check_master_state(state, service_name):
-                self.sentinels.insert(0, self.sentinels.pop(number))  # who answers is asked first
+                self.sentinels.insert(0, self.sentinels.pop(number))  # a source that answers is asked first next time
                 return state["ip"], state["port"]
             is_known = is_known or bool(state)
             said.append(f"{service_name!r} is down" if state else f"no master is called {service_name!r}")
@@ -86,7 +86,7 @@ class Sentinels(asyncio_sentinel.Sentinel):
 
 
 class BlockingSentinels:
-    """The same for threads that may block. Nothing to close."""
+    """The same for threads that may block. There is no resource to close."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -109,7 +109,7 @@ class BlockingSentinels:
 
 
 def _options(address: Address, retry: Any) -> dict[str, Any]:
-    """Return how the Sentinels are spoken to: with the nodes' TLS, and a login of their own."""
+    """Return the connection settings for Sentinels, with the nodes' TLS and a login of their own."""
     nodes = {name: value for name, value in parse_url(address.node).items() if name not in _ABOUT_NODES}
     ours = {"protocol": 2, "socket_timeout": ANSWER_S, "socket_connect_timeout": ANSWER_S, "retry": retry}
     return {**nodes, **({"ssl": True} if address.tls else {}), **address.sentinel_login, **ours}
@@ -124,7 +124,7 @@ class ManagedConnection(asyncio_sentinel.SentinelManagedConnection):
     """Leads to the master of the moment in which it was made, and is dropped where that says it is none any more."""
 
     async def read_response(self, *words: Any, **options: Any) -> Any:
-        """Return a reply. A script on an old server tells of READONLY inside its text, which redis-py passes on."""
+        """Return a reply. A script on an old server reports READONLY inside its text, which redis-py passes on."""
         try:
             return await super().read_response(*words, **options)
         except ResponseError as error:
@@ -147,7 +147,7 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
         super().__init__(address.master, None, connection_class=kind, **options)  # type: ignore[no-untyped-call]
 
     async def get_master_address(self) -> Host:
-        """Return where the master is; connections that lead elsewhere are dropped. Raises NoMasterError."""
+        """Return the master's address. Connections to other servers are dropped. Raises NoMasterError."""
         async with self._asking() as finder:
             found = await finder.discover_master(self._address.master)
         await self._leave_others(found)
@@ -156,13 +156,13 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
         return found
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Drop connections; where those in use are meant, too, nothing is looked after until the next one."""
+        """Drop connections. If used ones are meant, too, there is no further check until the next one."""
         watching = self._watching if inuse_connections else None
         if watching is not None:
             self._watching = None
             watching.cancel()
         await super().disconnect(inuse_connections)
-        if watching is not None and not watching.done():  # last: whoever is cancelled himself waits for nothing
+        if watching is not None and not watching.done():  # last, because a cancelled caller waits for no more
             await asyncio.wait([watching])
 
     _who = "the Sentinels"
@@ -170,7 +170,7 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
 
     @property
     def _watched(self) -> str:
-        """What is asked for, as people are told."""
+        """The wanted server, in words for people."""
         return f"the master {self._address.master}"
 
     def _finder(self) -> Finder:
@@ -190,7 +190,9 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
         async with self._asking() as finder:
             while self._watching is asyncio.current_task():  # a cancellation alone may be lost inside redis-py
                 await asyncio.sleep(LOOK_S)
-                with suppress(RedisError, OSError):  # a failover is under way, or they are away: nothing is known
+                with suppress(
+                    RedisError, OSError
+                ):  # a failover is under way, or they are out of reach, so the master is unknown
                     await self._leave_others(await finder.discover_master(self._address.master))
 
     async def _leave_others(self, master: Host) -> None:

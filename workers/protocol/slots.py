@@ -3,7 +3,6 @@
 from binascii import crc_hqx
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 from workers.protocol.address import Host
@@ -21,24 +20,22 @@ _WITHOUT_KEY = frozenset({
 
 
 def tag_of(key: bytes) -> bytes | None:
-    """Return the hash tag of ``key``: between its first ``{`` and the next ``}``. None where there is nothing."""
+    """Return the hash tag of ``key``, which is the part between its first ``{`` and the next ``}``.
+
+    None if that is empty.
+    """
     _, brace, rest = key.partition(b"{")
     tag, closed, _ = rest.partition(b"}")
     return tag if brace and closed and tag else None
 
 
 def slot_of(key: bytes) -> int:
-    """Return the slot of ``key``: that of its hash tag, where it has one."""
+    """Return the slot of ``key``, or of its hash tag."""
     return crc_hqx(tag_of(key) or key, 0) % SLOTS
 
 
-def tag_in(slot: int) -> bytes:
-    """Return a hash tag that lies in ``slot``: the first number that does."""
-    return next(tag for tag in map(b"%d".__mod__, count()) if crc_hqx(tag, 0) % SLOTS == slot)
-
-
 def key_of(words: Sequence[Any]) -> bytes | None:
-    """Return the first key of a command; None where it has none. All keys of a call of ours share one slot."""
+    """Return the first key of a command, or None. All keys of a call of ours share one slot."""
     said: list[Any] = [*_bytes(words[0]).split(), *words[1:]]
     command, rest = said[0].upper(), said[1:]
     if command in _WITHOUT_KEY:
@@ -57,7 +54,7 @@ def _bytes(word: Any) -> bytes:
 
 @dataclass(frozen=True)
 class SlotTable:
-    """Who has which slots."""
+    """The owners of slots."""
 
     ranges: tuple[tuple[int, int, Host], ...] = ()
     """First and last slot, and the master that takes their writes."""
@@ -65,7 +62,7 @@ class SlotTable:
     """All that were named, replicas as well."""
 
     def owner(self, slot: int) -> Host | None:
-        """Return who has ``slot``; None where nobody does."""
+        """Return the owner of ``slot``, or None."""
         return next((host for first, last, host in self.ranges if first <= slot <= last), None)
 
     @property

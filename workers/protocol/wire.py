@@ -1,7 +1,7 @@
-"""How single connections differ from redis-py's: faster packing, clear errors, and a question to each server.
+"""The differences from redis-py's connections, which are faster packing, clear errors, and a question to each server.
 
-Each connection asks HELLO first: nothing is ever sent to a replica, a Sentinel or a part of a cluster that the address
-does not mean (`workers.protocol.nodes`).
+Each connection asks HELLO first, so no call reaches a replica, a Sentinel or a part of a cluster that the address does
+not mean (`workers.protocol.nodes`).
 """
 
 import asyncio
@@ -32,9 +32,9 @@ NEWCOMER_TIMEOUT_S = 0.5
 
 
 def improved(kind: type[AbstractConnection], topology: Topology) -> type[AbstractConnection]:
-    """Return ``kind`` with commands packed by hiredis, and with errors that tell what happened, or would happen.
+    """Return ``kind`` with commands packed by hiredis, and with errors that describe the effect.
 
-    redis-py's asyncio connections pack in Python, which took a quarter of a worker's CPU time: a call that settles 64
+    redis-py's asyncio connections pack in Python, which took a quarter of a worker's CPU time. A call that settles 64
     jobs has 460 arguments.
     """
     kind = unshared(kind)
@@ -61,7 +61,9 @@ def improved(kind: type[AbstractConnection], topology: Topology) -> type[Abstrac
         return [hiredis.pack_command(args if len(words) == 1 else (*words, *args[1:]))]
 
     async def disconnect(self: AbstractConnection, *arguments: Any, **options: Any) -> None:
-        with suppress(RedisTimeoutError):  # of the wait for the end, in an event loop that hung meanwhile: it is closed
+        with suppress(
+            RedisTimeoutError
+        ):  # from the wait for the end, in an event loop that hung meanwhile, so the connection is closed
             await kind.disconnect(self, *arguments, **options)
 
     improved = (_can_read_of(kind), connect, disconnect, on_connect_check_health, pack_command, send_packed_command)
@@ -69,7 +71,7 @@ def improved(kind: type[AbstractConnection], topology: Topology) -> type[Abstrac
 
 
 async def send_packed_command(self: AbstractConnection, command: Any, check_health: bool = True) -> None:
-    """Do as redis-py's own, which bounds it by `asyncio.wait_for`: before Python 3.12 that swallows cancellations."""
+    """As redis-py's own, which bounds it by `asyncio.wait_for`. Before Python 3.12 that swallows cancellations."""
     if not self.is_connected:
         if isinstance(self, ManagedConnection):  # by now another server may be the master
             raise RedisConnectionError("the connection was dropped before a command was sent")
@@ -86,7 +88,7 @@ async def send_packed_command(self: AbstractConnection, command: Any, check_heal
         await self.disconnect(nowait=True)
         raise RedisConnectionError(f"Error while writing to socket: {error}") from error
     except BaseException:
-        await self.disconnect(nowait=True)  # of a command that is half sent nothing can be said
+        await self.disconnect(nowait=True)  # the effect of a half-sent command is unknown
         raise
 
 
@@ -100,8 +102,8 @@ async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:
 def _can_read_of(kind: type[AbstractConnection]) -> Callable[[AbstractConnection], Awaitable[bool]]:
     """Return ``kind``'s question whether a connection can be used, which sees as well that it was reset while idle.
 
-    asyncio keeps that error for whoever writes next, who would take his command for one whose reply was lost. Raised
-    here, it has the connection made anew, as one that was closed is.
+    asyncio keeps that error for the next writer, who would take its command for one with a lost reply. Raised here, it
+    has the connection made anew, as one that was closed is.
     """
 
     async def can_read(self: AbstractConnection) -> bool:
@@ -114,7 +116,7 @@ def _can_read_of(kind: type[AbstractConnection]) -> Callable[[AbstractConnection
 
 
 def asking(kind: type[redis.Connection], topology: Topology) -> type[redis.Connection]:
-    """Return ``kind``, which blocks, with the same question to who answers."""
+    """Return ``kind``, which blocks, with the same question to the server."""
 
     def on_connect_check_health(self: redis.Connection, check_health: bool = True) -> None:
         keep_from_children(self._sock)
@@ -128,7 +130,7 @@ def asking(kind: type[redis.Connection], topology: Topology) -> type[redis.Conne
 
 @contextmanager
 def _let_in() -> Iterator[None]:
-    """Have who does not know HELLO believed, and who does not know us say so as at any other command."""
+    """Trust a server without HELLO, and let one that rejects our login say so as at any other command."""
     try:
         yield
     except AuthenticationError as error:
@@ -145,7 +147,10 @@ def _require(hello: Any, topology: Topology) -> None:
 
 
 def _read_certificates(connection: SSLConnection) -> None:
-    """Read them anew: they are renewed under way. Raises what redis-py would, but with the names of the files."""
+    """Read them anew, because they are renewed under way.
+
+    Raises what redis-py would, but with the names of the files.
+    """
     context = connection.ssl_context
     context.context = None
     try:
@@ -156,10 +161,10 @@ def _read_certificates(connection: SSLConnection) -> None:
 
 
 async def _said_to_newcomers(connection: AbstractConnection) -> str:
-    """Return why the server turns new connections away, or nothing.
+    """Return why the server turns new connections away, or ''.
 
-    It says so before it is asked, and closes. Who has written by then mostly hears of the reset alone: its kernel drops
-    what came before. So this one listens, and writes nothing.
+    It says so before it is asked, and closes. A client that has written by then mostly sees only the reset, because its
+    kernel drops the earlier bytes. So this one reads first, and does not write.
     """
     if isinstance(connection, SSLConnection):
         return ""

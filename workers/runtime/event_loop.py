@@ -5,12 +5,10 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from enum import StrEnum
 from importlib import import_module
-from typing import Annotated, Any, TypeVar, TypeVarTuple, cast
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 import anyio
-from pydantic import Field
 
 from workers.protocol.errors import ConfigurationError
 
@@ -22,51 +20,22 @@ ArgumentTs = TypeVarTuple("ArgumentTs")
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
-class EventLoop(StrEnum):
-    """Which event loop a process of ours makes for itself."""
-
-    AUTO = "auto"
-    ASYNCIO = "asyncio"
-    UVLOOP = "uvloop"
-
-
-Loop = Annotated[
-    EventLoop,
-    Field(
-        description="Event loop of the process: `auto` (uvloop's where it is installed: `pip install '.[uvloop]'` "
-        "in your clone), `asyncio` or `uvloop`. A program that runs by itself brings its own."
-    ),
-]
-"""A setting."""
-
-
-def run_in(loop: EventLoop, function: Callable[[*ArgumentTs], Awaitable[ResultT]], *arguments: *ArgumentTs) -> ResultT:
-    """Run ``function`` in a new event loop and return what it returns.
-
-    Raises ConfigurationError where ``loop`` is one that cannot be had here.
-    """
-    new_loop = maker_of(loop)
+def run_in_loop(function: Callable[[*ArgumentTs], Awaitable[ResultT]], *arguments: *ArgumentTs) -> ResultT:
+    """Run ``function`` in a new event loop and return its result. The loop is uvloop's if uvloop is installed."""
+    new_loop = loop_factory()
     logger.debug("event loop: %s", new_loop.__module__.partition(".")[0])
     return anyio.run(function, *arguments, backend_options={"loop_factory": new_loop})
 
 
-def maker_of(loop: EventLoop) -> NewLoop:
-    """Return what makes such an event loop. Raises ConfigurationError where it cannot be had here.
+def loop_factory() -> NewLoop:
+    """Return the function that makes an event loop: uvloop's if it is installed, else asyncio's.
 
-    Where nobody has chosen, an interpreter without a lock keeps asyncio's: a module that is not made for that would
-    bring the lock back, and plain handlers run in threads.
+    A free-threaded interpreter keeps asyncio's loop, because importing uvloop would enable the lock again.
     """
-    if loop is EventLoop.ASYNCIO or (loop is EventLoop.AUTO and not _has_lock()):
-        return asyncio.new_event_loop
-    try:
-        return cast("NewLoop", import_module("uvloop").new_event_loop)
-    except ImportError as error:
-        if loop is EventLoop.AUTO:
-            return asyncio.new_event_loop
-        raise ConfigurationError(
-            f"loop is 'uvloop', which cannot be imported ({error}): run pip install '.[uvloop]' in your "
-            "clone (there is none for Windows), or leave it at 'auto'."
-        ) from error
+    if _has_lock():
+        with suppress(ImportError):
+            return cast("NewLoop", import_module("uvloop").new_event_loop)
+    return asyncio.new_event_loop
 
 
 def _has_lock() -> bool:

@@ -66,14 +66,14 @@ Duration = float | timedelta
 """How programs write a duration: in seconds, or as it is."""
 Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
 HealthHost = Annotated[
-    str, Field(description="Address that `health_port` is bound to; `0.0.0.0` lets everybody in who can reach it.")
+    str, Field(description="Address that `health_port` is bound to. `0.0.0.0` accepts connections from other machines.")
 ]
 JournalMaxlen = Annotated[
     int,
     Field(
         ge=100,
         le=10**12,
-        description="Entries a journal keeps (approximately): as many events or more, up to 32 in an entry.",
+        description="About how many entries a journal keeps. An entry holds 1 to 32 events.",
     ),
 ]
 
@@ -123,12 +123,10 @@ class Settings(BaseSettings):
 
     other_env: ClassVar[frozenset[str]] = frozenset()
     """Environment variables with the prefix that are no settings (the demo's, for example)."""
-    other_prefixes: ClassVar[tuple[str, ...]] = ()
-    """Longer prefixes, of somebody else's settings."""
     siblings: ClassVar[tuple[str, ...]] = ()
     """Classes of other programs with the same prefix and file, as ``module:name``. Their settings are not misspelt."""
-    borrowed: ClassVar[Mapping[str, str]] = {}
-    """Variables of another program by setting. They count together, where nothing else gives any of these settings."""
+    tuning: ClassVar[frozenset[str]] = frozenset()
+    """Settings that few installations change. The reference lists them in a table of their own."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -182,13 +180,10 @@ def load_settings(
     weaker = dict(arguments or {}) | from_file
     variables = {name: f"{prefix}{name.upper()}" for name in kind.model_fields} if prefix else {}
     in_environment, named_files = _in_environment(variables)
-    if not kind.borrowed.keys() & (given.keys() | weaker.keys() | in_environment.keys() | named_files.keys()):
-        variables |= kind.borrowed
-        in_environment, named_files = _in_environment(variables)
     from_named = {name: _read_value(variable) for name, variable in named_files.items() if name not in given}
     # Weakest first: a value from a program or file counts only where neither a flag nor the environment speaks.
     values = {name: value for name, value in weaker.items() if name not in in_environment}
-    values |= {name: value for name, value in in_environment.items() if name in kind.borrowed} | from_named | given
+    values |= from_named | given
     try:
         settings = kind(**values)
     except ValidationError as error:
@@ -264,7 +259,7 @@ def _read_value(variable: str) -> str:
 
 def _check_environment(kind: type[Settings], prefix: str) -> None:
     """Reject misspelt variables: pydantic-settings ignores them silently."""
-    others = (*kind.other_prefixes, *_service_links())
+    others = tuple(_service_links())
     for variable in os.environ if prefix else ():
         if not variable.startswith(prefix) or variable.startswith(others) or variable in kind.other_env:
             continue

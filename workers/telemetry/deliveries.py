@@ -1,11 +1,11 @@
-"""How a trace travels with a job, and how its deliveries are told of.
+"""The trace of a job, and the spans of its deliveries.
 
-Without an SDK all of it does nothing. Every delivery of a traced job has a name that everybody can work out
-(`Delivery`), and its span an ID made from that. So whoever recovers a delivery can tell of it in place of a worker that
-was killed, and links to it lead somewhere. The IDs come about by `DELIVERY_IDS`, which the span ID generator of
+Without an SDK, the module does nothing. Every delivery of a traced job has a name that every process can compute
+(`Delivery`). The ID of its span is made from that name. So the process that recovers a delivery can write the span of a
+killed worker, and links to that span are valid. The IDs come about by `DELIVERY_IDS`, which the span ID generator of
 `workers.telemetry.sdk` obeys.
 
-The context is the producer's in every delivery: recoveries, retries and redrives only link what came before.
+The context of every delivery is the producer's. Recoveries, retries and redrives only add links.
 """
 
 import re
@@ -67,15 +67,15 @@ def write_context(context: SpanContext) -> list[tuple[bytes, bytes]]:
 
 
 def context_of(parent: SpanContext | None) -> Context:
-    """Return a context with this parent and nothing else; a new trace begins where there is none."""
+    """Return a context with this parent only. Without a parent, a new trace begins."""
     return trace.set_span_in_context(NonRecordingSpan(parent), Context()) if parent else Context()
 
 
-# ---- what a delivery is called
+# ---- the name of a delivery
 
 
 class SpanIds(NamedTuple):
-    """IDs that everybody works out the same way."""
+    """IDs that every process computes in the same way."""
 
     trace_id: int
     """For a span without parent."""
@@ -101,7 +101,7 @@ def _group_name(stream: str, group: str) -> bytes:
 
 
 class Delivery(NamedTuple):
-    """One delivery of a traced job. No two of a job have the same name: ``generation.copies.times delivered``."""
+    """One delivery of a traced job. The name ``generation.copies.times delivered`` is unique within a job."""
 
     stream: str
     group: str
@@ -129,7 +129,7 @@ _PREVIOUS = re.compile(rb"(\d{1,15}\.\d{1,15}\.\d{1,15})\.([rs])")
 
 
 class Story(NamedTuple):
-    """What links the spans of a job's deliveries: the creation context of the producer."""
+    """The link between the spans of a job's deliveries, which is the creation context of the producer."""
 
     creation: SpanContext
 
@@ -167,7 +167,7 @@ def begin(
     at_ns: int | None = None,
     ids: SpanIds | None = None,
 ) -> Span:
-    """Begin a span; ``ids``: what it is to be called. Times are Unix nanoseconds."""
+    """Begin a span with the given ``ids``. Times are Unix nanoseconds."""
     with _called(ids):
         return tracer().start_span(name, context_of(parent), kind, attributes, links, start_time=at_ns)
 
@@ -187,12 +187,12 @@ def tracer() -> trace.Tracer:
     return _tracer_of(trace.get_tracer_provider())
 
 
-# ---- recoveries, told by whoever recovers
+# ---- recoveries, written by the process that recovers
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A delivery that somebody else has recovered or dead-lettered for its worker."""
+    """A delivery that another process has recovered or dead-lettered for its worker."""
 
     delivery: Delivery
     entry_id: str
@@ -203,9 +203,11 @@ class Lost:
 
 
 def emit_recovered(row: Recovered, stream: str, group: str, how: Attributes, *, began_ns: int, ended_ns: int) -> None:
-    """Tell of a traced delivery that a recovery has ended, and of that; not where its context is nonsense.
+    """Write the spans of a traced delivery that ended with a recovery, and of the recovery.
 
-    ``how`` as in `emit_recovery`; the outcome is the row's.
+    Invalid contexts are skipped.
+
+    ``how`` is as in `emit_recovery`. The outcome is the row's.
     """
     traceparent, tracestate, name, previous = row.traced or ()
     creation = read_context(traceparent, tracestate)
@@ -218,10 +220,10 @@ def emit_recovered(row: Recovered, stream: str, group: str, how: Attributes, *, 
 
 
 def emit_recovery(story: Story, lost: Lost, how: Attributes, *, began_ns: int, ended_ns: int) -> list[Link]:
-    """Tell of a lost delivery, in its worker's place, and of its recovery; return links to both.
+    """Write the span of a lost delivery for its worker, and the span of its recovery. Return links to both.
 
-    ``how``: the recovery's reason, outcome and mode, and a leader's token, as attributes. The lost span begins with the
-    last proof of life: nobody knows more of a worker that was killed.
+    ``how`` has the recovery's reason, outcome and mode, and a leader's token, as attributes. The lost span begins at
+    the last heartbeat, because a killed worker leaves no later trace.
     """
     delivery = lost.delivery
     about: Attributes = {
@@ -241,7 +243,7 @@ def emit_recovery(story: Story, lost: Lost, how: Attributes, *, began_ns: int, e
             telemetry.ERROR_TYPE: how[telemetry.RECOVERY_REASON],
         },
         earlier,
-        # Redis says how long it was idle at some moment of the call: rather too late than before it was delivered.
+        # Redis reports the idle time at some moment of the call, so the start is rather too late than too early.
         at_ns=min(ended_ns - max(0, lost.idle_ms) * 1_000_000, began_ns),
     )
     span.set_status(Status(StatusCode.ERROR, "not settled by the worker that had it"))
@@ -262,12 +264,12 @@ def emit_recovery(story: Story, lost: Lost, how: Attributes, *, began_ns: int, e
     return [to_lost, Link(story.span_of(delivery, telemetry.RECOVER), {telemetry.LINK_KIND: telemetry.RECOVER})]
 
 
-# ---- what a worker keeps of one
+# ---- the deliveries of a worker
 
 
 @dataclass(slots=True)
 class JobTrace:
-    """What is to be told of one delivery."""
+    """The data for the span of one delivery."""
 
     story: Story | None
     """None = its producer wrote no trace context."""

@@ -1,7 +1,9 @@
-"""Gauges of groups: what was last seen of each, shown when metrics are collected. The same in both recovery modes.
+"""Gauges of groups.
 
-The leader looks in reaper mode; in embedded mode every worker does. Collecting happens in another thread, which only
-reads what was last seen.
+They hold the last values of each group, and show them when metrics are collected. The same in both recovery modes.
+
+The leader reads the values in reaper mode, and every worker in embedded mode. Collecting happens in another thread,
+which only reads what was last seen.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,10 +29,10 @@ Values = Iterator[tuple[float, Attributes]]
 
 
 class GroupGauges:
-    """What is shown of groups, while they are ours to look after.
+    """The values of groups, as long as this process serves them.
 
-    ``is_ours`` tells that, and ``known`` what is known of the work on them, whether or not the server lets us look; it
-    is called in the thread that collects.
+    ``is_ours`` returns whether it does. ``known`` returns the state of the work on them, even if the server rejects the
+    look. It is called in the collecting thread.
     """
 
     def __init__(self, is_ours: Callable[[], bool], known: Callable[[], Known]) -> None:

@@ -1,6 +1,6 @@
-"""Every metric: of the messaging conventions, and ours. Labels name streams and groups, never jobs or consumers.
+"""All metrics, those of the messaging conventions and our own. Labels name streams and groups, never jobs or consumers.
 
-They cost next to nothing while no meter provider is set. What is observed (`GAUGES`) is looked at when metrics are
+They are almost free while no meter provider is set. Observed metrics (`GAUGES`) are read when metrics are
 collected.
 """
 
@@ -55,7 +55,7 @@ CONTEXT_MALFORMED = METER.create_counter(
 
 def record_lateness(idle_ms: int, visibility_s: float, labels: Attributes) -> None:
     """Measure how late a delivery was recovered that was idle for so long."""
-    if idle_ms >= 0:  # else nobody owned it, and it had no deadline
+    if idle_ms >= 0:  # otherwise it had no owner and no deadline
         RECOVERY_LATENCY.record(max(0.0, idle_ms / 1000 - visibility_s), labels)
 
 
@@ -92,14 +92,14 @@ Look = Callable[[], Iterable[tuple[float, Attributes]]]
 
 
 class Observations:
-    """What is looked at. An instrument is made once for a process; a look that has ended shows nothing any more."""
+    """The observed metrics. An instrument is created once per process. It shows no value after its look has ended."""
 
     def __init__(self, meter: metrics.Meter = METER) -> None:
         self._meter = meter
         self._looks: dict[str, list[Look]] = {}
 
     def add(self, gauge: Gauge, look: Look) -> Callable[[], None]:
-        """Show what ``look`` returns from now on; returns what ends that."""
+        """Show the values of ``look`` from now on. Return a function that ends it."""
         looks = self._looks.get(gauge.name)
         if looks is None:
             looks = self._looks[gauge.name] = []

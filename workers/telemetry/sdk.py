@@ -1,8 +1,8 @@
 """The OpenTelemetry SDK, set up as our spans and metrics need it. Needs the extra ``telemetry``.
 
-A program of one's own sets its providers itself: a ``TracerProvider`` needs `DeliveryIds` and `KeepsDecisions`.
+A program with its own providers needs `DeliveryIds` and `KeepsDecisions` in its ``TracerProvider``.
 
-Exports run in threads, with bounded queues: what an endpoint that is dead or slow does not take is dropped.
+Exports run in threads with bounded queues. If an endpoint is dead or slow, the surplus is dropped.
 """
 
 import logging
@@ -50,7 +50,7 @@ LONG_JOBS = View(
 
 
 class DeliveryIds(RandomIdGenerator):
-    """Names the spans of deliveries so that everybody can work it out, and all others at random."""
+    """Makes the span IDs of deliveries computable, and all others random."""
 
     def generate_span_id(self) -> int:
         """Return what the next span is to be called."""
@@ -90,7 +90,7 @@ class KeepsDecisions(Sampler):
 
 
 def set_up(service: str, *, shows_metrics: bool) -> list[Callable[[], object]]:
-    """Set the providers by the environment; return what closes them. Raises ConfigurationError."""
+    """Set the providers from the environment. Return a function that closes them. Raises ConfigurationError."""
     for name in LOUD:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     resource = resource_of(service)
@@ -104,7 +104,7 @@ def set_up(service: str, *, shows_metrics: bool) -> list[Callable[[], object]]:
 
 
 def resource_of(service: str) -> Resource:
-    """Return what tells this process from others; what the environment says of it (``OTEL_…``) is stronger."""
+    """Return the attributes of this process. Those of the environment (``OTEL_…``) have priority."""
     ours = {"service.name": service, "service.version": version("stream-reaper"), "host.name": socket.gethostname()}
     said = OTELResourceDetector().detect().attributes
     return Resource.create({name: value for name, value in ours.items() if name not in said})
@@ -195,7 +195,7 @@ def _told_once(exports: Any, what: str) -> Any:
 
 
 class _Outage:
-    """Tells of the first failure, and of its end."""
+    """Logs the first failure, and its end."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -1,6 +1,6 @@
 """Runs a worker on a server of the tests until no job is ready, pending or scheduled.
 
-It skips time instead of waiting: if no other job is left, the next scheduled job becomes due. Failed jobs are ready
+It skips time instead of waiting. If no other job is left, the next scheduled job becomes due. Failed jobs are ready
 again at once. The worker recovers stalled jobs itself.
 """
 
@@ -73,7 +73,7 @@ class Drained:
 
 
 class DrainWorker(Protocol):
-    """Type of the fixture ``run_until_drained``: the function of that name, with the server."""
+    """Type of the fixture ``run_until_drained``, which is the function of that name with the server."""
 
     def __call__(
         self, worker: Worker, jobs: Iterable[NewJob | Fields] = (), *, patience: float = ..., **settings: Any
@@ -142,7 +142,7 @@ async def run_until_drained_async(
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Let the one error of a task group through as it is: tests expect it, not a group of one."""
+    """Raise the single error of a task group as it is, because tests expect it and not a group of one."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -183,7 +183,7 @@ class _Next(NamedTuple):
 
 @dataclass(slots=True)
 class _Left:
-    """What a group has left to do, at one moment."""
+    """The remaining work of a group at one moment."""
 
     ready: list[str] = field(default_factory=list)
     """Streams with jobs that wait to be read."""
@@ -212,7 +212,7 @@ class _Watch:
         self._worker = worker
 
     async def until_drained(self, patience_s: float) -> None:
-        """Wait until nothing is left. Raises NotDrainedError where that does not come."""
+        """Wait until no job is left. Raises NotDrainedError where that does not come."""
         ended, since = -1, monotonic()
         while left := await self._look():
             counts = self._worker.counts
@@ -227,7 +227,7 @@ class _Watch:
             await anyio.sleep(_POLL_S)
 
     async def _look(self) -> _Left:
-        """Look at everything in one moment: jobs move from one place to another."""
+        """Read everything at one moment, because jobs move between places."""
         keys, schedules = self._keys, (self._keys.schedule, self._keys.stream_schedule)
         sources = (keys.stream, keys.retry)
         call = self._client.pipeline(transaction=True)
@@ -265,12 +265,12 @@ class _Watch:
                     left.ready.append(source)
 
     async def _make_due(self, upcoming: _Next) -> None:
-        """Skip the time until then, and wake the worker, as whoever schedules something earlier does."""
+        """Skip the time until then, and wake the worker as an earlier schedule does."""
         await self._client.zadd(upcoming.schedule, {upcoming.member: 0}, xx=True)
         await self._client.publish(upcoming.schedule, "0")
 
     def _not_drained(self, problem: str, left: _Left) -> NotDrainedError:
-        """Say what is wrong: in one line, and one for each of the first jobs in hand."""
+        """Describe the problem in one line, with one more for each of the first jobs in hand."""
         now = monotonic()
         in_hand = self._worker.process.in_hand() if self._worker.process else []
         lines = [

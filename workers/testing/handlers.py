@@ -34,12 +34,12 @@ _BY_BACKOFF = -1
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The handler returned: the job is done."""
+    """The handler returned. The job is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """The handler raised or returned `Retry`: the job is ready again later."""
+    """The handler raised or returned `Retry`. The job is ready again later."""
 
     reason: str = ""
     delay: float | None = None
@@ -52,7 +52,7 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The handler raised or returned `Reject`: the job is a dead letter."""
+    """The handler raised or returned `Reject`. The job is a dead letter."""
 
     reason: str = "rejected"
     error: str = ""
@@ -61,7 +61,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised another exception: the job is ready again after the backoff."""
+    """The handler raised another exception. The job is ready again after the backoff."""
 
     error: str
     """``Type: message``, as a dead letter tells it."""
@@ -136,7 +136,7 @@ async def run_handler_async(
 
 
 def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int, extend: bool | Exception) -> Held:
-    """Return the job in that delivery: after the first one it is a copy, as those are that a worker gives back."""
+    """Return the job in that delivery. After the first delivery it is a copy, as after a retry."""
 
     async def answer(_held: Held) -> bool:
         if isinstance(extend, Exception):
@@ -160,7 +160,7 @@ def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int,
 
 
 class _Run:
-    """One delivery on its way through a handler: what `workers.loop.runner` does between reading and settling."""
+    """One delivery through a handler. It replaces the part of `workers.loop.runner` between reading and settling."""
 
     def __init__(self, invoke: Invoke, held: Held, settings: WorkerSettings, *, is_last: bool) -> None:
         self._invoke = invoke
@@ -205,14 +205,14 @@ class _Run:
         finally:
             deadlines.stop()
         if held.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:
-            return None  # what it raises because it is cancelled says nothing about the job
+            return None  # its exception after a cancellation is not about the job
         return verdict
 
     def _is_cancelled(self) -> bool:
         return self._host is not None and self._host.cancelling() > 0
 
     async def _meet_cancellation(self) -> None:
-        """Have what the handler has cancelled, and not met any more, be over: it would be what this task comes to."""
+        """Clear cancellations that the handler requested and did not receive, because they would end this task."""
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
         if self._is_cancelled():
@@ -230,7 +230,7 @@ class _Run:
 
 
 class _Backoff(Backoff):
-    """Leaves the delay open: a real one is random."""
+    """Leaves the delay open, because the real one is random."""
 
     __slots__ = ()
 
@@ -243,7 +243,7 @@ def in_own_loop(function: Callable[[], Coroutine[Any, Any, ResultT]], instead: s
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        pass  # not here: what is raised in the handler would seem to come from this
+        pass  # not here, because an error of the handler would seem to come from this line
     else:
         raise RuntimeError(f"an event loop runs here already: write `await {instead}(…)`.")
     return anyio.run(function)

@@ -1,7 +1,7 @@
-"""Starts child processes that cannot outlive us, not even if we are ended by kill -9; for tests and the drill.
+"""Starts child processes for tests and the drill. They end with their parent, even after its kill -9.
 
 On Linux a child asks the kernel to kill it when its parent dies (``PR_SET_PDEATHSIG``). It asks through a trampoline
-that then becomes the program, with the same process ID: ``preexec_fn`` would run Python between fork and exec. To the
+that then becomes the program, with the same process ID. A ``preexec_fn`` would run Python between fork and exec. To the
 kernel the parent is the *thread* that started the child, so start it from one that lives long enough.
 """
 
@@ -52,7 +52,7 @@ class Ending(Protocol):
 class Child:
     """A process that we have started, the leader of a process group of its own.
 
-    Only `kill` buries it: until then no other process has its ID, however many begin and end meanwhile.
+    Only `kill` reaps it. Until then its process ID is not used again.
     """
 
     def __init__(self, process: Ending) -> None:
@@ -61,7 +61,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process ID; also the ID of its process group."""
+        """Process ID, and ID of its process group."""
         return self._process.pid
 
     @property
@@ -92,7 +92,7 @@ class Child:
         return code
 
     def kill(self) -> None:
-        """Kill -9, with everything it started. Returns when it is gone; harmless afterwards."""
+        """Kill -9, with everything it started. Returns after it has ended. Later calls have no effect."""
         if not self._buried:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -100,11 +100,11 @@ class Child:
             self._buried = True
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP): connections stay open, and it does nothing."""
+        """Freeze it (SIGSTOP). Its connections stay open."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on after `pause`; harmless otherwise."""
+        """Continue it after `pause`. Otherwise without effect."""
         self.signal(signal.SIGCONT)
 
     def terminate(self) -> None:
@@ -112,7 +112,7 @@ class Child:
         self.signal(signal.SIGTERM)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process alone; harmless once it has ended."""
+        """Send a signal to the process alone. Without effect after its end."""
         if self.running:
             os.kill(self.pid, number)
 
@@ -127,7 +127,7 @@ def launch(
 ) -> subprocess.Popen[bytes]:
     """Start ``argv`` in a session of its own, which a Ctrl-C does not reach.
 
-    What it prints goes into ``output``; its stderr too, or into ``errors``.
+    ``output`` gets its output. ``errors`` gets its stderr, or ``output`` gets that too.
     """
     return subprocess.Popen(
         tied_to_us(argv),

@@ -37,11 +37,11 @@ Version = tuple[int, ...]
 
 
 class NoServerError(StreamReaperError):
-    """No Redis server was found, or it does not start. The message says what to do."""
+    """No Redis server was found, or it does not start. The message says how to get one."""
 
 
 def find_binary(advice: str = ADVICE) -> Path:
-    """Return the server to start: one on the PATH, 7.0 or newer, else the packaged one.
+    """Return the server to start. It is one on the PATH, 7.0 or newer, or else the packaged one.
 
     Raises NoServerError, with ``advice`` at the end.
     """
@@ -72,7 +72,7 @@ def in_package(package: str, pattern: str) -> Iterator[Path]:
 
 @cache
 def release_of(binary: Path) -> tuple[str, Version]:
-    """Return what ``binary --version`` says it is, such as ``("Valkey", (9, 1, 2))``; empty where it does not run."""
+    """Return name and version from ``binary --version``, such as ``("Valkey", (9, 1, 2))``. Empty if it fails."""
     try:
         printed = subprocess.run([binary, "--version"], capture_output=True, timeout=TIMEOUT_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -82,12 +82,12 @@ def release_of(binary: Path) -> tuple[str, Version]:
 
 
 def version_of(binary: Path) -> Version:
-    """Return the version of a server's program, such as ``(7, 0, 15)``; empty where it does not run."""
+    """Return the version of a server's program, such as ``(7, 0, 15)``. Empty if it does not run."""
     return release_of(binary)[1]
 
 
 def free_port() -> int:
-    """Return a TCP port on the loopback interface that nobody listens on right now."""
+    """Return a free TCP port on the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -124,7 +124,7 @@ class RedisServer:
 
     @property
     def pid(self) -> int:
-        """Process ID; the server must be running."""
+        """Process ID of the running server."""
         assert self._process, "the server is not running"
         return self._process.pid
 
@@ -192,7 +192,7 @@ class RedisServer:
             self._process = Child(launch(argv, output=log, cwd=self.folder, env={**os.environ, **self.environment}))
 
     def _answers(self, port: int) -> bool:
-        """Tell whether *our* server answers on ``port`` (not somebody else's), with its data loaded."""
+        """Return whether *our* server (and no other) answers on ``port``, with its data loaded."""
         try:
             with self._client(port) as client:
                 info: Any = client.info()
@@ -205,7 +205,7 @@ class RedisServer:
         return self._client(self.port)
 
     def command(self, *words: Any) -> Any:
-        """Run one command on a client of its own: ``server.command("XLEN", "orders")``."""
+        """Run one command on its own client, as in ``server.command("XLEN", "orders")``."""
         with self.client() as client:
             return client.execute_command(*words)
 
@@ -220,7 +220,7 @@ class RedisServer:
             self._process = None
 
     def follows(self, master: "RedisServer | None" = None) -> bool:
-        """Tell whether it is a replica (of ``master``, if given) that has all data; False if it does not answer."""
+        """Return whether it is a replica (of ``master``, if given) with all data. False if it does not answer."""
         options: Any = {"socket_timeout": self.timeout_s, "password": self.config.get("requirepass")}
         with redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0), **options) as client:  # asks for no role first
             try:

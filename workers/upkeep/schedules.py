@@ -1,7 +1,7 @@
-"""Makes ready what is due in a group's schedules: its delayed retries, and the delayed enqueues of its stream.
+"""Makes due jobs ready, from a group's delayed retries and its stream's delayed enqueues.
 
-Nobody polls: the script says when the next job is due, and whoever schedules an earlier one wakes us. Both are hints;
-the schedules are the truth, so we look by ourselves now and then as well.
+It does not poll. The script returns when the next job is due, and a process that schedules an earlier one wakes us.
+Both are hints, and the schedules are the truth. So we also look now and then without a hint.
 """
 
 import random
@@ -34,9 +34,10 @@ class Schedules:
         serves_for_ms: int = 0,
         jitter_s: float = 0.0,
     ) -> None:
-        """``moved`` is told of each look, and ``wake_suspects`` called where some are parked.
+        """``moved`` is called after each look, and ``wake_suspects`` if some are parked.
 
-        ``serves_for_ms`` as in `Authority`; ``jitter_s``: so much later at most, where many look after the same group.
+        ``serves_for_ms`` is as in `Authority`. ``jitter_s`` is the longest random delay, if many look after the same
+        group.
         """
         self._move_due = move_due
         self._moved = moved
@@ -46,15 +47,18 @@ class Schedules:
         self._noticed = anyio.Event()
 
     def woken_by(self, notices: Notices, keys: GroupKeys) -> AbstractContextManager[None]:
-        """While the block runs, look as soon as somebody says that he has scheduled something earlier."""
+        """While the block runs, look as soon as a process says that it has scheduled an earlier job."""
         return notices.waking(self._wake, (keys.schedule, keys.stream_schedule))
 
     def _wake(self) -> None:
         self._noticed.set()
 
     async def step(self) -> Refusal | None:
-        """Make ready what is due, and wait until more is; or return why it was refused. Raises what redis-py raises."""
-        self._noticed = anyio.Event()  # before the look: what is scheduled after it wakes us again
+        """Make due jobs ready, and wait until more are due, or return why the script rejected the call.
+
+        Raises what redis-py raises.
+        """
+        self._noticed = anyio.Event()  # before the look, because a job that is scheduled after it wakes us again
         moved = await self._move_due()
         if isinstance(moved, Refusal):
             return moved

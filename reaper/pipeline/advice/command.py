@@ -69,7 +69,7 @@ def advise_command(
         existing_lake(settings.lake)  # Spark takes seconds to start
         line = ProgressLine(quiet=machine)
         session = open_session(settings, line)
-        embedded = not settings.remote and is_embedded(settings.master or None)
+        embedded = not settings.spark_remote and is_embedded(settings.spark_master or None)
         asker = Asker(session, read_tables(session, settings.lake), Scope(datetime.now(UTC)), embedded=embedded)
         rows = asker.ask(line.show, only=("executions",)).answers["executions"]
         records = records_of(rows, None if workers == _AUTO else Workers(workers))

@@ -1,4 +1,4 @@
-"""Plays the drills, one after the other, as processes on a Redis of their own."""
+"""Plays the drills, one after the other, as processes, each on a Redis of its own."""
 
 import json
 import sys
@@ -85,12 +85,12 @@ async def play(plan: Plan, folder: Path, tell: Tell) -> Drills:
     played = []
     async with redis_at_hand(None, folder) as server:
         plan, left_out = await _within_reach(plan, server)
-        plays = list(plan.plays())
-        for number, (scenario, mode, turn) in enumerate(plays, start=1):
-            tell(f"drill {number} of {len(plays)}: {scenario.name}, {mode}")
-            file = folder / f"{scenario.name}-{mode.replace('/', '-')}-{turn}.json"
-            report = await _drill(plan.words(scenario, mode), server, file)
-            played.append(Played(scenario.name, mode, turn, report))
+    plays = list(plan.plays())
+    for number, (scenario, mode, turn) in enumerate(plays, start=1):
+        tell(f"drill {number} of {len(plays)}: {scenario.name}, {mode}")
+        file = folder / f"{scenario.name}-{mode.replace('/', '-')}-{turn}.json"
+        report = await _drill(plan.words(scenario, mode), file)
+        played.append(Played(scenario.name, mode, turn, report))
     return Drills(plan, played, left_out)
 
 
@@ -105,9 +105,8 @@ async def _within_reach(plan: Plan, server: Server) -> tuple[Plan, tuple[str, ..
     return replace(plan, modes=left), tuple(f"{mode} was not played: it {server.lacks_claim}" for mode in wanting)
 
 
-async def _drill(words: Sequence[str], server: Server, file: Path) -> dict[str, Any]:
-    where = ["--redis-url", server.url, "--redis-pid", str(server.pid), "--json", str(file)]
-    argv = [sys.executable, "-m", "reaper", *words, *where]
+async def _drill(words: Sequence[str], file: Path) -> dict[str, Any]:
+    argv = [sys.executable, "-m", "reaper", *words, "--redis-url", "", "--json", str(file)]
     try:
         with anyio.fail_after(LONGEST_S):
             code, printed = await _run(argv)

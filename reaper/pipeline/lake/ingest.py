@@ -33,6 +33,10 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.server_check import check_server
 
 _URL_VARIABLE = "STREAM_REAPER_SOURCE_URL"
+MOST_TASKS = 16
+"""Tasks that read one batch. Each writes a file for a day."""
+TARGET_BYTES = 128_000_000
+"""Compaction joins files up to this size."""
 
 
 def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[], SparkSession], run: Run) -> Progress:
@@ -43,11 +47,11 @@ def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[]
     """
     with only_writer(with_state(layout)):
         check_history(layout, fail_on_data_loss=settings.fail_on_data_loss)
-        if not settings.remote:
+        if not settings.spark_remote:
             anyio.run(_check_redis, settings)
         options = source_options(settings, layout)
         session = open_session()
-        options["partitions"] = str(min(settings.max_tasks, cores_of(session)))
+        options["partitions"] = str(min(MOST_TASKS, cores_of(session)))
         create_tables(layout)
         _note_source(layout, settings)
         fence = install_fence(layout)
@@ -56,7 +60,7 @@ def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[]
         ship_by_value()
         session.dataSource.register(JournalSource)
         writer = BatchWriter(layout, layout.name(), fence)
-        upkeep = Upkeep(layout, settings.target_mb * 1_000_000, settings.keep)
+        upkeep = Upkeep(layout, TARGET_BYTES, settings.lake_retention)
         return Supervisor(partial(_start_query, session, settings, options, writer, run), layout, run, upkeep).run()
 
 
@@ -81,8 +85,8 @@ def _note_source(layout: Layout, settings: PipelineSettings) -> None:
     known = not settings.redis_url_env or settings.redis_url_env in os.environ  # else only Spark's machines know it
     source = {
         "redis": shown_address(redis_url(settings)) if known else "",
-        "journals": settings.journals,
-        "dead_letters": settings.dead_letters,
+        "journals": settings.journal_pattern,
+        "dead_letters": settings.dead_letter_pattern,
     }
     replace_text(layout.source, json.dumps(source))
 
@@ -92,7 +96,7 @@ def source_options(settings: PipelineSettings, layout: Layout) -> dict[str, str]
     return {
         **_address(settings),
         LAKE: layout.root,
-        "streamPattern": ",".join(filter(None, (settings.journals, settings.dead_letters))),
+        "streamPattern": ",".join(filter(None, (settings.journal_pattern, settings.dead_letter_pattern))),
         "maxEntriesPerTrigger": str(settings.max_entries_per_trigger),
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
         "discoverSeconds": f"{min(10.0, settings.trigger.total_seconds()):g}",
@@ -105,7 +109,7 @@ def _address(settings: PipelineSettings) -> dict[str, str]:
         return {"urlEnv": settings.redis_url_env}
     if not holds_login(settings.redis_url):
         return {"url": settings.redis_url}
-    if settings.remote or is_submitted():
+    if settings.spark_remote or is_submitted():
         raise ConfigurationError(
             "redis_url holds a password, and Spark, which runs already, would show it: put the address into an "
             "environment variable of Spark's driver, and set redis_url_env to the variable's name."

@@ -71,8 +71,8 @@ def with_state(layout: Layout) -> Layout:
     """Return ``layout`` if the folder of its state is given. Raises ConfigurationError."""
     if layout.state == Path():
         raise ConfigurationError(
-            f"the lake {layout.root} is in an object store, and the folder of its state is not given: set --state to a "
-            "folder that belongs to this lake. It holds Spark's checkpoint."
+            f"the lake {layout.root} is in an object store, and the folder of its state is not given: set --lake-state "
+            "to a folder that belongs to this lake. It holds Spark's checkpoint."
         )
     return layout
 

@@ -51,13 +51,13 @@ async def trim(settings: PipelineSettings, layout: Layout, *, url: str, dead_let
     check_history(layout)
     ends = ingested_ends(layout)
     _check_source(layout, url)
-    dead = {stream for stream in ends if fnmatchcase(stream, settings.dead_letters)}
-    journals = {stream for stream in ends if fnmatchcase(stream, settings.journals)} - dead
+    dead = {stream for stream in ends if fnmatchcase(stream, settings.dead_letter_pattern)}
+    journals = {stream for stream in ends if fnmatchcase(stream, settings.journal_pattern)} - dead
     client = commands_client(url)
     try:
         await check_server(client, url)
         wanted = sorted(journals | dead if dead_letters else journals)
-        return [await _trim_stream(client, stream, ends[stream], settings.margin) for stream in wanted]
+        return [await _trim_stream(client, stream, ends[stream], settings.trim_margin) for stream in wanted]
     except RedisError as error:
         denied = meaning_of(error) is Meaning.DENIED
         advice = f" (trim needs {' '.join(RIGHTS)} in addition to the rights of ingestion)" if denied else ""

@@ -99,12 +99,12 @@ def _read(settings: PipelineSettings, scope: "Scope", progress: ProgressLine) ->
 
     layout = existing_lake(settings.lake)  # before Spark is started for nothing
     progress.show("starting Spark …")
-    master, remote = settings.master or None, settings.remote or None
+    master, remote = settings.spark_master or None, settings.spark_remote or None
     with ThreadPoolExecutor(1) as beside:
         beside.submit(import_module, "reaper.pipeline.report.page")  # a third of a second in which Java can start
         options = _java_options(layout)
         spark = interruptible(
-            lambda: build_session(master, remote, "stream-reaper report", settings.heap, java_options=options),
+            lambda: build_session(master, remote, "stream-reaper report", settings.spark_memory, java_options=options),
             leave_at_once,
         )
     embedded = not remote and is_embedded(master)

@@ -1,14 +1,14 @@
 """Looks in Redis for the oldest unsettled jobs of a lake, before the report calls one lost. Reads only."""
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.operations.job_search import Place, find_job
-from reaper.pipeline.analysis.answers import Row
+from reaper.operations.job_search import Place, find_jobs
 from reaper.pipeline.report.findings import Findings
 from workers.protocol.address import shown_address
 from workers.protocol.connection import commands_client
@@ -37,27 +37,38 @@ async def look_for_unsettled(findings: Findings, redis_url: str) -> dict[str, An
     client = commands_client(redis_url)
     try:
         await check_server(client, redis_url)
-        places = [await _place_of(client, row, ingested_ms.get(row["stream"], 0)) for row in rows]
+        places: dict[tuple[str, str, str], str] = {}
+        for stream, group in dict.fromkeys((row["stream"], row["group"]) for row in rows):
+            jobs = [row["job"] for row in rows if (row["stream"], row["group"]) == (stream, group)]
+            found = await _places_of(client, stream, group, jobs, ingested_ms.get(stream, 0))
+            places |= {(stream, group, job): place for job, place in found.items()}
     except RedisError as error:
         raise UnreachableError(f"Redis at {shown_address(redis_url)!r} failed: {error}") from error
     finally:
         await client.aclose()
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "places": dict(Counter(places)),
-        "lost": [row for row, place in zip(rows, places, strict=True) if place == LOST],
+        "places": dict(Counter(places.values())),
+        "lost": [row for row in rows if places[row["stream"], row["group"], row["job"]] == LOST],
         "not_checked": findings.total("unsettled", "jobs") - len(rows),
     }
 
 
-async def _place_of(client: Redis, row: Row, ingested_ms: int) -> str:
-    keys, certain = group_keys(stream_of_journal(row["stream"]), row["group"]), True
+async def _places_of(client: Redis, journal: str, group: str, jobs: Iterable[str], ingested_ms: int) -> dict[str, str]:
+    """Return the place of each job of one group. Every look reads the journal once, for all that are still missing."""
+    keys, places = group_keys(stream_of_journal(journal), group), dict.fromkeys(jobs, LOST)
     for _ in range(LOOKS):
-        job = await find_job(client, keys, row["job"], depth=DEPTH)
-        if job.place is not Place.UNKNOWN:
-            return str(job.place)
-        certain = certain and job.complete
-    return LOST if certain and await _goes_on(client, keys.journal, ingested_ms) else UNCONFIRMED
+        missing = [job for job, place in places.items() if place in (LOST, UNCONFIRMED)]
+        if not missing:
+            return places
+        for job, found in (await find_jobs(client, keys, missing, depth=DEPTH)).items():
+            if found.place is not Place.UNKNOWN:
+                places[job] = str(found.place)
+            elif not found.complete:
+                places[job] = UNCONFIRMED
+    if LOST in places.values() and not await _goes_on(client, keys.journal, ingested_ms):
+        return {job: UNCONFIRMED if place == LOST else place for job, place in places.items()}
+    return places
 
 
 async def _goes_on(client: Redis, journal: str, ingested_ms: int) -> bool:

@@ -4,7 +4,7 @@ import os
 import re
 
 _DISK_FULL = "no space left on device: the disk of the lake or the checkpoint is full, or that of temporary files"
-_HEAP_FULL = "Spark has no memory left: give it more (--heap), or ask for less"
+_HEAP_FULL = "Spark has no memory left: give it more (--spark-memory), or ask for less"
 JAVA_ENDED = "Spark ended in the middle of its work: it was killed, or had no memory left"
 PYTHON_ENDED = "a Python process of Spark ended in the middle of its work: it was killed, or had no memory left"
 _SIGNS = (

@@ -121,7 +121,7 @@ def _first_line(error: Exception) -> str:
 def _start(master: str | None, app: str, conf: Mapping[str, str]) -> SparkSession:
     if master and not _MASTER.match(master):  # Java would end with a stack trace
         raise ConfigurationError(
-            f"master {master!r} is none that Spark knows: write local[*], local[4], spark://host:7077, k8s://… or yarn."
+            f"spark_master {master!r} is unknown to Spark: write local[*], local[4], spark://host:7077, k8s://…, yarn."
         )
     if not is_submitted():
         _check_user()
@@ -164,9 +164,9 @@ def _check_heap(heap: str) -> None:
     """Raise ConfigurationError if ``heap`` is no amount of memory that Spark starts with."""
     found = re.fullmatch(r"([1-9]\d{0,8})([mMgG])", heap)
     if not found:
-        raise ConfigurationError(f"heap {heap!r} is no amount of memory: write it as 1g or 1500m.")
+        raise ConfigurationError(f"spark_memory {heap!r} is no amount of memory: write it as 1g or 1500m.")
     if int(found[1]) * (1 if found[2] in "mM" else 1024) < _LEAST_HEAP_MB:
-        raise ConfigurationError(f"heap {heap!r} is too little: Spark does not start below {_LEAST_HEAP_MB}m.")
+        raise ConfigurationError(f"spark_memory {heap!r} is too little: Spark does not start below {_LEAST_HEAP_MB}m.")
 
 
 def is_submitted() -> bool:

@@ -1,4 +1,4 @@
-"""An engine for containers: the one that answers here, or one in a machine of our own, which needs no registry."""
+"""An engine for containers, either the one that answers here, or one in our own machine without a registry."""
 
 import re
 import shutil
@@ -66,7 +66,7 @@ async def started_engine(project: Path, folder: Path) -> AsyncIterator[Engine]:
     data = folder / "data"
     data.mkdir()
     try:
-        # An image is built in our network, where the package index is; containers run in one of their own.
+        # An image is built in our network, where the package index is. Containers run in their own network.
         with _daemon(machine, data, project, network=True) as running:
             await running.answers("docker", "info")
             _import(running, project)
@@ -81,13 +81,13 @@ async def started_engine(project: Path, folder: Path) -> AsyncIterator[Engine]:
 @contextmanager
 def _daemon(machine: Machine, data: Path, project: Path, *, network: bool) -> Iterator[Running]:
     words = ["docker-init", "--", "dockerd", f"--data-root={data}", "--cgroup-parent={cgroup}"]
-    # Nothing of our network is changed.
+    # Our network is not changed.
     words += ["--bridge=none", "--iptables=false"] if network else []
     with machine.on(*words, shared=(data, project), network=network) as running:
         try:
             yield running
         finally:
-            # What it has written counts after this, and containers leave nothing of theirs in the kernel.
+            # Later lines count from here, and containers leave none of theirs in the kernel.
             if running.first is not None:
                 end = "kill -TERM $(pidof dockerd) && tail --pid=$(pidof dockerd) -f /dev/null"
                 running.run("sh", "-c", end, check=False)

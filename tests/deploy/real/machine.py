@@ -1,6 +1,7 @@
-"""A machine in namespaces: a tree with what it writes beside it, processes of its own, and, if asked, its own network.
+"""A machine in namespaces, made of a tree with a folder for its writes, its own processes, and, if asked, its own
+network.
 
-It ends with the process that started it, however that ends: no process and no mount of it stays.
+It ends with the process that started it, in every case. No process and no mount of it stays.
 """
 
 import os
@@ -44,12 +45,12 @@ class Running:
 
     @property
     def output(self) -> str:
-        """What its first process has written so far."""
+        """The output of its first process so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     @property
     def first(self) -> int | None:
-        """The number of its first process, as it is outside; None while there is none."""
+        """The process ID of its first process, as seen from outside, or None."""
         try:
             children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         except FileNotFoundError:
@@ -94,7 +95,7 @@ class Running:
 
 
 class Machine:
-    """A tree, and a folder with what the machine writes, which stays from one time it is on to the next."""
+    """A tree, and a folder with the machine's writes, which stays from one start to the next."""
 
     def __init__(self, tree: Tree, folder: Path) -> None:
         """Lay it out. Raises NotHereError where the tree cannot be made."""
@@ -116,8 +117,8 @@ class Machine:
     ) -> Iterator[Running]:
         """Have it on while the block runs, with ``command`` as its first process.
 
-        ``network``: it has our network, else one of its own, in which nobody else is. ``cgroup``: it sees control
-        groups of its own only, as a systemd has to. ``{cgroup}`` in the command names a parent for control groups.
+        ``network`` gives it our network. Otherwise it has its own, without other members. ``cgroup`` shows it only its
+        own control groups, as systemd requires. ``{cgroup}`` in the command names a parent for control groups.
         """
         for file in ("/etc/resolv.conf", "/etc/hosts"):
             if network:

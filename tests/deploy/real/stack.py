@@ -1,4 +1,4 @@
-"""What deploy/compose/compose.yaml starts, and the commands that an operator gives there."""
+"""The services of deploy/compose/compose.yaml, and the commands that an operator gives there."""
 
 import json
 import re
@@ -58,7 +58,7 @@ class Stack:
         return self.compose("run", "--rm", "--no-TTY", "operator", *words, check=check)
 
     def status(self) -> dict[str, Any]:
-        """Return what `reaper status --json` says; it fails where something is degraded, and says it all the same."""
+        """Return the output of `reaper status --json`, also if it reports something degraded."""
         answer: dict[str, Any] = json.loads(self.operator("reaper", "status", "--json", check=False))
         return answer
 
@@ -75,7 +75,7 @@ class Stack:
         return known
 
     def leader(self) -> str:
-        """Return the container whose replica leads; empty while none does."""
+        """Return the container of the leading replica, or '' without a leader."""
         leading = [one["host"] for one in self.status()["replicas"] if one["role"] == "leader" and one["live"]]
         return next(
             (name for name in self.containers("reaper") if self.inspect(name)["Id"].startswith(tuple(leading))), ""
@@ -115,7 +115,7 @@ class Stack:
         return self.compose("exec", "--no-TTY", "redis", *client, *words).strip()
 
     def enqueue(self, **fields: str) -> str:
-        """Add a job, as the user for producers; return its ID."""
+        """Add a job as the user for producers. Return its ID."""
         return self.redis("XADD", "orders", "*", *[word for pair in fields.items() for word in pair], user="producer")
 
     def logged(self, service: str = "worker") -> str:

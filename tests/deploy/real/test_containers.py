@@ -1,4 +1,4 @@
-"""The image and the compose file, as they are shipped: they come up, stay up, and jobs outlive what dies."""
+"""The shipped image and compose file. They come up and stay up, and jobs outlive dead containers."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ async def bill(job: Job) -> None:
 
 
 async def test_the_image_is_what_the_dockerfile_says(engine: Engine) -> None:
-    """The image: built by the shipped Dockerfile; nobody is root, and nothing can be written where the system is."""
+    """The image of the shipped Dockerfile. No process is root, and the system's folders are read-only."""
     run = ("docker", "run", "--rm", "--read-only", "--network", "none", TAG)
     assert engine.run(*run, "python", "-c", "import os; print(os.getuid(), os.getgid())").split() == ["10001", "10001"]
     assert engine.run(*run, "reaper", "--version").startswith("reaper, version ")
@@ -47,7 +47,10 @@ async def test_the_image_is_what_the_dockerfile_says(engine: Engine) -> None:
 
 
 async def test_all_of_it_comes_up(stack: Stack) -> None:
-    """Compose: `make-users`, `up`; all are healthy, one replica leads, and nothing is wrong."""
+    """Compose with `make-users` and `up`.
+
+    All containers are healthy, one replica leads, and the status reports no problem.
+    """
     for service, number in (("redis", 1), ("reaper", REPLICAS), ("worker", 2)):
         names = stack.containers(service)
         assert len(names) == number
@@ -58,7 +61,7 @@ async def test_all_of_it_comes_up(stack: Stack) -> None:
 
 
 async def test_jobs_of_the_shop_are_done_and_what_is_no_order_is_a_dead_letter(stack: Stack) -> None:
-    """Jobs are enqueued with the producer's rights, and done; one that the program rejects is a dead letter."""
+    """Jobs are enqueued with the producer's rights and done. A job that the program rejects is a dead letter."""
     await stack.are_billed(*[stack.enqueue(amount="1") for _ in range(20)])
     refused = stack.enqueue(colour="red")
 
@@ -69,7 +72,7 @@ async def test_jobs_of_the_shop_are_done_and_what_is_no_order_is_a_dead_letter(s
 
 
 async def test_workers_with_their_shipped_rights_read_on_after_their_words_were_renewed(stack: Stack) -> None:
-    """Every worker has renewed its word three times, with the shipped rights: both read on, and nothing was denied."""
+    """Every worker has renewed its word three times with the shipped rights. Both read on, and no call was denied."""
     before = stack.words()
     assert len(before) == 2
     seen: dict[str, set[str]] = {name: {word} for name, word in before.items()}
@@ -94,7 +97,7 @@ async def test_workers_with_their_shipped_rights_read_on_after_their_words_were_
 
 
 async def test_the_leader_is_killed(stack: Stack) -> None:
-    """The leader's process is killed: another replica leads, the container is started again, and jobs go on."""
+    """The leader's process is killed. Another replica leads, the container starts again, and jobs go on."""
     killed = stack.leader()
     token = stack.status()["token"]
     stack.kill(killed)
@@ -111,7 +114,7 @@ async def test_the_leader_is_killed(stack: Stack) -> None:
 
 
 async def test_replicas_and_workers_are_restarted_one_after_the_other(stack: Stack) -> None:
-    """A rolling restart of replicas and workers under load: every job is done, each at its first delivery."""
+    """A rolling restart of replicas and workers under load. Every job is done at its first delivery."""
     jobs = []
     for service in ("reaper", "worker"):
         for name in stack.containers(service):
@@ -124,7 +127,7 @@ async def test_replicas_and_workers_are_restarted_one_after_the_other(stack: Sta
 
 
 async def test_redis_is_restarted(stack: Stack) -> None:
-    """Redis is restarted with jobs in it: nothing is lost, nobody else is restarted, and all goes on."""
+    """Redis restarts with jobs in it. No job is lost, and no other container restarts."""
     counts = {name: stack.inspect(name)["State"]["StartedAt"] for name in stack.containers("reaper")}
     jobs = [stack.enqueue(amount="1") for _ in range(10)]
     stack.compose("restart", "redis")
@@ -136,7 +139,7 @@ async def test_redis_is_restarted(stack: Stack) -> None:
 
 
 async def test_a_worker_is_killed_for_good(stack: Stack) -> None:
-    """A worker is killed for good with jobs in its hands: another one does them, at their second delivery."""
+    """A worker is killed for good with jobs in its hands. Another one does them at their second delivery."""
     stack.program.write_text(STANDS_ON_THE_FIRST, encoding="utf-8")
     workers = stack.containers("worker")
     for name in workers:
@@ -165,7 +168,7 @@ async def test_a_worker_is_killed_for_good(stack: Stack) -> None:
 
 
 async def test_it_goes_down_and_nothing_stays(stack: Stack, engine: Engine) -> None:
-    """Compose `down`: no container, network or volume of it is left."""
+    """Compose `down`. No container, network or volume of it is left."""
     stack.end()
     label = f"label=com.docker.compose.project={stack.name}"
     left = [
@@ -189,7 +192,10 @@ def _issue(folder: Path) -> None:
 
 
 async def test_redis_that_asks_for_certificates_on_another_port(stack: Stack, engine: Engine) -> None:
-    """Compose with client certificates and another port: all are healthy, jobs are done, and nobody else gets in."""
+    """Compose with client certificates and another port.
+
+    All are healthy, jobs are done, and other clients are rejected.
+    """
     stack.end()
     _issue(engine.project / "deploy/compose/certificates")
     certificate = ("--tls", "--cacert", "/run/secrets/ca.crt")

@@ -1,4 +1,4 @@
-"""Folders with a small Debian in them, which machines are laid over; made once, by debootstrap, and kept.
+"""Folders with a small Debian for the machines of tests. They are made once, by debootstrap, and kept.
 
 They lie below the folder that the variable STREAM_REAPER_TREES names, by default in the user's cache.
 """
@@ -15,11 +15,11 @@ VARIABLE = "STREAM_REAPER_TREES"
 
 
 class NotHereError(Exception):
-    """This machine cannot run what is asked for; the message is the sentence that says why."""
+    """This machine cannot run it. The message says why."""
 
 
 class Tree(NamedTuple):
-    """What a tree is made of."""
+    """The content of a tree."""
 
     name: str
     suite: str
@@ -27,7 +27,7 @@ class Tree(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Where it lies, or will: another list of packages is another tree."""
+        """The folder of the tree. Another list of packages is another tree."""
         digest = hashlib.sha256(" ".join((self.suite, *self.packages)).encode()).hexdigest()
         return kept() / f"{self.name}-{digest[:8]}"
 
@@ -43,7 +43,7 @@ class Tree(NamedTuple):
         packages.mkdir(parents=True, exist_ok=True)
         if unfinished.exists():
             shutil.rmtree(unfinished)
-        # It mounts /proc into the tree: in namespaces of its own nothing stays mounted.
+        # It mounts /proc into the tree. In namespaces of its own no mount stays.
         words = ["unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "debootstrap", "--variant=minbase"]
         words += [f"--cache-dir={packages}", f"--include={','.join(self.packages)}", self.suite, str(unfinished)]
         with log.open("w") as output:
@@ -68,7 +68,8 @@ IMAGE = Tree("image", "bookworm", ("ca-certificates", "python3", "python3-venv",
 
 
 def authorities() -> Path:
-    """Return the file of what this machine trusts: what runs in trees asks the same package indexes."""
+    """Return the file of certificates that this machine trusts, because programs in trees use the same package
+    indexes."""
     paths = ssl.get_default_verify_paths()
     return Path(paths.cafile or paths.openssl_cafile)
 

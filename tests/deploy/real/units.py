@@ -1,6 +1,6 @@
-"""A machine with systemd, set up as docs/deployment.md says, and what an administrator and a shop do there.
+"""A machine with systemd, set up by docs/deployment.md, with the steps of an administrator and of a shop.
 
-All absolute paths here are that machine's, which the test makes; nothing of the one that runs the tests.
+All absolute paths here are inside that machine, which the test makes.
 """
 
 import re
@@ -101,7 +101,7 @@ class Units:
         return self.run("redis-cli", "-e", "--no-auth-warning", "-u", url, *words).strip()
 
     def enqueue(self, **fields: str) -> str:
-        """Add a job, as the user for producers; return its ID."""
+        """Add a job as the user for producers. Return its ID."""
         return self.redis("XADD", "orders", "*", *[word for pair in fields.items() for word in pair], user="producer")
 
     async def logs(self, unit: str, pattern: str, patience: float = 60.0) -> None:
@@ -109,7 +109,7 @@ class Units:
         await wait_until(lambda: re.search(pattern, self.log(unit)), f"{unit} logs {pattern}", patience)
 
     async def is_active(self, unit: str) -> None:
-        """Wait until a unit is up: it has said so itself, as units of type notify do."""
+        """Wait until a unit is up. Units of type notify report it themselves."""
         await wait_until(lambda: self.shown(unit, "ActiveState") == "active", f"{unit} is active")
 
 

@@ -21,12 +21,12 @@ _HEAD = """# Mutants
 
 <!-- Written by `make mutants`. Each mutant is described in tests/simulation/mutants/*.toml. -->
 
-A test of the tests: each mutant is the product with one thing broken. The tests run on it, from cheap to dear, until
-one of them fails. *unit*: in one process; *scripts*: one script, the whole state before and after; *faults*: several
-processes, and faults; *simulation*: everything in virtual time, by seed. First those that know the changed file best
-are tried, then the simulation, then all of each tier. A test that failed has failed once more by itself, so that chance
-finds nothing. The time is that of the command that found it, its start included. `make mutants` runs them (a long time;
-it goes on where it was ended); `make mutants MUTANTS="--only NAME"` runs one.
+A test of the tests: each mutant is the product with one fault. The tests run on it, the cheap ones first, until one
+of them fails. There are four tiers: *unit* runs in one process, *scripts* compares the whole state before and after
+one script, *faults* runs several processes with faults, and *simulation* runs everything in virtual time, by seed.
+The tests closest to the changed file run first, then the simulation, then all of each tier. A test that fails runs
+once more alone, to exclude chance. The time is the whole time of the command that found the mutant. `make mutants`
+runs all, which takes long, and continues an interrupted run. `make mutants MUTANTS="--only NAME"` runs one.
 
 The last column says whether 300 stories find a mutant of scripts, recovery or the worker's loop by themselves: it has
 the first seed of [run 0](simulation.md) that fails, or *none*. `make mutants MUTANTS=--stories` plays them.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tests.simulation.server.core import Core, Handle
-from tests.simulation.server.read_commands import GROUP_GONE, NEW, Read
+from tests.simulation.server.read_commands import GROUP_GONE, KEY_GONE, NEW, Read
 from tests.simulation.server.replies import NULL_ARRAY, Reply, ReplyError
 from tests.simulation.server.streams import Stream
 
@@ -67,10 +67,12 @@ class Queue:
             stream = core.keys.typed(key, Stream)
         except ReplyError:
             return
-        if stream is None:
-            return
         reply: Reply
-        if read.group is not None and read.group not in stream.groups:
+        if stream is None:
+            if read.group is None:
+                return
+            reply = ReplyError(KEY_GONE)
+        elif read.group is not None and read.group not in stream.groups:
             reply = ReplyError(GROUP_GONE)
         else:
             after = read.after[read.keys.index(key)]

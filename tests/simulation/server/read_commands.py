@@ -11,6 +11,7 @@ from tests.simulation.server.words import LAST_ID, entry_id, id_text, integer
 NEW = LAST_ID
 """In place of an ID: what no consumer of the group was given yet."""
 GROUP_GONE = "NOGROUP the consumer group this client was blocked on no longer exists"
+KEY_GONE = "UNBLOCKED the stream key no longer exists"
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ class PackedJob(NamedTuple):
 
 
 class Enqueueing(NamedTuple):
-    """One call that enqueues jobs, all or none (``enqueue.lua``). The same call again adds nothing."""
+    """One call that enqueues jobs, all or none (``enqueue.lua``). The same call again adds no job."""
 
     keys: StreamKeys
     jobs: Sequence[PackedJob]
@@ -46,7 +46,7 @@ class Enqueueing(NamedTuple):
 
 
 async def enqueue(client: Redis, request: Enqueueing) -> list[bool]:
-    """Enqueue jobs; return of each whether this call has added it, also if it was sent before.
+    """Enqueue jobs. Return for each whether this call has added it, also after repetitions.
 
     Raises NotReplicatedError where they are enqueued, and too few replicas have said that they have them.
     """
@@ -83,10 +83,10 @@ def _added(request: Enqueueing, reply: Any) -> list[bool]:
 
 
 def _check_replicas(request: Enqueueing, reply: Any) -> None:
-    """Judge the reply to WAIT: the number of replicas that have all, or an error."""
+    """Judge the reply to WAIT, which is the number of replicas that have all jobs, or an error."""
     error = reply if isinstance(reply, Exception) else None
     if error is not None and is_contact_error(error):
-        raise error  # the master was demoted while we waited: nobody knows anything, so the call is made again
+        raise error  # the master was demoted during the wait, so the state is unknown, and the call is made again
     if error is None and int(reply) >= request.replicas:
         return
     had = "nobody knows who has them" if error else f"{reply} of {request.replicas} replicas had them in time"

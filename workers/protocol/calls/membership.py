@@ -1,4 +1,4 @@
-"""A worker joins its group, and clears away consumers that hold nothing."""
+"""A worker joins its group, and removes consumers without deliveries."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _POLICIES = {policy.value: policy for policy in Redelivery}
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What all processes of the group go by: agreed values, and ours where nothing was agreed."""
+    """The values that all processes of the group use, from the group's settings or else our own."""
 
     redelivery: Redelivery
     visibility_timeout: timedelta
@@ -46,7 +46,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a worker registers with its group: which group settings it has read."""
+    """The registration of a worker in its group, with the group settings that it has read."""
 
     consumer: str
     counts_for_ms: int
@@ -81,7 +81,7 @@ def given_words(agreement: Mapping[str, str], now_ms: int) -> list[GivenWord]:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What the group has agreed on: None or 0 where nobody has set a value, or has set it to nonsense."""
+    """The group settings. None or 0 stands for missing or invalid values."""
 
     redelivery: Redelivery | None
     visibility_ms: int
@@ -118,10 +118,10 @@ async def join_group(
     name: str,
     word: Word,
 ) -> Joined:
-    """Join the group, making what is missing (``join_group.lua``); a value that is None follows the group.
+    """Join the group, and create missing parts (``join_group.lua``). A value of None follows the group.
 
-    ``start``: where a new group begins; ``name``: the worker's, for the record of a mismatch; ``word``: by what it
-    goes. Raises what redis-py raises.
+    ``start`` is the start of a new group. ``name`` is the worker's, for the record of a mismatch. ``word`` has the
+    values that it uses. Raises what redis-py raises.
     """
     reply = await JOIN_GROUP.run_idempotent(
         client,
@@ -150,9 +150,9 @@ async def join_group(
 
 
 async def delete_consumers(client: Redis, source: str, keys: GroupKeys, consumers: Sequence[str]) -> None:
-    """Delete those of ``consumers`` that hold nothing of ``source`` (``delete_consumer.lua``).
+    """Delete those of ``consumers`` that hold no delivery of ``source`` (``delete_consumer.lua``).
 
-    Their words go with their consumers of the stream: what is cleared away in the retry stream says nothing of those.
+    Their registrations go with their consumers of the stream. Consumers of the retry stream have none.
     """
     if consumers:
         words = (keys.agreement,) if source == keys.stream else ()

@@ -1,4 +1,4 @@
-"""What is done for a whole group, by whoever may: a leader with its fence, or embedded workers by agreement."""
+"""The upkeep of a whole group, by a leader with its fence, or by embedded workers under the group's settings."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ SUSPECT_SCORE = 2**52
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """By what right somebody acts for a group. The scripts compare it, and do nothing where it does not hold."""
+    """The right to act for a group. The scripts compare it, and do not act if it does not hold."""
 
     namespace: str = ""
     token: int = 0
@@ -32,7 +32,7 @@ class Authority:
 
     @property
     def fence(self) -> str:
-        """The value of the group's fence in this term; '' where there is none."""
+        """The value of the group's fence in this term, or '' without one."""
         return f"{self.namespace}:{self.token}:{self.holder}" if self.namespace else ""
 
 
@@ -42,7 +42,7 @@ AGREEMENT = Authority()
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a look at the schedules did."""
+    """The result of a look at the schedules."""
 
     next_due_ms: int | None
     """Time until the next job is due; 0 = there are more already, None = nothing is scheduled."""
@@ -122,7 +122,7 @@ DESTROYED_OR_EMPTIED = "destroyed the group, or deleted all of its consumers at 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What was found when a group was tidied."""
+    """The findings of a cleanup of a group."""
 
     deleted: tuple[bytes, ...]
     """Consumers that were silent, and are gone."""
@@ -146,7 +146,7 @@ async def keep_house(
 ) -> Kept | Refusal:
     """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``).
 
-    ``again``: the reply to this caller's last call was lost.
+    ``again`` means that the reply to this caller's last call was lost.
     """
     reply = await KEEP_HOUSE.run(
         client,

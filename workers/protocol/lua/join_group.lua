@@ -137,8 +137,9 @@ if consumer ~= '' then
   redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, consumer)
   local former = read_word(redis.call('HGET', agreement, field) or '')
   local visibility = whole_number(agreed[2], nil) or tonumber(knew[2])
-  -- What it has proven while it went by other group settings says nothing: by which ones it was judged then, nobody can tell.
-  local is_same = former and former.version == version and former.visibility == visibility
+  -- What it has proven by another timeout says nothing. While its word counts, nobody has judged by a shorter one: a lowered timeout
+  -- waits as long as a word does (group_terms).
+  local is_same = former and former.visibility == visibility and (former.version == version or former.until_ms > at)
   since = is_same and math.min(former.since, at) or at
   local limit = whole_number(agreed[3], nil) or tonumber(knew[3])
   redis.call('HSET', agreement, field, written_word({
