@@ -88,12 +88,14 @@ def test_the_prelude_stands_where_a_script_asks_for_it() -> None:
 
 
 def test_a_script_brings_what_it_uses_of_the_shared_parts_and_nothing_else() -> None:
-    scripts = {name: load_script("workers.protocol", name).source for name in ("settle", "autoclaim", "return_taken")}
+    scripts = {
+        name: load_script("workers.protocol", name).source for name in ("former_settle", "autoclaim", "return_taken")
+    }
     brought = {
         name: [one for one in ("open_entry", "lay_gathered", "made_anew") if f"{one}(" in text]
         for name, text in scripts.items()
     }
-    assert brought == {"settle": ["open_entry"], "autoclaim": ["open_entry", "lay_gathered"], "return_taken": []}
+    assert brought == {"former_settle": ["open_entry"], "autoclaim": ["open_entry", "lay_gathered"], "return_taken": []}
 
 
 def test_a_script_is_read_once() -> None:

@@ -133,8 +133,8 @@ async def enqueueing(_scene: Scene) -> Run:
 PLAYS: list[tuple[str, Role, RecoveryMode, Callable[[Scene], Awaitable[Run]]]] = [
     ("recover_entries", Role.REAPER, REAPER, recovering),
     ("autoclaim", Role.WORKER, EMBEDDED, claiming),
-    ("adopt", Role.WORKER, REAPER, adopting),
-    ("settle", Role.WORKER, REAPER, settling),
+    ("former_adopt", Role.WORKER, REAPER, adopting),
+    ("former_settle", Role.WORKER, REAPER, settling),
     ("move_due", Role.REAPER, REAPER, moving),
     ("release_suspects", Role.REAPER, REAPER, releasing),
     ("redrive_dead_letters", Role.OPERATOR, REAPER, redriving),

@@ -210,7 +210,7 @@ def settle(scene: Scene) -> None:
         KEYS.notes,
     )  # fmt: skip
     scene.call(
-        "settle", keys, GROUP, consumer, scene.limit(), scene.policy(), "1", 50, scene.random.randrange(2),
+        "former_settle", keys, GROUP, consumer, scene.limit(), scene.policy(), "1", 50, scene.random.randrange(2),
         scene.random.randrange(2), *words,
     )  # fmt: skip
 
@@ -253,7 +253,7 @@ def adopt(scene: Scene) -> None:
         KEYS.notes,
     )  # fmt: skip
     scene.call(
-        "adopt", keys, GROUP, scene.consumer(), consumer, scene.random.choice(("restart", "reread", "claimed")),
+        "former_adopt", keys, GROUP, scene.consumer(), consumer, scene.random.choice(("restart", "reread", "claimed")),
         scene.random.choice((1, 10)), scene.random.choice((0, 1)), scene.limit(), scene.policy(), "1", 50, "-",
         *(word for entry_id, _, times in rows[:1] for word in (entry_id, scene.random.choice((0, times, times + 1)))),
     )  # fmt: skip

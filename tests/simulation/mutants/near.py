@@ -11,7 +11,7 @@ SCRIPTS = {
     "release_lease": ["scripts/test_lease", "reaper/test_elector"],
     "renew_lease": ["scripts/test_lease", "reaper/test_elector"],
     "restore_group": ["scripts/test_housekeeping", "reaper/test_housekeeping", "faults/test_housekeeping"],
-    "settle": ["scripts/test_settle", "workers/test_settlement"],
+    "former_settle": ["scripts/test_settle", "workers/test_settlement"],
     "recovery": ["scripts/test_recover_entries", "scripts/test_probation", "scripts/test_release_suspects"],
     "prelude": ["scripts/test_recover_entries", "scripts/test_settle"],
     "join_group": ["scripts/test_join_group", "workers/test_membership"],
