@@ -87,7 +87,7 @@ _PROTOCOL, _REAPER = "workers.protocol", "reaper"
 _WORKER_SCRIPTS = [
     (_PROTOCOL, name)
     for name in (
-        "join_group", "former_adopt", "former_settle", "extend_visibility", "hold_again", "return_taken",
+        "join_group", "former_adopt", "ack", "settle", "extend", "hold", "return_taken",
         "delete_consumer",
         "write_events",
     )

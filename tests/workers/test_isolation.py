@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, make_job, make_worker, number_of, pending_of, running, wait_for_settled
 from workers import Job
 from workers.loop.held import Source
-from workers.protocol.calls.settlement import SETTLE
+from workers.protocol.calls.moves import ACK
 from workers.protocol.messages import Note, text
 
 pytestmark = pytest.mark.anyio
@@ -137,9 +137,9 @@ async def test_what_waits_goes_on_when_the_settlement_is_answered_and_not_before
 ) -> None:
     """Rule W3: who dies in between is convicted, although the job has ended (seed 11085)."""
     handler = Gated()
-    await client.script_load(SETTLE.source)
+    await client.script_load(ACK.source)
     through = await proxy(server)
-    settling = through.hold_request(runs(SETTLE))
+    settling = through.hold_request(runs(ACK))
     worker = make_worker(through.url, handler, max_deliveries=2, concurrency=8)
     async with running(worker):
         await let_out_with_another(client)

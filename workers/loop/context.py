@@ -8,11 +8,12 @@ from redis.asyncio import Redis
 
 from workers.loop.facts import DeliveryFacts
 from workers.loop.membership import Membership
+from workers.loop.numbers import Numbers
 from workers.loop.proof import ProofOfLife
 from workers.loop.reporting import Counts, Reporter
 from workers.loop.telemetry import WorkerTelemetry
 from workers.protocol.calls import Journal
-from workers.protocol.calls.settlement import Extend
+from workers.protocol.calls.moves import Moves
 from workers.protocol.connection import READ_PATIENCE_S, KeptConnection, commands_client, reader_client
 from workers.protocol.events import EventName
 from workers.protocol.keys import NONCE_BYTES
@@ -34,6 +35,8 @@ class WorkerContext:
     """For reads that block."""
     membership: Membership
     proof: ProofOfLife
+    moves: Moves
+    numbers: Numbers
     reporter: Reporter
     telemetry: WorkerTelemetry | None
     """None where nobody listens."""
@@ -45,18 +48,13 @@ class WorkerContext:
         commands = commands_client(settings.redis_url, key=settings.keys.stream)
         telemetry = WorkerTelemetry.make(settings, consumer)
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
-        extended = Journal.at(settings.journal, settings.journal_maxlen, EventName.EXTENDED)
-        reports = Journal.at(settings.journal, settings.journal_maxlen, EventName.LOST_PAYLOAD)
-        extend = Extend(settings.keys, consumer, extended, _facts(settings, consumer).of_delivery, reports)
-
-        def server_ms(moment: float) -> int:
-            return membership.server_ms(moment)
-
+        acked = Journal.at(settings.journal, settings.journal_maxlen, EventName.ACKED)
+        moves, numbers = Moves(settings.keys, acked.maxlen if acked.writes else 0), Numbers()
         kept = KeptConnection(commands)
-        proof = ProofOfLife(kept, extend, server_ms, reporter.deleted)
+        proof = ProofOfLife(kept, moves, consumer, numbers)
         membership = Membership(kept, settings, consumer, reporter, proof.prove)
         reads = reader_client(settings.redis_url, key=settings.keys.stream, timeout_s=READ_PATIENCE_S)
-        return cls(settings, consumer, commands, kept, reads, membership, proof, reporter, telemetry)
+        return cls(settings, consumer, commands, kept, reads, membership, proof, moves, numbers, reporter, telemetry)
 
     def journal(self, event: EventName) -> Journal:
         """Return what scripts are told of the journal that write events of this kind."""

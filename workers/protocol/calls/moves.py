@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+import redis
 from redis.asyncio import Redis
 
 from workers.protocol.calls.settlement import Verdict
@@ -37,6 +38,8 @@ class Result(IntEnum):
     DEAD = 2
     HELD = 4
     """It cannot be copied, and stays pending."""
+    LOST = 6
+    """Given back, and its payload was deleted: it cannot run again. The journal has it."""
 
 
 class Settled(NamedTuple):
@@ -206,6 +209,14 @@ class Moves:
         words = self._words(consumer, most, page, *in_hand)
         next_page, found = await ADOPT.run(client, self._names(source), words)
         return text(next_page), [Taken(entry[0], entry[1], times) for entry, times in found]
+
+    def extend_blocking(
+        self, client: "redis.Redis", source: str, items: Iterable[Beating], *, consumer: str
+    ) -> tuple[int, list[Life]]:
+        """Send a heartbeat, in a thread that may block."""
+        argv = (word for item in items for word in (item.entry_id, item.times, int(item.runs)))
+        at_ms, *codes = EXTEND.run_blocking(client, self._names(source), self._words(consumer, *argv))
+        return at_ms, [Life(code) for code in codes]
 
     # ---- of who recovers
 

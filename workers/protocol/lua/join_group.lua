@@ -107,8 +107,8 @@ local agreed, differing, is_new = {}, {}, begins == 1
 for i, name in ipairs(names) do
   local ours = wishes[i]
   local wish = was_lost and knew[i] or ours
-  if wish == '' and name == 'visibility_ms' and is_embedded then
-    wish = knew[i]
+  if wish == '' and consumer ~= '' then
+    wish = knew[i] or '' -- the scripts that settle need settings; a leader changes them as any others
   end
   if wish ~= '' and redis.call('HSETNX', agreement, name, wish) == 1 then
     is_new = true

@@ -8,7 +8,8 @@
 --   hand_back  ready at once, as if it had not been delivered; with a reason (the handler had begun) `reaper.hand_backs` + 1
 --   reject     a dead letter now
 --
--- Returns a result for each: 1 done, 0 rejected (it is not ours any more), {2, ID of the dead letter}, {4, why it is held}.
+-- Returns a result for each: 1 done, 0 rejected (it is not ours any more), {2, ID of the dead letter}, {4, why it is held},
+-- 6 lost: its payload was deleted, so it cannot run again.
 -- Raises NOGROUP, NOSETTINGS (join first), OLDCALL (a later call was carried out).
 -- Fence: consumer and times delivered, because a late verdict of a former owner would take the job from its present one.
 
@@ -38,7 +39,7 @@ local function end_delivery(verb, entry_id, times, delay, reason, error, traceba
   local entry = entry_of(entry_id)
   if not entry then
     redis.call('XACK', source, group, entry_id)
-    return 1, 'lost_payload', ''
+    return verb == 'reject' and 1 or 6, 'lost_payload', ''
   end
   local job, limit = open_job(entry_id, entry[2]), agreed.max_deliveries
   local count = count_of(job, times, limit)
