@@ -87,21 +87,17 @@ _PROTOCOL, _REAPER = "workers.protocol", "reaper"
 _WORKER_SCRIPTS = [
     (_PROTOCOL, name)
     for name in (
-        "join_group", "former_adopt", "ack", "settle", "extend", "hold", "return_taken",
-        "delete_consumer",
-        "write_events",
+        "join_group", "adopt", "ack", "settle", "extend", "hold", "return_taken", "delete_consumer", "write_events",
     )
 ]  # fmt: skip
-_EMBEDDED_SCRIPTS = [
-    (_PROTOCOL, name) for name in ("autoclaim", "move_due", "release_suspects", "keep_house", "look_at_group")
-]
+_EMBEDDED_SCRIPTS = [(_PROTOCOL, name) for name in ("recover", "tick", "keep_house", "look_at_group")]
 _REAPER_SCRIPTS = [
-    *((_PROTOCOL, name) for name in ("beat", "move_due", "release_suspects", "keep_house", "look_at_group")),
+    *((_PROTOCOL, name) for name in ("beat", "recover", "tick", "keep_house", "look_at_group")),
     *(
         (_REAPER, name)
         for name in (
             "acquire_lease", "renew_lease", "release_lease", "raise_token", "register_replica",
-            "take_over_group", "recover_entries", "inspect_layout", "restore_group", "put_back",
+            "take_over_group", "inspect_layout", "restore_group", "put_back",
         )
     ),
 ]  # fmt: skip

@@ -170,7 +170,6 @@ class GroupWatch:
             notes=self._notes,
             telemetry=self._telemetry,
             rate=self._rate,
-            made=lambda: self._made,
             refused=self._call_refused,
             wake_suspects=self._suspects.wake,
             verdict=self._verdict,
@@ -371,6 +370,8 @@ class GroupWatch:
             self._context.end(EndOfTerm.STALE)
         elif refusal.kind is RefusalKind.PAUSED:
             self._notes.paused()
+        elif refusal.kind is RefusalKind.UNKNOWN:
+            self._is_agreed = False
         elif refusal.kind is RefusalKind.MADE:
             self._was_made = True
         elif refusal.wait:

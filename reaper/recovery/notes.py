@@ -5,7 +5,7 @@ A state (an error, a refusal, a pause) is logged when it begins and when it ends
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
@@ -13,9 +13,9 @@ from redis.exceptions import ResponseError
 
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
-from reaper.settings import LONGEST_VISIBILITY_MS, ReaperSettings, WatchedGroup
+from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.beat import RecoveryWait
-from workers.protocol.calls.recovery import Outcome, Recovered, Recoveries
+from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.upkeep import DESTROYED_OR_EMPTIED, Moved, Released
 from workers.protocol.meaning import in_words, is_contact_error
@@ -67,7 +67,6 @@ class GroupNotes:
         self._false_logged_at = self._last_held_at = self._moved_told_at = float("-inf")
         self._ready = self._parked = 0
         self._moved_of: set[bytes] = set()
-        self._asked_too_long = False
         self._said: tuple[int, ...] = ()
         self._waits_until_s = float("-inf")
         self._errors: dict[str, str] = {}
@@ -152,10 +151,9 @@ class GroupNotes:
 
     # ---- deliveries
 
-    def batch(self, found: Recoveries) -> None:
+    def batch(self, found: Sequence[Recovered]) -> None:
         """Count, log and report what one recovery call found overdue, and what became of it."""
-        became = Counter(row.outcome for row in found.others)
-        became[Outcome.REDELIVERED] += sum(len(together.entry_ids) for together in found.ready)
+        became = Counter(row.outcome for row in found)
         tally = self.tally
         tally.recovered += became[Outcome.REDELIVERED]
         tally.suspected += became[Outcome.SUSPECTED]
@@ -164,13 +162,12 @@ class GroupNotes:
         if became[Outcome.REDELIVERED] or became[Outcome.SUSPECTED]:
             self._ready += became[Outcome.REDELIVERED]
             self._parked += became[Outcome.SUSPECTED]
-            self._moved_of.update(row.consumer for row in found.others if row.outcome in _MOVED)
-            self._moved_of.update(together.consumer for together in found.ready)
+            self._moved_of.update(row.consumer for row in found if row.outcome in _MOVED)
             if anyio.current_time() - self._moved_told_at >= MOVED_LOG_S:
                 self.tell_moved()
         # Hot in a mass recovery: facts are gathered for those who listen, and for what needs a line of its own.
         listeners = any(self._callbacks.wants(name) for name in ("stalled", "recovered"))
-        for row in found.rows() if listeners else found.others:
+        for row in found:
             if row.outcome in _OVERDUE and (listeners or row.outcome not in _MOVED):
                 self._report_one(row)
 
@@ -306,23 +303,6 @@ class GroupNotes:
             beside = " (a leader serves this group: what it recovers looks settled to us)" if is_served else ""
             logger.info("%s: %s%s", self._pair, verdict.sentence(now_ms), beside)
         self._said = said
-
-    def asks_too_long(self, row: Recovered) -> None:
-        """A job asks for a visibility timeout longer than any may have; said once a term."""
-        if self._asked_too_long:
-            return
-        self._asked_too_long = True
-        logger.warning(
-            "%s: job %s asks for a visibility timeout of its own of %d ms (reaper.visibility_ms): it has %d ms, or its "
-            "group's where that is longer. Said once",
-            self._pair,
-            on_one_line(row.job_id),
-            row.asked_ms,
-            LONGEST_VISIBILITY_MS,
-        )
-        most = f"none may be longer than {LONGEST_VISIBILITY_MS} ms"
-        asked = f"a job asks for a visibility timeout of {row.asked_ms} ms, and {most}"
-        self._report("error", job=text(row.job_id), entry=text(row.entry_id), error=asked)
 
     # ---- false recoveries
 

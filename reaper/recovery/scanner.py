@@ -11,6 +11,7 @@ that tells what went with it.
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, NamedTuple
 
 from anyio.lowlevel import checkpoint
@@ -20,7 +21,7 @@ from reaper.failpoints import failpoint
 from reaper.recovery.false_recoveries import FalseRecoveries
 from reaper.recovery.timers import Timers
 from workers.protocol.keys import NOBODY
-from workers.protocol.messages import LAST_ENTRY_ID
+from workers.protocol.messages import CLAIM_READY_MS, LAST_ENTRY_ID
 from workers.runtime.clock import monotonic_ms
 
 FIRST = b"-"
@@ -52,9 +53,9 @@ class Scanner:
     timers: Timers
     armed: Callable[[], None]
     """Called after each page, so that who sleeps for the next timer can look again."""
-    ready_consumers: frozenset[bytes] = frozenset()
-    """Hold what is ready where it is (`NOBODY` is one): that falls due a visibility timeout after a reader has taken
-    it, from now on."""
+    in_place: bool = False
+    """An entry that was given back is ready where it is. It falls due a visibility timeout after a reader has taken it,
+    from now on."""
     forgotten: Callable[[Sequence[bytes], int], None] = lambda _entry_ids, _now_ms: None
     """Called with the entries that a full scan did not find any more, and the instant."""
     false_recoveries: FalseRecoveries = field(default_factory=FalseRecoveries)
@@ -160,7 +161,8 @@ class Scanner:
             return
         # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
         now, visibility_ms, arm = monotonic_ms(), self.visibility_ms, self.timers.arm
-        held, ready_consumers = self._held, self.ready_consumers
+        held, ready_ms = self._held, CLAIM_READY_MS if self.in_place else inf
+        is_ready_unowned = self.in_place
         recovered = self._recovered
         for entry_id, consumer, idle_ms, _ in rows:
             if recovered and entry_id in recovered:
@@ -169,7 +171,7 @@ class Scanner:
             if ids is None:
                 ids = held[consumer] = bytearray()
             ids += entry_id + b" "
-            if consumer in ready_consumers:
+            if idle_ms >= ready_ms or (is_ready_unowned and idle_ms < 0):
                 if not self.timers.keep(entry_id):  # what a timer tells is known no better by now
                     arm(entry_id, now + visibility_ms)
             elif 0 < idle_ms < visibility_ms:

@@ -1,12 +1,12 @@
 """What the leader tells of one group: each lost delivery in its worker's place, its `recover`, and measurements."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter, time_ns
 
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.recovery import ENDED, Recoveries
+from workers.protocol.calls.recovery import ENDED, Recovered
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.messages import RecoveryMode
 from workers.telemetry import instruments
@@ -32,21 +32,21 @@ class GroupTelemetry:
 
     # ---- recoveries
 
-    def recovered(self, found: Recoveries, began_ns: int) -> None:
+    def recovered(self, found: Sequence[Recovered], began_ns: int) -> None:
         """Tell of what a recovery call that began at ``began_ns`` has ended."""
         if self._measures:
             self._measure(found)
         if not self._traces:
             return
         ended_ns = time_ns()
-        for row in found.others:
+        for row in found:
             if row.traced and row.outcome in ENDED:
                 stream, group = self._group.stream, self._group.group
                 emit_recovered(row, stream, group, self._how, began_ns=began_ns, ended_ns=ended_ns)
 
-    def _measure(self, found: Recoveries) -> None:
+    def _measure(self, found: Sequence[Recovered]) -> None:
         by_mode = self._labels | {telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER)}
-        ended = [row for row in found.rows() if row.outcome in ENDED]
+        ended = [row for row in found if row.outcome in ENDED]
         for outcome, count in Counter(row.outcome for row in ended).items():
             instruments.RECOVERED.add(count, by_mode | {telemetry.RECOVERY_OUTCOME: outcome.name.lower()})
         for row in ended:

@@ -12,10 +12,11 @@ import anyio
 from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
-from reaper.settings import LONGEST_VISIBILITY_MS, WatchedGroup
+from reaper.settings import WatchedGroup
 from workers.protocol.calls import CALL_BYTES, Journal
-from workers.protocol.calls.recovery import Recoveries, read_recoveries
-from workers.protocol.calls.refusals import Refusal, read_refusal
+from workers.protocol.calls.moves import Moves
+from workers.protocol.calls.recovery import Outcome, Recovered, refusal_of, rows_of
+from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind, read_refusal
 from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
 from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys
 from workers.protocol.messages import RecoveryMode, text, told, whole_number
@@ -31,7 +32,6 @@ NOTHING_WAITS = b"-"
 Answer = TypeVar("Answer")
 
 TAKE_OVER_GROUP = load_script("reaper", "take_over_group")
-RECOVER_ENTRIES = load_script("reaper", "recover_entries")
 RESTORE_GROUP = load_script("reaper", "restore_group")
 PUT_BACK = load_script("reaper", "put_back")
 
@@ -115,40 +115,38 @@ class GroupWriter:
         *before, made = agreed or (0,)
         return TakeOver(TakeOverCode(code), told(detail), tuple(map(text, before)), made)
 
-    async def recover(self, source: str, entry_ids: Sequence[bytes], *, made: int) -> Recoveries | Refusal:
-        """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover_entries.lua``).
+    async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Refusal:
+        """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover.lua``).
 
-        Not in a group that was ``made`` later.
+        Returns what became of each.
         """
-        keys, group = self.keys, self.group
-        places = [
-            source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence, keys.agreement,
-            keys.journal, keys.notes,
-        ]  # fmt: skip
-        words: list[str | bytes | int] = [
-            self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,
-            group.redelivery, *self.journal, self.authority.token, CALL_BYTES,
-            made, LONGEST_VISIBILITY_MS, *entry_ids,
-        ]  # fmt: skip
-        reply = await _finished("recover", lambda: RECOVER_ENTRIES.run(self.client, places, words))
+        moves, fence, token = Moves.of(self.keys, self.journal), self.authority.fence, self.authority.token
+        found = await _finished(
+            "recover",
+            lambda: moves.recover(self.client, source, entry_ids, lease=fence, token=token, most_bytes=CALL_BYTES),
+        )
         failpoint("recover.after_write")
-        if reply[0] != b"ok":
-            return read_refusal(reply)
-        return read_recoveries(reply, entry_ids)
+        refusal = refusal_of(found)
+        if refusal is not None:
+            return refusal
+        rows = list(rows_of(found))
+        rows += [Recovered(entry_id, Outcome.NOT_DUE, left_ms) for entry_id, left_ms in found.due_in_ms]
+        layout = [row.told for row in rows if row.outcome is Outcome.HELD and row.told in LAYOUT_REFUSALS]
+        if layout and not found.events:
+            return Refusal(RefusalKind.REFUSED, layout[0])
+        other = Outcome.PUT_OFF if found.next_page else Outcome.GONE
+        named = {row.entry_id for row in rows}
+        return rows + [Recovered(entry_id, other) for entry_id in entry_ids if entry_id not in named]
 
     async def release_suspects(self) -> Released | Refusal:
-        """Make the next suspects ready, as many as may be out."""
-        redelivery = self.group.redelivery
+        """Make the next suspect ready, if it may be out."""
         return await _finished(
-            "suspects", lambda: release_suspects(self.client, self.keys, self.authority, redelivery, self.journal)
+            "suspects", lambda: release_suspects(self.client, self.keys, self.authority, self.journal)
         )
 
     async def move_due(self) -> Moved | Refusal:
         """Make ready what is due in the group's schedule and in its stream's."""
-        redelivery = self.group.redelivery
-        return await _finished(
-            "schedule", lambda: move_due(self.client, self.keys, self.authority, redelivery, self.journal)
-        )
+        return await _finished("schedule", lambda: move_due(self.client, self.keys, self.authority, self.journal))
 
     async def restore(self, entry_ids: Sequence[bytes], *, made: int, only_count: bool = False) -> Restored | Refusal:
         """Put these entries back as pending into the group that was destroyed since it was ``made``.

@@ -94,7 +94,7 @@ class Upkeep(Part):
                 await anyio.sleep(pause_s(failures))
 
     async def _refused(self, refusal: Refusal) -> None:
-        if refusal.kind is RefusalKind.STALE:  # a reaper serves the group now
+        if refusal.kind in (RefusalKind.STALE, RefusalKind.UNKNOWN):  # a reaper serves the group now
             await self._membership.join()
             return
         if refusal.kind is RefusalKind.REFUSED:
@@ -104,8 +104,7 @@ class Upkeep(Part):
     # ---- schedules
 
     async def _move_due(self) -> Moved | Refusal:
-        redelivery = self._membership.agreement.redelivery
-        return await move_due(self._commands, self._keys, AGREEMENT, redelivery, self._journal)
+        return await move_due(self._commands, self._keys, AGREEMENT, self._journal)
 
     def _moved(self, moved: Moved) -> None:
         self._reporter.works(MOVING)
@@ -115,8 +114,7 @@ class Upkeep(Part):
     # ---- suspects
 
     async def _release_suspects(self) -> Released | Refusal:
-        redelivery = self._membership.agreement.redelivery
-        return await release_suspects(self._commands, self._keys, AGREEMENT, redelivery, self._journal)
+        return await release_suspects(self._commands, self._keys, AGREEMENT, self._journal)
 
     def _released(self, released: Released) -> None:
         self._reporter.works(RELEASING)

@@ -55,6 +55,8 @@ PROVE_AGAIN_S = 0.25
 """Pause between two beats while proofs are not dated."""
 ASK_AGAIN_S = 0.75
 """So soon is it asked again whether we may extend, where we could not, also with nothing to extend any more."""
+TAKEN_PART = 2 / 3
+"""Of the visibility timeout: a delivery that was proven so lately was recovered by nobody."""
 EXTENDING = "extending"
 LONGEST_SLEEP_S = 1.0
 """So soon is a new agreement noticed."""
@@ -148,7 +150,9 @@ class Heartbeat(Part):
         for held, result in zip(batch, results, strict=True):
             if result is Life.PAYLOAD_GONE:
                 held.has_lost_payload = True
-            elif result is Life.REJECTED and not held.has_lost_payload:
+            elif result is Life.TAKEN and asked_at - held.proven < self._membership.visibility_s * TAKEN_PART:
+                pass  # nobody can have recovered it yet, so the reader that has it will give it back
+            elif result in (Life.REJECTED, Life.TAKEN) and not held.has_lost_payload:
                 # Nobody else can run a job without its payload, so that one goes on.
                 self._lose(held, asked_at)
         vanished = [

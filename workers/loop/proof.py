@@ -39,7 +39,7 @@ class ProofOfLife:
         _, [life] = await self.extend_many(held.source, [held], begins=True)
         if life is Life.VANISHED:
             return (await self.hold(held.source, [held]))[0]
-        return life is not Life.REJECTED
+        return life in PROVEN
 
     async def extend_many(
         self, source: Source, batch: Sequence[Held], *, begins: bool = False

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import redis
 from redis.asyncio import Redis
 
+from workers.protocol.calls import Journal
 from workers.protocol.calls.settlement import Verdict
 from workers.protocol.connection import KeptConnection
 from workers.protocol.keys import GroupKeys
@@ -59,6 +60,8 @@ class Life(IntEnum):
     """Somebody deleted its entry: nobody else can run it."""
     VANISHED = 3
     """Somebody deleted the consumer or the group, and nobody has it."""
+    TAKEN = 4
+    """A read may have taken it by mistake just now, as the server's clock was set back, and will give it back."""
 
 
 class Item(NamedTuple):
@@ -88,9 +91,11 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a recovery call did. `status`: ok, fenced, paused, or waits (because of the beat)."""
+    """What a recovery call did. `status`: ok, stale, unknown, paused, or waits (because of the beat)."""
 
     status: str
+    fence: str = ""
+    """What was found in its place, with stale."""
     at_ms: int = 0
     """The server's time; only with ok."""
     waits_ms: int = 0
@@ -99,18 +104,23 @@ class Recovery:
     """Where to go on, '' = all was looked at. Of the leader: the first entry that was put off."""
     due_in_ms: Sequence[tuple[bytes, int]] = ()
     """Entries that are not overdue yet."""
-    held: Sequence[tuple[bytes, str]] = ()
-    """Entries that cannot be copied, and why."""
+    held: Sequence[tuple[bytes, bytes, str]] = ()
+    """Entries that cannot be copied, their consumers, and why."""
     taken: Sequence[Taken] = ()
     events: Sequence[Sequence[bytes]] = ()
     """Flat fields, as in the journal."""
+    traced: Sequence[Sequence[bytes]] = ()
+    """Of each traced job that has left its delivery: entry ID, traceparent, tracestate, the delivery's name, and what
+    came before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """What a tick did. `status`: ok, fenced or paused."""
+    """What a tick did. `status`: ok, stale, unknown or paused."""
 
     status: str
+    fence: str = ""
+    """What was found in its place, with stale."""
     next_ms: int = -1
     """Until the next job is due; 0 = call again, -1 = none is scheduled."""
     quarantined: int = 0
@@ -118,6 +128,13 @@ class Ticked:
     """Released jobs that are not settled."""
     released_now: tuple[str, str] | None = None
     """Job ID and new entry of the job released by this call."""
+    settled: int = 0
+    """Released jobs that are settled since the last call."""
+    held: int = 0
+    """Due jobs that cannot be made ready; ``why``: the reason of the last one."""
+    why: str = ""
+    has_leaders_settings: bool = True
+    """False: the settings that the leader wrote were lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +144,11 @@ class Moves:
     keys: GroupKeys
     maxlen: int
     """Of the journal; 0 = write none."""
+
+    @classmethod
+    def of(cls, keys: GroupKeys, journal: Journal) -> Self:
+        """Return the scripts of a group that write what ``journal`` says."""
+        return cls(keys, journal.maxlen if journal.writes else 0)
 
     def _words(self, *argv: str | bytes | int) -> tuple[str | bytes | int, ...]:
         return self.keys.group, self.maxlen, *argv
@@ -234,14 +256,17 @@ class Moves:
         words = self._words(EMBEDDED, 0, most_bytes, consumer, room, page, page_size)
         return _recovery(await RECOVER.run(client, (*self._names(source), self.keys.fence), words))
 
-    async def tick(self, client: Client, *, lease: str, token: int, most: int) -> Ticked:
+    async def tick(self, client: Client, *, lease: str, token: int, most: int, serves_for_ms: int = 0) -> Ticked:
         """Make due jobs ready, and release a quarantined one (``tick.lua``)."""
         names = (*self._names(self.keys.stream), *self._leads())
-        status, *rest = await TICK.run(client, names, self._words(lease, token, most))
-        if not rest:
-            return Ticked(text(status))
-        next_ms, quarantined, released, now = rest
-        return Ticked(text(status), next_ms, quarantined, released, (text(now[0]), text(now[1])) if now else None)
+        status, *rest = await TICK.run(client, names, self._words(lease, token, most, serves_for_ms or ""))
+        if len(rest) < 2:
+            return Ticked(text(status), text(rest[0]) if rest else "")
+        next_ms, quarantined, released, now, settled, held, why, has_settings = rest
+        released_now = (text(now[0]), text(now[1])) if now else None
+        return Ticked(
+            text(status), "", next_ms, quarantined, released, released_now, settled, held, text(why), has_settings == 1
+        )
 
 
 def _recovery(reply: Any) -> Recovery:
@@ -249,14 +274,15 @@ def _recovery(reply: Any) -> Recovery:
     if status == "waits":
         return Recovery(status, waits_ms=reply[1], gap_ms=reply[2])
     if status != "ok":
-        return Recovery(status)
-    _, at_ms, next_page, due, held, taken, events = reply
+        return Recovery(status, text(reply[1]) if len(reply) > 1 else "")
+    _, at_ms, next_page, due, held, taken, events, traced = reply
     return Recovery(
         status,
-        at_ms,
+        at_ms=at_ms,
         next_page=text(next_page),
         due_in_ms=list(zip(due[::2], due[1::2], strict=True)),
-        held=[(entry_id, text(why)) for entry_id, why in zip(held[::2], held[1::2], strict=True)],
+        held=[(entry_id, consumer, text(why)) for entry_id, consumer, why in zip(*(held[i::3] for i in range(3)))],
         taken=[Taken(entry[0], entry[1], times) for entry, times in taken],
         events=events,
+        traced=traced,
     )

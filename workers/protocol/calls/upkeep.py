@@ -4,14 +4,12 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from workers.protocol.calls import CALL_BYTES, Journal
-from workers.protocol.calls.refusals import Refusal, read_refusal
+from workers.protocol.calls import Journal
+from workers.protocol.calls.moves import Moves, Ticked
+from workers.protocol.calls.refusals import Refusal, RefusalKind, read_refusal
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import Redelivery, text
 from workers.protocol.scripts import load_script
 
-MOVE_DUE = load_script("workers.protocol", "move_due")
-RELEASE_SUSPECTS = load_script("workers.protocol", "release_suspects")
 KEEP_HOUSE = load_script("workers.protocol", "keep_house")
 
 MOVE_BATCH = 200
@@ -55,25 +53,25 @@ class Moved:
     """The leader's agreement is there; else it was lost, and is to be written anew."""
 
 
-async def move_due(
-    client: Redis, keys: GroupKeys, authority: Authority, redelivery: Redelivery, journal: Journal
-) -> Moved | Refusal:
-    """Make ready what is due in the group's schedule and in its stream's (``move_due.lua``)."""
-    reply = await MOVE_DUE.run(
+async def _tick(client: Redis, keys: GroupKeys, authority: Authority, journal: Journal) -> Ticked | Refusal:
+    moves = Moves.of(keys, journal)
+    ticked = await moves.tick(
         client,
-        (
-            keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.fence, keys.agreement, keys.journal,
-            keys.notes,
-        ),
-        (
-            authority.fence, keys.group, redelivery, *journal, authority.token, MOVE_BATCH, CALL_BYTES,
-            authority.serves_for_ms or "",
-        ),
-    )  # fmt: skip
-    if reply[0] != b"ok":
-        return read_refusal(reply)
-    _, _, next_due_ms, held, why, parked, agreed = reply
-    return Moved(next_due_ms if next_due_ms >= 0 else None, held, text(why), parked, agreed == 1)
+        lease=authority.fence,
+        token=authority.token,
+        most=MOVE_BATCH,
+        serves_for_ms=authority.serves_for_ms,
+    )
+    return ticked if ticked.status == "ok" else Refusal(RefusalKind(ticked.status), ticked.fence)
+
+
+async def move_due(client: Redis, keys: GroupKeys, authority: Authority, journal: Journal) -> Moved | Refusal:
+    """Make ready what is due in the group's schedule and in its stream's (``tick.lua``)."""
+    ticked = await _tick(client, keys, authority, journal)
+    if isinstance(ticked, Refusal):
+        return ticked
+    next_ms = ticked.next_ms if ticked.next_ms >= 0 else None
+    return Moved(next_ms, ticked.held, ticked.why, ticked.quarantined, ticked.has_leaders_settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,27 +87,14 @@ class Released:
 
 
 async def release_suspects(
-    client: Redis, keys: GroupKeys, authority: Authority, redelivery: Redelivery, journal: Journal
+    client: Redis, keys: GroupKeys, authority: Authority, journal: Journal
 ) -> Released | Refusal:
-    """Make the next suspects ready, as many as may be out (``release_suspects.lua``)."""
-    reply = await RELEASE_SUSPECTS.run(
-        client,
-        (
-            keys.stream,
-            keys.retry,
-            keys.schedule,
-            keys.suspects,
-            keys.fence,
-            keys.agreement,
-            keys.journal,
-            keys.notes,
-        ),
-        (authority.fence, keys.group, redelivery, *journal, authority.token),
-    )
-    if reply[0] != b"ok":
-        return read_refusal(reply)
-    _, parked, out, settled, *jobs = reply
-    return Released(parked, out, settled, tuple((job_id, new_entry) for job_id, new_entry in jobs))
+    """Make the next suspect ready, if it may be out (``tick.lua``)."""
+    ticked = await _tick(client, keys, authority, journal)
+    if isinstance(ticked, Refusal):
+        return ticked
+    jobs = ((ticked.released_now[0].encode(), ticked.released_now[1].encode()),) if ticked.released_now else ()
+    return Released(ticked.quarantined, ticked.released, ticked.settled, jobs)
 
 
 BY_STRANGER = 2

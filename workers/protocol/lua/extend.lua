@@ -5,7 +5,8 @@
 -- ARGV[4…] entry ID, times delivered, '1' = its handler runs or is about to ('0' = it waits), in turns; none: the beat alone
 --
 -- Returns the server time in ms, and a result for each: 1 extended, 0 rejected (it is not ours any more), 2 payload gone (7.0 would drop
--- it from the pending entries list unseen), 3 vanished: somebody deleted the consumer or the group, and nobody has it (hold.lua).
+-- it from the pending entries list unseen), 3 vanished: somebody deleted the consumer or the group, and nobody has it (hold.lua),
+-- 4 a read may have taken it by mistake just now, because the server's clock was set back (return_taken.lua): ask again.
 -- Raises NOGROUP, NOSETTINGS. A quarantined job's first '1' says that it has arrived: a worker sends it before it begins the job, and
 -- begins nothing else until that is settled. The second one says that it runs.
 -- Fence: consumer and times delivered.
@@ -37,7 +38,9 @@ local function extend(entry_id, times, runs)
   local row, is_there = pending_row(entry_id), entry_of(entry_id) ~= nil
   if not row then
     return is_there and is_certain and 3 or 0
-  elseif row[2] ~= consumer or row[4] ~= times or is_given_back(row) then
+  elseif agreed.policy == 'in-place' and row[2] ~= consumer and row[2] ~= RETURNED and row[4] == times + 1 and not is_given_back(row) then
+    return 4
+  elseif row[2] ~= consumer and row[2] ~= RETURNED or row[4] ~= times or is_given_back(row) then
     return 0
   elseif not is_there then
     return 2

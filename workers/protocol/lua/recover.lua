@@ -1,16 +1,17 @@
 -- pending, overdue -> ready | quarantined | dead, or (embedded) pending for the caller.
 --
--- KEYS[1] to KEYS[8] as in core/1_group.lua  KEYS[9] lease  {orders}:lease:billing  string
--- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's lease, its whole value ('' = embedded)  ARGV[4] token
+-- KEYS[1] to KEYS[8] as in core/1_group.lua  KEYS[9] fence  {orders}:fence:billing  string
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's fence, its whole value ('' = embedded)  ARGV[4] token
 -- ARGV[5] payload bytes after which the call ends
 -- Leader:    ARGV[6…] IDs of entries that may be overdue, ascending
 -- Embedded:  ARGV[6] consumer  ARGV[7] room: how many it may take  ARGV[8] where the page begins ('-' or '(ID')  ARGV[9] entries of a page.
 --            What there is no room for is made ready.
 --
 -- Returns {'ok', server time in ms, where to go on ('' = the end; leader: the first ID that was put off), {ID, ms until it is due, in
--- turns}, {ID, why it is held, in turns}, {entry, times delivered} of what was taken, events as in the journal},
--- or {'fenced'}, {'paused'}, {'waits', ms, last gap in ms} (the beat): nothing was done.
--- Fence: the lease, or recovery `embedded` (may_lead).
+-- turns}, {ID, consumer, why it is held, in turns}, {entry, times delivered} of what was taken, events as in the journal, {ID, traceparent,
+-- tracestate, the delivery's name, what came before it} of each traced job that has left its delivery},
+-- or {'stale', fence found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): nothing was done.
+-- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
 
 --- @core
 --- @heartbeat
@@ -18,17 +19,16 @@
 local holder, token, budget = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local is_embedded, first, step, last = holder == '', 6, 1, #ARGV
 local agreed = read_settings()
-if not may_lead(agreed, holder, KEYS[9]) then
-  return { 'fenced' }
+local refusal = refusal_of(agreed, holder, KEYS[9], 'recover', token)
+if refusal then
+  return refusal
 end
 open_for_writing()
 probe_heartbeat(source, group)
 local _, beat = note_beat(settings)
 local waits_ms = recovery_waits_ms(beat, at, agreed.visibility_ms)
-if agreed.paused == '1' then
-  return { 'paused' }
-end
 
+local LONGEST_VISIBILITY_MS = 604800000 -- seven days: of what a job asks for itself
 local due_in, held, taken, bytes = {}, {}, {}, 0
 agreed.recovers = true
 local consumer, room = is_embedded and ARGV[6], is_embedded and tonumber(ARGV[7])
@@ -48,7 +48,7 @@ local function look_into(entry)
   for i = 1, #fields, 2 do
     bytes = bytes + #fields[i] + #fields[i + 1]
     if fields[i] == 'reaper.visibility_ms' then
-      own = whole_number(fields[i + 1], 0)
+      own = math.min(whole_number(fields[i + 1], 0), LONGEST_VISIBILITY_MS)
     end
   end
   return math.max(agreed.visibility_ms, own)
@@ -64,7 +64,10 @@ end
 
 local function look_at(row)
   local idle, rests = row[3], is_given_back(row)
-  if rests and agreed.policy == 'in-place' and not is_embedded or row[2] == consumer and not rests then
+  if row[2] == consumer and not rests then
+    return -- in hand here
+  elseif rests and agreed.policy == 'in-place' and row[4] < agreed.max_deliveries and not (is_embedded and room > 0) then -- ready where it is
+    due_in[#due_in + 1], due_in[#due_in + 2] = row[1], agreed.visibility_ms
     return
   elseif waits_ms > 0 then
     return start_over(source, group, row)
@@ -77,7 +80,8 @@ local function look_at(row)
   end
   local ok, why = pcall(recover, row, entry, agreed, is_embedded and take)
   if not ok or why then
-    held[#held + 1], held[#held + 2] = row[1], type(why) == 'table' and why.err or tostring(why)
+    local n = #held
+    held[n + 1], held[n + 2], held[n + 3] = row[1], row[2], type(why) == 'table' and why.err or tostring(why)
   end
 end
 
@@ -130,4 +134,4 @@ if waits_ms > 0 then
 end
 local broken = finish(agreed)
 local told = write_events({ 'mode', is_embedded and 'embedded' or 'reaper', 'token', token, 'visibility_ms', digits(agreed.visibility_ms) })
-return broken or { 'ok', at, cursor, due_in, held, taken, told }
+return broken or { 'ok', at, cursor, due_in, held, taken, told, traced }

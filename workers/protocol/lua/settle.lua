@@ -33,12 +33,13 @@ local LONGEST_DELAY_MS = 316224000000 -- ten years
 -- Ends a delivery that is still ours. Returns the result, the event, and its new entry.
 local function end_delivery(verb, entry_id, times, delay, reason, error, traceback)
   local row = pending_row(entry_id)
-  if not row or is_left[entry_id] or row[2] ~= consumer or row[4] ~= times or is_given_back(row) then
-    return 0, 'rejected', ''
+  if not row or is_left[entry_id] or row[2] ~= consumer and row[2] ~= RETURNED or row[4] ~= times or is_given_back(row) then
+    return 0, 'refused', ''
   end
   local entry = entry_of(entry_id)
   if not entry then
     redis.call('XACK', source, group, entry_id)
+    count_lost_payload()
     return verb == 'reject' and 1 or 6, 'lost_payload', ''
   end
   local job, limit = open_job(entry_id, entry[2]), agreed.max_deliveries
@@ -62,8 +63,10 @@ while ARGV[item] do
   local result, event, new_entry = end_delivery(verb, entry_id, tonumber(ARGV[item + 2]), tonumber(ARGV[item + 3]), unpack(ARGV, item + 4, item + 6))
   results[#results + 1] = result
   rejected = rejected + (result == 0 and 1 or 0)
-  write_event({ 'event', event, 'group', group, 'consumer', consumer, 'entry', entry_id, 'verb', verb, 'delivery', ARGV[item + 2],
-    'reason', ARGV[item + 4], 'new_entry', new_entry, unpack(ARGV, item + 8, item + 7 + n_words) })
+  if event ~= 'held' then
+    write_event({ 'event', event, 'group', group, 'consumer', consumer, 'entry', entry_id, 'verb', verb,
+      'reason', ARGV[item + 4], event == 'dead_lettered' and 'dead_letter' or 'new_entry', new_entry, unpack(ARGV, item + 8, item + 7 + n_words) })
+  end
   item = item + 8 + n_words
 end
 local broken = finish(agreed)

@@ -1,13 +1,16 @@
 -- scheduled, due -> ready; quarantined -> released, one after the other. By the holder of the lease (embedded: by any worker).
 --
--- KEYS[1] to KEYS[8] as in core/1_group.lua (KEYS[1] is the stream)  KEYS[9] lease  {orders}:lease:billing  string
+-- KEYS[1] to KEYS[8] as in core/1_group.lua (KEYS[1] is the stream)  KEYS[9] fence  {orders}:fence:billing  string
 -- KEYS[10] delayed enqueues, for every group of the stream  {orders}:scheduled  sorted set
--- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's lease, its whole value ('' = embedded)  ARGV[4] token
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's fence, its whole value ('' = embedded)  ARGV[4] token
 -- ARGV[5] most jobs that the call moves out of each schedule
+-- ARGV[6] for how long a leader serves the group without another sign of life, in ms ('' = no leader)
 --
 -- Returns {'ok', ms until the next one is due (0 = call again, -1 = none), quarantined jobs in the schedule, released jobs that are not
--- settled, {job ID, new entry} of the one released now, or {}}, or {'fenced'}, {'paused'}.
--- Fence: the lease, or recovery `embedded` (may_lead).
+-- settled, {job ID, new entry} of the one released now, or {}, number of released jobs that are settled since the last call,
+-- due jobs that cannot be made ready, why the last one cannot, 1 if the leader's settings are there (0: they were lost)},
+-- or {'stale', fence found}, {'unknown'}, {'paused'}.
+-- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
 -- The gate: a job is released when fewer than `gate_width` of the released ones are in doubt. One is in doubt until it is settled or its
 -- worker has shown that it runs. Where plain workers read, that is one: they cannot run it alone.
 
@@ -16,51 +19,57 @@
 local MOST_RELEASED, HOLD_MS = 64, 10000
 local holder, token, most, enqueues = ARGV[3], ARGV[4], tonumber(ARGV[5]), KEYS[10]
 local agreed = read_settings()
-if not may_lead(agreed, holder, KEYS[9]) then
-  return { 'fenced' }
-end
-if agreed.paused == '1' then
-  return { 'paused' }
+local refusal = refusal_of(agreed, holder, KEYS[9], 'tick', token)
+if refusal then
+  return refusal
 end
 open_for_writing()
 redis.call('ZREM', schedule, '')
-local target = copy_target(agreed)
+if ARGV[6] ~= '' then -- while leaders say so, embedded workers stand by (join_group.lua)
+  redis.pcall('HSET', settings, 'served_until', digits(at + tonumber(ARGV[6])))
+end
+local target, refused = copy_target(agreed)
 
-local TYPES = { id = 'string', entry = 'string', consumers = 'string', deliveries = 'number', generation = 'string', first_ms = 'string',
-  copies = 'number', waits = 'number', hand_backs = 'number', user = 'table' }
+local TYPES = { entry_id = 'string', consumers = 'string', deliveries = 'number', generation = 'string', first_ms = 'string',
+  copies = 'number', waits = 'number', hand_backs = 'number' }
 
 -- Returns the job that a member of a schedule holds, or nil: anybody may write there.
 local function unpacked(member)
   local ok, job = pcall(cmsgpack.unpack, member)
-  if not ok or type(job) ~= 'table' or job.v ~= 1 or type(job.user) ~= 'table' or #job.user % 2 > 0 then
+  if not ok or type(job) ~= 'table' or job.v ~= 1 or type(job.user) ~= 'table' or #job.user % 2 > 0 or type(job.job_id) ~= 'string' then
     return nil
   end
-  if job.kind == 'enqueue' then
-    return type(job.job_id) == 'string' and job or nil
-  end
-  for name, kind in pairs(TYPES) do
+  for name, kind in pairs(job.kind == 'enqueue' and {} or TYPES) do
     if type(job[name]) ~= kind then
       return nil
     end
   end
+  job.id, job.entry, job.quarantined = job.job_id, job.entry_id, job.suspect ~= nil
   return job
 end
 
 local function first_entry(job)
   local words, n = job.user, #job.user
-  words[n + 1], words[n + 2] = 'reaper.job', job.job_id
-  return n + 2 <= MAX_WORDS and redis.call('XADD', stream, '*', unpack(words)) or nil
+  words[n + 1], words[n + 2] = 'reaper.job', job.id
+  if n + 2 > MAX_WORDS then
+    return nil, 'too many fields'
+  end
+  return redis.call('XADD', stream, '*', unpack(words))
 end
 
 -- Makes a job ready. Returns its new entry, or nil: then it is looked at again later, and in nobody's way until then.
+local n_held, why_held = 0, ''
 local function release(zset, member, job, reason)
-  local ok, id = pcall(function()
+  local ok, id, why = pcall(function()
     if job and job.kind == 'enqueue' then
       return first_entry(job)
+    elseif job and target then
+      return copy(target, job, job.deliveries, ready_fields(job))
     end
-    return job and target and copy(target, job, job.deliveries, ready_fields(job))
+    return nil, job and refused or 'it is no job of ours'
   end)
   if not ok or not id then
+    n_held, why_held = n_held + 1, why or type(id) == 'table' and id.err or tostring(id)
     redis.call('ZADD', zset, 'XX', digits((job and job.quarantined and QUARANTINE_SCORE or 0) + at + HOLD_MS), member)
     return nil
   end
@@ -102,9 +111,9 @@ local function last_delivered(key)
   end
 end
 
--- Returns how many released jobs are not settled, and how many of them are in doubt. Forgets the others.
+-- Returns how many released jobs are not settled, how many of them are in doubt, and how many are settled. Forgets these.
 local function look_at_released()
-  local out, in_doubt, values, delivered = 0, 0, redis.call('HGETALL', quarantine), {}
+  local out, in_doubt, settled, values, delivered = 0, 0, 0, redis.call('HGETALL', quarantine), {}
   for i = 1, #values, 2 do
     local id, released = values[i], read_released(values[i + 1]) or { key = stream }
     local key = released.key
@@ -117,10 +126,11 @@ local function look_at_released()
       out = out + 1
       in_doubt = in_doubt + (released.lives and 0 or 1)
     else
+      settled = settled + 1
       redis.call('HDEL', quarantine, id)
     end
   end
-  return out, in_doubt
+  return out, in_doubt, settled
 end
 
 -- Returns how many released jobs may be in doubt at a time: a quarter of our workers, at least one, and one where somebody else reads.
@@ -141,11 +151,11 @@ end
 
 local is_more = move_due(schedule)
 is_more = move_due(enqueues) or is_more
-local out, in_doubt = look_at_released()
+local out, in_doubt, settled = look_at_released()
 local member, released = redis.call('ZRANGEBYSCORE', schedule, digits(QUARANTINE_SCORE), '+inf', 'LIMIT', 0, 1)[1], {}
 if member and out < MOST_RELEASED and in_doubt < gate_width() then
   local job = unpacked(member)
-  local id = release(schedule, member, job, 'released')
+  local id = release(schedule, member, job, 'suspect')
   if id then
     write_released(id, { key = target })
     released, out = { job.id, id }, out + 1
@@ -159,4 +169,6 @@ for _, zset in ipairs(is_more and {} or { schedule, enqueues }) do
   local ms = score < QUARANTINE_SCORE and math.max(0, score - at) or -1
   next_ms = (next_ms < 0 or ms >= 0 and ms < next_ms) and ms or next_ms
 end
-return { 'ok', next_ms, redis.call('ZCOUNT', schedule, digits(QUARANTINE_SCORE), '+inf'), out, released }
+local is_agreed = holder == '' or redis.call('HEXISTS', settings, 'fence_token') == 1
+return { 'ok', next_ms, redis.call('ZCOUNT', schedule, digits(QUARANTINE_SCORE), '+inf'), out, released, settled, n_held, why_held,
+  is_agreed and 1 or 0 }

@@ -18,6 +18,7 @@ local source, stream, retry, dead, settings, schedule, quarantine, journal = unp
 local group, maxlen = ARGV[1], tonumber(ARGV[2])
 
 local READY_MS = 1000000000 -- an entry that is idle for longer is ready where it is, and nobody's. Readers ask for it by CLAIM
+local RETURNED = 'returned-by-reaper' -- holds what a read took by mistake, until its worker's next heartbeat (return_taken.lua)
 local OUR_CONSUMER = '%.' .. string.rep('%x', 12) .. '$'
 
 local function now_ms()
@@ -102,16 +103,6 @@ local function probe_claim(key, name)
   if not (is_known and may) then
     redis.call('XCLAIM', key, name, 'none-by-reaper', '0', '0-0', 'JUSTID')
   end
-end
-
--- Rejects a caller that may not write for the whole group: a leader needs the lease (`holder` is its whole value), and without one ('')
--- the group must have agreed on embedded recovery.
-local function may_lead(agreed, holder, lease)
-  local may = agreed and (holder == '' and agreed.recovery == 'embedded' or holder ~= '' and redis.call('GET', lease) == holder)
-  if not may then
-    redis.pcall('HINCRBY', settings, 'fenced', 1)
-  end
-  return may
 end
 
 -- The kept reply. A worker numbers its settlements, and sends the next one when the last one is answered. A call that is sent again has

@@ -56,3 +56,15 @@ local function write_events(more)
   end
   return told
 end
+
+-- Returns nil if the caller may write for the whole group, else the reply that says why not. A leader needs the lease (`holder` is its whole
+-- value). Without one ('') the group must have agreed on embedded recovery.
+local function refusal_of(agreed, holder, lease, verb, token)
+  local found = redis.call('GET', lease) or ''
+  if holder == '' and agreed and agreed.recovery == 'embedded' or holder ~= '' and found == holder then
+    return not agreed and { 'unknown' } or agreed.paused == '1' and { 'paused' } or nil
+  end
+  redis.pcall('HINCRBY', settings, 'refused', 1)
+  write_event({ 'event', 'refused', 'group', group, 'verb', verb, 'token', token, 'fence', found })
+  return { 'stale', found }
+end

@@ -27,20 +27,22 @@ local function fate_of(job, row, count, limit)
   local released = read_released(redis.call('HGET', quarantine, row[1]) or nil)
   if not released then
     return 'quarantine', 'not_released' -- so it may have died in company
-  elseif string.find(row[2], OUR_CONSUMER) and released.arrived ~= row[4] then
+  elseif (row[2] == RETURNED or string.find(row[2], OUR_CONSUMER)) and released.arrived ~= row[4] then
     return 'quarantine', 'never_arrived'
   end
   return count < limit and 'quarantine' or 'dead', 'max_deliveries'
 end
 
-local EVENT_OF = { ready = 'recovered', quarantine = 'quarantined', dead = 'dead_lettered' }
+local traced = {} -- of each traced job: entry ID, traceparent, tracestate, the delivery's name, and what came before it
+local EVENT_OF = { ready = 'recovered', quarantine = 'suspected', dead = 'dead_lettered' }
 
 -- Ends an overdue delivery. `take` (embedded): takes over what would become ready, or returns false where there is no room.
 -- Returns nil, or why the delivery is held.
 local function recover(row, entry, agreed, take)
-  local told = { entry = row[1], job = row[1], idle_ms = row[3], generation = '0' }
+  local told = { entry = row[1], job = row[1], idle_ms = digits(row[3]), generation = '0' }
   if not entry then
     redis.call('XACK', source, group, row[1])
+    count_lost_payload()
     return tell('lost_payload', row[2], digits(row[4]), '', told)
   end
   local job, limit = open_job(row[1], entry[2]), agreed.max_deliveries
@@ -50,6 +52,9 @@ local function recover(row, entry, agreed, take)
   if fate == 'ready' and take and take(row, entry) then
     told.new_entry = row[1]
     return tell('recovered', row[2], digits(row[4]), reason, told)
+  end
+  if job.traceparent then
+    traced[#traced + 1] = { row[1], job.traceparent, job.tracestate, delivery_name(job, row[4]), job.previous or '' }
   end
   pass_on(job, row[2], row[4], 'r')
   local new_entry, why
@@ -63,5 +68,6 @@ local function recover(row, entry, agreed, take)
     return why
   end
   told.new_entry = new_entry
+  redis.pcall('HINCRBY', settings, 'recovered', fate == 'dead' and 0 or 1)
   tell(EVENT_OF[fate], row[2], digits(row[4]), reason, told)
 end

@@ -10,7 +10,6 @@
 
 local MAX_JOB_ID_BYTES = 256
 local MAX_CONSUMERS_BYTES = 1024
-local MAX_SAFE_COUNT = 9007199254740992 -- 2^53: a delivery count above it is a FATAL XNACK, not a number
 local MAX_UNPACKED = 7000 -- unpack() fails a little below 8,000
 local MAX_WORDS = 20000 -- of a copy: it takes the server 20 ms, and four times that for twice as many
 
@@ -118,18 +117,6 @@ end
 -- A consumer of our workers: <name>.<12 hex digits>.
 local OUR_CONSUMER = '%.' .. string.rep('%x', 12) .. '$'
 
--- Returns the visibility timeout in ms and the max_deliveries by which deliveries of the group are judged now, and the server time in ms
--- until when at least. Workers read the group settings every 30 s. So when a value was lowered, the higher one counts until each of them
--- has had the time to read the new one (take_over_group.lua; join_group.lua for workers that came before there were group settings).
-local function group_terms(settings, visibility, max_deliveries, at)
-  local former = redis.call('HMGET', settings, 'former_until', 'former_visibility_ms', 'former_max_deliveries')
-  local until_ms = whole_number(former[1], 0)
-  if until_ms <= at then
-    return visibility, max_deliveries, math.huge
-  end
-  return math.max(visibility, whole_number(former[2], 0)), math.max(max_deliveries, whole_number(former[3], 0)), until_ms
-end
-
 -- Whoever makes the group says when, in `made`, and in `made_from` where it begins. A group that somebody destroyed has forgotten
 -- what was pending, and a leader that watched it cannot see that in a group that is there again. Returns the moment, in ms.
 local function made_anew(agreement, start)
@@ -166,4 +153,3 @@ local function small_digits(number)
   end
   return text
 end
-
