@@ -63,11 +63,11 @@ async def test_the_leader_recovers_and_ticks(moves: Moves, board: Board, client:
     board.age()
     done = await moves.recover(client, STREAM, ids, **asked)
     assert (done.next_page, done.held, len(done.events)) == ("", [], 1)
-    assert (await moves.recover(client, STREAM, ids, **{**asked, "lease": "other"})).status == "fenced"
+    assert (await moves.recover(client, STREAM, ids, **{**asked, "lease": "other"})).status == "stale"
     board.age()
     ticked = await moves.tick(client, lease=LEASE, token=7, most=10)
     assert (ticked.status, ticked.next_ms, ticked.released_now) == ("ok", -1, None)
-    assert (await moves.tick(client, lease="other", token=7, most=10)).status == "fenced"
+    assert (await moves.tick(client, lease="other", token=7, most=10)).status == "stale"
 
 
 async def test_a_walker_takes_what_it_has_room_for(moves: Moves, board: Board, client: Redis) -> None:

@@ -161,7 +161,7 @@ class World:
         if known and known.times == times:
             return
         fields = fields_of(flat)
-        is_quarantined = b"reaper.quarantined" in fields
+        is_quarantined = b"reaper.suspect" in fields
         count = min(int(fields.get(b"reaper.deliveries", 0)), self.limit - 1) + times
         is_last = is_quarantined or count >= self.limit
         player.hand[source, entry_id] = InHand(int(fields[b"n"]), source, entry_id, times, is_quarantined, is_last)
@@ -352,7 +352,7 @@ class World:
 
     def tick(self, *, stale: bool = False) -> None:
         """Move what is due, and look at the gate."""
-        reply = self.run("tick", self.board.keys.stream, self.lease_of(stale=stale), 1, 10)
+        reply = self.run("tick", self.board.keys.stream, self.lease_of(stale=stale), 1, 10, "")
         if stale:
             self._must_be_fenced(reply)
             return
@@ -363,7 +363,7 @@ class World:
             self.counts["released"] += 1
 
     def _must_be_fenced(self, reply: Any) -> None:
-        if reply != [b"fenced"]:
+        if reply[0] != b"stale":
             raise BrokenError(f"I3: a stale leader wrote: {reply}")
         self.counts["fenced"] += 1
 

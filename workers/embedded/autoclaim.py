@@ -1,8 +1,8 @@
 """Embedded recovery is one more source of deliveries, beside reading. Only the workers look for stalled deliveries.
 
 Each worker walks over the pending entries list of each source, one page per call. It keeps the cursor between calls, so
-live deliveries at the front never hide dead ones behind them. It claims overdue deliveries for its free slots. If it has
-no free slot, it makes them ready for all workers (see ``recover.lua``).
+live deliveries at the front never hide dead ones behind them. It claims overdue deliveries for its free slots. If it
+has no free slot, it makes them ready for all workers (see ``recover.lua``).
 
 Nobody polls. A walk returns when the next delivery on its way is due. Later deliveries are due a whole visibility
 timeout after their start or later. So the next walk starts at the earlier of the two moments.

@@ -165,8 +165,11 @@ def decode_flat(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]:
         for name, value in zip(flat[::2], flat[1::2], strict=False)
     }
     entries = fields.get("entry", "").split(",")
-    if not fields.get("event") or not entries[0] or len(entries) > MOST_ROWS:
-        raise ValueError(f"journal entry {entry_id!r} is no lifecycle event: it has no event, or no entry")
+    if not fields.get("event") or not fields.get("group") or len(entries) > MOST_ROWS:
+        raise ValueError(f"journal entry {entry_id!r} is no lifecycle event: it has no event, or no group")
+    if not entries[0]:  # about the whole group
+        data = {name: _flat_value(name, value) for name, value in fields.items() if name not in ("event", "entry")}
+        return [LifecycleEvent(entry_id.decode(), int(entry_id.split(b"-")[0]), fields["event"], "", data)]
     columns = {name: fields[name].split(",") for name in COLUMNS if name in fields}
     wide = {name: values for name, values in columns.items() if len(values) > 1}
     if any(len(values) != len(entries) for values in wide.values()):
@@ -178,6 +181,9 @@ def decode_flat(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]:
         own = common | {name: values[row] for name, values in wide.items()}
         data = {name: _flat_value(name, value) for name, value in own.items() if value != ""}
         data["entry"] = entry
+        data.setdefault("generation", 0)
+        if data.get("verb") == "retry":
+            data["counts"] = False
         job = str(data.pop("job", entry))
         if "enqueued_ms" not in data and _MS.match(entry):
             data["enqueued_ms"] = int(entry.partition("-")[0])

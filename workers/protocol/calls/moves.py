@@ -281,7 +281,10 @@ def _recovery(reply: Any) -> Recovery:
         at_ms=at_ms,
         next_page=text(next_page),
         due_in_ms=list(zip(due[::2], due[1::2], strict=True)),
-        held=[(entry_id, consumer, text(why)) for entry_id, consumer, why in zip(*(held[i::3] for i in range(3)))],
+        held=[
+            (entry_id, consumer, text(why))
+            for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True)
+        ],
         taken=[Taken(entry[0], entry[1], times) for entry, times in taken],
         events=events,
         traced=traced,

@@ -74,7 +74,7 @@ local function release(zset, member, job, reason)
     return nil
   end
   redis.call('ZREM', zset, member)
-  if job.kind ~= 'enqueue' then
+  if reason == 'suspect' then -- of a retry, its nack has told
     tell('recovered', '', digits(job.deliveries), reason, { entry = job.entry, job = job.id, generation = job.generation, new_entry = id })
   end
   return id
