@@ -14,7 +14,6 @@ from tests.support.virtual_time import VIRTUAL_TIME
 from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.upkeep import AGREEMENT, Authority, Kept, Moved, Released, move_due, release_suspects
-from workers.protocol.messages import Redelivery
 from workers.upkeep.house import House
 from workers.upkeep.schedules import LATEST_LOOK_S, LOOKS_PER_SIGN, Schedules
 from workers.upkeep.suspects import POLL_S, Suspects
@@ -210,7 +209,7 @@ async def test_whoever_may_makes_ready_what_is_due(scene: Scene, authority: Auth
     await scene.enqueue(("job-1", 60_000, "n", 1))
     await scene.make_due(scene.keys.stream_schedule)
     await give_to(scene, authority)
-    moved = await move_due(scene.client, scene.keys, authority, Redelivery.STREAM, JOURNAL)
+    moved = await move_due(scene.client, scene.keys, authority, JOURNAL)
     assert moved == Moved(next_due_ms=None, held=0, why="", parked=0, agreed=authority is AGREEMENT)
     assert await scene.client.xlen(scene.keys.stream) == 1
 
@@ -220,7 +219,7 @@ async def test_whoever_may_lets_suspects_out(scene: Scene, authority: Authority)
     suspect = await scene.stalled("n", 1, times=2)
     await scene.recover(suspect)
     await give_to(scene, authority)
-    released = await release_suspects(scene.client, scene.keys, authority, Redelivery.STREAM, JOURNAL)
+    released = await release_suspects(scene.client, scene.keys, authority, JOURNAL)
     assert isinstance(released, Released)
     assert (released.parked, released.out, released.settled) == (0, 1, 0)
     assert [job_id for job_id, _ in released.jobs] == [suspect.encode()]
@@ -252,9 +251,9 @@ async def test_nobody_else_may(scene: Scene, authority: Authority) -> None:
     before = await scene.state()
     client, keys = scene.client, scene.keys
     refusals = [
-        await move_due(client, keys, authority, Redelivery.STREAM, NO_JOURNAL),
+        await move_due(client, keys, authority, NO_JOURNAL),
         await House(client, keys, authority, NO_JOURNAL, None).tidy(),
-        await release_suspects(client, keys, authority, Redelivery.STREAM, NO_JOURNAL),
+        await release_suspects(client, keys, authority, NO_JOURNAL),
     ]
     assert refusals == [STALE] * 3
     await client.hdel(keys.agreement, "refused")  # it is counted
