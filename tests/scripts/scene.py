@@ -97,7 +97,7 @@ class Scene:
     async def doomed(self, *flat: Word, times: int = 3, consumer: str = "w1") -> str:
         """Add an entry that has had its last delivery, a suspect that was let out alone; returns its ID."""
         added = await self.stalled(*flat, times=times, consumer=consumer)
-        await self.client.hset(self.keys.suspects, added, "stream")
+        await self.client.hset(self.keys.suspects, added, "stream,,0")
         return added
 
     async def agree(self, **values: Word) -> None:
@@ -179,7 +179,8 @@ class Scene:
         return await RECOVER.run(self.client, [*self._names(source), self.keys.fence], words)
 
     async def extend(self, *ids: str, source: str | None = None, consumer: str = "w1", times: int = 1) -> Any:
-        """Run ``extend`` on deliveries that ``consumer`` says it holds for the ``times``-th time; without the time."""
+        """Run ``extend``, with settings, on deliveries that ``consumer`` says it holds for the ``times``-th time; without the time."""
+        await self._terms(policy="stream", visibility_ms=30_000, max_deliveries=3)
         words: list[Word] = [self.keys.group, 0, consumer, *(word for one in ids for word in (one, times, 1))]
         reply: Any = await EXTEND.run(self.client, self._names(source), words)
         return reply[1:]

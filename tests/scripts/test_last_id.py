@@ -21,5 +21,4 @@ async def test_a_page_that_ends_with_it_is_the_last_one_to_a_worker_that_recover
     await scene.agree(recovery="embedded")
     await held(scene, "1-0", LAST)
     ok, _, cursor, *_ = await scene.walk(page=2, policy="retry-stream")
-    assert (ok, cursor) == (b"ok", b"(" + LAST_ENTRY_ID)
-    assert (await scene.walk(page=2, cursor=cursor.decode()))[:3:2] == [b"ok", b""]
+    assert (ok, cursor) == (b"ok", b"")

@@ -94,7 +94,7 @@ local function look_at_page()
     end
     look_at(row)
     if bytes > budget or i == #page and i == tonumber(ARGV[9]) then
-      cursor = '(' .. row[1]
+      cursor = page_behind(row[1])
       return
     end
   end

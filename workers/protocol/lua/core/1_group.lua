@@ -54,6 +54,11 @@ local function is_after(a, b)
   return tonumber(a_ms) > tonumber(b_ms) or a_ms == b_ms and tonumber(a_n) > tonumber(b_n)
 end
 
+-- Returns where the page behind an entry begins, '' = there is none: Redis rejects a range that begins behind the last possible ID.
+local function page_behind(entry_id)
+  return entry_id ~= '18446744073709551615-18446744073709551615' and '(' .. entry_id or ''
+end
+
 -- Returns the row of the pending entries list, {ID, consumer, idle ms, times delivered}, or nil.
 local function pending_row(entry_id)
   return redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
