@@ -75,7 +75,7 @@ redis.call('HDEL', agreement, 'mismatch')
 -- Creates a missing group where it stood. A stream that was deleted and filled anew has not come as far: there it begins at 0.
 local function create_again(last_id)
   local is_there = redis.call('EXISTS', stream) == 1
-  if not last_id or (is_there and group_position(stream, group)) then
+  if not string.match(last_id or '', '^%d+%-%d+$') or (is_there and group_position(stream, group)) then
     return ''
   elseif not is_there or is_after(last_id, info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id')) then
     last_id = '0'

@@ -212,21 +212,22 @@ class GroupWatch:
 
     async def _look_for_lost(self) -> None:
         """Keep house, and report the deliveries that are lost since somebody deleted their consumer or the group."""
-        gone = {key: source.scanner.gone_by_consumer() for key, source in self._sources.items()}
-        # Before the house is kept: it removes registrations of consumers that somebody deleted.
-        gone_with = {key: await self._lost.gone_with(key, held) for key, held in gone.items()}
+        looks = [await self._lost.look(key, one.scanner.gone_by_consumer()) for key, one in self._sources.items()]
         if self._groups_lost is None:
             self._groups_lost = await self._writer.groups_lost()
         kept = await self._house.tidy()
+        is_remade = False
         if not isinstance(kept, Refusal):
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
-            if kept.groups_lost > self._groups_lost:  # also where an earlier call found it whose reply was lost
-                gone_with[self._keys.stream] = gone[self._keys.stream]
-                self._notes.group_was_lost()
-                self._telemetry.lost_group()
+            is_remade = kept.groups_lost > self._groups_lost  # also if an earlier call found it whose reply was lost
             self._groups_lost = kept.groups_lost
-        for key, held in gone_with.items():
-            self._lost.note(key, held, self._journal_at)
+            for consumer in kept.lost:
+                self._notes.consumer_was_lost(consumer)
+        if is_remade:
+            self._notes.group_was_lost()
+            self._telemetry.lost_group()
+        for look in looks:
+            self._lost.note(look, self._journal_at, is_remade=is_remade and look.source == self._keys.stream)
         reports = await self._lost.report(self._sources)
         if isinstance(reports, Refusal):
             self._call_refused(reports)

@@ -2,13 +2,13 @@
 
 To all other processes a forgotten delivery looks like an acknowledged one. Two facts tell them apart. Full scans
 remember which consumer held which entry, and the journal names the entries that were settled. A worker of ours that
-is alive holds its deliveries again within one visibility timeout, so a report waits for that long.
+is alive holds its deliveries again, so a report waits until its registration ends, at most one visibility timeout.
 """
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 from redis.exceptions import ResponseError
@@ -33,6 +33,18 @@ SETTLED = frozenset(
 )  # fmt: skip
 """After these, an entry is not pending any more, unless it became ready without a copy."""
 _ENTRY = re.compile(rb'"(\d+-\d+)"')
+
+
+class Look(NamedTuple):
+    """What a full scan has found gone in one source, and who is there."""
+
+    source: str
+    gone: Mapping[bytes, Sequence[bytes]]
+    """Entry IDs by the consumer that had them."""
+    there: Container[bytes]
+    """The source's consumers."""
+    ends_s: Mapping[bytes, float]
+    """When the registrations of workers end, by their consumer and anyio's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +85,29 @@ class LostDeliveries:
             return BEGINNING
         return bytes(newest[0][0]) if newest else BEGINNING
 
-    async def gone_with(self, source: str, held: Mapping[bytes, Sequence[bytes]]) -> dict[bytes, Sequence[bytes]]:
-        """Return those of ``held`` (entries that are gone, by consumer) whose consumer somebody has deleted.
+    async def look(self, source: str, gone: Mapping[bytes, Sequence[bytes]]) -> Look:
+        """Look which consumers of ``source`` are there. ``gone``: entries that are gone, by the consumer that had them.
 
-        A worker of ours that leaves removes its registration together with its consumer.
+        To be called before the house is kept, which removes registrations of deleted consumers.
         """
-        there = await self._writer.consumers(source)
-        absent = [consumer for consumer in held if consumer not in there]
-        registered = await self._writer.registered([one for one in absent if is_worker(one)])
-        return {one: held[one] for one in absent if one in registered or not is_worker(one)}
+        there = await self._writer.consumers(source) if gone else set()
+        workers = [consumer for consumer in gone if is_worker(consumer)]
+        left_ms = await self._writer.registrations(workers) if workers else {}
+        now = anyio.current_time()
+        return Look(source, gone, there, {consumer: now + left / 1000 for consumer, left in left_ms.items()})
 
-    def note(self, source: str, gone: Mapping[bytes, Sequence[bytes]], journal_at: bytes) -> None:
-        """Note what is gone of ``source``, by consumer; it is reported one visibility timeout later."""
-        due_s = anyio.current_time() + self._writer.group.visibility_timeout.total_seconds()
-        self._missing += [Missing(source, consumer, ids, journal_at, due_s) for consumer, ids in gone.items()]
+    def note(self, look: Look, journal_at: bytes, *, is_remade: bool) -> None:
+        """Note what is gone with consumers that somebody has deleted, or with the whole group if it ``is_remade``.
+
+        A worker of ours that leaves removes its registration together with its consumer, so it deleted that itself.
+        """
+        now, visibility_s = anyio.current_time(), self._writer.group.visibility_timeout.total_seconds()
+        for consumer, ids in look.gone.items():
+            ends_s = look.ends_s.get(consumer)
+            is_deleted = consumer not in look.there and (ends_s is not None or not is_worker(consumer))
+            if is_remade or is_deleted:
+                due_s = now if ends_s is None else min(ends_s, now + visibility_s)
+                self._missing.append(Missing(look.source, consumer, ids, journal_at, due_s))
 
     async def report(self, sources: Container[str]) -> list[Report] | Refusal:
         """Report what is due; forget what was noted of other ``sources``, which do not exist any more."""
@@ -119,7 +140,7 @@ class LostDeliveries:
             while True:
                 rows: Any = await client.execute_command("XRANGE", journal, b"(" + start, "+", "COUNT", PAGE)
                 for entry_id, flat in rows:
-                    settled.update(settled_in(entry_id, flat or (), ids))
+                    settled.update(settled_in(entry_id, flat or (), ids, self._writer.keys.group))
                 if len(rows) < PAGE:
                     return settled, is_complete
                 start = rows[-1][0]
@@ -128,15 +149,18 @@ class LostDeliveries:
             return settled, False
 
 
-def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes]) -> Iterable[bytes]:
-    """Return those of ``ids`` that a journal entry names as settled. Hot: most entries name none."""
+def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], group: str) -> Iterable[bytes]:
+    """Return those of ``ids`` that a journal entry names as settled by ``group``. Hot: most entries name none.
+
+    All groups of a stream share the journal, and each settles an entry of its own accord.
+    """
     data = dict(zip(flat[::2], flat[1::2], strict=False)).get(b"data", b"")
     if not any(found in ids for found in _ENTRY.findall(data)):
         return ()
     settled = [
-        str(event.data["entry"]).encode()
+        str(event.data.get("entry")).encode()
         for event in events_of(entry_id, flat, SETTLED)
-        if "entry" in event.data and event.data.get("new_entry") != event.data["entry"]
+        if event.data.get("group") == group and event.data.get("new_entry") != event.data.get("entry")
     ]
     return [one for one in settled if one in ids]
 

@@ -261,6 +261,10 @@ class GroupNotes:
             error="lost_delivery",
         )
 
+    def consumer_was_lost(self, consumer: bytes) -> None:
+        """Somebody deleted the consumer of a dead worker; the house logs it, and what it held is not known here."""
+        self._report("error", consumer=text(consumer), error="lost_consumer")
+
     def group_was_lost(self) -> None:
         """Somebody destroyed the group; what is known of its deliveries is reported later."""
         logger.error("%s: somebody %s", self._pair, DESTROYED_OR_EMPTIED)

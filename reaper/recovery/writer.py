@@ -20,6 +20,7 @@ from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, 
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import RecoveryMode, text, told, whole_number
 from workers.protocol.scripts import load_script
+from workers.runtime.clock import server_ms
 from workers.runtime.settings import to_ms
 
 SHIELD_S = 30.0
@@ -135,9 +136,9 @@ class GroupWriter:
         )  # fmt: skip
         return list(reply[1:]) if reply[0] == b"ok" else read_refusal(reply)
 
-    async def consumers(self, source: str) -> dict[bytes, int]:
-        """Return the group's consumers in ``source``, and for how many ms each has not asked for anything there."""
-        return {row["name"]: int(row["idle"]) for row in await self.client.xinfo_consumers(source, self.keys.group)}
+    async def consumers(self, source: str) -> set[bytes]:
+        """Return the group's consumers in ``source``."""
+        return {row["name"] for row in await self.client.xinfo_consumers(source, self.keys.group)}
 
     async def is_served(self, server_ms: int) -> bool:
         """Tell whether a leader says that it serves the group at ``server_ms``."""
@@ -149,13 +150,12 @@ class GroupWriter:
         times: Any = await self.client.hget(self.keys.agreement, "groups_lost")
         return whole_number(times, 0)
 
-    async def registered(self, consumers: Sequence[bytes]) -> set[bytes]:
-        """Return those of ``consumers`` whose worker is registered: it has not left by itself."""
-        if not consumers:
-            return set()
-        names = [b"member:" + consumer for consumer in consumers]
-        found: Any = await self.client.hmget(self.keys.agreement, names)
-        return {consumer for consumer, value in zip(consumers, found, strict=True) if value is not None}
+    async def registrations(self, consumers: Sequence[bytes]) -> dict[bytes, int]:
+        """Return for how many ms the registrations of workers count, by their consumer; without one it is left out."""
+        found: Any = await self.client.hmget(self.keys.agreement, [b"member:" + consumer for consumer in consumers])
+        now_ms = await server_ms(self.client)
+        fields = {consumer: value.split(b",") for consumer, value in zip(consumers, found, strict=True) if value}
+        return {one: whole_number(words[3], 0) - now_ms for one, words in fields.items() if len(words) > 3}
 
 
 async def _finished(what: str, write: Callable[[], Awaitable[Answer]]) -> Answer:

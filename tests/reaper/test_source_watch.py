@@ -72,7 +72,6 @@ class World:
             notes=self.notes,
             telemetry=GroupTelemetry(group, 7),
             rate=RateLimit(0),
-            made=lambda: 0,
             refused=self.refusals.append,
             wake_suspects=lambda: None,
         )
