@@ -38,14 +38,14 @@ async def test_a_lost_delivery_becomes_a_copy_with_the_deliveries_that_were_coun
     entry = await lost(scene, "n", 1, "reaper.job", "job-1", "reaper.deliveries", 1, "reaper.generation", 2)
     [[code, new, job]] = await requeue(scene, entry)
     assert (code, job) == (REQUEUED, b"job-1")
-    [[found, fields]] = (await scene.state())["orders"]["entries"]
+    [[found, *fields]] = (await scene.state())["orders"]["entries"]
     flat = [str(one) for one in fields]
     assert "reaper.copies" in flat
     for name, value in (("reaper.job", "job-1"), ("reaper.deliveries", "1"), ("reaper.generation", "2")):
         assert flat[flat.index(name) + 1] == value
     [(event, event_job, data)] = (await scene.state())["{orders}:journal"]
-    assert (event, event_job, data["entry"], data["new_entry"]) == ("requeued", "job-1", entry, new.decode())
-    assert found != entry
+    assert (event, event_job, data["entry"], data["new_entry"]) == ("requeued", "job-1", entry, found)
+    assert new.decode() != entry
     assert await requeue(scene, entry) == [[GONE, b"", b""]]
 
 
