@@ -54,12 +54,13 @@ demo: $(DEMO)  ## show crashes without recovery, with the reaper, and embedded, 
 test: $(DEV) $(if $(findstring --matrix,$(PYTEST_ARGS)),$(RECIPES))  ## run the tests on the packaged Valkey, contracts with the server on every one at hand (some minutes)
 	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
-check: $(DEV) $(DOCS)  ## lint, formatting, types, import contracts, generated documentation, links of the site
+check: $(DEV) $(DOCS)  ## lint, formatting, types, import contracts, generated documentation, plain English, links of the site
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python docs/configuration.py --check
+	@$(BIN)/python docs/prose.py
 	@$(SITE) --site-dir site >site.log 2>&1 || { cat site.log >&2; exit 1; }; rm -f site.log
 
 site: $(DOCS)  ## build the documentation as a site, in the folder site/; every link is checked, and nothing is fetched

@@ -87,7 +87,7 @@ class WorkerProcess:
     # ---- life
 
     async def run(self, *, handle_signals: bool, task_status: TaskStatus[None]) -> None:
-        """Work. Raises UnreachableError, UnsupportedServerError, or what redis-py raises while joining.
+        """Work. Raises UnreachableError, UnsupportedServerError, or redis-py's errors while joining.
 
         Raises HandlerExitError where a handler or a callback has raised SystemExit or KeyboardInterrupt.
         """

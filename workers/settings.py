@@ -25,7 +25,7 @@ MAX_NAME_LENGTH = 200
 
 
 class UnknownJobTypes(StrEnum):
-    """What happens to jobs of a type without a handler."""
+    """The fate of jobs of a type without a handler."""
 
     DEAD_LETTER = "dead-letter"
     LEAVE = "leave"

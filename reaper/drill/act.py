@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -12,30 +11,23 @@ import anyio
 from reaper.drill import cast, queries
 from reaper.drill.evidence import Evidence
 from reaper.drill.history import read_state
-from reaper.drill.injection import Injector
-from reaper.drill.kit import Kit
-from reaper.drill.ledger import Ledger, build_ledger
+from reaper.drill.kit import Injector, Kit
+from reaper.drill.ledger import Ledger
 from reaper.drill.live import Scene, Screen
 from reaper.drill.meters import Meters, Usage, used_between
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import WORKERS, Role
-from reaper.drill.recoveries import Cast, Recovery
 from reaper.drill.report import as_json, usage_as_json
-from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
-from reaper.drill.toolbox import PATIENCE_S, Toolbox
+from reaper.drill.toolbox import Toolbox
 from reaper.drill.trace import PlannedJob
 from reaper.drill.witness import Witness
 from workers.protocol.errors import StreamReaperError
 
 READY_TIMEOUT_S = 120.0
 CHECK_INTERVAL_S = 0.1
-MEASURE_INTERVAL_S = 0.5
-"""What a process has used since the last time is not known once it has died by itself."""
-PUBLISHED_BATCH = 10
-"""Jobs that a published loop may run one after the other before anybody hears of it."""
 SETTLING_S = 1.0
 """After everybody is ready, before they are measured idle."""
 
@@ -69,9 +61,8 @@ class Ending:
             "recovery": stage.recovery.name,
             **as_json(self.ledger, started_at=self.started_at, objections=self.objections),
             "left_out": [
-                {"asked": str(one.asked), "played": str(one.played) if one.played else None, "why": one.why}
-                for one in stage.settings.adapted(stage.recovery)
-                if one.played != one.asked
+                {"asked": str(asked), "played": str(played) if played else None, "why": "no reaper runs"}
+                for asked, played in stage.settings.left_out(stage.recovery)
             ],
             **usage_as_json(self.usage, self.idle, jobs=self.ledger.enqueued),
             "processes": dict(self.processes),
@@ -92,11 +83,10 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen, kit: Ki
     """Play one act. Raises ProcessFailedError, NotReadyError and errors of redis-py; leaves no process behind."""
     meters = Meters(stage.client, counts=stage.server.single)
     await stage.client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
-    await kit.begin(stage)
     scene = Scene(stage, Producer(stage, jobs), Witness(stage))
     supervisor, witness = scene.supervisor, scene.witness
     tools = Toolbox(stage, supervisor, scene.producer, witness, scene.announce)
-    injector = Injector(tools, kit.plays(tools))
+    injector = Injector(tools, await kit.plays(tools))
     slots, clock_ahead_s = cast.slots(stage), await _clock_ahead_s(stage)
     async with anyio.create_task_group() as everybody:
         strangers = await queries.waiting_readers(stage)
@@ -107,7 +97,6 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen, kit: Ki
         scene.begin()
         async with anyio.create_task_group() as playing:
             playing.start_soon(witness.run)
-            playing.start_soon(_keep_measuring, supervisor)
             playing.start_soon(screen, scene)
             playing.start_soon(scene.producer.run)
             playing.start_soon(injector.run, stage.settings.faults_for(stage.recovery))
@@ -121,13 +110,12 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen, kit: Ki
     await witness.look()
     if not stage.server.single:
         await witness.read_again()
-    evidence = await kit.complete(await _evidence(scene, injector, clock_ahead_s), stage)
-    ledger = build_ledger(evidence)
+    ledger, objections = await kit.judge(await _evidence(scene, injector, clock_ahead_s), stage)
     return Ending(
         stage=stage,
         started_at=scene.started_at,
         ledger=ledger,
-        objections=tuple(kit.objections(evidence, ledger, stage)),
+        objections=tuple(objections),
         usage=usage,
         processes=Counter(str(slot.role) for slot in slots),
         started=len(supervisor.history),
@@ -167,12 +155,6 @@ async def _clock_ahead_s(stage: Stage) -> float:
     return float(seconds + microseconds / 1e6 - (before + time.time()) / 2)
 
 
-async def _keep_measuring(supervisor: Supervisor) -> None:
-    while True:
-        await anyio.sleep(MEASURE_INTERVAL_S)
-        supervisor.measure()
-
-
 async def _until_ready(stage: Stage, supervisor: Supervisor, strangers: int) -> None:
     """Wait until every worker waits for jobs, beside ``strangers`` of a shared Redis, and somebody leads.
 
@@ -202,7 +184,7 @@ async def _until_over(stage: Stage, injector: Injector) -> None:
     """Wait until nothing more will happen: by what Redis shows, or in the end by the clock."""
     interval_s = max(CHECK_INTERVAL_S, stage.settings.look_s / 2)
     tools, view = injector.tools, View()
-    with anyio.move_on_after(patience_s(stage.settings, stage.recovery, tools.producer.jobs)):
+    with anyio.move_on_after(stage.settings.patience_s(stage.recovery, tools.producer.jobs)):
         while True:
             if tools.producer.finished and injector.open <= tools.waiting:
                 view = await queries.look(stage, view)
@@ -213,24 +195,11 @@ async def _until_over(stage: Stage, injector: Injector) -> None:
             await anyio.sleep(interval_s)
 
 
-def patience_s(settings: DrillSettings, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
-    """Return after how many seconds an act is over, whatever is left: long after all work could have been done."""
-    last = max([job.at for job in jobs] + [fault.over_at for fault in settings.faults], default=timedelta(0))
-    work = sum((job.duration for job in jobs), timedelta(0))
-    work += sum((int(fault.amount) * fault.lasts for fault in settings.long_jobs), timedelta(0))
-    longest = max([job.duration for job in jobs] + [fault.lasts for fault in settings.long_jobs], default=last)
-    in_a_row = PUBLISHED_BATCH if recovery.cast is Cast.PUBLISHED else 1
-    executions = settings.max_deliveries * (work / (settings.workers * settings.loops) + in_a_row * longest)
-    timeouts = (settings.max_deliveries * 3 + 1) * settings.visibility_timeout
-    return (last + executions + timeouts).total_seconds() + 4 * PATIENCE_S + settings.more_patience_s
-
-
 async def _at_rest(tools: Toolbox, view: View) -> bool:
     """Tell whether every job has come to its end; where nobody recovers, also those that are stuck."""
     nobody_recovers = not tools.stage.recovery.recovers or tools.supervisor.none_left(Role.REAPER)
     if view.outstanding == 0:
-        plain = tools.supervisor.alive(Role.BARE_WORKER, Role.PUBLISHED_WORKER)
-        return not any(tools.witness.in_hand(run.pid) > 0 for run in plain)
+        return not any(tools.witness.in_hand(run.pid) > 0 for run in tools.supervisor.alive(Role.BARE_WORKER))
     if view.ready or not nobody_recovers:
         return False
     overdue_ms = 1.25 * tools.visibility_s * 1000

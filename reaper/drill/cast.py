@@ -9,14 +9,13 @@ from pathlib import Path
 
 from reaper import failpoints
 from reaper.drill.records import Role
-from reaper.drill.recoveries import Cast
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Command, Slot
 from workers.protocol.messages import CLAIM_READY_MS
 from workers.runtime.settings import to_ms
 
 Flags = dict[str, str | float]
-BARE_WORKER, PUBLISHED_WORKER = (Path(__file__).with_name(f"{name}_worker.py") for name in ("bare", "published"))
+BARE_WORKER, CLAIMING_WORKER = (Path(__file__).with_name(f"{name}_worker.py") for name in ("bare", "claiming"))
 """Programs that are started as files and never imported."""
 
 
@@ -31,18 +30,14 @@ def slots(stage: Stage) -> list[Slot]:
 def readers_expected(stage: Stage) -> int:
     """Return how many clients wait in a read once all workers are ready.
 
-    Published loops poll, so a few are always between two reads; so many that no process is without one is enough.
+    Loops that also claim poll, so a few are always between two reads. So many that each process has one are enough.
     """
     settings = stage.settings
-    if stage.recovery.cast is Cast.PUBLISHED:
-        return (settings.workers - 1) * settings.loops + 1
-    return settings.workers
+    return (settings.workers - 1) * settings.loops + 1 if stage.recovery.bare else settings.workers
 
 
 def _worker_slot(stage: Stage, n: int) -> Slot:
-    if stage.recovery.cast is Cast.PUBLISHED:
-        return Slot(f"w{n}", Role.PUBLISHED_WORKER, partial(_published, stage))
-    if n == stage.settings.workers and stage.settings.has_bare_worker:
+    if stage.recovery.bare or (n == stage.settings.workers and stage.settings.has_bare_worker):
         return Slot(f"w{n}", Role.BARE_WORKER, partial(_bare, stage))
     return Slot(f"w{n}", Role.WORKER, partial(_worker, stage))
 
@@ -65,16 +60,13 @@ def _worker(stage: Stage, name: str) -> Command:
 
 
 def _bare(stage: Stage, name: str) -> Command:
-    argv = [sys.executable, str(BARE_WORKER), stage.keys.stream, stage.keys.group, name]
-    claims = {"CLAIM_MS": str(CLAIM_READY_MS)} if stage.settings.gives_back_in_place(stage.recovery) else {}
-    return Command(argv, {**_environment(), "REDIS_URL": stage.server.url, **claims})
-
-
-def _published(stage: Stage, name: str) -> Command:
     settings = stage.settings
-    numbers = (settings.loops, to_ms(settings.visibility_timeout), settings.max_deliveries)
-    argv = [sys.executable, str(PUBLISHED_WORKER), stage.keys.stream, stage.keys.group, name, *map(str, numbers)]
-    return Command(argv, {**_environment(), "REDIS_URL": stage.server.url})
+    argv = [sys.executable, str(BARE_WORKER), stage.keys.stream, stage.keys.group, name]
+    if stage.recovery.bare:
+        argv[1] = str(CLAIMING_WORKER)
+        argv += map(str, (settings.loops, to_ms(settings.visibility_timeout), settings.max_deliveries))
+    claims = {"CLAIM_MS": str(CLAIM_READY_MS)} if settings.gives_back_in_place(stage.recovery) else {}
+    return Command(argv, {**_environment(), "REDIS_URL": stage.server.url, **claims})
 
 
 def _reaper(stage: Stage, name: str) -> Command:

@@ -13,8 +13,7 @@ import click
 from reaper.drill.act import Ending
 from reaper.drill.drill import InterruptedDrillError, Programme, perform
 from reaper.drill.faults import DEMO_FAULTS, FORMS
-from reaper.drill.lines import fitted
-from reaper.drill.live import screen_for
+from reaper.drill.live import fitted, plain_screen, quiet_screen
 from reaper.drill.recoveries import RECOVERIES, find_recovery
 from reaper.drill.report import as_text
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
@@ -138,7 +137,6 @@ def show_and_perform(programme: Programme) -> list[Ending]:
     settings = programme.settings
     for recovery in programme.recoveries:
         settings.check(recovery)
-    screen = screen_for(quiet=settings.quiet)
     reapers = any(recovery.by_reapers for recovery in programme.recoveries)
     cast = [counted(settings.workers, "worker"), *([counted(settings.reapers, "reaper")] if reapers else [])]
     trace, seconds = settings.trace, timedelta.total_seconds
@@ -150,7 +148,12 @@ def show_and_perform(programme: Programme) -> list[Ending]:
         f"watch. Not for production.\nFaults: {' '.join(map(str, settings.faults)) or 'none'}."
     )
     show(*fitted(introduction.split("\n")))
-    return perform(programme, screen, opens=lambda text: show(*fitted(text.split("\n"))), closes=_close)
+    return perform(
+        programme,
+        quiet_screen if settings.quiet else plain_screen,
+        opens=lambda text: show(*fitted(text.split("\n"))),
+        closes=_close,
+    )
 
 
 def _close(ending: Ending) -> None:

@@ -17,7 +17,7 @@ from reaper.drill import queries
 from reaper.drill.act import Ending, play
 from reaper.drill.kit import Kit
 from reaper.drill.live import Screen
-from reaper.drill.recoveries import Cast, Recovery
+from reaper.drill.recoveries import Recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage, new_run_id, set_stage
@@ -54,8 +54,8 @@ def perform(
     for recovery in programme.recoveries:
         programme.settings.check(recovery)
     settings = programme.settings.for_jobs(programme.jobs)
-    bare = any(recovery.cast is not Cast.PUBLISHED for recovery in programme.recoveries)
-    if bare and programme.settings.has_bare_worker and not settings.bare_worker:
+    mixed = any(not recovery.bare for recovery in programme.recoveries)
+    if mixed and programme.settings.has_bare_worker and not settings.bare_worker:
         opens("Some jobs reach the visibility timeout: no bare worker takes part, which cannot extend them.")
     programme = replace(programme, settings=settings)
     try:
@@ -84,7 +84,6 @@ async def _perform(
         settings = programme.settings
         with run_folder(settings.files, "drill") as folder:
             async with programme.kit.server(settings, folder) as server:
-                programme.kit.check(settings, server)
                 await _check_claim(programme, server)
                 opens(f"{server.description}.")
                 for recovery in programme.recoveries:

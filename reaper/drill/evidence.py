@@ -77,11 +77,6 @@ class Evidence:
         """The number of each job ID."""
         return {job.entry_id: job.n for job in self.enqueued}
 
-    @cached_property
-    def deliveries(self) -> list[Line]:
-        """What published workers read and claimed, in order of time: they write that down, and keep no journal."""
-        return sorted((line for line in self.lines if line.step in (Step.READ, Step.CLAIM)), key=lambda line: line.at)
-
     def local(self, event: LifecycleEvent) -> float:
         """When ``event`` happened, by the drill's clock."""
         return event.at_ms / 1000 - self.clock_ahead_s

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.promises import early_ms, is_timed
-from reaper.drill.records import Effect, Line, Step
+from reaper.drill.records import Effect, Line, Role, Step
 from workers.protocol.events import EventName
 
 
@@ -27,8 +27,8 @@ class Cause(StrEnum):
     """Redis did not answer, or took no writes, while it ran or before it could be settled."""
     FORGOTTEN = "forgotten"
     """Redis forgot meanwhile that it ran, or that it was settled."""
-    WAITED = "waited"
-    """It waited in a batch past the visibility timeout, and was claimed by another worker."""
+    CLAIMED = "claimed"
+    """A bare loop claimed it from another one that was alive."""
     SLOW = "slow"
     """It ran longer than the visibility timeout."""
     UNSETTLED = "unsettled"
@@ -100,7 +100,6 @@ class _Causes:
             for event in evidence.events
             if is_timed(event) and early_ms(evidence.history, event) <= 0
         }
-        self._claimed = {line.entry_id for line in evidence.lines if line.step is Step.CLAIM}
 
     def of(self, before: Line, line: Line, done: Sequence[Line], *, ended: bool) -> Cause:
         """Say why ``line`` followed ``before``, whose process had ``ended`` by then or not."""
@@ -119,8 +118,9 @@ class _Causes:
         ran_until = next((end.at for end in same if end.at >= before.at), line.at)
         if ran_until - before.at >= evidence.visibility_s:
             return Cause.SLOW
-        if before.entry_id in self._claimed:  # and it did not run that long: it had waited
-            return Cause.WAITED
+        worker = evidence.process_of(line)
+        if previous and worker and previous.role is worker.role is Role.BARE_WORKER:
+            return Cause.CLAIMED
         if line.at - before.at >= evidence.visibility_s:
             return Cause.UNSETTLED
         return Cause.LATE if before.entry_id in self._timed_out else Cause.UNEXPLAINED

@@ -1,11 +1,11 @@
 """Faults and their times, as written on the command line: ``kill-worker@4``, ``pause-redis@5+10``. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Literal
+from typing import ClassVar, Literal
 
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings_errors import did_you_mean
@@ -15,22 +15,18 @@ class FaultKind(StrEnum):
     """The kinds of faults. `FORMS` says how each is written and what it does."""
 
     KILL_WORKER = "kill-worker"
-    KILL_WORKERS = "kill-workers"
     PAUSE_WORKER = "pause-worker"
     POISON = "poison"
     KILL_LEADER = "kill-leader"
     PAUSE_LEADER = "pause-leader"
     KILL_REAPERS = "kill-reapers"
     PAUSE_REDIS = "pause-redis"
-    PAUSE_CLIENTS = "pause-clients"
-    FAIL_OVER = "fail-over"
-    SHUT_DOWN = "shut-down"
     LONG_JOBS = "long-jobs"
 
 
 _SECONDS = r"[0-9]{1,5}(?:\.[0-9]+)?"
 _JOBS = "[1-9][0-9]{0,3}|10000"
-_WORKERS = f"half|all|{_JOBS}|w[1-9][0-9]{{0,3}}(?:,w[1-9][0-9]{{0,3}})*"
+_WORKERS = "half|all|w[1-9][0-9]{0,3}(?:,w[1-9][0-9]{0,3})*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +54,8 @@ class Form:
 
 
 FORMS: Mapping[str, Form] = {
-    FaultKind.KILL_WORKER: Form("kill-worker@4", "kill -9 of the worker with the most jobs in flight *"),
-    FaultKind.KILL_WORKERS: Form(
-        "kill-workers:half@4", "kill -9 of half the workers at once; also :all, :2, :w1,w3", _WORKERS
+    FaultKind.KILL_WORKER: Form(
+        "kill-worker@4", "kill -9 of the worker with the most jobs in flight; also :half, :all, :w1,w3 *", _WORKERS
     ),
     FaultKind.PAUSE_WORKER: Form(
         "pause-worker@4+6", "SIGSTOP of the worker with the most jobs in flight for 6 s *", lasts="required"
@@ -79,26 +74,8 @@ FORMS: Mapping[str, Form] = {
         hits="leaders",
     ),
     FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", "SIGSTOP of Redis for 10 s", lasts="required", hits="redis"),
-    FaultKind.PAUSE_CLIENTS: Form(
-        "pause-clients:all@4+2",
-        "Redis postpones all commands for 2 s (CLIENT PAUSE), or :writes alone, as in a planned failover",
-        "writes|all",
-        "writes",
-        lasts="required",
-        hits="redis",
-    ),
-    FaultKind.FAIL_OVER: Form(
-        "fail-over@4+1", "FAILOVER to a replica that is 1 s behind, and back", lasts="required", hits="redis"
-    ),
-    FaultKind.SHUT_DOWN: Form(
-        "shut-down@4+1",
-        "SIGTERM of Redis, whose replica is 1 s behind; it starts again with its RDB file",
-        lasts="required",
-        hits="redis",
-    ),
     FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", "no fault: 20 more jobs at once, 6 s each", _JOBS, lasts="required"),
 }
-NEEDS_REPLICA = frozenset({FaultKind.FAIL_OVER, FaultKind.SHUT_DOWN})
 AFTER_PAUSE_S = 10.0
 """How long after an outage of Redis processes may still fail because of it."""
 
@@ -111,23 +88,24 @@ class Fault:
     All others come exactly then.
     """
 
+    ONE: ClassVar[str] = "1"
+
     kind: str
     at: timedelta
-    amount: str = "1"
+    amount: str = ONE
     """The word after the colon, or the default of its form."""
     lasts: timedelta = timedelta(0)
     """0 for a kind that is over at once, or never."""
 
     def __str__(self) -> str:
-        amount = f":{self.amount}" if self.amount != "1" else ""
+        amount = f":{self.amount}" if self.amount != self.ONE else ""
         return f"{self.kind}{amount}@{self.at.total_seconds():g}{f'+{self.lasts_s:g}' if self.lasts else ''}"
 
     def slots(self, of: int) -> set[str]:
-        """Return the slots of the workers to hit, out of ``of``: the named ones, or the first. Half is rounded up."""
-        if self.amount.startswith("w"):
-            return set(self.amount.split(","))
+        """Return the slots of the workers to kill, out of ``of``: half of them (rounded up), all, or the named ones."""
         shares = {"half": (of + 1) // 2, "all": of}
-        return {f"w{n}" for n in range(1, (shares.get(self.amount) or min(of, int(self.amount))) + 1)}
+        named = self.amount.split(",")
+        return {f"w{n}" for n in range(1, shares[self.amount] + 1)} if self.amount in shares else set(named)
 
     @property
     def lasts_s(self) -> float:
@@ -166,25 +144,8 @@ DEMO_FAULTS = tuple(map(parse_fault, ("kill-worker@1", "poison@4.5", "kill-leade
 """The same, a little closer together, so that three acts take about a minute."""
 
 
-@dataclass(frozen=True, slots=True)
-class Adapted:
-    """The fault that is played where one was asked for that needs reapers, and none run."""
-
-    asked: Fault
-    played: Fault | None
-    """None = left out."""
-    why: str = ""
-
-
-def adapt_faults(faults: Iterable[Fault], *, reapers: bool) -> list[Adapted]:
-    """Return what is played of ``faults``. Without reapers, faults of leaders become faults of workers, or nothing."""
-    return [Adapted(fault, fault) if reapers else _without_leaders(fault) for fault in faults]
-
-
-def _without_leaders(fault: Fault) -> Adapted:
-    if fault.kind == FaultKind.PAUSE_LEADER:
-        why = "no reaper leads, so only a worker is killed"
-        return Adapted(fault, replace(fault, kind=FaultKind.KILL_WORKER), why)
-    if fault.kind in FORMS and FORMS[fault.kind].hits == "leaders":
-        return Adapted(fault, None, "no reaper runs")
-    return Adapted(fault, fault)
+def without_reapers(fault: Fault) -> Fault | None:
+    """Return the fault that is played if no reaper runs; None if there is none."""
+    if fault.kind == FaultKind.PAUSE_LEADER:  # it kills a worker first
+        return replace(fault, kind=FaultKind.KILL_WORKER)
+    return None if fault.kind in FORMS and FORMS[fault.kind].hits == "leaders" else fault

@@ -5,7 +5,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from reaper.drill.promises import DeadJob, FinalState, Pairs, PendingJob
+from reaper.drill.promises import DeadJob, FinalState, Pairs
 from workers.protocol.events import LifecycleEvent, decode_entry
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import DEAD_PREFIX, RESERVED_PREFIX, pair_up, read_metadata, text
@@ -37,7 +37,7 @@ for _, key in ipairs({ KEYS[1], KEYS[2] }) do
       if row[2] == 'ready-by-reaper' or row[2] == '' then
         ready[#ready + 1] = entry
       elseif row[2] ~= 'waiting-by-reaper' or not redis.call('ZSCORE', KEYS[3], names[key] .. row[1]) then
-        pending[#pending + 1] = { entry, row[3] }
+        pending[#pending + 1] = entry
       end
     end
   end
@@ -59,7 +59,7 @@ return { ready, pending, scheduled, redis.call('XRANGE', KEYS[4], '-', '+'), red
 Entry = tuple[bytes, Sequence[bytes]]
 
 
-async def read_state(client: Redis, keys: GroupKeys, *, timers_armed: int | None = None) -> FinalState:
+async def read_state(client: Redis, keys: GroupKeys) -> FinalState:
     """Return where every job of the group is, at one instant. Read the journal after it, not before."""
     snapshot: Any = await client.eval(
         _SNAPSHOT,
@@ -76,13 +76,12 @@ async def read_state(client: Redis, keys: GroupKeys, *, timers_armed: int | None
     ready, pending, scheduled, dead, released, retry_entries, waiting, notes = snapshot
     return FinalState(
         ready=tuple(_job(entry) for entry in ready),
-        pending=tuple(PendingJob(_job(entry), idle) for entry, idle in pending),
+        pending=tuple(_job(entry) for entry in pending),
         scheduled=(*map(text, scheduled), *map(_job, waiting)),
         dead=tuple(dead_job(entry) for entry in dead),
         released_suspects=released,
         retry_entries=retry_entries,
         notes=notes,
-        timers_armed=timers_armed,
     )
 
 

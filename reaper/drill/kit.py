@@ -1,27 +1,31 @@
-"""What a drill is played with: a server, and the faults that it can inject.
+"""The server of a drill, its faults, and its judgment.
 
 The project's own tests play more faults, on more servers, with a kit of their own (`tests/soak`).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+import anyio
+
 from reaper.drill.evidence import Evidence
-from reaper.drill.faults import NEEDS_REPLICA, Fault, FaultKind
+from reaper.drill.faults import AFTER_PAUSE_S, Fault, FaultKind
 from reaper.drill.leader_faults import LeaderFaults
-from reaper.drill.ledger import Ledger, objections
+from reaper.drill.ledger import Ledger, build_ledger, objections
+from reaper.drill.records import Effect, InjectedFault, MissedFault
 from reaper.drill.recoveries import Recovery
 from reaper.drill.redis_server import Server, redis_at_hand
-from reaper.drill.server_faults import ServerFaults
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage
 from reaper.drill.toolbox import Toolbox
 from reaper.drill.worker_faults import WorkerFaults
-from workers.protocol.errors import ConfigurationError
 
 Play = Callable[[Fault], Awaitable[str]]
-"""Injects a fault, and returns why it could not, or nothing."""
+"""Injects a fault. Returns the reason if it could not, else an empty string."""
 
 
 class Kit:
@@ -29,56 +33,74 @@ class Kit:
 
     def server(self, settings: DrillSettings, folder: Path) -> AbstractAsyncContextManager[Server]:
         """Give the server of a drill. Raises what `redis_at_hand` raises."""
-        with_replica = not settings.redis_url and bool(settings.kinds & NEEDS_REPLICA)
-        return redis_at_hand(settings.redis_url, folder, pid=settings.redis_pid, with_replica=with_replica)
-
-    def check(self, settings: DrillSettings, server: Server) -> None:
-        """Refuse to do to a Redis of other people what would hit them. Raises ConfigurationError."""
-        for kind in sorted(settings.kinds & {FaultKind.PAUSE_CLIENTS, *NEEDS_REPLICA}):
-            if not server.ours:
-                raise ConfigurationError(
-                    f"--fault {kind} hits all users of the server: leave --redis-url away, so that the drill starts "
-                    "its own."
-                )
-        if FaultKind.PAUSE_REDIS in settings.kinds and server.pid is None:
-            raise ConfigurationError(
-                "--fault pause-redis stops the process of the server: leave --redis-url away, so that the drill starts "
-                "its own, or name the process on this machine with --redis-pid."
-            )
+        return redis_at_hand(settings.redis_url, folder)
 
     def names(self, run_id: str, recovery: Recovery) -> tuple[str, str]:
         """Return names of the stream and of the namespace of one act that are not used elsewhere."""
         stream = f"drill-{run_id}-{recovery.name}"
         return stream, f"{stream}-reapers"
 
-    async def begin(self, stage: Stage) -> None:
-        """Look at the servers before the act begins."""
-
-    def plays(self, tools: Toolbox) -> Mapping[str, Play]:
-        """Return a function for each kind of fault."""
-        workers, servers = WorkerFaults(tools), ServerFaults(tools)
+    async def plays(self, tools: Toolbox) -> Mapping[str, Play]:
+        """Return a function for each kind of fault, before the act begins. Raises what redis-py raises."""
+        workers = WorkerFaults(tools)
         leaders = LeaderFaults(tools, workers)
         return {
             FaultKind.KILL_WORKER: workers.kill_worker,
-            FaultKind.KILL_WORKERS: workers.kill_workers,
             FaultKind.PAUSE_WORKER: workers.pause_worker,
             FaultKind.POISON: workers.poison,
             FaultKind.LONG_JOBS: workers.long_jobs,
             FaultKind.KILL_LEADER: leaders.kill_leader,
             FaultKind.PAUSE_LEADER: leaders.pause_leader,
             FaultKind.KILL_REAPERS: leaders.kill_reapers,
-            FaultKind.PAUSE_REDIS: servers.pause,
-            FaultKind.PAUSE_CLIENTS: servers.pause_clients,
-            FaultKind.FAIL_OVER: servers.fail_over,
-            FaultKind.SHUT_DOWN: servers.shut_down,
+            FaultKind.PAUSE_REDIS: partial(_pause_redis, tools),
         }
 
-    async def complete(self, evidence: Evidence, stage: Stage) -> Evidence:
-        """Return the evidence with what only the kit knows."""
-        del stage
-        return evidence
+    async def judge(self, evidence: Evidence, stage: Stage) -> tuple[Ledger, list[str]]:
+        """Return the ledger of an act, and a sentence for each thing that is not as promised."""
+        ledger = build_ledger(evidence)
+        return ledger, objections(ledger, [fault.kind for fault in stage.settings.faults_for(stage.recovery)])
 
-    def objections(self, evidence: Evidence, ledger: Ledger, stage: Stage) -> list[str]:
-        """Return a sentence for each thing that is not as promised."""
-        del evidence
-        return objections(ledger, [fault.kind for fault in stage.settings.faults_for(stage.recovery)])
+
+async def _pause_redis(tools: Toolbox, fault: Fault) -> str:
+    """Stop the process of the server. Connections stay open, and it does not answer."""
+    process, seconds = tools.stage.server.process, fault.lasts_s
+    assert process
+    injected = InjectedFault(fault.kind, f"process {process.pid}", time.time(), effect=Effect.AWAY)
+    await tools.note(injected, f"Redis is stopped for {seconds:g} s")
+    tools.supervisor.forgive(seconds + AFTER_PAUSE_S)
+    try:
+        process.pause()
+        await anyio.sleep(seconds)
+    finally:
+        process.resume()
+    tools.over(injected, "Redis goes on")
+    return ""
+
+
+@dataclass(slots=True)
+class Injector:
+    """Injects the faults of one act, each at its time or, if it needs a process to hit, as soon after as there is one.
+
+    ``open`` counts the faults that are not over yet.
+    """
+
+    tools: Toolbox
+    plays: Mapping[str, Play]
+    missed: list[MissedFault] = field(default_factory=list)
+    open: int = 0
+
+    async def run(self, faults: Sequence[Fault]) -> None:
+        """Inject ``faults``, timed from now. Returns when all are over."""
+        started = anyio.current_time()
+        self.open = len(faults)
+        async with anyio.create_task_group() as group:
+            for fault in faults:
+                group.start_soon(self._inject, fault, started)
+
+    async def _inject(self, fault: Fault, started: float) -> None:
+        await anyio.sleep_until(started + fault.at.total_seconds())
+        why_not = await self.plays[fault.kind](fault)
+        if why_not:
+            self.missed.append(MissedFault(fault.kind, why_not))
+            self.tools.announce(f"{fault.kind} is left out: {why_not}")
+        self.open -= 1

@@ -30,12 +30,16 @@ class LeaderFaults:
     async def kill_leader(self, _fault: Fault) -> str:
         """Kill the reaper that leads, as soon as one does."""
         async with self._one:
-            return await self._kill_leader()
-
-    async def pause_leader(self, _fault: Fault) -> str:
-        """Stop the leader between deciding and writing, let its lease pass to another, and let it go on."""
-        async with self._one:
-            return await self._pause_leader()
+            found = await self.tools.once(self._leading)
+            if not found:
+                return "nobody led"
+            run, holder = found
+            self.tools.supervisor.kill(run)
+            await self.tools.note(
+                InjectedFault(FaultKind.KILL_LEADER, run.name, run.killed_at or time.time(), holder),
+                f"kill -9 of the leader {run.name}",
+            )
+            return ""
 
     async def kill_reapers(self, fault: Fault) -> str:
         """Kill all reapers now, and start none again while the fault lasts, or at all."""
@@ -56,18 +60,6 @@ class LeaderFaults:
                 supervisor.let_start(Role.REAPER)
         return ""
 
-    async def _kill_leader(self) -> str:
-        found = await self.tools.once(self._leading)
-        if not found:
-            return "nobody led"
-        run, holder = found
-        self.tools.supervisor.kill(run)
-        await self.tools.note(
-            InjectedFault(FaultKind.KILL_LEADER, run.name, run.killed_at or time.time(), holder),
-            f"kill -9 of the leader {run.name}",
-        )
-        return ""
-
     async def _leading(self) -> tuple[ProcessRun, str] | None:
         holder = await queries.holder(self.tools.stage)
         for run in self.tools.supervisor.alive(Role.REAPER):
@@ -75,23 +67,25 @@ class LeaderFaults:
                 return run, holder
         return None
 
-    async def _pause_leader(self) -> str:
+    async def pause_leader(self, fault: Fault) -> str:
+        """Stop the leader between deciding and writing, let its lease pass to another, and let it go on."""
         tools, folder = self.tools, self.tools.stage.failpoints
-        stranded = await self.workers.kill_busy_worker(", so that there is something to recover")
-        if not stranded:
-            return NOBODY_BUSY
-        earliest_due_s = tools.visibility_s - max(row.idle_ms for row in stranded) / 1000
-        await anyio.sleep(max(0.0, earliest_due_s - ARMED_BEFORE_DUE_S))
-        paused = await tools.within(PATIENCE_S, self._catch_leader)
-        failpoints.disarm(folder, FAILPOINT)
-        if not paused:
-            await self._let_go(self._claimant())
-            return "no leader came to write a recovery"
-        try:
-            await self._let_another_lead(paused)
-        finally:
-            tools.supervisor.resume(paused)
-        return ""
+        async with self._one:
+            stranded = await self.workers.kill_busy_workers(fault, ", so that there is something to recover")
+            if not stranded:
+                return NOBODY_BUSY
+            earliest_due_s = tools.visibility_s - max(row.idle_ms for row in stranded) / 1000
+            await anyio.sleep(max(0.0, earliest_due_s - ARMED_BEFORE_DUE_S))
+            paused = await tools.within(PATIENCE_S, self._catch_leader)
+            failpoints.disarm(folder, FAILPOINT)
+            if not paused:
+                await self._let_go(self._claimant())
+                return "no leader came to write a recovery"
+            try:
+                await self._let_another_lead(paused)
+            finally:
+                tools.supervisor.resume(paused)
+            return ""
 
     async def _catch_leader(self) -> ProcessRun | None:
         """Return the leader once it is stopped with something overdue in its hands.

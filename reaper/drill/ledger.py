@@ -8,15 +8,13 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, second_starts
 from reaper.drill.faults import AFTER_PAUSE_S, FaultKind
-from reaper.drill.healthy import Healthy, healthy_jobs
+from reaper.drill.figures import Healthy, Spread, healthy_jobs, spread
 from reaper.drill.promises import Fate, check_now, early_ms, fates, is_timed, places
 from reaper.drill.records import Effect, InjectedFault, MissedFault, ProcessRun, Role, Step
-from reaper.drill.spread import Spread, spread
 from workers.protocol.events import EventName
 from workers.protocol.messages import counted
 from workers.runtime.options import UNREACHABLE_EXIT
@@ -28,26 +26,16 @@ MOST_SENTENCES = 5
 _FAILING = Effect.CUTS | Effect.AWAY
 
 
-class LossCause(StrEnum):
-    """How a job was lost."""
-
-    DROPPED = "dropped"
-    """Its worker gave it up: acknowledged, with a line in a log, and no dead letter."""
-    FORGOTTEN = "forgotten"
-    """A fault made Redis forget it. Nobody can promise more than to report that."""
-    UNKNOWN = "unknown"
-    """There is no trace of it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Loss:
     """A job that was lost, and how often it was started."""
 
     n: int
     job: str
-    cause: LossCause
     starts: int
     poison: bool
+    forgotten: bool = False
+    """A fault made Redis forget it. Nobody can promise more than to report that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +70,15 @@ class Ledger:
         """Jobs that are still somewhere in Redis at the end."""
         return self.fates[Fate.READY] + self.fates[Fate.PENDING] + self.fates[Fate.SCHEDULED]
 
-    def lost_by(self, cause: LossCause) -> int:
-        """Jobs that were lost by this cause."""
-        return sum(loss.cause is cause for loss in self.losses)
+    @property
+    def forgotten(self) -> int:
+        """Jobs that were lost because Redis forgot them."""
+        return sum(loss.forgotten for loss in self.losses)
 
     @property
     def balanced(self) -> bool:
         """Every job is settled, dead-lettered or forgotten by Redis because of a fault, and no promise is broken."""
-        known = self.fates[Fate.SETTLED] + self.fates[Fate.DEAD_LETTERED] + self.lost_by(LossCause.FORGOTTEN)
+        known = self.fates[Fate.SETTLED] + self.fates[Fate.DEAD_LETTERED] + self.forgotten
         return self.enqueued == known and not self.violations
 
 
@@ -104,10 +93,9 @@ def build_ledger(evidence: Evidence) -> Ledger:
     ]
     timed = [event for event in evidence.events if is_timed(event) and event.data.get("reason") != "suspect"]
     late_ms = [event.data["idle_ms"] - event.data.get("visibility_ms", history.visibility_ms) for event in timed]
-    claims_s = [max(0.0, after_s - evidence.visibility_s) for after_s in _claimed_after_s(evidence)]
     refused = evidence.named(EventName.REFUSED)
     stale = sum(event.data.get("verb") in FENCED_VERBS for event in refused)
-    known = {loss.job for loss in losses if loss.cause is LossCause.FORGOTTEN}
+    known = {loss.job for loss in losses if loss.forgotten}
     count = Counter(found.values())
     return Ledger(
         enqueued=len(evidence.enqueued),
@@ -118,9 +106,9 @@ def build_ledger(evidence: Evidence) -> Ledger:
         losses=losses,
         second_starts=tuple(starts),
         duplicates=tuple(duplicates(evidence, starts)),
-        recovered=len(recovered) + sum(line.step is Step.CLAIM for line in evidence.lines),
+        recovered=len(recovered),
         recovery_s=spread(start.recovery_s for start in starts if start.recovery_s is not None),
-        overshoot_s=spread([late / 1000 for late in late_ms] + claims_s),
+        overshoot_s=spread(late / 1000 for late in late_ms),
         early_recoveries=sum(early_ms(history, event) > 0 for event in timed),
         stale_writes_refused=stale,
         settlements_refused=len(refused) - stale,
@@ -174,34 +162,18 @@ def _altered(evidence: Evidence) -> tuple[int, ...]:
 
 
 def _losses(evidence: Evidence, found: Mapping[str, Fate]) -> tuple[Loss, ...]:
-    dropped = {line.n for line in evidence.lines if line.step is Step.DROPPED}
-    known = {LossCause.DROPPED: dropped, LossCause.FORGOTTEN: evidence.forgotten}
     starts = evidence.lines_of(Step.START)
     return tuple(
         Loss(
             n=job.n,
             job=job.entry_id,
-            cause=next((cause for cause, jobs in known.items() if job.n in jobs), LossCause.UNKNOWN),
             starts=len(starts.get(job.n, ())),
             poison=job.poison,
+            forgotten=job.n in evidence.forgotten,
         )
         for job in evidence.enqueued
         if found[job.entry_id] is Fate.LOST
     )
-
-
-def _claimed_after_s(evidence: Evidence) -> list[float]:
-    """Return how long after the delivery before it each published worker's claim came, in seconds.
-
-    Claims without a delivery before them are left out: its process died before it could write that down.
-    """
-    after_s: list[float] = []
-    delivered_at: dict[str, float] = {}
-    for line in evidence.deliveries:
-        if line.step is Step.CLAIM and line.entry_id in delivered_at:
-            after_s.append(line.at - delivered_at[line.entry_id])
-        delivered_at[line.entry_id] = line.at
-    return after_s
 
 
 def _unexpected_ends(evidence: Evidence) -> tuple[str, ...]:
@@ -218,7 +190,7 @@ def _may_end_without_redis(run: ProcessRun, evidence: Evidence) -> bool:
     """Tell whether a plain loop ended because Redis failed, or a process of ours was started meanwhile and gave up."""
     if run.ended_at is None or (run.exit_code or 0) <= 0:
         return False
-    if run.role in (Role.BARE_WORKER, Role.PUBLISHED_WORKER):
+    if run.role is Role.BARE_WORKER:
         return evidence.redis_was(_FAILING, run.ended_at - AFTER_PAUSE_S, run.ended_at)
     did_anything = any(line.pid == run.pid and run.lived_at(line.at) for line in evidence.lines)
     failed = evidence.redis_was(_FAILING, run.started_at, run.ended_at)

@@ -1,22 +1,23 @@
 """What people see of an act: a line a second, and one for each fault; or nothing."""
 
+import textwrap
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
 from reaper.drill import queries
-from reaper.drill.lines import fitted
 from reaper.drill.producer import Producer
-from reaper.drill.records import ProcessRun, Role, Step
+from reaper.drill.records import ProcessRun, Role
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.witness import Witness
 from workers.protocol.events import EventName
 from workers.runtime.printing import show
 
+COLUMNS = 80
 LINE_INTERVAL_S = 1.0
 NEWS_INTERVAL_S = 0.2
 
@@ -39,10 +40,8 @@ class Scene:
     def begin(self) -> None:
         """Start the clock, and announce the faults that this mode cannot play."""
         self.started_at = time.time()
-        for adapted in self.stage.settings.adapted(self.stage.recovery):
-            if adapted.played != adapted.asked:
-                instead = f"becomes {adapted.played}" if adapted.played else "is left out"
-                self.announce(f"{adapted.asked} {instead}: {adapted.why}")
+        for asked, played in self.stage.settings.left_out(self.stage.recovery):
+            self.announce(f"{asked} {f'becomes {played}' if played else 'is left out'}: no reaper runs")
 
     @property
     def passed_s(self) -> float:
@@ -60,7 +59,7 @@ class Scene:
     @property
     def over(self) -> int:
         """Jobs that are settled or dead letters."""
-        return max(0, len(self.producer.enqueued) - self.witness.view.outstanding - self.witness.counts[Step.DROPPED])
+        return max(0, len(self.producer.enqueued) - self.witness.view.outstanding)
 
     def figures(self) -> dict[str, str]:
         """Return the latest numbers by name, in the order in which they are shown."""
@@ -69,11 +68,9 @@ class Scene:
             "settled": f"{max(0, self.over - view.dead)}/{len(self.producer.enqueued)}",
             "ready": view.ready,
             "in flight": view.in_flight,
-            "recovered": counts[EventName.RECOVERED] + counts[Step.CLAIM],
+            "recovered": counts[EventName.RECOVERED],
             "dead": view.dead,
         }
-        if counts[Step.DROPPED]:
-            figures["dropped"] = counts[Step.DROPPED]
         if self.stage.recovery.by_reapers:
             alive = self.supervisor.alive(Role.REAPER)
             leaders = (run.name for run in alive if queries.belongs_to(view.holder, run.name))
@@ -112,6 +109,13 @@ async def quiet_screen(_scene: Scene) -> None:
     await anyio.sleep_forever()
 
 
-def screen_for(*, quiet: bool = False) -> Screen:
-    """Return lines, or nothing if ``quiet``."""
-    return quiet_screen if quiet else plain_screen
+def fitted(lines: Iterable[str]) -> list[str]:
+    """Return ``lines``, those that are too long for a terminal broken at words and indented."""
+    return [part for line in lines for part in ([line] if len(line) <= COLUMNS else _broken(line))]
+
+
+def _broken(line: str) -> list[str]:
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    wrapper = textwrap.TextWrapper(COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    wrapper.replace_whitespace = False
+    return wrapper.wrap(line)

@@ -5,7 +5,7 @@ The drill, the tests and the simulation judge by it. `reaper.drill.history` read
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -31,14 +31,6 @@ class Execution:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingJob:
-    """A job in the pending entries list. ``idle_ms`` is -1 where nobody owns it."""
-
-    job: str
-    idle_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class DeadJob:
     """A dead letter. ``payload`` are the user's own fields."""
 
@@ -54,7 +46,7 @@ class FinalState:
     """Where each job of one group is when the history ends; a job that is nowhere here is settled, or lost."""
 
     ready: tuple[str, ...] = ()
-    pending: tuple[PendingJob, ...] = ()
+    pending: tuple[str, ...] = ()
     scheduled: tuple[str, ...] = ()
     """Delayed enqueues, delayed retries and parked suspects."""
     dead: tuple[DeadJob, ...] = ()
@@ -63,8 +55,6 @@ class FinalState:
     """Length of the retry stream; what is settled there is deleted."""
     notes: int = 0
     """Notes on jobs that were given back where they are; those of what foreign workers have settled go later."""
-    timers_armed: int | None = None
-    """As a leader reports it; None where nobody was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +82,10 @@ class History:
     """Nobody has lost which deliveries are over, as who destroys a group does. Else a job may end more than once."""
     lost_deliveries: frozenset[tuple[str, str]] = frozenset()
     """By entry ID and consumer: of what the server has lost that it was ever delivered, and hands out anew."""
-    recovery_bound_ms: int | None = None
-    """Lease TTL + two full scans + the wait after a gap: how late a recovery may be (I6). None: not judged."""
     poison: frozenset[str] | None = None
     """The jobs that may be dead-lettered for `max_deliveries`. None: not judged."""
     finished: bool = False
     """All work should be over: nothing ready, pending or scheduled (I7)."""
-    own_visibility_ms: Mapping[str, int] = field(default_factory=dict)
-    """Jobs that asked for a longer visibility timeout by themselves."""
     ids_are_times: bool = False
     """Each entry was delivered after the time in its ID, by the same clock: no earlier recovery can be in time."""
 
@@ -121,7 +107,7 @@ def places(state: FinalState) -> dict[str, list[Fate]]:
     found: defaultdict[str, list[Fate]] = defaultdict(list)
     for fate, jobs in (
         (Fate.READY, state.ready),
-        (Fate.PENDING, [job.job for job in state.pending]),
+        (Fate.PENDING, state.pending),
         (Fate.SCHEDULED, state.scheduled),
         (Fate.DEAD_LETTERED, [letter.job for letter in state.dead]),
     ):
@@ -177,7 +163,7 @@ def is_timed(event: LifecycleEvent) -> bool:
 
 def early_ms(history: History, event: LifecycleEvent) -> int:
     """Return how much too early a timed recovery came; 0 or less if it was in time."""
-    needed = _visibility_of(history, event)
+    needed = int(event.data.get("visibility_ms", history.visibility_ms))
     early = needed - int(event.data["idle_ms"])
     if history.ids_are_times and "entry" in event.data:
         early = max(early, entry_ms(str(event.data["entry"])) + needed - event.at_ms)
@@ -266,21 +252,6 @@ def deliveries_limited(history: History) -> Iterator[str]:
     yield from _dead_letters_wrong(history)
 
 
-def recovered_in_time(history: History) -> Iterator[str]:
-    """I6: a stalled job is recovered within the bound, and none is left waiting for longer."""
-    if history.recovery_bound_ms is None:
-        return
-    bound = history.recovery_bound_ms
-    for event in _reaper_events(history):
-        late = int(event.data.get("idle_ms", -1)) - _visibility_of(history, event)
-        if late > bound:
-            yield f"I6: job {event.job} was {event.event} {late} ms past its visibility timeout; {bound} are allowed"
-    for job in history.state.pending:
-        late = job.idle_ms - history.own_visibility_ms.get(job.job, history.visibility_ms)
-        if late > bound:
-            yield f"I6: job {job.job} is still pending, {late} ms past its visibility timeout; {bound} are allowed"
-
-
 def in_one_place(history: History) -> Iterator[str]:
     """I1: a job that goes from one place to another is never in both: its copy is written where its original ends."""
     for job, names in places(history.state).items() if history.ends_kept else ():
@@ -300,7 +271,6 @@ def back_to_baseline(history: History) -> Iterator[str]:
         "released suspects": state.released_suspects,
         "entries in the retry stream": state.retry_entries,
         "notes": state.notes,
-        "armed timers": state.timers_armed or 0,
     }
     for what, number in left.items():
         if number:
@@ -313,7 +283,6 @@ _INVARIANTS: tuple[Callable[[History], Iterable[str]], ...] = (
     fenced,
     settled_once,
     deliveries_limited,
-    recovered_in_time,
     back_to_baseline,
 )
 
@@ -362,11 +331,6 @@ def _reaper_events(history: History) -> Iterator[LifecycleEvent]:
     for event in history.events:
         if event.event in _RECOVERIES and event.data.get("mode") == "reaper" and "token" in event.data:
             yield event
-
-
-def _visibility_of(history: History, event: LifecycleEvent) -> int:
-    own = history.own_visibility_ms.get(event.job, 0)
-    return max(own, int(event.data.get("visibility_ms", history.visibility_ms)))
 
 
 def _generation(event: LifecycleEvent) -> Generation:

@@ -8,15 +8,10 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from reaper.drill.stage import Stage
 from workers.protocol.meaning import Meaning, meaning_of
-from workers.protocol.messages import (
-    Pending,
-    entry_order,
-    pair_up,
-    read_metadata,
-    text,
-)
+from workers.protocol.messages import Pending, entry_order, pair_up, read_metadata, text
 
-PAGE = 1_000
+MOST = 1_000_000
+"""Pending entries: no drill has more jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +74,7 @@ def _last_delivered(stage: Stage, groups: Sequence[Mapping[Any, Any]]) -> bytes:
     for group in groups:
         facts = {text(name): value for name, value in group.items()}
         if text(facts["name"]) == stage.keys.group:
-            last: bytes | str = facts["last-delivered-id"]
-            return last if isinstance(last, bytes) else last.encode()
+            return text(facts["last-delivered-id"]).encode()
     return b"0-0"
 
 
@@ -110,19 +104,13 @@ def belongs_to(name: str, process: str) -> bool:
 
 async def pending(stage: Stage) -> list[Pending]:
     """Return the whole pending entries list; nothing while the group is destroyed."""
-    rows: list[Pending] = []
-    start: bytes = b"-"
-    while True:
-        try:
-            page = await stage.client.execute_command("XPENDING", stage.keys.stream, stage.keys.group, start, "+", PAGE)
-        except ResponseError as error:
-            if is_gone(error):
-                return []
-            raise
-        rows += [Pending(*row) for row in page]
-        if len(page) < PAGE:
-            return rows
-        start = b"(" + page[-1][0]
+    try:
+        rows = await stage.client.execute_command("XPENDING", stage.keys.stream, stage.keys.group, "-", "+", MOST)
+    except ResponseError as error:
+        if is_gone(error):
+            return []
+        raise
+    return [Pending(*row) for row in rows]
 
 
 async def pending_by_process(stage: Stage, processes: Sequence[str]) -> dict[str, list[Pending]]:

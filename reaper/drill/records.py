@@ -16,12 +16,10 @@ class Role(StrEnum):
     WORKER = "worker"
     BARE_WORKER = "bare worker"
     """A plain redis-py loop that knows nothing of us."""
-    PUBLISHED_WORKER = "published worker"
-    """The loop that is usually published."""
     REAPER = "reaper"
 
 
-WORKERS = (Role.WORKER, Role.BARE_WORKER, Role.PUBLISHED_WORKER)
+WORKERS = (Role.WORKER, Role.BARE_WORKER)
 
 
 @dataclass(slots=True)
@@ -40,7 +38,7 @@ class ProcessRun:
     stopped: bool = False
     """Told to stop in order, at the end of the act."""
     cpu_s: float = 0.0
-    """CPU time it had used when it was looked at last."""
+    """CPU time in seconds: what it used in all, or until it was measured last."""
 
     @property
     def slot(self) -> str:
@@ -77,14 +75,6 @@ class Step(StrEnum):
 
     START = "start"
     DONE = "done"
-
-    # Written by published workers only, which keep no journal:
-    READ = "read"
-    """It got the entry by reading."""
-    CLAIM = "claim"
-    """It took the entry from whoever had it."""
-    DROPPED = "dropped"
-    """It gave the job up: acknowledged it, over the limit, and kept nothing."""
 
 
 @dataclass(frozen=True, slots=True)

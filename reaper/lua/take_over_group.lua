@@ -71,7 +71,6 @@ end
 redis.call('HSET', agreement, 'fence_token', ARGV[2], 'policy', ARGV[5], 'visibility_ms', ARGV[6],
   'max_deliveries', ARGV[7], 'recovery', ARGV[8], 'served_until', string.format('%.0f', at + tonumber(ARGV[9])),
   'serves_for', ARGV[9])
-redis.call('HDEL', agreement, 'mismatch')
 -- Creates a missing group where it stood. A stream that was deleted and filled anew has not come as far: there it begins at 0.
 local function create_again(last_id)
   local is_there = redis.call('EXISTS', stream) == 1

@@ -169,8 +169,7 @@ def find_mismatches(agreement: Mapping[str, str], report: GroupReport | None, no
 
     An observer (no ``report``) acts on nothing, and may have other values to try them.
     """
-    found = [agreement["mismatch"]] if agreement.get("mismatch") else []  # of a worker of before, that has no word
-    found += _complaints(agreement, now_ms)
+    found = _complaints(agreement, now_ms)
     if report is not None:
         leads = {
             "recovery": "reaper",

@@ -34,7 +34,7 @@ from tests.benchmarks.figures import Demand, Result, Row, at_most, percentile
 from tests.benchmarks.stage import Stage, open_stage
 from tests.support.waiting import wait_until
 from workers.protocol.calls.settlement import ACKS_IN_AN_ENTRY
-from workers.protocol.events import encode_data, encode_many
+from workers.protocol.events import encode_data, encode_rows, head_of_many
 
 EVENTS, QUICK_EVENTS = 1_000_000, 50_000
 ROUNDS = 3
@@ -102,8 +102,8 @@ async def _fill_with_many(stage: Stage, events: int) -> None:
 
 def _events(jobs: range) -> dict[Any, Any]:
     """Return what a worker journals for jobs that went well together."""
-    data = encode_many(
-        {"group": "billing", "consumer": "host.0123456789ab", "mode": "reaper"},
+    data = encode_rows(
+        head_of_many({"group": "billing", "consumer": "host.0123456789ab", "mode": "reaper"}),
         [b"%d-0" % (1_700_000_000_000 + job) for job in jobs],
         {
             "delivery": [1] * len(jobs),

@@ -32,11 +32,6 @@ def done(n: int, pid: int, at: float, *, copy: int = 0) -> Line:
     return Line(Step.DONE, n, entry(n, copy), pid, at)
 
 
-def line(step: Step, n: int, pid: int, at: float, *, copy: int = 0) -> Line:
-    """Any other line: what published workers write down."""
-    return Line(step, n, entry(n, copy), pid, at)
-
-
 def redis_pause(at: float, until: float | None) -> InjectedFault:
     return InjectedFault("pause-redis", "process 1", at, until=until, effect=Effect.AWAY)
 

@@ -94,13 +94,13 @@ def test_a_drill_fails_where_anything_is_wrong_in_any_mode(theatre: Theatre, rec
 
 
 def test_options_reach_the_programme(theatre: Theatre) -> None:
-    words = "--fault none --visibility-timeout 30 --no-bare-worker --idle 5 --quiet --redis-pid 7 --keep-keys --limit 3"
+    words = "--fault none --visibility-timeout 30 --no-bare-worker --idle 5 --quiet --keep-keys --limit 3"
     assert theatre.exit_code(cli.drill, *words.split(), "--redis-url", SERVER.url) == 0
     (programme,) = theatre.played
     settings = programme.settings
     assert (settings.faults, settings.bare_worker, settings.idle.total_seconds()) == ((), False, 5.0)
     assert (settings.scan.total_seconds(), settings.look_s) == (1.0, 1.0)
-    assert (settings.redis_url, settings.redis_pid, settings.keep_keys) == (SERVER.url, 7, True)
+    assert (settings.redis_url, settings.keep_keys) == (SERVER.url, True)
     assert len(programme.jobs) == 3
 
 
@@ -149,6 +149,10 @@ def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> Non
         (("--fault", "none", "--fault", "kill-worker@1"), "--fault none plays no fault: leave it away, or the others."),
         (("--reapers", "1", "--fault", "pause-leader@1"), "--fault pause-leader needs another reaper"),
         (("--keep-keys",), "--keep-keys is about a Redis that is named: it needs --redis-url."),
+        (
+            ("--redis-url", SERVER.url, "--fault", "pause-redis@1+1"),
+            "--fault pause-redis stops the process of the server: leave --redis-url away, so that the drill starts its",
+        ),
         (("--fault", "poison:1000000@1"), "--fault 'poison:1000000@1' cannot be read. Write it like 'poison@4'"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.conftest import StartServer
-from tests.drill.playing import EITHER, SERVER_PLANNED, lasted, read, server_planned_lost_nothing, timeouts, with_faults
+from tests.drill.playing import EITHER, lasted, read, timeouts, with_faults
 from tests.support.patience import scaled
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
@@ -79,7 +79,7 @@ async def test_embedded_workers_account_for_every_job_without_any_reaper(process
     report = tmp_path / "report.json"
     drill = _drill(
         processes, "--recovery", "embedded", "--limit", "200",
-        *with_faults("kill-workers:1@0.5", "kill-leader@0.5", "poison@1.5"), "--json", str(report),
+        *with_faults("kill-worker:w1@0.5", "kill-leader@0.5", "poison@1.5"), "--json", str(report),
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
     told = read(report)
@@ -88,7 +88,7 @@ async def test_embedded_workers_account_for_every_job_without_any_reaper(process
     assert (told["early_recoveries"], told["settings"]["reapers"]) == (0, 0)
     assert [(one["asked"], one["played"]) for one in told["left_out"]] == [("kill-leader@0.5", None)]
     assert [(fault["kind"], fault["target"]) for fault in told["faults"]] == [
-        ("kill-workers", "w1-1"),
+        ("kill-worker", "w1-1"),
         ("poison", "job 201"),
     ]
     assert told["recovered"] >= len(told["second_starts"]) >= 2
@@ -125,33 +125,30 @@ async def test_the_published_loop_drops_the_poison_job_and_the_report_says_so(
     assert await drill.wait() == 1, drill.output
     told = read(report)
     (dropped,) = (loss for loss in told["losses"] if loss["poison"])
-    assert (dropped["n"], dropped["cause"]) == (61, "dropped")
+    assert dropped["n"] == 61
     assert 1 <= dropped["starts"] <= 3, "this loop claims ten and runs one by one: a delivery may run out in its queue"
     assert (told["balanced"], told["dead_lettered"], told["stuck"]) == (False, 0, 0)
     assert told["settled"] + told["lost"] == told["enqueued"] == 61
-    assert told["recovered"] >= 3
     assert told["settings"]["concurrency"] == 16
-    assert "given up with a line in a log" in drill.output
     assert "NOT AS PROMISED" not in drill.output, "nothing is promised of a reference"
 
 
-async def test_reapers_may_be_gone_for_a_while_and_redis_too_and_the_journals_can_be_kept(
+async def test_reapers_may_be_gone_for_a_while_and_the_journals_can_be_kept(
     processes: Processes, start_server: StartServer, tmp_path: Path
 ) -> None:
     server, report = start_server(), tmp_path / "report.json"
     drill = _drill(
         processes, "--limit", "200", "--workers", "2", "--no-bare-worker", "--reapers", "2", "--quiet", "--idle", "0.3",
-        *with_faults("kill-workers:half@0.5", "kill-reapers@1+1.5", "pause-redis@3+1", "long-jobs:5@0.2+2.2"),
-        "--redis-url", server.url, "--redis-pid", str(server.pid), "--keep-keys", "--json", str(report),
+        *with_faults("kill-worker:half@0.5", "kill-reapers@1+1.5", "long-jobs:5@0.2+2.2"),
+        "--redis-url", server.url, "--keep-keys", "--json", str(report),
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
     told = read(report)
     assert (told["balanced"], told["enqueued"], told["settled"], told["stuck"]) == (True, 205, 205, 0)
     faults = {fault["kind"]: fault for fault in told["faults"]}
-    assert faults["kill-workers"]["target"] == "w1-1"
+    assert faults["kill-worker"]["target"] == "w1-1"
     assert faults["long-jobs"]["in_flight"] == 5
     assert lasted(faults["kill-reapers"]) >= 1.5
-    assert lasted(faults["pause-redis"]) >= 1
     assert (told["processes"], told["processes_started"]) == ({"worker": 2, "reaper": 2}, 7)
     assert told["redis_requests"] > 0
     assert told["idle"]["seconds"] >= 0.3
@@ -163,7 +160,7 @@ async def test_reapers_may_be_gone_for_a_while_and_redis_too_and_the_journals_ca
         injected = await _events(client, told["keys"]["namespace_journal"])
     assert {told["keys"]["journal"], told["keys"]["namespace_journal"], told["keys"]["stream"]} <= set(kept)
     assert len(acked) == 205
-    assert injected.count("fault_injected") == 4
+    assert injected.count("fault_injected") == 3
 
 
 @asynccontextmanager
@@ -180,14 +177,17 @@ async def _events(client: Redis, journal: str) -> list[str]:
     return [event.event for entry_id, flat in entries for event in decode_entry(entry_id, flat)]
 
 
-@pytest.mark.parametrize("recovery", ["reaper", in_matrix("embedded")])
-async def test_no_job_is_lost_when_redis_postpones_commands_fails_over_or_shuts_down(
-    processes: Processes, tmp_path: Path, recovery: str
-) -> None:
+async def test_redis_may_stand_still_and_every_job_is_accounted_for(processes: Processes, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    drill = _drill(processes, "--recovery", recovery, *SERVER_PLANNED, "--json", str(report))
+    drill = _drill(
+        processes, "--recovery", "embedded", "--limit", "100", "--workers", "2", *with_faults("pause-redis@0.5+1"),
+        "--json", str(report),
+    )  # fmt: skip
     assert await drill.wait() == 0, drill.output
-    server_planned_lost_nothing(read(report))
+    told = read(report)
+    assert (told["balanced"], told["settled"], told["objections"]) == (True, 100, [])
+    (pause,) = told["faults"]
+    assert (pause["kind"], lasted(pause) >= 1) == ("pause-redis", True)
 
 
 async def test_a_redis_of_somebody_else_is_left_as_it_was(
@@ -221,23 +221,6 @@ async def test_a_redis_that_cannot_give_back_in_place_is_refused(
     drill = _drill(processes, *words, "--redis-url", server.url)
     assert await drill.wait() == 2
     assert f"error: {' '.join(words)} needs XREADGROUP … CLAIM (Redis 8.4), which " in drill.output
-
-
-async def test_a_redis_of_somebody_else_is_not_stopped_unless_that_is_said(
-    processes: Processes, start_server: StartServer
-) -> None:
-    drill = _drill(processes, "--redis-url", start_server().url, "--limit", "40", *with_faults("pause-redis@1+1"))
-    assert await drill.wait() == 2
-    assert "or name the process on this machine with --redis-pid" in drill.output
-
-
-@pytest.mark.parametrize("fault", ["pause-clients@1+1", "fail-over@1+1", "shut-down@1+1"])
-async def test_a_redis_of_somebody_else_is_neither_paused_nor_replaced(
-    processes: Processes, server: RedisServer, fault: str
-) -> None:
-    drill = _drill(processes, "--redis-url", server.url, "--limit", "40", *with_faults(fault))
-    assert await drill.wait() == 2
-    assert f"--fault {fault.partition('@')[0]} hits all users of the server" in drill.output
 
 
 def _children(pid: int) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 
 from reaper import failpoints
 from reaper.drill import leader_faults
-from reaper.drill.faults import parse_fault
+from reaper.drill.faults import Fault, parse_fault
 from reaper.drill.leader_faults import FAILPOINT, LeaderFaults
 from reaper.drill.records import ProcessRun, Role
 from reaper.drill.toolbox import Toolbox
@@ -45,7 +45,7 @@ def faults(tmp_path: Path, reapers: Reapers, monkeypatch: pytest.MonkeyPatch) ->
     async def overdue(_self: object) -> bool:
         return True
 
-    async def kills_one(_why: str) -> list[SimpleNamespace]:
+    async def kills_one(_fault: Fault, _why: str) -> list[SimpleNamespace]:
         return [SimpleNamespace(idle_ms=2_000)]
 
     monkeypatch.setattr(LeaderFaults, "_anything_overdue", overdue)
@@ -53,7 +53,7 @@ def faults(tmp_path: Path, reapers: Reapers, monkeypatch: pytest.MonkeyPatch) ->
     stage = cast("Any", SimpleNamespace(failpoints=tmp_path, settings=SimpleNamespace(visibility_timeout=nothing)))
     monkeypatch.setattr(Toolbox, "visibility_s", 2.0)
     tools = Toolbox(stage, cast("Any", reapers), nothing, nothing, nothing)
-    return LeaderFaults(tools, cast("Any", SimpleNamespace(kill_busy_worker=kills_one)))
+    return LeaderFaults(tools, cast("Any", SimpleNamespace(kill_busy_workers=kills_one)))
 
 
 def comes_by(folder: Path) -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from reaper.drill.executions import Cause, SecondStart
 from reaper.drill.faults import FaultKind
-from reaper.drill.ledger import Ledger, Loss, LossCause, build_ledger, objections
-from reaper.drill.promises import DeadJob, Fate, FinalState, PendingJob
-from reaper.drill.records import InjectedFault, MissedFault, Role, Step
-from reaper.drill.spread import Spread, spread
+from reaper.drill.figures import Spread, spread
+from reaper.drill.ledger import Ledger, Loss, build_ledger, objections
+from reaper.drill.promises import DeadJob, Fate, FinalState
+from reaper.drill.records import InjectedFault, MissedFault, Role
 from tests.drill.rows import (
     acked,
     done,
@@ -17,7 +17,6 @@ from tests.drill.rows import (
     event,
     evidence,
     job,
-    line,
     process,
     recovered,
     redis_pause,
@@ -40,7 +39,7 @@ def test_a_job_with_a_settlement_or_that_a_bare_worker_completed_is_settled() ->
     )
     ledger = build_ledger(rows)
     assert (_fates(ledger), ledger.balanced) == ({Fate.SETTLED: 2}, True)
-    pending = replace(rows, state=FinalState(pending=(PendingJob(entry(2), 0),)))
+    pending = replace(rows, state=FinalState(pending=(entry(2),)))
     assert _fates(build_ledger(pending)) == {Fate.SETTLED: 1, Fate.PENDING: 1}
 
 
@@ -51,15 +50,14 @@ def test_a_job_without_a_trace_is_lost() -> None:
     assert [sentence.partition(" and")[0] for sentence in ledger.violations] == ["I1: job 1000-0 was enqueued"]
 
 
-def test_a_job_that_its_worker_gave_up_is_lost_with_that_cause() -> None:
-    lines = [start(1, 7, 1.1), start(1, 8, 3.2), line(Step.DROPPED, 1, 9, 5.3), line(Step.DROPPED, 3, 9, 5.4)]
-    jobs = [job(1), job(2, poison=True), job(3)]
-    ledger = build_ledger(evidence(jobs, lines=[*lines, start(3, 7, 3.1), done(3, 7, 5.0)]))
+def test_a_job_that_its_worker_gave_up_is_lost() -> None:
+    lines = [start(1, 7, 1.1), start(1, 8, 3.2), start(3, 7, 3.1), done(3, 7, 5.0)]
+    ledger = build_ledger(evidence([job(1), job(2, poison=True), job(3)], lines=lines))
     assert ledger.losses == (
-        Loss(1, "1000-0", LossCause.DROPPED, starts=2, poison=False),
-        Loss(2, "2000-0", LossCause.UNKNOWN, starts=0, poison=True),
+        Loss(1, "1000-0", starts=2, poison=False),
+        Loss(2, "2000-0", starts=0, poison=True),
     )
-    assert (ledger.lost_by(LossCause.DROPPED), ledger.fates[Fate.SETTLED], ledger.balanced) == (1, 1, False)
+    assert (ledger.fates[Fate.SETTLED], ledger.balanced) == (1, False)
 
 
 def test_jobs_that_redis_forgot_because_of_a_fault_are_no_loss_of_ours() -> None:
@@ -67,11 +65,11 @@ def test_jobs_that_redis_forgot_because_of_a_fault_are_no_loss_of_ours() -> None
     fault = InjectedFault("kill-master", "port 7", 4.0, until=5.0, jobs=(2, 3, 4))
     rows = evidence(jobs, lines=[done(1, 7, 1.4), start(4, 7, 4.1), done(4, 7, 4.2)], faults=[fault])
     ledger = build_ledger(rows)
-    assert [(loss.n, loss.cause) for loss in ledger.losses] == [(2, LossCause.FORGOTTEN), (3, LossCause.FORGOTTEN)]
+    assert [(loss.n, loss.forgotten) for loss in ledger.losses] == [(2, True), (3, True)]
     assert (_fates(ledger), ledger.balanced) == ({Fate.SETTLED: 2, Fate.LOST: 2}, True)
     assert objections(ledger, []) == []
     lost = build_ledger(replace(rows, faults=[replace(fault, jobs=(3, 4))]))
-    assert (lost.lost_by(LossCause.FORGOTTEN), lost.balanced) == (1, False)
+    assert (lost.forgotten, lost.balanced) == (1, False)
 
 
 @pytest.mark.parametrize(
@@ -122,18 +120,6 @@ def test_overshoot_is_measured_past_the_visibility_timeout_and_a_negative_one_is
     ledger = build_ledger(evidence([job(n) for n in range(1, 8)], events=rows))
     assert ledger.overshoot_s == Spread(p50=0.01, p99=3.0, max=3.0)
     assert (ledger.early_recoveries, ledger.recovered) == (2, 5)
-
-
-def test_claims_of_published_workers_are_recoveries_timed_by_the_delivery_before() -> None:
-    lines = [
-        line(Step.READ, 1, 7, 1.0),
-        line(Step.CLAIM, 1, 8, 3.25),
-        line(Step.CLAIM, 1, 9, 5.249),  # by clocks of several processes; the server has seen to the visibility timeout
-        line(Step.CLAIM, 2, 9, 5.0),  # its reader died before it could write that down
-    ]
-    ledger = build_ledger(evidence([job(1), job(2)], lines=lines))
-    assert ledger.recovered == 3
-    assert ledger.overshoot_s == Spread(p50=0.0, p99=0.25, max=0.25)
 
 
 def test_refused_writes_of_leaders_and_refused_settlements_are_counted_apart() -> None:

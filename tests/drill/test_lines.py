@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from reaper.drill.cli import _next_steps
-from reaper.drill.lines import COLUMNS, fitted
+from reaper.drill.live import COLUMNS, fitted
 
 
 def test_a_line_that_is_too_long_goes_on_below_itself() -> None:

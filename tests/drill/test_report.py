@@ -6,14 +6,13 @@ from dataclasses import replace
 import pytest
 
 from reaper.drill.executions import Cause, Duplicate, SecondStart
-from reaper.drill.healthy import Figures, Healthy
-from reaper.drill.ledger import Ledger, Loss, LossCause
+from reaper.drill.figures import Figures, Healthy, Spread
+from reaper.drill.ledger import Ledger, Loss
 from reaper.drill.meters import Usage
 from reaper.drill.promises import Fate
 from reaper.drill.records import InjectedFault
 from reaper.drill.recoveries import find_recovery
 from reaper.drill.report import as_json, as_text, usage_as_json
-from reaper.drill.spread import Spread
 
 LEDGER = Ledger(
     enqueued=3,
@@ -64,26 +63,31 @@ LOST = Ledger(
     fates=dict.fromkeys(Fate, 0) | {Fate.SETTLED: 1, Fate.LOST: 2},
     poison=1,
     losses=(
-        Loss(1, "1-0", LossCause.DROPPED, starts=3, poison=False),
-        Loss(3, "3-0", LossCause.DROPPED, starts=3, poison=True),
+        Loss(1, "1-0", starts=3, poison=False),
+        Loss(3, "3-0", starts=3, poison=True),
     ),
 )
 
 
-def test_without_leaders_the_table_tells_how_jobs_were_lost() -> None:
+def test_the_table_of_a_reference_tells_which_jobs_were_lost_and_nothing_of_a_journal() -> None:
     lines = as_text(LOST, recovery=find_recovery("published")).splitlines()
-    assert lines[4] == "  lost                      2   (given up with a line in a log: 2; no poison: 1)"
+    assert lines[4] == "  lost                      2   (poison jobs: 1)"
     assert [line.split("  ")[1] for line in lines[5:]] == [
-        "recovered", "second starts", "duplicates", "fault to second start", "past visibility timeout",
-        "early recoveries", "balanced",
+        "second starts", "duplicates", "fault to second start", "balanced",
     ]  # fmt: skip
+
+
+def test_the_table_tells_which_losses_redis_has_caused() -> None:
+    forgotten = replace(LOST, losses=tuple(replace(loss, forgotten=True) for loss in LOST.losses))
+    lines = as_text(forgotten, recovery=find_recovery("reaper")).splitlines()
+    assert lines[4] == "  lost                      2   (forgotten by Redis because of a fault: 2)"
 
 
 def test_losses_are_told_one_by_one_to_machines() -> None:
     report = as_json(LOST, started_at=0.0, objections=[])
-    assert (report["lost"], report["dropped"], report["balanced"]) == (2, 2, False)
+    assert (report["lost"], report["forgotten"], report["balanced"]) == (2, 0, False)
     assert json.loads(json.dumps(report["losses"]))[0] == {
-        "n": 1, "job": "1-0", "cause": "dropped", "starts": 3, "poison": False,
+        "n": 1, "job": "1-0", "starts": 3, "poison": False, "forgotten": False,
     }  # fmt: skip
 
 

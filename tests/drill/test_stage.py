@@ -8,7 +8,6 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill import cast, queries
-from reaper.drill.act import patience_s
 from reaper.drill.faults import parse_fault
 from reaper.drill.queries import View
 from reaper.drill.records import Role
@@ -65,9 +64,9 @@ async def test_the_last_of_several_workers_is_bare_and_reapers_come_with_the_rec
     ]  # fmt: skip
 
 
-async def test_published_workers_play_alone_and_embedded_ones_are_told(stage: Stage) -> None:
+async def test_loops_that_claim_play_alone_and_embedded_ones_are_told(stage: Stage) -> None:
     published, embedded = (replace(stage, recovery=find_recovery(name)) for name in ("published", "embedded"))
-    assert [slot.role for slot in cast.slots(published)] == [Role.PUBLISHED_WORKER] * 4
+    assert [slot.role for slot in cast.slots(published)] == [Role.BARE_WORKER] * 4
     assert [slot.role for slot in cast.slots(embedded)] == [Role.WORKER] * 3 + [Role.BARE_WORKER]
     flags = [cast.slots(played)[0].command("w1-1").argv for played in (stage, embedded)]
     assert ["--recovery" in words for words in flags] == [False, True]
@@ -85,7 +84,7 @@ def test_long_jobs_count_for_who_can_take_part_and_how_long_an_act_may_last() ->
     settings = DrillSettings(faults=(parse_fault("long-jobs:100@5+3"),))
     assert not settings.for_jobs(_jobs(0.1)).bare_worker
     usual = DrillSettings(faults=(parse_fault("poison@8"),))
-    longer = patience_s(settings, REAPER, _jobs(0.1)) - patience_s(usual, REAPER, _jobs(0.1))
+    longer = settings.patience_s(REAPER, _jobs(0.1)) - usual.patience_s(REAPER, _jobs(0.1))
     assert longer == pytest.approx(3 * (100 * 3 / (4 * 16) + 3 - 0.1))
 
 

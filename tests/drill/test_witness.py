@@ -33,13 +33,6 @@ async def _writes(witness: Witness, *steps: str, pid: int = 7) -> int:
     return witness.in_hand(pid)
 
 
-async def test_a_published_loop_has_in_hand_what_it_has_read_and_not_done_or_dropped(witness: Witness) -> None:
-    assert await _writes(witness, "read", "read", "claim") == 3
-    assert await _writes(witness, "start") == 3
-    assert await _writes(witness, "done", "dropped") == 1
-    assert await _writes(witness, "start", "done") == 0
-
-
 async def test_a_bare_loop_has_in_hand_what_it_has_started(witness: Witness) -> None:
     assert await _writes(witness, "start", pid=8) == 1
     assert (await _writes(witness, "start", "done", pid=9), witness.in_hand(8)) == (0, 1)

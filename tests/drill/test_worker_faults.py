@@ -7,16 +7,19 @@ from typing import Any, cast
 import pytest
 
 from reaper.drill import queries, worker_faults
+from reaper.drill.faults import parse_fault
 from reaper.drill.records import ProcessRun, Role
+from reaper.drill.settings import DrillSettings
 from reaper.drill.toolbox import Toolbox
 from reaper.drill.worker_faults import WorkerFaults
 
 pytestmark = pytest.mark.anyio
 
 WORKERS = [ProcessRun(name, Role.WORKER, pid, 0.0) for pid, name in enumerate(("w1-1", "w2-1"), start=4711)]
+BUSIEST, ALL = parse_fault("kill-worker@1"), parse_fault("kill-worker:all@1")
 HITS: dict[str, Callable[[WorkerFaults], Any]] = {
     "kill": lambda faults: faults.kill_if_it_may_crash(WORKERS[0]),
-    "kill the busiest": lambda faults: faults._strand(1),
+    "kill the busiest": lambda faults: faults._strike(BUSIEST, 1),
     "pause": lambda faults: faults._freeze(),
 }
 
@@ -85,9 +88,9 @@ async def test_a_fault_waits_until_a_worker_holds_a_job(
 
     monkeypatch.setattr(queries, "pending_by_process", hold_later)
     for _ in range(2):
-        assert await faults._strand(1) is None
+        assert await faults._strike(BUSIEST, 1) is None
     assert workers.killed == []
-    assert await faults._strand(1)
+    assert await faults._strike(BUSIEST, 1)
     assert workers.killed == ["w1-1"]
 
 
@@ -104,6 +107,15 @@ async def test_others_are_hit(faults: WorkerFaults, workers: Workers, hit: Calla
     workers.begins_when_looked_at = False
     assert await hit(faults)
     assert workers.stopped == {"w1-1"}
+
+
+async def test_of_several_workers_those_are_spared_that_run_a_last_delivery(
+    faults: WorkerFaults, workers: Workers
+) -> None:
+    faults.tools.stage = cast("Any", SimpleNamespace(settings=DrillSettings(workers=2)))
+    workers.begins_when_looked_at, workers.looks_last = False, {"w1-1"}
+    assert await faults._strike(ALL, 1)
+    assert (workers.killed, workers.stopped) == (["w2-1"], {"w2-1"})
 
 
 async def test_nobody_stays_stopped_where_the_look_fails(

@@ -1,4 +1,4 @@
-"""What others do while a leader watches: groups come and go, entries are deleted, consumers fall silent."""
+"""Events of a group while a leader watches. Groups come and go, entries are deleted, consumers fall silent."""
 
 from functools import partial
 from typing import Any
@@ -176,7 +176,7 @@ async def troubles(case: Case) -> set[Trouble]:
 
 
 async def read_retries(case: Case) -> list[str]:
-    """Read both streams as a worker does; fails where a group is missing. Returns jobs of the retry stream."""
+    """Read both streams as a worker does. Fails without the group. Returns jobs of the retry stream."""
     reply: Any = await case.client.execute_command(
         "XREADGROUP", "GROUP", "billing", "w1", "STREAMS", "orders", case.keys.retry, ">", ">"
     )
@@ -294,14 +294,14 @@ async def _are_consumers(case: Case, names: set[str]) -> bool:
     return await _consumers(case) == names
 
 
-# ---- consumers that somebody deletes with what they hold
+# ---- deleted consumers with deliveries
 
 OURS = "host.0123456789ab"
 """As workers of ours name their consumers."""
 
 
 async def give_word(case: Case, consumer: str, *, for_ms: int = -60_000) -> None:
-    """Join as a worker of ours does; its word counts for so long, or, of one that died, ended a minute ago."""
+    """Join as a worker of ours does. Its registration lasts so long, or ended a minute ago for a dead one."""
     seconds, _ = await case.client.time()
     until_ms = seconds * 1_000 + for_ms
     await case.client.hset(case.keys.agreement, f"member:{consumer}", f"1,{VISIBILITY_MS},3,{until_ms},")
@@ -316,7 +316,7 @@ def settle(pipeline: Any, case: Case, consumer: str, acknowledged: str, *, journ
 
 
 async def drop(case: Case, consumer: str, *, acknowledged: str, journalled: bool) -> None:
-    """Let ``consumer`` settle one delivery, and somebody delete it with what it holds, before anybody looks."""
+    """Let ``consumer`` settle one delivery, and delete it with the others, before a leader looks."""
     async with case.client.pipeline(transaction=True) as pipeline:
         settle(pipeline, case, consumer, acknowledged, journalled=journalled)
         pipeline.xgroup_delconsumer("orders", "billing", consumer)

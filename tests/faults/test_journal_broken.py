@@ -142,7 +142,7 @@ async def test_of_many_stalled_jobs_the_one_that_cannot_be_copied_is_held_and_to
 
 async def _only_pending(client: Redis, entry_id: str) -> bool:
     state = await read_state(client, scene.KEYS)
-    return [job.job for job in state.pending] == [entry_id] and not (state.ready or state.scheduled)
+    return list(state.pending) == [entry_id] and not (state.ready or state.scheduled)
 
 
 async def test_of_a_hundred_failed_jobs_the_one_that_cannot_be_copied_is_held_and_told(

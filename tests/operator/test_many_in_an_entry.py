@@ -9,7 +9,7 @@ from reaper.operations.job_search import Place, find_job
 from reaper.recovery.lost import settled_in
 from reaper.web.overview import RecoveryFeed
 from tests.scripts.scene import Scene
-from workers.protocol.events import encode_data, encode_many
+from workers.protocol.events import encode_data, encode_rows, head_of_many
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ async def _one(scene: Scene, event: str, job: str, **facts: object) -> None:
 
 
 async def _many(scene: Scene, *entries: str, **columns: list[object]) -> None:
-    data = encode_many(GROUP, [entry.encode() for entry in entries], columns)
+    data = encode_rows(head_of_many(GROUP), [entry.encode() for entry in entries], columns)
     await scene.client.xadd(scene.keys.journal, {"event": "acked", "data": data})
 
 

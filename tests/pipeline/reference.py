@@ -1,4 +1,4 @@
-"""The second computation: plain Python over the raw journal, event by event, with nothing of the pipeline.
+"""The second computation, in plain Python over the raw journal, event by event, without code of the pipeline.
 
 Slow and simple on purpose. It follows docs/protocol.md, and the definitions of docs/analysis.md.
 """
@@ -33,7 +33,7 @@ class Told:
 
 
 def read(stream: str, entry_id: bytes, flat: Sequence[bytes]) -> Iterator[Told]:
-    """Read one raw entry: one event, or a row for each job."""
+    """Read one raw entry, which is one event, or a row for each job."""
     fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
     ms, seq = map(int, entry_id.decode().split("-"))
     common = json.loads(fields["data"])
@@ -62,7 +62,7 @@ def ranked(values: Iterable[int]) -> Quantiles:
 
 @dataclass
 class Delivery:
-    """One handing of an entry to a consumer, as far as the journal tells."""
+    """One delivery of an entry to a consumer, as far as the journal shows it."""
 
     generation: int
     entry: str
@@ -234,7 +234,7 @@ def stalls_by_worker(events: Iterable[Told]) -> dict[str, tuple[int, int, int]]:
 
 
 def refused(events: Iterable[Told]) -> dict[tuple[str, str], int]:
-    """Return how many calls were refused by verb and whose they were."""
+    """Return the number of rejected calls by verb and consumer."""
     verbs = (told.data for told in events if told.event == "refused")
     return dict(Counter((data["verb"], "leader" if "token" in data else "worker") for data in verbs))
 

@@ -26,6 +26,7 @@ def test_drills_are_played_judged_and_written_down(tmp_path: Path, monkeypatch: 
     plan = Plan([QUICK], ("reaper/stream", "claim", "published"), 1, SMALL)
     folder = tmp_path / "drills"
     folder.mkdir()
+    monkeypatch.setenv("REAPER_REDIS_URL", "redis://127.0.0.1:1")  # each drill starts a Redis of its own
 
     drills = anyio.run(partial(play, plan, folder, lambda _: None))
     comparison = conclude(drills, "2026-11-20T16:00:00+00:00")

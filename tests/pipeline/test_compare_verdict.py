@@ -315,7 +315,7 @@ def test_the_drill_can_read_every_fault(scenario: Scenario) -> None:
 
 def test_harm_can_be_done_when_jobs_are_in_flight() -> None:
     scenario = SCENARIOS["half-the-pool"]
-    assert moved(scenario, 7.5).faults == ("long-jobs:10000@4.5+4", "kill-workers:half@7.5")
+    assert moved(scenario, 7.5).faults == ("long-jobs:10000@4.5+4", "kill-worker:half@7.5")
     assert moved(scenario, 4).faults == scenario.faults
     with pytest.raises(ConfigurationError, match="too early for 'half-the-pool'"):
         moved(scenario, 2)

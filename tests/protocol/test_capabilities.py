@@ -11,7 +11,7 @@ from workers.protocol.messages import text
 
 pytestmark = pytest.mark.anyio
 
-SINCE = {Capability.XACKDEL: (8, 2), Capability.CLAIM: (8, 4), Capability.IDMP: (8, 6), Capability.XNACK: (8, 8)}
+SINCE = {Capability.CLAIM: (8, 4), Capability.XNACK: (8, 8)}
 """As Redis's documentation has it. Valkey 9.1 has none."""
 
 
@@ -59,18 +59,14 @@ async def test_a_replica_is_no_reason_to_deny_what_it_can(start_server: StartSer
         found = await capabilities_of(client, "absent")
     expected = expected_of(server)
     assert all(can in (None, expected[name]) for name, can in found.items())
-    assert found[Capability.XACKDEL] is expected[Capability.XACKDEL]
+    assert found[Capability.XNACK] is expected[Capability.XNACK]
 
 
 def test_people_are_told_what_is_there_what_is_unknown_and_what_is_used() -> None:
     can = dict.fromkeys(Capability, False)
-    assert in_words(can) == (
-        "no CLAIM, no XNACK, no XACKDEL, no IDMP; without CLAIM nothing can be given back in place"
+    assert in_words(can) == "no CLAIM, no XNACK; without CLAIM nothing can be given back in place"
+    assert in_words(can | {Capability.CLAIM: True}) == "CLAIM; CLAIM alone is used, to give back in place"
+    assert in_words(can | {Capability.CLAIM: None}) == (
+        "CLAIM unknown; it cannot be told whether anything can be given back in place"
     )
-    assert in_words(can | {Capability.XACKDEL: True, Capability.CLAIM: True}) == (
-        "CLAIM, XACKDEL; CLAIM alone is used, to give back in place"
-    )
-    assert in_words(can | {Capability.XACKDEL: True, Capability.CLAIM: None}) == (
-        "XACKDEL, CLAIM unknown; it cannot be told whether anything can be given back in place"
-    )
-    assert in_words({Capability.XNACK: False, Capability.XACKDEL: True}) == "XACKDEL; for CLAIM, ask reaper doctor"
+    assert in_words({Capability.XNACK: False}) == "no XNACK; for CLAIM, ask reaper doctor"

@@ -10,8 +10,9 @@ from workers.protocol.events import (
     LifecycleEvent,
     decode_entry,
     encode_data,
-    encode_many,
+    encode_rows,
     events_of,
+    head_of_many,
     journalled,
 )
 from workers.protocol.messages import text
@@ -81,7 +82,7 @@ def test_an_entry_that_tells_of_many_jobs_is_read_as_an_event_for_each(
     names = [jobs.draw(st.none() | st.text(min_size=1, max_size=3)) for _ in rows]
     columns = {name: [row.get(name) for row in rows] for name in ("enqueued_ms", "type", "begun_ms", "run_ms")}
     entries = [str(row["entry"]).encode() for row in rows]
-    data = encode_many({"group": "g", "consumer": "é"}, entries, {"job": names, **columns})
+    data = encode_rows(head_of_many({"group": "g", "consumer": "é"}), entries, {"job": names, **columns})
     assert decode_entry(b"1700000000001-3", many(data)) == [
         LifecycleEvent(
             "1700000000001-3", 1_700_000_000_001, "acked", name or str(row["entry"]),
@@ -95,13 +96,13 @@ def test_an_entry_that_tells_of_many_jobs_is_read_as_an_event_for_each(
     "names", [[b"1-0", b"2-10"], [b'1","2', b"3-0"], [b"1-0", b'"'], [b"1-0", b"\xff"], [b"1-0", None], [None, b"1-0"]]
 )
 def test_names_of_jobs_are_told_as_redis_has_them_whatever_they_are(names: list[bytes | None]) -> None:
-    data = encode_many({"group": "g"}, [b"5-0", b"5-1"], {"job": names})
+    data = encode_rows(head_of_many({"group": "g"}), [b"5-0", b"5-1"], {"job": names})
     told = [event.job for event in decode_entry(b"9-0", many(data))]
     assert told == [text(name or entry) for name, entry in zip(names, (b"5-0", b"5-1"), strict=True)]
 
 
 def test_what_all_jobs_have_in_common_is_written_once_and_what_the_entry_tells_not_at_all() -> None:
-    data = encode_many({"group": "g"}, [b"5-0", b"5-1"], {"run_ms": [7, 7], "type": [None, None]})
+    data = encode_rows(head_of_many({"group": "g"}), [b"5-0", b"5-1"], {"run_ms": [7, 7], "type": [None, None]})
     assert data == '{"v":2,"group":"g","run_ms":7,"columns":{"entry":["5-0","5-1"]}}'
     told = decode_entry(b"9-0", many(data))
     assert [(event.job, event.number("enqueued_ms")) for event in told] == [("5-0", 5), ("5-1", 5)]

@@ -22,7 +22,8 @@ async def requeue(
         [source or keys.stream, keys.stream, keys.retry, keys.agreement, keys.journal],
         [keys.group, policy, int(dry_run), 1, 1_000, budget, *ids],
     )
-    return reply[1:] if reply[0] == b"ok" else reply
+    rows: list[Any] = reply[1:] if reply[0] == b"ok" else reply
+    return rows
 
 
 async def lost(scene: Scene, *flat: str | int, source: str = "") -> str:

@@ -161,12 +161,6 @@ async def test_a_stream_that_does_not_exist_yet_can_be_served(scene: Scene) -> N
     assert "orders" not in await scene.state()
 
 
-async def test_a_recorded_mismatch_is_over_with_a_new_agreement(scene: Scene) -> None:
-    await scene.agree(mismatch="worker w: policy")
-    await take_over(scene)
-    assert (await scene.state())["{orders}:group:billing"] == {"fence_token": "7", **FIRST}
-
-
 async def test_what_else_is_remembered_of_the_group_stays(scene: Scene) -> None:
     await scene.agree(paused="1", recovered="5", last_id="1-1")
     await take_over(scene)

@@ -188,7 +188,7 @@ async def user(server: RedisServer, client: Redis) -> AsyncIterator[Redis]:
 async def _places(scene: Scene) -> Counter[str]:
     """Return in how many places each job is, where somebody runs it or may give it back."""
     state = await read_state(scene.client, scene.keys)
-    pending = (one.job for one in state.pending)
+    pending = state.pending
     return Counter([*state.ready, *pending, *state.scheduled, *(one.job for one in state.dead)])
 
 

@@ -19,7 +19,7 @@ from workers.runtime.printing import show
 from workers.runtime.settings import load_settings
 
 _FAULTS = "\n".join(f"  {form.example:<24} {form.does}" for form in SOAK_FORMS.values())
-_OTHER_SERVERS = ("redis_url", "redis_pid", "keep_keys")
+_OTHER_SERVERS = ("redis_url", "keep_keys")
 
 
 @click.command(help=f"Play one drill, and account for every job.\n\n\b\nFaults:\n{_FAULTS}\n")

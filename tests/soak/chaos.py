@@ -1,8 +1,8 @@
-"""Draws the faults of a chaos: the same seed, the same faults at the same moments. Pure.
+"""Draws the faults of a chaos. The same seed gives the same faults at the same moments. Pure.
 
 Kinds come from a shuffled deck, so that none is forgotten, at random moments, with random amounts, targets and lengths.
-They overlap as they like, but for `APART`: what would cost an innocent job its payload, or its last delivery, as
-documented, is never drawn together. A chaos is there to find what nobody has documented.
+They overlap freely, except for `APART`. Faults that would together cost an innocent job its payload, or its last
+delivery, as documented, are never drawn together. A chaos is there to find undocumented effects.
 """
 
 import random
@@ -28,12 +28,12 @@ _STEP_S = 0.25
 """How much later the next attempt is, where nothing of the deck may come now."""
 
 BLOWS = FAILOVERS | {
-    FaultKind.KILL_WORKER, FaultKind.KILL_WORKERS, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_LEADER,
+    FaultKind.KILL_WORKER, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_LEADER,
 }  # fmt: skip
 """Kinds that take deliveries from workers (`pause-leader` kills one, so that there is something to recover; a failover
 may forget that they have settled)."""
 ENDS_BARE_LOOPS = frozenset({
-    SoakKind.RESTART_REDIS, SoakKind.FILL_REDIS, SoakKind.CUT_CONNECTIONS, FaultKind.FAIL_OVER, FaultKind.SHUT_DOWN,
+    SoakKind.RESTART_REDIS, SoakKind.FILL_REDIS, SoakKind.CUT_CONNECTIONS, SoakKind.FAIL_OVER, SoakKind.SHUT_DOWN,
 })  # fmt: skip
 NOT_WITHOUT_US = ENDS_BARE_LOOPS | {SoakKind.SHORTEN_VISIBILITY, SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER}
 """What only our workers survive: a bare loop ends with its connection, makes no group again, extends nothing, and
@@ -44,7 +44,7 @@ DELAYS = AGAINST_LEADERS | AGAINST_REDIS | {SoakKind.CLOCK_STEP, SoakKind.DESTRO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What a chaos is drawn for. Durations are seconds."""
+    """The parameters of a chaos. Durations are seconds."""
 
     recovery: Recovery
     workers: int
@@ -62,7 +62,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Faults of ``these`` and of ``those`` never come before what the other has stalled is over."""
+    """Faults of ``these`` and of ``those`` wait until the jobs stalled by the other have ended."""
 
     these: frozenset[str]
     those: frozenset[str]
@@ -126,7 +126,7 @@ APART = (
 
 
 def most_blows(conditions: Conditions) -> int:
-    """Return how many kills may hit the same job before it has run again: one more would be its last delivery."""
+    """Return how many kills may hit the same job before it has run again. One more would be its last delivery."""
     return max(1, conditions.max_deliveries - 1)
 
 
@@ -135,7 +135,7 @@ def most_blows(conditions: Conditions) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """How a fault of one kind is drawn: its amount, and how long it lasts."""
+    """The way to draw a fault of one kind, with its amount and its length."""
 
     amount: Callable[[random.Random, Conditions], str] = lambda _dice, _conditions: "1"
     lasts: tuple[float, float] | None = None
@@ -143,23 +143,22 @@ class Draft:
 
 
 def _some_workers(dice: random.Random, conditions: Conditions) -> str:
-    """Return names of workers, or a share of them."""
+    """Return names of workers, a share of them, or the one with the most jobs."""
     chosen = sorted(dice.sample(range(1, conditions.workers + 1), dice.randint(1, conditions.workers)))
-    return dice.choice(["half", "all", *[",".join(f"w{n}" for n in chosen)] * 2])
+    return dice.choice(["1", "1", "half", "all", *[",".join(f"w{n}" for n in chosen)] * 2])
 
 
 CATALOGUE: Mapping[str, Draft] = {
-    FaultKind.KILL_WORKER: Draft(),
-    FaultKind.KILL_WORKERS: Draft(_some_workers),
+    FaultKind.KILL_WORKER: Draft(_some_workers),
     FaultKind.PAUSE_WORKER: Draft(lasts=(0.5, 2.5)),
     FaultKind.KILL_LEADER: Draft(),
     FaultKind.PAUSE_LEADER: Draft(),
     FaultKind.KILL_REAPERS: Draft(lasts=(0.2, 2.0)),
     FaultKind.PAUSE_REDIS: Draft(lasts=(0.2, 2.0)),
     SoakKind.RESTART_REDIS: Draft(lasts=(0.1, 1.0)),
-    FaultKind.PAUSE_CLIENTS: Draft(lambda dice, _conditions: dice.choice(["writes", "all"]), lasts=(0.2, 2.0)),
-    FaultKind.FAIL_OVER: Draft(lasts=(0.2, 0.5)),
-    FaultKind.SHUT_DOWN: Draft(lasts=(0.2, 0.5)),
+    SoakKind.PAUSE_CLIENTS: Draft(lambda dice, _conditions: dice.choice(["writes", "all"]), lasts=(0.2, 2.0)),
+    SoakKind.FAIL_OVER: Draft(lasts=(0.2, 0.5)),
+    SoakKind.SHUT_DOWN: Draft(lasts=(0.2, 0.5)),
     SoakKind.FILL_REDIS: Draft(lasts=(0.2, 2.0)),
     SoakKind.CUT_CONNECTIONS: Draft(),
     SoakKind.SHORTEN_VISIBILITY: Draft(),
@@ -182,7 +181,7 @@ def kinds_for(recovery: Recovery, *, reapers: int, topology: Topology = Topology
         missing |= AGAINST_LEADERS
     elif reapers < 2:
         missing.add(FaultKind.PAUSE_LEADER)
-    if not recovery.promises:  # no worker of theirs survives it, or there is nothing agreed on
+    if not recovery.promises:  # no worker of theirs survives it, or there are no group settings
         missing |= NOT_WITHOUT_US
     return [kind for kind in CATALOGUE if kind not in missing]
 
@@ -204,7 +203,8 @@ def draw(seed: int, duration_s: float, conditions: Conditions) -> tuple[Fault, .
             schedule.add(_fault(SoakKind.SHORTEN_VISIBILITY, dice.uniform(0.6, 0.9) * duration_s, dice, conditions))
     at, deck, fillers = dice.uniform(0.5, 2.0), _shuffled(kinds, dice), set(kinds)
     while at <= duration_s:
-        # What is on top of the deck may need a quiet moment: until then only what does not disturb it, or put it off.
+        # The fault on top of the deck may need a quiet moment. Until then only faults come that do not disturb it, or
+        # put it off.
         top, *others = deck
         beside = others + _shuffled(fillers.difference(deck), dice)
         waits = bool(schedule.objection(_fault(top, at, dice, conditions)))
@@ -266,7 +266,7 @@ class Schedule:
         return [span.fault for span in self._spans]
 
     def add(self, fault: Fault) -> None:
-        """Add ``fault``; one that puts off recovery makes longer what is under way."""
+        """Add ``fault``. If it puts off recovery, it makes the current faults longer."""
         at = fault.at.total_seconds()
         span = _Span(fault, fault.over_at.total_seconds() + calm_s(fault.kind, self.conditions))
         self._open = [other for other in self._open if other.end >= at]
@@ -278,7 +278,7 @@ class Schedule:
         self._open.append(span)
 
     def objection(self, fault: Fault) -> str:
-        """Say why ``fault`` must not be added; empty = nothing speaks against it."""
+        """Say why ``fault`` must not be added. Empty if it may be."""
         at = fault.at.total_seconds()
         end = fault.over_at.total_seconds() + calm_s(fault.kind, self.conditions)
         beside = [span.fault for span in self._open if span.fault.at.total_seconds() <= end and at <= span.end]
@@ -305,11 +305,11 @@ def rule_between(one: str, other: str) -> Apart | None:
 
 
 def calm_s(kind: str, conditions: Conditions) -> float:
-    """Return how long after its end a fault of this kind is felt, in seconds, where nothing else comes."""
+    """Return the seconds that a fault of this kind is felt after its end, without other faults."""
     rerun_s = conditions.visibility_s + RESTART_S + conditions.longest_job_s
     failover_s = conditions.lease_ttl_s + RESTART_S
     match kind:
-        case FaultKind.KILL_WORKER | FaultKind.KILL_WORKERS | FaultKind.PAUSE_WORKER | SoakKind.DELETE_CONSUMER:
+        case FaultKind.KILL_WORKER | FaultKind.PAUSE_WORKER | SoakKind.DELETE_CONSUMER:
             return rerun_s
         case FaultKind.POISON:
             return conditions.max_deliveries * (conditions.visibility_s + RESTART_S)
@@ -319,9 +319,9 @@ def calm_s(kind: str, conditions: Conditions) -> float:
             return failover_s
         case SoakKind.KILL_MASTER | SoakKind.PAUSE_MASTER:
             return FAILOVER_S + failover_s + rerun_s
-        case SoakKind.RESTART_REDIS | SoakKind.MOVE_SLOT | FaultKind.FAIL_OVER | FaultKind.SHUT_DOWN:
+        case SoakKind.RESTART_REDIS | SoakKind.MOVE_SLOT | SoakKind.FAIL_OVER | SoakKind.SHUT_DOWN:
             return failover_s + conditions.visibility_s
-        case FaultKind.PAUSE_REDIS | FaultKind.PAUSE_CLIENTS | SoakKind.FILL_REDIS | SoakKind.CLOCK_STEP:
+        case FaultKind.PAUSE_REDIS | SoakKind.PAUSE_CLIENTS | SoakKind.FILL_REDIS | SoakKind.CLOCK_STEP:
             return conditions.visibility_s  # no grace is longer
         case SoakKind.SHORTEN_VISIBILITY:
             return REFRESH_S + conditions.visibility_s  # all workers have heard of it, and go by it
@@ -334,6 +334,6 @@ def calm_s(kind: str, conditions: Conditions) -> float:
 def patience_s(faults: Iterable[Fault], conditions: Conditions) -> float:
     """Return how much later than without these faults everything may come to its end, in seconds.
 
-    As if each began only when the one before is over, and then some: jobs that lost their workers twice run alone.
+    This is as if each began only after the one before, and more, because jobs that lost their workers twice run alone.
     """
     return sum(fault.lasts_s + 2 * calm_s(fault.kind, conditions) for fault in faults)

@@ -11,6 +11,7 @@ from reaper.drill.records import Effect, InjectedFault, Role
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
 from tests.soak import questions
 from tests.soak.kinds import SHORTENED
+from tests.soak.settings import SoakSettings
 from workers.protocol.messages import counted
 
 STARTED_S = 10.0
@@ -33,7 +34,8 @@ class GroupFaults:
         seconds, at = tools.visibility_s / SHORTENED, time.time()
         agreed_ms = str(round(seconds * 1000))
         if stage.recovery.by_reapers:
-            stage.set_visibility(seconds)
+            assert isinstance(stage.settings, SoakSettings)
+            stage.settings.write_reaper_settings(stage.reaper_settings, seconds)
             holder = await queries.holder(stage)
             for run in tools.supervisor.alive(Role.REAPER):
                 if queries.belongs_to(holder, run.name) or at - run.started_at > STARTED_S:

@@ -11,6 +11,9 @@ from workers.protocol.address import Topology
 class SoakKind(StrEnum):
     """Faults of Redis, of its topology, and of third parties."""
 
+    PAUSE_CLIENTS = "pause-clients"
+    FAIL_OVER = "fail-over"
+    SHUT_DOWN = "shut-down"
     RESTART_REDIS = "restart-redis"
     FILL_REDIS = "fill-redis"
     CUT_CONNECTIONS = "cut-connections"
@@ -25,6 +28,23 @@ class SoakKind(StrEnum):
 
 SOAK_FORMS: Mapping[str, Form] = {
     **FORMS,
+    SoakKind.PAUSE_CLIENTS: Form(
+        "pause-clients:all@4+2",
+        "Redis postpones all commands for 2 s (CLIENT PAUSE), or :writes alone, as in a planned failover",
+        "writes|all",
+        "writes",
+        lasts="required",
+        hits="redis",
+    ),
+    SoakKind.FAIL_OVER: Form(
+        "fail-over@4+1", "FAILOVER to a replica that is 1 s behind, and back", lasts="required", hits="redis"
+    ),
+    SoakKind.SHUT_DOWN: Form(
+        "shut-down@4+1",
+        "SIGTERM of Redis, whose replica is 1 s behind; it starts again with its RDB file",
+        lasts="required",
+        hits="redis",
+    ),
     SoakKind.RESTART_REDIS: Form(
         "restart-redis@4+2",
         "kill -9 of Redis, which starts again 2 s later with everything that it had acknowledged",
@@ -72,6 +92,7 @@ SOAK_FORMS: Mapping[str, Form] = {
 
 AGAINST_LEADERS = frozenset(kind for kind, form in SOAK_FORMS.items() if form.hits == "leaders")
 AGAINST_REDIS = frozenset(kind for kind, form in SOAK_FORMS.items() if form.hits == "redis")
+NEEDS_REPLICA = frozenset({SoakKind.FAIL_OVER, SoakKind.SHUT_DOWN})
 FAILOVERS = frozenset({SoakKind.KILL_MASTER, SoakKind.PAUSE_MASTER})
 """A replica is promoted. What it had not received is lost."""
 SHORTENED = 4
@@ -95,9 +116,9 @@ def objection_to(kind: str, topology: Topology) -> str:
 
 
 _ONE_SERVER: Mapping[str, str] = {
-    FaultKind.FAIL_OVER: "is for one server and its replica: leave --topology away.",
-    FaultKind.SHUT_DOWN: "is for one server and its replica: leave --topology away.",
-    FaultKind.PAUSE_CLIENTS: "is for one server: Sentinels would take it for an outage.",
+    SoakKind.FAIL_OVER: "is for one server and its replica: leave --topology away.",
+    SoakKind.SHUT_DOWN: "is for one server and its replica: leave --topology away.",
+    SoakKind.PAUSE_CLIENTS: "is for one server: Sentinels would take it for an outage.",
     FaultKind.PAUSE_REDIS: "is for one server: where another takes over, play pause-master.",
     SoakKind.RESTART_REDIS: "is for one server: where another takes over, play kill-master.",
     SoakKind.CLOCK_STEP: "sets the clock of one server, and here there are several: leave --topology away.",

@@ -1,4 +1,4 @@
-"""What a drill of the project's own is played with, and judged by."""
+"""The parts and the judge of the project's own drills."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -14,10 +14,9 @@ from anyio import to_thread
 from reaper.drill.evidence import Evidence
 from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.kit import Kit, Play
-from reaper.drill.ledger import Ledger, objections
+from reaper.drill.ledger import Ledger, build_ledger, objections
 from reaper.drill.records import InjectedFault, Role, Step
 from reaper.drill.recoveries import Recovery
-from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage
 from reaper.drill.toolbox import Toolbox
@@ -27,6 +26,7 @@ from tests.soak.failovers import Failovers, lineage_of, nodes_of
 from tests.soak.gate import Gate
 from tests.soak.group_faults import GroupFaults
 from tests.soak.kinds import SoakKind
+from tests.soak.planned_faults import PlannedFaults
 from tests.soak.server_faults import ServerFaults
 from tests.soak.servers import SoakServer, soak_server
 from tests.soak.settings import SoakSettings
@@ -42,33 +42,30 @@ class SoakKit(Kit):
 
     def __init__(self) -> None:
         self._failovers: Failovers | None = None
-        self._lineage = ""
-        self._unasked = False
-        """A replica was promoted by no fault."""
 
     def server(self, settings: DrillSettings, folder: Path) -> AbstractAsyncContextManager[SoakServer]:
         """Give the servers of a drill. Raises NoServerError."""
         assert isinstance(settings, SoakSettings)
         return soak_server(settings, folder)
 
-    def check(self, settings: DrillSettings, server: Server) -> None:
-        """Refuse nothing: all servers are the drill's own."""
-
     def names(self, run_id: str, recovery: Recovery) -> tuple[str, str]:
         """Return names of the stream and of the namespace. In a cluster they lie at different masters."""
         stream, namespace = super().names(run_id, recovery)
         return stream, next(name for name in _numbered(namespace) if share_of(name) != share_of(stream))
 
-    async def begin(self, stage: Stage) -> None:
-        """Remember whose history the act begins with."""
-        self._lineage = "" if stage.server.single else await _lineage(stage)
-
-    def plays(self, tools: Toolbox) -> Mapping[str, Play]:
+    async def plays(self, tools: Toolbox) -> Mapping[str, Play]:
         """Return a function for each kind of fault. In a chaos, each waits until it may come."""
-        servers, groups = ServerFaults(tools), GroupFaults(tools)
-        self._failovers = failovers = Failovers(tools, self._lineage)
+        lineage = "" if tools.stage.server.single else await _lineage(tools.stage)
+        settings = tools.stage.settings
+        assert isinstance(settings, SoakSettings)
+        settings.write_reaper_settings(tools.stage.reaper_settings, tools.visibility_s)
+        servers, groups, planned = ServerFaults(tools), GroupFaults(tools), PlannedFaults(tools)
+        self._failovers = failovers = Failovers(tools, lineage)
         plays: dict[str, Play] = {
-            **super().plays(tools),
+            **await super().plays(tools),
+            SoakKind.PAUSE_CLIENTS: planned.pause_clients,
+            SoakKind.FAIL_OVER: planned.fail_over,
+            SoakKind.SHUT_DOWN: planned.shut_down,
             SoakKind.RESTART_REDIS: servers.restart,
             SoakKind.FILL_REDIS: servers.fill,
             SoakKind.CUT_CONNECTIONS: servers.cut,
@@ -85,31 +82,30 @@ class SoakKit(Kit):
         gate = Gate(tools)
         return {kind: partial(_gated, gate, play) for kind, play in plays.items()}
 
-    async def complete(self, evidence: Evidence, stage: Stage) -> Evidence:
-        """Return the evidence with what follows from faults of Redis and of third parties."""
-        assert self._failovers
-        self._unasked = not stage.server.single and await _lineage(stage) != self._failovers.lineage
-        return replace(
+    async def judge(self, evidence: Evidence, stage: Stage) -> tuple[Ledger, list[str]]:
+        """Judge with the effects of faults of Redis and of third parties.
+
+        In a chaos, a fault may find no target any more. Most of them must find one.
+        """
+        evidence = replace(
             evidence,
             faults=[_with_reported_losses(fault, evidence) for fault in evidence.faults],
             ends_kept=SoakKind.DESTROY_GROUP not in stage.settings.kinds,
             ids_are_times=SoakKind.CLOCK_STEP not in stage.settings.kinds,
         )
-
-    def objections(self, evidence: Evidence, ledger: Ledger, stage: Stage) -> list[str]:
-        """Say what is wrong. In a chaos, a fault may find nothing to hit any more: most of them must not."""
-        asked = stage.settings.faults_for(stage.recovery)
+        ledger, asked = build_ledger(evidence), stage.settings.faults_for(stage.recovery)
         kinds, judged = [fault.kind for fault in asked], ledger
         if _is_chaos(stage):
             kinds, judged = [fault.kind for fault in ledger.faults], replace(ledger, missed=())
         found = [*objections(judged, kinds), *_robbed(evidence)]
         if _is_chaos(stage) and 2 * len(ledger.missed) > len(asked):
             found.append(f"of {len(asked)} faults that were drawn, {len(ledger.missed)} found nothing to hit")
-        if self._failovers and self._failovers.unproven:
+        assert self._failovers
+        if self._failovers.unproven:
             found.append(f"what a promoted replica had received is not known: {', '.join(self._failovers.unproven)}")
-        if self._unasked:
+        if not stage.server.single and await _lineage(stage) != self._failovers.lineage:
             found.append("Redis failed over by itself, and what that lost is not known")
-        return found
+        return ledger, found
 
 
 def share_of(key: str) -> int:
@@ -145,7 +141,7 @@ async def _gated(gate: Gate, play: Play, fault: Fault) -> str:
 
 
 def _with_reported_losses(fault: InjectedFault, evidence: Evidence) -> InjectedFault:
-    """Excuse the loss of what a deleted consumer held only if somebody has reported that it is gone."""
+    """Excuse the lost deliveries of a deleted consumer only if a process has reported that it is gone."""
     if fault.kind != SoakKind.DELETE_CONSUMER:
         return fault
     reported = (str(event.data.get("consumer")) for event in evidence.named(EventName.LOST_CONSUMER))

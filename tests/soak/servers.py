@@ -2,26 +2,28 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import anyio
+from anyio import to_thread
 from redis.asyncio import Redis
 
-from reaper.drill.faults import NEEDS_REPLICA
-from reaper.drill.redis_server import ADVICE, OUR_NAME, Server, beside_a_replica, release_at, started_redis
-from tests.soak.kinds import SoakKind
+from reaper.drill.redis_server import ADVICE, OUR_NAME, Server, release_at, start, started_redis
+from tests.soak.kinds import NEEDS_REPLICA, SoakKind
 from tests.soak.patient import PatientClient
 from tests.soak.settings import SoakSettings
 from tests.support.clock import ServerClock
 from tests.support.cluster import Cluster, started_cluster
 from tests.support.sentinel import Setup, started_setup
-from tests.support.servers import RedisServer
+from tests.support.servers import FOLLOWS_AT_ONCE, RedisServer
 from workers.protocol.address import Topology
 from workers.protocol.connection import commands_client
 from workers.testing.server import find_binary
 
 FORGETS_NOTHING = {"appendonly": "yes", "appendfsync": "always"}
 """Settings of a server that has on disk whatever it has acknowledged."""
+_REPLICATES = {name.replace("_", "-"): value for name, value in FOLLOWS_AT_ONCE.items()}
 DOWN_AFTER_MS, NODE_TIMEOUT_MS = 1_500, 2_000
 """Longer than in other tests: no node may fail over only because the machine is busy."""
 
@@ -32,6 +34,8 @@ class SoakServer(Server):
 
     nodes: Setup | Cluster | None = None
     """Servers that fail over. `url` is the address of all of them."""
+    replica: RedisServer | None = None
+    """The replica of one server, if a fault needs it. No client knows its address."""
     clock: ServerClock | None = None
     """The server's clock, if a fault sets it."""
 
@@ -53,9 +57,10 @@ async def soak_server(settings: SoakSettings, folder: Path) -> AsyncIterator[Soa
     topology, binary = Topology(settings.topology), settings.server or find_binary(ADVICE)
     if topology is Topology.SINGLE:
         clock = ServerClock(folder) if SoakKind.CLOCK_STEP in settings.kinds else None
-        config = FORGETS_NOTHING if SoakKind.RESTART_REDIS in settings.kinds else {}
         needs_replica = bool(settings.kinds & NEEDS_REPLICA)
-        process = RedisServer(binary, folder, dict(config), environment=clock.environment if clock else {})
+        config = FORGETS_NOTHING if SoakKind.RESTART_REDIS in settings.kinds else {}
+        config |= _REPLICATES if needs_replica else {}
+        process = RedisServer(binary, folder, config, environment=clock.environment if clock else {})
         async with started_redis(process) as one:
             served = SoakServer(one.url, one.release, one.description, process=one.process, clock=clock)
             async with beside_a_replica(served, folder / "replica") if needs_replica else nullcontext(served) as server:
@@ -69,3 +74,17 @@ async def soak_server(settings: SoakSettings, folder: Path) -> AsyncIterator[Soa
     with started as nodes:
         release = await release_at(nodes.url)
         yield SoakServer(nodes.url, release, f"{release}: {nodes.description}", single=False, nodes=nodes)
+
+
+@asynccontextmanager
+async def beside_a_replica(server: SoakServer, folder: Path) -> AsyncIterator[SoakServer]:
+    """Run a replica of one server until the block ends. Raises NoServerError."""
+    assert server.process
+    await anyio.Path(folder).mkdir()
+    replica = RedisServer(server.process.binary, folder, dict(_REPLICATES))
+    try:
+        await start(replica)
+        await to_thread.run_sync(replica.command, "REPLICAOF", "127.0.0.1", server.process.port)
+        yield replace(server, replica=replica)
+    finally:
+        replica.kill()

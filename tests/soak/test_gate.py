@@ -18,7 +18,6 @@ from reaper.drill.stage import Stage, set_stage
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.toolbox import Toolbox
 from reaper.drill.witness import Witness
-from reaper.drill.worker_faults import WorkerFaults
 from tests.soak.gate import NOTHING_LEFT, Gate
 from tests.soak.kinds import SOAK_FORMS
 from tests.soak.settings import SoakSettings
@@ -27,7 +26,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-KILL, KILL_ALL = parse_fault("kill-worker@1"), parse_fault("kill-workers:all@1")
+KILL = parse_fault("kill-worker@1")
 POISON, DESTROY = parse_fault("poison@1"), parse_fault("destroy-group@1", SOAK_FORMS)
 PAUSE, PAUSE_LEADER = parse_fault("pause-redis@1+1"), parse_fault("pause-leader@1")
 
@@ -105,7 +104,7 @@ async def _deliver(play: Play, consumer: str, *fields: str) -> bytes:
     return entry_id
 
 
-@pytest.mark.parametrize("fault", [KILL, KILL_ALL, POISON, DESTROY, PAUSE])
+@pytest.mark.parametrize("fault", [KILL, POISON, DESTROY, PAUSE])
 async def test_where_nothing_is_under_way_a_fault_comes_at_once(play: Play, fault: Fault) -> None:
     play.end()
     await play.fault(fault)
@@ -164,7 +163,7 @@ async def test_suspects_are_let_out_before_fresh_poison_comes(play: Play) -> Non
         await stage.client.unlink(stage.keys.schedule)
 
 
-@pytest.mark.parametrize("fault", [KILL, KILL_ALL, POISON, DESTROY])
+@pytest.mark.parametrize("fault", [KILL, POISON, DESTROY])
 async def test_poison_is_a_dead_letter_before_anything_else_hits_workers(play: Play, fault: Fault) -> None:
     stage = play.tools.stage
     play.tools.producer.poisonous = 1
@@ -208,16 +207,3 @@ async def test_a_fault_that_is_over_stands_in_nobodys_way(play: Play, kind: Faul
         fault = Fault(kind, parse_fault(f"poison@{moment}").at)
         await play.fault(fault)
         assert play.results[str(fault)] == ""
-
-
-@pytest.mark.parametrize("chaos", [True, False])
-async def test_in_a_chaos_a_worker_that_runs_a_job_on_its_last_delivery_is_spared(play: Play, chaos: bool) -> None:
-    stage, settings = play.tools.stage, SoakSettings(chaos=10 if chaos else None)
-    play.tools.stage = replace(stage, settings=settings.with_faults(stage.recovery, [], given=False))
-    for name in ("w1-1", "w2-1"):
-        play.has(name, Role.WORKER)
-    await _deliver(play, "w1-1", "reaper.deliveries", "2")
-    await _deliver(play, "w2-1")
-    assert await WorkerFaults(play.tools).kill_workers(KILL_ALL) == ""
-    killed = {run.name for run in play.tools.supervisor.history if run.killed_at}
-    assert killed == ({"w2-1"} if chaos else {"w1-1", "w2-1"})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drill.playing import EITHER, SERVER_PLANNED, lasted, read, server_planned_lost_nothing, timeouts, with_faults
+from tests.drill.playing import EITHER, lasted, read, timeouts, with_faults
 from tests.support.patience import scaled
 from tests.support.processes import Processes, Running
 from tests.support.tiers import in_matrix
@@ -133,8 +133,16 @@ async def test_no_job_is_lost_when_redis_pauses_clients_fails_over_or_shuts_down
     processes: Processes, tmp_path: Path, binary: Path, recovery: str
 ) -> None:
     report = tmp_path / "report.json"
+    faults = (
+        *with_faults("long-jobs:60@0.4+1", "pause-clients:writes@0.5+1", "long-jobs:60@2.4+1", "fail-over@2.5+0.8"),
+        *with_faults("long-jobs:60@7.9+1", "pause-clients:all@8+1", "long-jobs:60@9.9+1", "shut-down@10+0.8"),
+    )
     drill = _drill(
-        processes, "--recovery", recovery, "--server", str(binary), *SERVER_PLANNED, "--json", str(report),
+        processes, "--recovery", recovery, "--server", str(binary), "--limit", "900", "--no-bare-worker", *faults,
+        "--json", str(report),
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
-    server_planned_lost_nothing(read(report))
+    told = read(report)
+    assert (told["settled"], told["lost"], told["missed_faults"], told["objections"]) == (1140, 0, [], [])
+    played = [fault["kind"] for fault in told["faults"] if fault["kind"] != "long-jobs"]
+    assert sorted(played) == ["fail-over", "pause-clients", "pause-clients", "shut-down"]

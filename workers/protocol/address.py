@@ -179,10 +179,6 @@ def shown_address(url: str) -> str:
     return f"{scheme}://{HIDDEN + at if at else ''}{hosts}{parts.path}{'?' + options if options else ''}"
 
 
-def _shown_option(name: str, equals: str, value: str) -> str:
-    return name + equals + (HIDDEN if unquote(name) in _SECRET else value)
-
-
 def holds_login(url: str) -> bool:
     """Tell whether ``url`` says more than `shown_address` shows."""
     return shown_address(url) != url

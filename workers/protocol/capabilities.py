@@ -25,10 +25,6 @@ class Capability(StrEnum):
     """``XREADGROUP … CLAIM``: a reader takes what is overdue before what is new (Redis 8.4)."""
     XNACK = "XNACK"
     """A delivery is given back where it is (Redis 8.8)."""
-    XACKDEL = "XACKDEL"
-    """An entry is acknowledged and deleted in one step (Redis 8.2)."""
-    IDMP = "IDMP"
-    """``XADD … IDMP``: an entry is added once, however often it is sent (Redis 8.6)."""
 
 
 Capabilities = Mapping[Capability, bool | None]
@@ -41,7 +37,7 @@ async def capabilities_quietly(client: "Redis") -> Capabilities:
     Of a command alone, the number of its arguments is checked before the user's rights are. Raises what redis-py
     raises.
     """
-    return {name: await _knows(client, word) for name, word in _COMMANDS.items()}
+    return {Capability.XNACK: await _knows(client, "XNACK")}
 
 
 async def capabilities_of(client: "Redis", absent: str) -> Capabilities:
@@ -54,8 +50,6 @@ async def knows_claim(client: "Redis", absent: str) -> bool | None:
     return await _knows(client, "XREADGROUP", "GROUP", _NOBODY, _NOBODY, "CLAIM", "1000", "STREAMS", absent, ">")
 
 
-_COMMANDS = {Capability.XNACK: "XNACK", Capability.XACKDEL: "XACKDEL", Capability.IDMP: "XCFGSET"}
-"""XCFGSET sets how long IDMP remembers: neither is there without the other."""
 UNSEEN = "XNACK: verified on a simulator only"
 """No server with XNACK was at hand: what is said of it until one was."""
 _NOBODY = "stream-reaper:nobody"
@@ -72,7 +66,7 @@ async def _knows(client: "Redis", *words: str) -> bool | None:
 
 
 def in_words(capabilities: Capabilities) -> str:
-    """Return the text for people, like ``XACKDEL, CLAIM; CLAIM alone is used, to give back in place``.
+    """Return the text for people, like ``CLAIM; CLAIM alone is used, to give back in place``.
 
     Of a server that was not asked for CLAIM (to ask needs a right), it is said who asks.
     """

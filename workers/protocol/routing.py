@@ -8,7 +8,6 @@ command on a dropped connection.
 from collections.abc import Callable
 from typing import Any
 
-import anyio
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.asyncio.connection import ConnectionPool
@@ -33,8 +32,6 @@ class RoutedClient(Redis):
         self._clients: dict[Host, Redis] = {}
         self._routed: dict[int, Host] = {}
         """Where commands on keys of a slot went last."""
-        self._seen: dict[int, Host] = {}
-        self._moved_ms: dict[int, int] = {}
 
     async def execute_command(self, *words: Any, **options: Any) -> Any:
         """Send one command and return its reply. Raises what redis-py raises."""
@@ -61,30 +58,12 @@ class RoutedClient(Redis):
         if is_contact_error(error):
             self.tables.is_outdated()
 
-    def owner_of(self, slot: int) -> Host | None:
-        """Return who has ``slot``, as far as is known."""
-        owner = self.tables.latest.owner(slot)
-        if owner is not None and self._seen.setdefault(slot, owner) != owner:
-            self._seen[slot] = owner
-            self._moved_ms[slot] = round(anyio.current_time() * 1000)
-        return owner
-
-    def moved_ms(self, slot: int) -> int | None:
-        """Return when ``slot`` was last found at another node than before, in ms of the event loop's clock."""
-        self.owner_of(slot)
-        return self._moved_ms.get(slot)
-
     async def _at(self, key: bytes) -> Redis:
         slot = slot_of(key)
         owner = await self.tables.owner(slot)
         before, self._routed[slot] = self._routed.get(slot, owner), owner
-        self.owner_of(slot)
         if before != owner:
             raise SlotMovedError(f"slot {slot} of the cluster is at {owner[0]}:{owner[1]} now")
-        return self.at_node(owner)
-
-    def at_node(self, owner: Host) -> Redis:
-        """Return the client for one node, which has slots. It is closed with this one."""
         if owner not in self._clients:
             self._clients[owner] = self._client_of(self.tables, owner)
         return self._clients[owner]
@@ -94,13 +73,6 @@ class RoutedClient(Redis):
         for client in self._clients.values():
             await client.aclose()
         await super().aclose(close_connection_pool)
-
-
-async def masters_of(client: Redis) -> list[Redis]:
-    """Return a client for each server with keys, which in a cluster is each master. Raises NoMasterError."""
-    if not isinstance(client, RoutedClient):
-        return [client]
-    return [client.at_node(host) for host in sorted((await client.tables.current()).masters)]
 
 
 class _RoutedPipeline(Pipeline):

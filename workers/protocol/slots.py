@@ -3,7 +3,6 @@
 from binascii import crc_hqx
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 from workers.protocol.address import Host
@@ -33,11 +32,6 @@ def tag_of(key: bytes) -> bytes | None:
 def slot_of(key: bytes) -> int:
     """Return the slot of ``key``, or of its hash tag."""
     return crc_hqx(tag_of(key) or key, 0) % SLOTS
-
-
-def tag_in(slot: int) -> bytes:
-    """Return a hash tag that lies in ``slot``, which is the first number that does."""
-    return next(tag for tag in map(b"%d".__mod__, count()) if crc_hqx(tag, 0) % SLOTS == slot)
 
 
 def key_of(words: Sequence[Any]) -> bytes | None:

@@ -1,7 +1,7 @@
 """The figures that are compared, out of the drills' reports. Pure.
 
-Of several turns, times and costs are told by their median. What must not happen is summed: a job that is lost in one
-turn of three is lost, and a median would say that it was not.
+For several turns, times and costs are medians. Counts of broken promises are sums. A job that is lost in one turn of
+three is lost, and a median would hide it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ Report = Mapping[str, Any]
 
 
 class Kind(StrEnum):
-    """What a figure decides about, the weightier first."""
+    """The subjects of figures, the weightier first."""
 
     SAFETY = "safety"
     SPEED = "speed"
@@ -45,7 +45,7 @@ def _spread(name: str, part: str) -> Callable[[Report], float | None]:
 
 def _healthy(part: str, quantile: str | None = None) -> Callable[[Report], float | None]:
     def read(report: Report) -> float | None:
-        # Where no fault came (nothing to do, slow jobs alone), the whole drill counts.
+        # If no fault came, because there was no work or only slow jobs, the whole drill counts.
         during, whole = report["healthy"]["during_faults"], report["healthy"]["total"]
         figures = during if during["seconds"] else whole
         value = figures[part]

@@ -1,4 +1,4 @@
-"""Plays the drills, one after the other, as processes on a Redis of their own."""
+"""Plays the drills, one after the other, as processes, each on a Redis of its own."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ class DrillFailedError(StreamReaperError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is played."""
+    """The plan of a comparison."""
 
     scenarios: Sequence[Scenario]
     modes: Sequence[str]
@@ -39,7 +39,7 @@ class Plan:
 
     @property
     def shown_options(self) -> list[str]:
-        """The options for people: where the trace lies is nobody's business."""
+        """The options for people, without the trace's path, which is private."""
         traces = [at + 1 for at, word in enumerate(self.options) if word == "--trace"]
         return [Path(word).name if at in traces else word for at, word in enumerate(self.options)]
 
@@ -61,7 +61,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Drills:
-    """What came of a plan."""
+    """The result of a plan."""
 
     plan: Plan
     """Of what was played: without the modes that the server cannot do."""
@@ -85,12 +85,12 @@ async def play(plan: Plan, folder: Path, tell: Tell) -> Drills:
     played = []
     async with redis_at_hand(None, folder) as server:
         plan, left_out = await _within_reach(plan, server)
-        plays = list(plan.plays())
-        for number, (scenario, mode, turn) in enumerate(plays, start=1):
-            tell(f"drill {number} of {len(plays)}: {scenario.name}, {mode}")
-            file = folder / f"{scenario.name}-{mode.replace('/', '-')}-{turn}.json"
-            report = await _drill(plan.words(scenario, mode), server, file)
-            played.append(Played(scenario.name, mode, turn, report))
+    plays = list(plan.plays())
+    for number, (scenario, mode, turn) in enumerate(plays, start=1):
+        tell(f"drill {number} of {len(plays)}: {scenario.name}, {mode}")
+        file = folder / f"{scenario.name}-{mode.replace('/', '-')}-{turn}.json"
+        report = await _drill(plan.words(scenario, mode), file)
+        played.append(Played(scenario.name, mode, turn, report))
     return Drills(plan, played, left_out)
 
 
@@ -105,9 +105,8 @@ async def _within_reach(plan: Plan, server: Server) -> tuple[Plan, tuple[str, ..
     return replace(plan, modes=left), tuple(f"{mode} was not played: it {server.lacks_claim}" for mode in wanting)
 
 
-async def _drill(words: Sequence[str], server: Server, file: Path) -> dict[str, Any]:
-    where = ["--redis-url", server.url, "--redis-pid", str(server.pid), "--json", str(file)]
-    argv = [sys.executable, "-m", "reaper", *words, *where]
+async def _drill(words: Sequence[str], file: Path) -> dict[str, Any]:
+    argv = [sys.executable, "-m", "reaper", *words, "--redis-url", "", "--json", str(file)]
     try:
         with anyio.fail_after(LONGEST_S):
             code, printed = await _run(argv)
@@ -122,10 +121,10 @@ async def _drill(words: Sequence[str], server: Server, file: Path) -> dict[str, 
 
 
 async def _run(argv: Sequence[str]) -> tuple[int, bytes]:
-    """Run a program to its end, and return its exit code and what it printed.
+    """Run a program to its end. Return its exit code and its output.
 
-    Where we are cancelled it is told to end in order: a drill has processes and a folder to put away. Ctrl-C reaches
-    us alone.
+    After our cancellation, it gets time to end in order, because a drill has processes and a folder to remove. Ctrl-C
+    reaches us alone.
     """
     process = await anyio.open_process(argv, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
     async with process:

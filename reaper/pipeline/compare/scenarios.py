@@ -82,7 +82,7 @@ SCENARIOS = {
         Scenario(
             "half-the-pool",
             "Half the pool crashes at once, with 10,000 jobs in flight",
-            ("long-jobs:10000@1+4", "kill-workers:half@4"),
+            ("long-jobs:10000@1+4", "kill-worker:half@4"),
             ("--concurrency", "2500", "--visibility-timeout", "5"),
         ),
         Scenario(
@@ -95,7 +95,7 @@ SCENARIOS = {
         Scenario(
             "leader-and-workers",
             "The leader dies with half the workers",
-            ("long-jobs:40@3+2", "kill-leader@4", "kill-workers:half@4"),
+            ("long-jobs:40@3+2", "kill-leader@4", "kill-worker:half@4"),
         ),
         Scenario(
             "no-reaper", "No reaper is alive for 20 s, and a worker crashes", ("kill-reapers@3+20", "kill-worker@4")

@@ -1,8 +1,8 @@
-"""Finds a Java that can run Spark: ``JAVA_HOME``, then ``java`` on the PATH, then the one of the extra ``jre``.
+"""Finds a Java for Spark. It tries ``JAVA_HOME``, then ``java`` on the PATH, then the one of the extra ``jre``.
 
-Spark's launcher always asks for the module ``jdk.incubator.vector``. A runtime without it, such as the slim one of the
-extra, does not start; one with it prints a warning at each start. So Java is started through a *shim*: a Java home
-whose ``bin/java`` drops that argument. Only Spark ML's vector instructions need it, which we do not use.
+Spark's launcher always asks for the module ``jdk.incubator.vector``. A runtime without it, like the slim one of the
+extra, does not start. One with it prints a warning at each start. So Java is started through a *shim*, which is a Java
+home whose ``bin/java`` drops that argument. Only Spark ML's vector instructions need it, which we do not use.
 """
 
 import importlib.util
@@ -57,7 +57,7 @@ def find_java() -> tuple[str, int]:
 
 
 def _version(java: str) -> int | None:
-    """Ask a Java for its major version. None if it is none: a stub, or a version manager's script without one."""
+    """Ask a Java for its major version. None for other programs, like a version manager's script."""
     try:
         told = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=True

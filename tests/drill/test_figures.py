@@ -6,10 +6,9 @@ import pytest
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import second_starts
-from reaper.drill.healthy import Figures, Healthy, fault_windows, healthy_jobs
-from reaper.drill.records import Enqueued, InjectedFault, Line, Step
-from reaper.drill.spread import Spread
-from tests.drill.rows import done, event, evidence, job, line, process, start
+from reaper.drill.figures import Figures, Healthy, Spread, fault_windows, healthy_jobs
+from reaper.drill.records import Enqueued, InjectedFault, Line
+from tests.drill.rows import done, event, evidence, job, process, start
 
 
 def _healthy(jobs: list[Enqueued], lines: list[Line], **rows: Any) -> Healthy:
@@ -41,15 +40,15 @@ def test_the_time_of_faults_ends_with_the_work() -> None:
 
 
 def _hit_by_a_kill() -> Evidence:
-    """Job 1 ran when its process died, job 2 had been read by it, job 3 was stolen from a living one."""
+    """Job 1 ran when its process died, job 2 had been delivered to it, job 3 was taken from a living one."""
     return evidence(
         [job(1), job(2), job(3), job(4, poison=True)],
         lines=[
             start(1, 7, 1.1), start(1, 8, 4.2), done(1, 8, 4.3),
-            line(Step.READ, 2, 7, 2.0), line(Step.CLAIM, 2, 8, 5.0), start(2, 8, 5.0), done(2, 8, 5.1),
-            line(Step.READ, 3, 9, 3.0), line(Step.CLAIM, 3, 8, 5.5), start(3, 8, 5.5), start(3, 9, 5.6),
-            done(3, 8, 5.7), done(3, 9, 5.8), start(4, 8, 6.0),
+            start(2, 8, 5.0), done(2, 8, 5.1),
+            start(3, 8, 5.5), start(3, 9, 5.6), done(3, 8, 5.7), done(3, 9, 5.8), start(4, 8, 6.0),
         ],
+        events=[event("recovered", 2, 4.1, entry="2000-0", new_entry="4100-0", consumer=process(7).name)],
         processes=[process(7, ended_at=3.0, killed=True), process(8), process(9)],
     )  # fmt: skip
 

@@ -1,13 +1,13 @@
-"""How the jobs fared that no fault hit: throughput and latency, in all and while faults were being coped with. Pure."""
+"""Spreads, and how the jobs fared that no fault hit: throughput and latency, in all and during faults. Pure."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import Cause, SecondStart
 from reaper.drill.faults import FaultKind
-from reaper.drill.records import InjectedFault, Line, Step
-from reaper.drill.spread import Spread, spread
+from reaper.drill.records import InjectedFault, Step
 from workers.protocol.events import EventName
 from workers.protocol.messages import entry_ms
 
@@ -17,6 +17,27 @@ COPING_TIMEOUTS = 2
 """So many visibility timeouts after a fault, or after its end, count as its time: one to notice, one to run again."""
 
 Window = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, 99th percentile and maximum; None where there is nothing to measure."""
+
+    p50: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Measure ``values`` by nearest rank: every figure is one that occurred."""
+    ordered = sorted(values)
+    if not ordered:
+        return Spread()
+
+    def rank(share: float) -> float:
+        return ordered[math.ceil(share * len(ordered)) - 1]
+
+    return Spread(rank(0.5), rank(0.99), ordered[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +114,6 @@ def _read_by_the_dead(evidence: Evidence) -> set[int]:
         run = evidence.process_named(str(event.data.get("consumer", "")))
         if run and run.ended_at is not None and run.ended_at <= evidence.local(event):
             hit.add(evidence.numbers.get(event.job, 0))
-    holder: dict[str, Line] = {}
-    for line in evidence.deliveries:
-        before = holder.get(line.entry_id)
-        run = evidence.process_of(before) if before else None
-        if run and run.ended_at is not None and run.ended_at <= line.at:
-            hit.add(line.n)
-        holder[line.entry_id] = line
     return hit
 
 

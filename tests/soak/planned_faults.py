@@ -1,10 +1,8 @@
-"""Faults that hit Redis itself."""
+"""What Redis does on purpose: it postpones commands, shuts down, and hands over to its replica."""
 
-import os
-import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +13,7 @@ from reaper.drill.faults import AFTER_PAUSE_S, Fault
 from reaper.drill.records import Effect, InjectedFault
 from reaper.drill.redis_server import start
 from reaper.drill.toolbox import Toolbox
+from tests.soak.servers import SoakServer
 from workers.testing.server import RedisServer
 
 ENDED_S = 30.0
@@ -22,26 +21,10 @@ ENDED_S = 30.0
 
 
 @dataclass(slots=True)
-class ServerFaults:
+class PlannedFaults:
     """Each method injects one fault, and returns why it could not, or nothing."""
 
     tools: Toolbox
-
-    async def pause(self, fault: Fault) -> str:
-        """Stop the server's process: connections stay open, and it does not answer."""
-        pid, seconds = self.tools.stage.server.pid, fault.lasts_s
-        assert pid is not None
-        injected = InjectedFault(fault.kind, f"process {pid}", time.time(), effect=Effect.AWAY)
-        await self.tools.note(injected, f"Redis is stopped for {seconds:g} s")
-        self.tools.supervisor.forgive(seconds + AFTER_PAUSE_S)
-        try:
-            os.kill(pid, signal.SIGSTOP)
-            await anyio.sleep(seconds)
-        finally:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-        self.tools.over(injected, "Redis goes on")
-        return ""
 
     async def pause_clients(self, fault: Fault) -> str:
         """Have Redis postpone commands, as it does by itself in a planned failover and before a shutdown."""
@@ -91,6 +74,7 @@ class ServerFaults:
 
     def _pair(self) -> tuple[RedisServer, RedisServer]:
         server = self.tools.stage.server
+        assert isinstance(server, SoakServer)
         assert server.process
         assert server.replica
         return server.process, server.replica
