@@ -12,6 +12,7 @@ from reaper.cli.groups import forget, pause, resume
 from reaper.cli.init import init
 from reaper.cli.lazy import LazyGroup
 from reaper.cli.leader import leader
+from reaper.cli.requeue import requeue
 from reaper.cli.run import run
 from reaper.cli.status import status
 from workers.runtime.options import examples
@@ -38,7 +39,7 @@ def main(context: click.Context) -> None:
         context.color = False
 
 
-for command in (init, run, status, pause, resume, forget, dead_letters, acl, doctor, explain_command, leader):
+for command in (init, run, status, pause, resume, forget, dead_letters, requeue, acl, doctor, explain_command, leader):
     main.add_command(command)
 main.add_lazy("drill", "reaper.drill.cli", "Kill workers and leaders on purpose, and account for every job.")
 main.add_lazy("demo", "reaper.drill.cli", "Show the failure drill in three acts: without recovery, reaper, embedded.")

@@ -23,9 +23,9 @@ def read_rate(value: str | None) -> float | None:
     return float(found[1])
 
 
-def read_age_ms(value: str) -> int:
+def read_age_ms(value: str, option: str = "--older-than") -> int:
     """Read ``90``, ``15m``, ``12h`` or ``30d`` as milliseconds. Raises ConfigurationError."""
     found = re.fullmatch(r"(\d+)([smhd]?)", value)
     if not found:
-        raise ConfigurationError(f"--older-than {value!r} is no age: write for example 90, 15m, 12h or 30d.")
+        raise ConfigurationError(f"{option} {value!r} is no age: write for example 90, 15m, 12h or 30d.")
     return int(found[1]) * _UNIT_S[found[2]] * 1000

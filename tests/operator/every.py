@@ -26,6 +26,7 @@ ASKING: dict[str, tuple[str, ...]] = {
     "reaper leader show": PAIR,
     "reaper leader step-down": PAIR,
     "reaper pause": ("billing", *PAIR),
+    "reaper requeue": ("billing", "--lost", *PAIR),
     "reaper resume": ("billing", *PAIR),
     "reaper status": PAIR,
 }

@@ -31,6 +31,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "reaper leader show": PAIR,
     "reaper leader step-down": ("--timeout", "0", *PAIR),
     "reaper pause": ("billing", *PAIR),
+    "reaper requeue": ("billing", "1-0", *PAIR),
     "reaper resume": ("billing", *PAIR),
     "reaper status": PAIR,
 }

@@ -142,9 +142,7 @@ async def test_a_worker_goes_by_what_is_agreed_or_by_what_it_assumes(scene: Scen
 
 
 @pytest.mark.parametrize(("recovery", "agreed"), [("embedded", "30000"), ("claim", "30000"), ("reaper", "30000")])
-async def test_a_worker_makes_the_timeout_that_it_assumes_the_groups(
-    bare: Scene, recovery: str, agreed: str
-) -> None:
+async def test_a_worker_makes_the_timeout_that_it_assumes_the_groups(bare: Scene, recovery: str, agreed: str) -> None:
     """Without one there is no beat, and nothing would ever be recovered."""
     assert (await join(bare, recovery=recovery, word=GoesBy())).agreed[1] == agreed
 

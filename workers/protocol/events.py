@@ -46,6 +46,7 @@ class EventName(StrEnum):
     LOST_PAYLOAD = "lost_payload"
     LOST_DELIVERY = "lost_delivery"
     LOST_CONSUMER = "lost_consumer"
+    REQUEUED = "requeued"
     LEASE_ACQUIRED = "lease_acquired"
     LEASE_LOST = "lease_lost"
     LEASE_RELEASED = "lease_released"

@@ -58,6 +58,15 @@ local function info_field(info, name)
   end
 end
 
+-- Returns the ID of the entry that the group has delivered last, or nil where the group is gone. Raises what Redis says of a missing stream.
+local function group_position(source, group)
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', source)) do
+    if info_field(info, 'name') == group then
+      return info_field(info, 'last-delivered-id')
+    end
+  end
+end
+
 local function entry_ms(entry_id)
   return tonumber(string.match(entry_id, '^%d+')) or 0
 end
@@ -114,18 +123,6 @@ local function written_word(word)
     .. word.mismatch
 end
 
--- A consumer of our workers: <name>.<12 hex digits>.
-local OUR_CONSUMER = '%.' .. string.rep('%x', 12) .. '$'
-
--- Whoever makes the group says when, in `made`, and in `made_from` where it begins. A group that somebody destroyed has forgotten
--- what was pending, and a leader that watched it cannot see that in a group that is there again. Returns the moment, in ms.
-local function made_anew(agreement, start)
-  local made = math.max(now_ms(), whole_number(redis.call('HGET', agreement, 'made'), 0) + 1)
-  redis.call('HSET', agreement, 'made', string.format('%.0f', made), 'made_from', start)
-  redis.call('HDEL', agreement, 'marked') -- nobody has marked the new one yet (keep_house.lua)
-  return made
-end
-
 local function each_word(agreement, visit)
   local fields = redis.call('HGETALL', agreement)
   for i = 1, #fields, 2 do
@@ -133,15 +130,6 @@ local function each_word(agreement, visit)
       visit(fields[i], read_word(fields[i + 1]))
     end
   end
-end
-
--- Tells whether some worker's word counts now: it lives, and may run what is put back.
-local function some_word_counts(agreement, at)
-  local counts = false
-  each_word(agreement, function(_, word)
-    counts = counts or (word ~= nil and word.until_ms > at)
-  end)
-  return counts
 end
 
 local digits_of = {}

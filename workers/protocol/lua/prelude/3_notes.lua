@@ -4,13 +4,6 @@
 -- `RETURNED_CONSUMER` holds what a reader has taken by mistake, until whoever had it shows that (return_taken.lua). What of it stands
 -- in the schedule waits there: readers that are not ours do not know whose it was.
 local READY_CONSUMER, WAITING_CONSUMER, RETURNED_CONSUMER = 'ready-by-reaper', 'waiting-by-reaper', 'returned-by-reaper'
--- Where the server has XNACK (Redis 8.8), nobody holds what is ready: XPENDING has no name for it, and idle -1. Foreign workers give
--- back so, too. No consumer of that name may be made: nothing is XCLAIMed for the owner of a row that has none.
-local NOBODY = ''
-local function laid_aside_as(consumer)
-  return (consumer == READY_CONSUMER or consumer == NOBODY) and 'ready' or consumer == WAITING_CONSUMER and 'waiting' or nil
-end
-
 -- Such an entry's member of the schedule; which entry, of what (`stream` | `retry`), a member names, if it does.
 local function member_of(source, stream, entry_id)
   return (source == stream and 'stream ' or 'retry ') .. entry_id
