@@ -32,7 +32,7 @@ SETTLED = frozenset(
     }
 )  # fmt: skip
 """After these, an entry is not pending any more, unless it became ready without a copy."""
-_ENTRY = re.compile(rb'"(\d+-\d+)"')
+_ENTRY = re.compile(rb"\d+-\d+")
 
 
 class Look(NamedTuple):
@@ -154,8 +154,8 @@ def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], gr
 
     All groups of a stream share the journal, and each settles an entry of its own accord.
     """
-    data = dict(zip(flat[::2], flat[1::2], strict=False)).get(b"data", b"")
-    if not any(found in ids for found in _ENTRY.findall(data)):
+    fields = dict(zip(flat[::2], flat[1::2], strict=False))
+    if not any(found in ids for found in _ENTRY.findall(fields.get(b"entry", b"") or fields.get(b"data", b""))):
         return ()
     settled = [
         str(event.data.get("entry")).encode()

@@ -179,7 +179,7 @@ class Scene:
         return await RECOVER.run(self.client, [*self._names(source), self.keys.fence], words)
 
     async def extend(self, *ids: str, source: str | None = None, consumer: str = "w1", times: int = 1) -> Any:
-        """Run ``extend``, with settings, on deliveries that ``consumer`` says it holds for the ``times``-th time; without the time."""
+        """Run ``extend`` on deliveries that ``consumer`` holds for the ``times``-th time; return the results."""
         await self._terms(policy="stream", visibility_ms=30_000, max_deliveries=3)
         words: list[Word] = [self.keys.group, 0, consumer, *(word for one in ids for word in (one, times, 1))]
         reply: Any = await EXTEND.run(self.client, self._names(source), words)

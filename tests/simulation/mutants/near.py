@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 SCRIPTS = {
-    **dict.fromkeys(
-        ("ack", "settle", "extend", "hold", "recover", "tick", "adopt", "core"),
-        ["explorer/test_races", "explorer/test_moves"],
-    ),
+    **{
+        name: ["explorer/test_races", "explorer/test_moves"]
+        for name in ("ack", "settle", "extend", "hold", "recover", "tick", "adopt", "core")
+    },
     "prelude": ["scripts/test_forget_group", "operator/test_redrive"],
     "acquire_lease": ["reaper/test_elector", "scripts/test_lease"],
     "raise_token": ["scripts/test_lease", "reaper/test_elector", "faults/test_fencing_tokens"],

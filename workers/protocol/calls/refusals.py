@@ -21,8 +21,8 @@ class RefusalKind(StrEnum):
     """Heartbeats could not be served for a while: live workers come first."""
     REFUSED = "refused"
     """The policy cannot work with the stream's layout."""
-    REAPER = "reaper"
-    """The group has not agreed on embedded recovery."""
+    UNKNOWN = "unknown"
+    """The group has no settings."""
 
 
 @dataclass(frozen=True, slots=True)
