@@ -61,6 +61,15 @@ _NOTICES = frozenset({"publish", "subscribe"})
 _DESCRIBED_KEY = re.compile(r"^-- KEYS\[\d+…?\](.*)$", re.MULTILINE)
 
 
+_AS_IN_CORE = re.compile(r"^-- KEYS\[1\] to KEYS\[8\] as in core/1_group.lua.*$", re.MULTILINE)
+
+
+def _core_keys() -> str:
+    """Return the header lines for the keys that all scripts with the shared core take."""
+    lines = script_text("workers.protocol", "core").splitlines()
+    return "\n".join(line for line in lines if line.startswith("-- KEYS["))
+
+
 @cache
 def keys_in_order(package: str, name: str) -> tuple[frozenset[str], ...]:
     """Return which keys each place of a script's KEYS may hold, as its header spells them: ``{orders}:dead:billing``.
@@ -69,7 +78,8 @@ def keys_in_order(package: str, name: str) -> tuple[frozenset[str], ...]:
     """
     known = {*_OF_STREAM, *_OF_GROUP, *_OF_NAMESPACE, OTHER_AGREEMENTS}
     places = []
-    for line in _DESCRIBED_KEY.findall(script_text(package, name)):
+    text = _AS_IN_CORE.sub(lambda _: _core_keys(), script_text(package, name))
+    for line in _DESCRIBED_KEY.findall(text):
         places.append(frozenset(known.intersection(re.findall(r"[\w{}:*]+", line))))
         if not places[-1]:
             raise ValueError(f"{name}.lua: what key is this? {line.strip()}")

@@ -33,7 +33,7 @@ NAME_CHARS, MOST_NAMED = 200, 5
 MOVED_LOG_S = 1.0
 """In a mass, what was moved is a line each so often, not one a call."""
 HELD_FOR_S = 25.0
-"""A job that cannot be made ready is tried every 10 s (``move_due.lua``): none met for so long means that it passed."""
+"""A job that cannot be made ready is tried every 10 s (``tick.lua``): none met for so long means that it passed."""
 RELEASE_SUSPECTS, MOVE_DUE = "release suspects", "make due jobs ready"
 
 _MOVED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED})

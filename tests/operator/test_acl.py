@@ -153,7 +153,7 @@ EARLIER = "w." + "0" * 12
 """A process of the worker's name that has died."""
 
 
-SENT_OTHERWISE = {"write_events", "hold_again", "return_taken"}
+SENT_OTHERWISE = {"write_events", "hold", "return_taken"}
 """Written by the journal's own connection, which waits for no answers: `denials` sees them; and what one needs who has
 lost his consumer by others' hands (`tests/workers/test_vanished.py`)."""
 
@@ -450,9 +450,9 @@ async def test_what_is_none_of_a_roles_business_is_denied(
 
 async def test_rights_are_read_from_the_scripts_and_what_they_reach_of_the_shared_parts() -> None:
     assert commands_of("reaper", "renew_lease") == {"time", "get", "pexpire"}
-    assert {"zadd", "publish", "xadd", "xack"} <= commands_of("workers.protocol", "former_settle")
-    assert "xautoclaim" not in commands_of("reaper", "recover_entries")
-    assert {"xnack", "xclaim", "time", "xpending"} <= commands_of("workers.protocol", "return_taken")  # in a block
+    assert {"zadd", "publish", "xadd", "xack"} <= commands_of("workers.protocol", "settle")
+    assert "xautoclaim" not in commands_of("workers.protocol", "recover")
+    assert {"xnack", "xclaim", "time", "xpending"} <= commands_of("workers.protocol", "settle")
 
 
 async def test_names_with_wildcards_give_rights_on_themselves_alone() -> None:

@@ -66,8 +66,8 @@ def test_rights_cover_every_key_and_command_of_the_scripts_that_a_role_reaches(r
 def test_a_script_that_gains_a_key_or_a_command_gives_rights_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [group_keys("orders", "billing")]
     before = rules_of(Role.WORKER, REAPER, pairs, [])
-    grown = "-- KEYS[3] scheduled  {orders}:scheduled   sorted set\nlocal one = redis.call('ZMSCORE', KEYS[3])\n"
-    monkeypatch.setattr(acl, "script_text", _grown(script_text, "extend_visibility", grown))
+    grown = "-- KEYS[9] scheduled  {orders}:scheduled   sorted set\nlocal one = redis.call('ZMSCORE', KEYS[3])\n"
+    monkeypatch.setattr(acl, "script_text", _grown(script_text, "extend", grown))
     _forget()
     try:
         after = rules_of(Role.WORKER, REAPER, pairs, [])

@@ -1,14 +1,14 @@
 -- pending -> done: a worker says of many deliveries of one source that they are done. The first who says so wins, whoever holds the entry
 -- by now, because XACK answers 1 only once. (Without the shared text, which would cost more than all the rest.)
 --
--- KEYS[1] source, as in core/1_group.lua
--- KEYS[2] stream
--- KEYS[3] retry
--- KEYS[4] dead, named only
--- KEYS[5] settings
--- KEYS[6] schedule, named only
--- KEYS[7] quarantine, named only
--- KEYS[8] journal
+-- KEYS[1] source      orders, or {orders}:retry:billing  stream
+-- KEYS[2] stream      orders                              stream
+-- KEYS[3] retry       {orders}:retry:billing              stream
+-- KEYS[4] dead        {orders}:dead:billing               stream, named only
+-- KEYS[5] settings    {orders}:group:billing              hash
+-- KEYS[6] schedule    {orders}:scheduled:billing          sorted set, named only
+-- KEYS[7] quarantine  {orders}:suspects:billing           hash, named only
+-- KEYS[8] journal     {orders}:journal                    stream
 -- ARGV[1] group  ARGV[2] journal's MAXLEN ('0' = write none)  ARGV[3] consumer  ARGV[4] caller: a word that no other process uses
 -- ARGV[5] number of the call: a call that is sent again has its number, a later one a higher one
 -- ARGV[6] '1' = delete what is acknowledged (if the stream has one group only)  ARGV[7] number of entries

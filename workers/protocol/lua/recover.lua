@@ -1,6 +1,7 @@
 -- pending, overdue -> ready | quarantined | dead, or (embedded) pending for the caller.
 --
--- KEYS[1] to KEYS[8] as in core/1_group.lua  KEYS[9] fence  {orders}:fence:billing  string
+-- KEYS[1] to KEYS[8] as in core/1_group.lua
+-- KEYS[9] fence  {orders}:fence:billing  string
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's fence, its whole value ('' = embedded)  ARGV[4] token
 -- ARGV[5] payload bytes after which the call ends
 -- Leader:    ARGV[6…] IDs of entries that may be overdue, ascending

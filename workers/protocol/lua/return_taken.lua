@@ -1,7 +1,7 @@
 -- A worker gives back what a read with CLAIM has taken from a live worker: to the server, what was delivered in the future (its clock was
 -- set back) is idle for longer than anything. A consumer of ours holds it until the next heartbeat of its worker (extend.lua).
 --
--- KEYS[1] source   orders, or {orders}:retry:billing  stream that the read was of
+-- KEYS[1] source  orders, or {orders}:retry:billing  stream that the read was of
 -- ARGV[1] group  ARGV[2] consumer, who has read  ARGV[3…] entry ID and delivery count before the read, in turns
 --
 -- Returns how many were given back. Raises NOGROUP.

@@ -1,6 +1,7 @@
 -- scheduled, due -> ready; quarantined -> released, one after the other. By the holder of the lease (embedded: by any worker).
 --
--- KEYS[1] to KEYS[8] as in core/1_group.lua (KEYS[1] is the stream)  KEYS[9] fence  {orders}:fence:billing  string
+-- KEYS[1] to KEYS[8] as in core/1_group.lua (KEYS[1] is the stream)
+-- KEYS[9] fence  {orders}:fence:billing  string
 -- KEYS[10] delayed enqueues, for every group of the stream  {orders}:scheduled  sorted set
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's fence, its whole value ('' = embedded)  ARGV[4] token
 -- ARGV[5] most jobs that the call moves out of each schedule
