@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from reaper.failpoints import failpoint
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import CALL_BYTES, Journal
-from workers.protocol.calls.moves import Moves
+from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.calls.recovery import Outcome, Recovered, refusal_of, rows_of
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind, read_refusal
 from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
@@ -91,7 +91,7 @@ class GroupWriter:
 
         Returns what became of each.
         """
-        moves, fence, token = Moves.of(self.keys, self.journal), self.authority.fence, self.authority.token
+        moves, fence, token = GroupMoves.of(self.keys, self.journal), self.authority.fence, self.authority.token
         found = await _finished(
             "recover",
             lambda: moves.recover(self.client, source, entry_ids, lease=fence, token=token, most_bytes=CALL_BYTES),

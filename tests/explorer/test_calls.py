@@ -8,7 +8,8 @@ from redis.asyncio import Redis
 
 from tests.explorer.board import Board
 from tests.explorer.hands import A, B
-from workers.protocol.calls.moves import EMBEDDED, Beating, Item, Life, Moves, Result, Settled
+from workers.protocol.calls.group_moves import EMBEDDED, GroupMoves
+from workers.protocol.calls.moves import Beating, Item, Life, Result, Settled
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.keys import group_keys
 
@@ -18,15 +19,15 @@ STREAM = "orders"
 
 
 @pytest.fixture
-async def moves(board: Board, client: Redis) -> Moves:
+async def moves(board: Board, client: Redis) -> GroupMoves:
     keys = group_keys("orders", "billing")
     await client.set(keys.fence, LEASE)
     for number in range(3):
         board.add("n", number)
-    return Moves(keys, maxlen=100)
+    return GroupMoves(keys, maxlen=100)
 
 
-async def test_a_worker_settles_extends_and_holds(moves: Moves, board: Board, client: Redis) -> None:
+async def test_a_worker_settles_extends_and_holds(moves: GroupMoves, board: Board, client: Redis) -> None:
     one, two, three = (entry_id for _, entry_id, _, _ in board.read(A))
     who: dict[str, Any] = {"consumer": A, "caller": "p1"}
     assert await moves.ack(client, STREAM, [one], number=1, **who) is None
@@ -46,7 +47,7 @@ async def test_a_worker_settles_extends_and_holds(moves: Moves, board: Board, cl
     assert await moves.hold(client, STREAM, [(added, 1)], answered=3, **who) == [True]
 
 
-async def test_what_a_lost_reply_has_brought_is_found(moves: Moves, board: Board, client: Redis) -> None:
+async def test_what_a_lost_reply_has_brought_is_found(moves: GroupMoves, board: Board, client: Redis) -> None:
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     page, found = await moves.adopt(client, STREAM, ids[:1], consumer=A, most=1)
     assert (page, [(one.entry_id, one.times, one.flat) for one in found]) == (
@@ -55,7 +56,7 @@ async def test_what_a_lost_reply_has_brought_is_found(moves: Moves, board: Board
     )
 
 
-async def test_the_leader_recovers_and_ticks(moves: Moves, board: Board, client: Redis) -> None:
+async def test_the_leader_recovers_and_ticks(moves: GroupMoves, board: Board, client: Redis) -> None:
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     asked: dict[str, Any] = {"lease": LEASE, "token": 7, "most_bytes": 1 << 20}
     young = await moves.recover(client, STREAM, ids[:1], **asked)
@@ -70,7 +71,7 @@ async def test_the_leader_recovers_and_ticks(moves: Moves, board: Board, client:
     assert (await moves.tick(client, lease="other", token=7, most=10)).status == "stale"
 
 
-async def test_a_walker_takes_what_it_has_room_for(moves: Moves, board: Board, client: Redis) -> None:
+async def test_a_walker_takes_what_it_has_room_for(moves: GroupMoves, board: Board, client: Redis) -> None:
     board.redis("HSET", moves.keys.agreement, "recovery", "embedded")
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     board.age()

@@ -17,7 +17,7 @@ from tests.faults import scene
 from tests.support.proxy import Proxy, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol.calls.moves import RECOVER
+from workers.protocol.calls.group_moves import RECOVER
 from workers.protocol.connection import commands_client
 from workers.protocol.events import LifecycleEvent
 from workers.protocol.scripts import load_script

@@ -16,7 +16,8 @@ from tests.support.resp import Request
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job, NewJob, Producer, Reject, Retry
-from workers.protocol.calls.moves import SETTLE, TICK
+from workers.protocol.calls.group_moves import TICK
+from workers.protocol.calls.moves import SETTLE
 from workers.protocol.connection import commands_client
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,8 @@ from typing import Any
 from redis.asyncio import Redis
 
 from tests.support.dump import BASE_MS, Shown, dump
-from workers.protocol.calls.moves import ACK, EXTEND, RECOVER
+from workers.protocol.calls.group_moves import RECOVER
+from workers.protocol.calls.moves import ACK, EXTEND
 from workers.protocol.capabilities import Capability, capabilities_quietly
 from workers.protocol.keys import NOBODY, READY_CONSUMER, GroupKeys, group_keys, stream_keys
 from workers.protocol.scripts import load_script

@@ -13,7 +13,7 @@ from workers.protocol.scripts import load_script, script_text
 PRELUDE = "prelude"
 CORE = "--- @core"
 """Scripts that move jobs: what they share has their first eight keys and two arguments."""
-SHARED = {PRELUDE, "heartbeat", "recovery"}
+SHARED = {PRELUDE, "heartbeat", "core"}
 FOLDERS = {
     "workers.protocol": ROOT / "workers/protocol/lua",
     "reaper": ROOT / "reaper/lua",

@@ -198,7 +198,8 @@ def ack(scene: Scene) -> None:
     """A worker says that jobs are done."""
     source, consumer, rows = _mine(scene)
     ids = [row[0] for row in rows[:4]]
-    words = consumer, "caller", scene.random.randrange(1, 9), scene.random.randrange(2), len(ids), *ids, "run_ms", 5
+    number, deletes = scene.random.randrange(1, 9), scene.random.randrange(2)
+    words: tuple[Word, ...] = (consumer, "caller", number, deletes, len(ids), *ids, "run_ms", 5)
     scene.call("ack", _names(source), GROUP, 50, *words)
 
 
@@ -256,7 +257,7 @@ def walk(scene: Scene) -> None:
 def recover(scene: Scene) -> None:
     """A leader recovers."""
     source = scene.source()
-    words = scene.fence(), 1, 100_000, *(row[0] for row in scene.pending(source))
+    words: tuple[Word, ...] = scene.fence(), 1, 100_000, *(row[0] for row in scene.pending(source))
     scene.call("recover", (*_names(source), KEYS.fence), GROUP, 50, *words)
 
 

@@ -15,7 +15,7 @@ from tests.simulation.server.commands import COMMANDS
 from tests.simulation.server.server import ModelServer
 from tests.simulation.server.streams import Stream
 from tests.simulation.story import IN_PLACE, Setting, Story
-from workers.protocol.calls.moves import RECOVER
+from workers.protocol.calls.group_moves import RECOVER
 
 Say = Callable[..., Any]
 FENCE = "reaper:7:alice"

@@ -26,7 +26,7 @@ from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held, Source
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.beat import RecoveryWait
-from workers.protocol.calls.moves import Moves
+from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.calls.recovery import START, Outcome, Page, recover_page
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
@@ -62,7 +62,7 @@ class Autoclaim(Part, StalledDeliveries):
         self._connection = KeptConnection(context.commands)
         self._suspects_wait = suspects_wait
         self._telling = Telling(context)
-        self._moves = Moves.of(context.settings.keys, context.journal(EventName.RECOVERED))
+        self._moves = GroupMoves.of(context.settings.keys, context.journal(EventName.RECOVERED))
         self._walks = {source.key: Walk(source) for source in context.membership.both}
         self._most = max(LEAST_CLAIM, context.settings.concurrency // 2)
         self._ahead: _Call | None = None

@@ -19,15 +19,11 @@ ACK = load_script("workers.protocol", "ack")
 SETTLE = load_script("workers.protocol", "settle")
 EXTEND = load_script("workers.protocol", "extend")
 HOLD = load_script("workers.protocol", "hold")
-RECOVER = load_script("workers.protocol", "recover")
-TICK = load_script("workers.protocol", "tick")
 ADOPT = load_script("workers.protocol", "adopt")
 
 Client = Redis | KeptConnection
 Fields = Sequence[str | bytes | int]
 """Flat names and values for the journal."""
-EMBEDDED = ""
-"""The lease of who recovers without one."""
 
 
 class Result(IntEnum):
@@ -90,54 +86,6 @@ class Taken(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
-    """What a recovery call did. `status`: ok, stale, unknown, paused, or waits (because of the beat)."""
-
-    status: str
-    fence: str = ""
-    """What was found in its place, with stale."""
-    at_ms: int = 0
-    """The server's time; only with ok."""
-    waits_ms: int = 0
-    gap_ms: int = 0
-    next_page: str = ""
-    """Where to go on, '' = all was looked at. Of the leader: the first entry that was put off."""
-    due_in_ms: Sequence[tuple[bytes, int]] = ()
-    """Entries that are not overdue yet."""
-    held: Sequence[tuple[bytes, bytes, str]] = ()
-    """Entries that cannot be copied, their consumers, and why."""
-    taken: Sequence[Taken] = ()
-    events: Sequence[Sequence[bytes]] = ()
-    """Flat fields, as in the journal."""
-    traced: Sequence[Sequence[bytes]] = ()
-    """Of each traced job that has left its delivery: entry ID, traceparent, tracestate, the delivery's name, and what
-    came before it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ticked:
-    """What a tick did. `status`: ok, stale, unknown or paused."""
-
-    status: str
-    fence: str = ""
-    """What was found in its place, with stale."""
-    next_ms: int = -1
-    """Until the next job is due; 0 = call again, -1 = none is scheduled."""
-    quarantined: int = 0
-    released: int = 0
-    """Released jobs that are not settled."""
-    released_now: tuple[str, str] | None = None
-    """Job ID and new entry of the job released by this call."""
-    settled: int = 0
-    """Released jobs that are settled since the last call."""
-    held: int = 0
-    """Due jobs that cannot be made ready; ``why``: the reason of the last one."""
-    why: str = ""
-    has_leaders_settings: bool = True
-    """False: the settings that the leader wrote were lost."""
-
-
-@dataclass(frozen=True, slots=True)
 class Moves:
     """The scripts of one group. All calls raise what redis-py raises; the headers say what scripts raise."""
 
@@ -157,9 +105,6 @@ class Moves:
         keys = self.keys
         quarantine = keys.suspects
         return source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.schedule, quarantine, keys.journal
-
-    def _leads(self) -> tuple[str, ...]:
-        return self.keys.fence, self.keys.stream_schedule
 
     # ---- of a worker
 
@@ -239,53 +184,3 @@ class Moves:
         argv = (word for item in items for word in (item.entry_id, item.times, int(item.runs)))
         at_ms, *codes = EXTEND.run_blocking(client, self._names(source), self._words(consumer, *argv))
         return at_ms, [Life(code) for code in codes]
-
-    # ---- of who recovers
-
-    async def recover(
-        self, client: Client, source: str, ids: Iterable[bytes], *, lease: str, token: int, most_bytes: int
-    ) -> Recovery:
-        """Recover what of these entries is overdue, as the leader (``recover.lua``)."""
-        words = self._words(lease, token, most_bytes, *ids)
-        return _recovery(await RECOVER.run(client, (*self._names(source), self.keys.fence), words))
-
-    async def recover_page(
-        self, client: Client, source: str, *, consumer: str, room: int, page: str, page_size: int, most_bytes: int
-    ) -> Recovery:
-        """Recover what is overdue in a page, as an embedded worker, which takes what it has ``room`` for."""
-        words = self._words(EMBEDDED, 0, most_bytes, consumer, room, page, page_size)
-        return _recovery(await RECOVER.run(client, (*self._names(source), self.keys.fence), words))
-
-    async def tick(self, client: Client, *, lease: str, token: int, most: int, serves_for_ms: int = 0) -> Ticked:
-        """Make due jobs ready, and release a quarantined one (``tick.lua``)."""
-        names = (*self._names(self.keys.stream), *self._leads())
-        status, *rest = await TICK.run(client, names, self._words(lease, token, most, serves_for_ms or ""))
-        if len(rest) < 2:
-            return Ticked(text(status), text(rest[0]) if rest else "")
-        next_ms, quarantined, released, now, settled, held, why, has_settings = rest
-        released_now = (text(now[0]), text(now[1])) if now else None
-        return Ticked(
-            text(status), "", next_ms, quarantined, released, released_now, settled, held, text(why), has_settings == 1
-        )
-
-
-def _recovery(reply: Any) -> Recovery:
-    status = text(reply[0])
-    if status == "waits":
-        return Recovery(status, waits_ms=reply[1], gap_ms=reply[2])
-    if status != "ok":
-        return Recovery(status, text(reply[1]) if len(reply) > 1 else "")
-    _, at_ms, next_page, due, held, taken, events, traced = reply
-    return Recovery(
-        status,
-        at_ms=at_ms,
-        next_page=text(next_page),
-        due_in_ms=list(zip(due[::2], due[1::2], strict=True)),
-        held=[
-            (entry_id, consumer, text(why))
-            for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True)
-        ],
-        taken=[Taken(entry[0], entry[1], times) for entry, times in taken],
-        events=events,
-        traced=traced,
-    )

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.beat import RecoveryWait
-from workers.protocol.calls.moves import Moves, Recovery
+from workers.protocol.calls.group_moves import GroupMoves, Recovery
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.connection import KeptConnection
 from workers.protocol.messages import told
@@ -121,7 +121,7 @@ def refusal_of(found: Recovery) -> Refusal | None:
 
 
 async def recover_page(
-    client: KeptConnection, moves: Moves, source: str, *, consumer: str, room: int, cursor: str
+    client: KeptConnection, moves: GroupMoves, source: str, *, consumer: str, room: int, cursor: str
 ) -> Page | Refusal:
     """Recover what is overdue on one page, as an embedded worker that claims at most ``room`` deliveries."""
     found = await moves.recover_page(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 
 from workers.protocol.calls import Journal
-from workers.protocol.calls.moves import Moves, Ticked
+from workers.protocol.calls.group_moves import GroupMoves, Ticked
 from workers.protocol.calls.refusals import Refusal, RefusalKind, read_refusal
 from workers.protocol.keys import GroupKeys
 from workers.protocol.scripts import load_script
@@ -54,7 +54,7 @@ class Moved:
 
 
 async def _tick(client: Redis, keys: GroupKeys, authority: Authority, journal: Journal) -> Ticked | Refusal:
-    moves = Moves.of(keys, journal)
+    moves = GroupMoves.of(keys, journal)
     ticked = await moves.tick(
         client,
         lease=authority.fence,
