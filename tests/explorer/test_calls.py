@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from tests.explorer.board import Board
 from tests.explorer.hands import A, B
 from workers.protocol.calls.group_moves import EMBEDDED, GroupMoves
-from workers.protocol.calls.moves import Beating, Item, Life, Result, Settled
+from workers.protocol.calls.moves import Beating, Item, Life, Moves, Result, Settled
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.keys import group_keys
 
@@ -19,7 +19,12 @@ STREAM = "orders"
 
 
 @pytest.fixture
-async def moves(board: Board, client: Redis) -> GroupMoves:
+def moves(group_moves: GroupMoves) -> Moves:
+    return Moves(group_moves.keys, group_moves.maxlen)
+
+
+@pytest.fixture
+async def group_moves(board: Board, client: Redis) -> GroupMoves:
     keys = group_keys("orders", "billing")
     await client.set(keys.fence, LEASE)
     for number in range(3):
@@ -27,7 +32,7 @@ async def moves(board: Board, client: Redis) -> GroupMoves:
     return GroupMoves(keys, maxlen=100)
 
 
-async def test_a_worker_settles_extends_and_holds(moves: GroupMoves, board: Board, client: Redis) -> None:
+async def test_a_worker_settles_extends_and_holds(moves: Moves, board: Board, client: Redis) -> None:
     one, two, three = (entry_id for _, entry_id, _, _ in board.read(A))
     who: dict[str, Any] = {"consumer": A, "caller": "p1"}
     assert await moves.ack(client, STREAM, [one], number=1, **who) is None
@@ -47,7 +52,7 @@ async def test_a_worker_settles_extends_and_holds(moves: GroupMoves, board: Boar
     assert await moves.hold(client, STREAM, [(added, 1)], answered=3, **who) == [True]
 
 
-async def test_what_a_lost_reply_has_brought_is_found(moves: GroupMoves, board: Board, client: Redis) -> None:
+async def test_what_a_lost_reply_has_brought_is_found(moves: Moves, board: Board, client: Redis) -> None:
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     page, found = await moves.adopt(client, STREAM, ids[:1], consumer=A, most=1)
     assert (page, [(one.entry_id, one.times, one.flat) for one in found]) == (
@@ -56,30 +61,30 @@ async def test_what_a_lost_reply_has_brought_is_found(moves: GroupMoves, board: 
     )
 
 
-async def test_the_leader_recovers_and_ticks(moves: GroupMoves, board: Board, client: Redis) -> None:
+async def test_the_leader_recovers_and_ticks(group_moves: GroupMoves, board: Board, client: Redis) -> None:
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     asked: dict[str, Any] = {"lease": LEASE, "token": 7, "most_bytes": 1 << 20}
-    young = await moves.recover(client, STREAM, ids[:1], **asked)
+    young = await group_moves.recover(client, STREAM, ids[:1], **asked)
     assert (young.status, [one for one, _ in young.due_in_ms]) == ("ok", ids[:1])
     board.age()
-    done = await moves.recover(client, STREAM, ids, **asked)
+    done = await group_moves.recover(client, STREAM, ids, **asked)
     assert (done.next_page, done.held, len(done.events)) == ("", [], 1)
-    assert (await moves.recover(client, STREAM, ids, **{**asked, "lease": "other"})).status == "stale"
+    assert (await group_moves.recover(client, STREAM, ids, **{**asked, "lease": "other"})).status == "stale"
     board.age()
-    ticked = await moves.tick(client, lease=LEASE, token=7, most=10)
+    ticked = await group_moves.tick(client, lease=LEASE, token=7, most=10)
     assert (ticked.status, ticked.next_ms, ticked.released_now) == ("ok", -1, None)
-    assert (await moves.tick(client, lease="other", token=7, most=10)).status == "stale"
+    assert (await group_moves.tick(client, lease="other", token=7, most=10)).status == "stale"
 
 
-async def test_a_walker_takes_what_it_has_room_for(moves: GroupMoves, board: Board, client: Redis) -> None:
-    board.redis("HSET", moves.keys.agreement, "recovery", "embedded")
+async def test_a_walker_takes_what_it_has_room_for(group_moves: GroupMoves, board: Board, client: Redis) -> None:
+    board.redis("HSET", group_moves.keys.agreement, "recovery", "embedded")
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     board.age()
     asked: dict[str, Any] = {"consumer": B, "page": "-", "page_size": 2, "most_bytes": 1 << 20}
-    page = await moves.recover_page(client, STREAM, room=1, **asked)
+    page = await group_moves.recover_page(client, STREAM, room=1, **asked)
     assert (page.next_page, [(one.entry_id, one.times) for one in page.taken]) == (
         "(" + ids[1].decode(),
         [(ids[0], 2)],
     )
-    quiet = replace(moves, maxlen=0)
+    quiet = replace(group_moves, maxlen=0)
     assert (await quiet.tick(client, lease=EMBEDDED, token=0, most=1)).status == "ok"

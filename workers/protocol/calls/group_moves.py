@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workers.protocol.calls.moves import Client, Moves, Taken
+from workers.protocol.calls.core import Client, CoreCalls, Taken
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 
@@ -63,8 +63,8 @@ class Ticked:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMoves(Moves):
-    """The scripts of one group, those that recover among them."""
+class GroupMoves(CoreCalls):
+    """The scripts that act for one group."""
 
     def _leads(self) -> tuple[str, ...]:
         return self.keys.fence, self.keys.stream_schedule

@@ -3,15 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import redis
-from redis.asyncio import Redis
 
-from workers.protocol.calls import Journal
+from workers.protocol.calls.core import Client, CoreCalls, Taken
 from workers.protocol.calls.settlement import Verdict
-from workers.protocol.connection import KeptConnection
-from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 
@@ -21,7 +18,6 @@ EXTEND = load_script("workers.protocol", "extend")
 HOLD = load_script("workers.protocol", "hold")
 ADOPT = load_script("workers.protocol", "adopt")
 
-Client = Redis | KeptConnection
 Fields = Sequence[str | bytes | int]
 """Flat names and values for the journal."""
 
@@ -77,36 +73,9 @@ class Beating(NamedTuple):
     runs: bool
 
 
-class Taken(NamedTuple):
-    """A delivery that is ours from now on."""
-
-    entry_id: bytes
-    flat: list[bytes]
-    times: int
-
-
 @dataclass(frozen=True, slots=True)
-class Moves:
-    """The scripts of one group. All calls raise what redis-py raises; the headers say what scripts raise."""
-
-    keys: GroupKeys
-    maxlen: int
-    """Of the journal; 0 = write none."""
-
-    @classmethod
-    def of(cls, keys: GroupKeys, journal: Journal) -> Self:
-        """Return the scripts of a group that write what ``journal`` says."""
-        return cls(keys, journal.maxlen if journal.writes else 0)
-
-    def _words(self, *argv: str | bytes | int) -> tuple[str | bytes | int, ...]:
-        return self.keys.group, self.maxlen, *argv
-
-    def _names(self, source: str) -> tuple[str, ...]:
-        keys = self.keys
-        quarantine = keys.suspects
-        return source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.schedule, quarantine, keys.journal
-
-    # ---- of a worker
+class Moves(CoreCalls):
+    """The scripts of a worker. All calls raise what redis-py raises; the headers say what scripts raise."""
 
     async def ack(
         self,
