@@ -1,4 +1,5 @@
 from collections import deque
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,6 @@ from tests.workers.scene import (
 )
 from workers import Job
 from workers.loop.adoption import Adoption, Sweep, is_earlier_process
-from workers.loop.handlers import Handler
 from workers.loop.held import Source
 from workers.worker import Worker
 
@@ -76,20 +76,26 @@ async def is_alone(client: Redis, worker: Worker) -> bool:
 # ---- a restart under a configured name
 
 
-async def test_what_others_hold_is_left_alone(server: RedisServer, client: Redis) -> None:
-    await hold(client, 1, consumer="v.0123456789ab")
-    await hold(client, 2, consumer="w")
-    [mine] = await hold(client, 3)
+async def test_what_an_earlier_process_of_the_name_holds_is_made_overdue_and_the_rest_is_left_alone(
+    server: RedisServer, client: Redis
+) -> None:
+    others = [*await hold(client, 1, consumer="v.0123456789ab"), *await hold(client, 2, consumer="w")]
+    [earlier] = await hold(client, 3)
+    async with running(make_worker(server.url, accept, name="w", visibility_timeout=600)):
 
-    async with running(make_worker(server.url, accept, name="w")) as worker:
-        await wait_for_settled(worker, 1)
+        async def overdue() -> list[str]:
+            rows = await client.xpending_range(KEYS.stream, KEYS.group, "-", "+", 10)
+            return [row["message_id"].decode() for row in rows if row["time_since_delivered"] >= 600_000]
 
-    assert worker.counts.adopted == 1
-    assert {consumer for _, consumer, _ in await pending_of(client)} == {"v.0123456789ab", "w"}
-    assert mine not in {entry for entry, _, _ in await pending_of(client)}
+        await wait_until(lambda: is_overdue(overdue, earlier), "it is overdue")
+    assert {entry for entry, _, _ in await pending_of(client)} == {*others, earlier}
 
 
-async def test_without_a_configured_name_nothing_is_adopted(server: RedisServer, client: Redis) -> None:
+async def is_overdue(overdue: Callable[[], Awaitable[list[str]]], entry: str) -> bool:
+    return await overdue() == [entry]
+
+
+async def test_without_a_configured_name_nothing_is_made_overdue(server: RedisServer, client: Redis) -> None:
     nameless = make_worker(server.url, accept)
     before = f"{nameless.settings.base_name}.0123456789ab"
     [job] = await hold(client, 1, consumer=before)
@@ -113,28 +119,6 @@ async def test_consumers_of_earlier_processes_that_hold_nothing_are_removed(serv
     assert others == ["other", "v.0123456789ab"]
     assert is_earlier_process(own, "w", ours=""), "the only one of the name that is left is the process's own"
     assert own not in ("w.111111111111", "w.222222222222")
-
-
-class Power:
-    """The surroundings of a worker.
-
-    If it fails, the worker ends as by kill -9, and its running jobs are not settled.
-    """
-
-    def fail(self) -> None:
-        """End the worker that runs."""
-        self._on.cancel()
-
-    async def fails_before_all_is_done(self, url: str, client: Redis, handler: Handler) -> bool:
-        """Run a worker until all jobs are settled or it ends. Return which."""
-
-        async def is_done() -> bool:
-            return await pending_of(client) == [] and await client.xlen(KEYS.dead) == 1
-
-        with anyio.CancelScope() as self._on:
-            async with running(make_worker(url, handler, name="w")):
-                await wait_until(is_done, "every job is settled or dead-lettered")
-        return self._on.cancelled_caught
 
 
 # ---- deliveries that arrived unnoticed

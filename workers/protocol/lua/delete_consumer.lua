@@ -23,6 +23,9 @@ end
 for i = 2, #ARGV do
   if #redis.call('XPENDING', source, group, '-', '+', 1, ARGV[i]) == 0 then
     redis.call('XGROUP', 'DELCONSUMER', source, group, ARGV[i])
+    if agreement then
+      redis.call('HDEL', agreement, 'settled:' .. ARGV[i]) -- the reply that was kept for it (ack.lua)
+    end
     if is_there[ARGV[i]] then
       redis.call('HDEL', agreement, 'member:' .. ARGV[i])
     end

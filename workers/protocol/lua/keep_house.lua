@@ -54,7 +54,7 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
     marker = pending
   elseif is_silent and #deleted < MOST and name ~= READY_CONSUMER and name ~= WAITING_CONSUMER then
     redis.call('XGROUP', 'DELCONSUMER', stream, group, name)
-    redis.call('HDEL', agreement, 'member:' .. name)
+    redis.call('HDEL', agreement, 'member:' .. name, 'settled:' .. name)
     deleted[#deleted + 1] = name
   else
     held_by[name] = pending
