@@ -3,7 +3,7 @@
 While a reaper serves the group, it claims only deliveries laid aside for readers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
@@ -248,36 +248,6 @@ async def test_what_is_claimed_and_runs_here_with_that_count_goes_on() -> None:
     held = await claiming.deliveries(send, 2 * CLAIM_READY_MS, 3.0)
     assert [one.job.raw_entry_id for one in held] == [b"2-1"]
     assert (source.holds(runs), runs.interruption, moved.interruption) == (True, None, Interruption.LOST)
-
-
-class Settling(NothingNoted):
-    """A Redis that answers a settlement before it returns the notes."""
-
-    def __init__(self, settle: Callable[[], None]) -> None:
-        self._settle = settle
-
-    async def execute_command(self, command: str, *words: Any) -> Any:
-        self._settle()
-        return await super().execute_command(command, *words)
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(("times", "expected"), [(2, []), (1, [b"1-1"])])
-async def test_what_is_settled_while_it_is_claimed_anew_is_not_run(times: int, expected: list[bytes]) -> None:
-    claiming: Any = object.__new__(Claiming)
-    source = Source("orders", "orders", inf, None)
-    ended = Held(source, b"1-1", (), times, 3, 0, 0.0)
-    claiming._by_key = {b"orders": source}
-    claiming._commands = Settling(lambda: source.are_settled([ended]))
-    claiming._settings = WorkerSettings(stream="orders", group="billing")
-    claiming._membership = a_membership()
-
-    async def send(_: Sequence[str | int]) -> Any:
-        return [[b"orders", [[b"1-1", [], CLAIM_READY_MS, 1]]]]
-
-    source.is_asked(claims=True)
-    held = await claiming.deliveries(send, CLAIM_READY_MS, 3.0)
-    assert [one.job.raw_entry_id for one in held] == expected
 
 
 @pytest.mark.anyio
