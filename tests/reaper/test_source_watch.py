@@ -85,7 +85,7 @@ class World:
         if len(self.asked) <= self.puts_off:
             return [b"ok", 1, ids[0], [], [], [], [], []]
         event = (b"event", b"recovered", b"consumer", b"w1", b"delivery", b"1", b"entry", b",".join(ids))
-        columns = (b"idle_ms", b",".join([b"60000"] * len(ids)), b"new_entry", b",".join([b"2-0"] * len(ids)))
+        columns = (b"idle_ms", b",".join([b"60000"] * len(ids)), b"new_entry", b",".join([b"9-0"] * len(ids)))
         return [b"ok", 1, b"", [], [], [], [[*event, *columns]], []]
 
     @asynccontextmanager

@@ -232,6 +232,7 @@ async def test_whoever_may_keeps_house(scene: Scene, authority: Authority, caplo
     last = await scene.stalled()
     await scene.client.xgroup_createconsumer("orders", "billing", "silent")
     await give_to(scene, authority)
+    await scene.beats()
     began = await scene.now_ms()
     while await scene.now_ms() < began + 3:
         pass
