@@ -24,6 +24,8 @@ MUTANTS ?=
 # Seconds in which faults are drawn, for each seed and mode.
 SOAK_CHAOS ?= 60
 SOAK_STORIES ?= 20000
+# Plays of the explorer, in each of its configurations.
+SOAK_PLAYS ?= 20000
 # Stories of long jobs while the server fails, of replicas and of workers that recover by themselves.
 SOAK_LONG_STORIES ?= 300
 
@@ -83,6 +85,7 @@ soak: $(DEV)  ## play 40,600 simulated stories; kill the ingester 20 times; then
 	for first in $$((20000000 + $(SOAK_SEED))) $$((30000000 + $(SOAK_SEED))); do \
 	  $$play $$first --count $(SOAK_LONG_STORIES) || exit 1; \
 	done
+	@$(BIN)/python -m tests.explorer --first $(SOAK_SEED) --count $(SOAK_PLAYS)
 	@STREAM_REAPER_KILL_ROUNDS=20 $(BIN)/python -m pytest -q --matrix -k valkey tests/pipeline/test_kill.py
 	@mkdir -p soak; end=$$(( $$(date +%s) + $(SOAK_MINUTES) * 60 )); seed=$(SOAK_SEED); \
 	while [ "$$(date +%s)" -lt "$$end" ]; do \

@@ -19,7 +19,8 @@ Generation = tuple[str, int]
 _RECOVERIES = {EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED}
 _ENDS = _RECOVERIES | {EventName.ACKED, EventName.NACKED}
 _SETTLEMENTS = {EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK}
-_CRASHED_IN_COMPANY = "crashed_in_company"
+_UNCOUNTED = frozenset({"not_released", "never_arrived"})
+"""Reasons of a quarantine after a delivery that convicts no job, so it does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,5 +348,5 @@ def gives_a_delivery_back(event: LifecycleEvent) -> bool:
     return (
         event.event == EventName.HANDED_BACK
         or (event.event == EventName.NACKED and data.get("counts") is False)
-        or (event.event == EventName.SUSPECTED and data.get("reason") == _CRASHED_IN_COMPANY)
+        or (event.event == EventName.SUSPECTED and data.get("reason") in _UNCOUNTED)
     )

@@ -31,7 +31,7 @@ class Role(StrEnum):
     READ_ONLY = "read-only"
     """`reaper status`, `explain`, `doctor`, `dead-letters list|show`, and the status page without actions."""
     OPERATOR = "operator"
-    """The read-only commands, and `groups`, `leader step-down` and `dead-letters redrive|delete`."""
+    """The read-only commands, and `groups`, `requeue`, `leader step-down` and `dead-letters redrive|delete`."""
 
 
 def roles_in(mode: RecoveryMode) -> list[Role]:
@@ -61,6 +61,15 @@ _NOTICES = frozenset({"publish", "subscribe"})
 _DESCRIBED_KEY = re.compile(r"^-- KEYS\[\d+…?\](.*)$", re.MULTILINE)
 
 
+_AS_IN_CORE = re.compile(r"^-- KEYS\[1\] to KEYS\[8\] as in core/1_group.lua.*$", re.MULTILINE)
+
+
+def _core_keys() -> str:
+    """Return the header lines for the keys that all scripts with the shared core take."""
+    lines = script_text("workers.protocol", "core").splitlines()
+    return "\n".join(line for line in lines if line.startswith("-- KEYS["))
+
+
 @cache
 def keys_in_order(package: str, name: str) -> tuple[frozenset[str], ...]:
     """Return which keys each place of a script's KEYS may hold, as its header spells them: ``{orders}:dead:billing``.
@@ -69,7 +78,8 @@ def keys_in_order(package: str, name: str) -> tuple[frozenset[str], ...]:
     """
     known = {*_OF_STREAM, *_OF_GROUP, *_OF_NAMESPACE, OTHER_AGREEMENTS}
     places = []
-    for line in _DESCRIBED_KEY.findall(script_text(package, name)):
+    text = _AS_IN_CORE.sub(lambda _: _core_keys(), script_text(package, name))
+    for line in _DESCRIBED_KEY.findall(text):
         places.append(frozenset(known.intersection(re.findall(r"[\w{}:*]+", line))))
         if not places[-1]:
             raise ValueError(f"{name}.lua: what key is this? {line.strip()}")
@@ -87,25 +97,23 @@ _PROTOCOL, _REAPER = "workers.protocol", "reaper"
 _WORKER_SCRIPTS = [
     (_PROTOCOL, name)
     for name in (
-        "join_group", "adopt", "settle", "extend_visibility", "hold_again", "return_taken", "delete_consumer",
+        "join_group", "adopt", "ack", "settle", "extend", "hold", "return_taken", "delete_consumer",
     )
 ]  # fmt: skip
-_EMBEDDED_SCRIPTS = [
-    (_PROTOCOL, name) for name in ("autoclaim", "move_due", "release_suspects", "keep_house", "look_at_group")
-]
+_EMBEDDED_SCRIPTS = [(_PROTOCOL, name) for name in ("recover", "tick", "keep_house", "look_at_group")]
 _REAPER_SCRIPTS = [
-    *((_PROTOCOL, name) for name in ("beat", "move_due", "release_suspects", "keep_house", "look_at_group")),
+    *((_PROTOCOL, name) for name in ("beat", "recover", "tick", "keep_house", "look_at_group")),
     *(
         (_REAPER, name)
         for name in (
             "acquire_lease", "renew_lease", "release_lease", "raise_token", "register_replica",
-            "take_over_group", "recover_entries", "inspect_layout", "restore_group", "put_back",
+            "take_over_group", "inspect_layout", "report_lost",
         )
     ),
 ]  # fmt: skip
 _READ_SCRIPTS = [(_REAPER, name) for name in ("count_after", "find_scheduled", "inspect_layout")]
 _OPERATOR_SCRIPTS = [
-    (_REAPER, name) for name in ("pause_group", "forget_group", "redrive_dead_letters", "step_down")
+    (_REAPER, name) for name in ("pause_group", "forget_group", "redrive_dead_letters", "requeue", "step_down")
 ]  # fmt: skip
 
 _CONNECTION = frozenset({"ping", "info", "time"})
@@ -122,7 +130,7 @@ _DIRECT: dict[Role, frozenset[str]] = {
     Role.WORKER: frozenset({"xreadgroup", "hmget", "xinfo|consumers"}),
     Role.REAPER: _READS | _LISTENS | {"xread", "xreadgroup", "xadd", "hdel"},  # xreadgroup: to ask for CLAIM
     Role.READ_ONLY: _READS,
-    Role.OPERATOR: _READS | {"xdel"},
+    Role.OPERATOR: _READS | {"xdel", "hdel"},
 }
 _DIRECT_KEYS: dict[Role, frozenset[str]] = {
     Role.PRODUCER: frozenset({"orders"}),

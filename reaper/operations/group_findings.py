@@ -11,7 +11,6 @@ from reaper.operations.state import GroupState
 from reaper.operations.words import duration
 from workers.protocol.calls.refusals import explained
 from workers.protocol.capabilities import UNSEEN, Capability
-from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import Redelivery, counted
 from workers.runtime.settings import to_ms
 
@@ -97,16 +96,16 @@ def _in_place(state: GroupState, facts: GroupFacts, server: ServerFacts) -> Iter
     yield ok(
         "in-place",
         f"{counted(state.main.ready_in_place, 'job is', 'jobs are')} ready in place, "
-        + (f"nobody's, by XNACK ({UNSEEN}), or " if nacks else "")
-        + f"held by consumer {READY_CONSUMER}; what waits is {WAITING_CONSUMER}'s. XGROUP DELCONSUMER of these would "
-        "drop their jobs, and any XAUTOCLAIM takes them",
+        + (f"given back by XNACK ({UNSEEN}), or " if nacks else "")
+        + "pending for their last consumer, idle for 46 days. XGROUP DELCONSUMER of that consumer drops them, and any "
+        "XAUTOCLAIM takes them",
     )
     if server.missing_newer:
         lacks = " ".join(f"+{command}" for command in server.missing_newer)
         yield note(
             "in-place",
-            f"user {server.user} lacks {lacks}, which this server knows: what is ready is held by {READY_CONSUMER}, "
-            "and readers that block are not woken by Redis itself; see `reaper acl reaper`",
+            f"user {server.user} lacks {lacks}, which this server knows: jobs that are given back stay their last "
+            "consumer's, and readers that block are not woken by Redis itself; see `reaper acl reaper`",
         )
     if facts.foreign:
         names = ", ".join(facts.foreign[:3]) + (" …" if len(facts.foreign) > 3 else "")

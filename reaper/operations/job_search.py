@@ -13,11 +13,11 @@ from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import read_dead_letter, read_names
 from reaper.operations.streams import PAGE, events_in, newest_first
-from workers.protocol.calls.recovery import read_notes
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
-from workers.protocol.keys import NOBODY, READY_CONSUMER, WAITING_CONSUMER, GroupKeys
+from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
+    CLAIM_READY_MS,
     Metadata,
     Pending,
     entry_order,
@@ -172,7 +172,7 @@ async def _in_entries(client: Redis, found: FoundJob, depth: int) -> bool:
         if pending or entry_order(entry_id) > entry_order(positions[source]):
             _take_entry(found, source, entry_id, metadata, pending)
             if pending:
-                await _take_note(client, found, source)
+                _look_where_it_is(found)
             return True
         settled = settled or (source, entry_id, metadata)
     if settled and not await _is_kept_elsewhere(client, found):
@@ -236,24 +236,10 @@ def _take_entry(found: FoundJob, source: str, entry_id: str, metadata: Metadata,
         found.times_delivered = int(pending.delivery_count)
 
 
-async def _take_note(client: Redis, found: FoundJob, source: str) -> None:
-    """Note what is known of a job that was given back where it is, and whether it is laid aside there."""
-    notes = await read_notes(client, found.keys, [found.entry_id.encode()])
-    for note in notes.values():
-        found.deliveries_before = note.deliveries
-    if found.owner in (READY_CONSUMER, NOBODY):
+def _look_where_it_is(found: FoundJob) -> None:
+    """Note whether a pending job was given back where it is, so that it is ready there."""
+    if not found.owner or found.idle_ms >= CLAIM_READY_MS:
         found.place = Place.READY
-    elif found.owner == WAITING_CONSUMER:
-        member = f"{'stream' if source == found.keys.stream else 'retry'} {found.entry_id}"
-        score = await client.zscore(found.keys.schedule, member)
-        if score is None:
-            return  # it falls due as any delivery does
-        if score >= SUSPECT_SCORE:
-            found.place = Place.SUSPECT
-            found.parked_before = int(await client.zcount(found.keys.schedule, SUSPECT_SCORE, f"({score:.0f}"))
-        else:
-            found.place, found.due_ms = Place.SCHEDULED, int(score)
-    if found.place is not Place.PENDING:
         found.deliveries_before += found.times_delivered
         found.owner, found.idle_ms = "", 0
 

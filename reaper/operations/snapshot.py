@@ -16,15 +16,21 @@ from workers.protocol.calls.beat import recovery_wait
 from workers.protocol.calls.membership import given_words
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.keys import (
-    LAID_ASIDE,
     OUR_CONSUMERS,
-    READY_CONSUMER,
     GroupKeys,
     NamespaceKeys,
     namespace_keys,
 )
 from workers.protocol.meaning import Meaning, is_nothing_there, is_wrong_type, meaning_of
-from workers.protocol.messages import LAST_ENTRY_ID, agreed_recovery, entry_ms, text, whole_number
+from workers.protocol.messages import (
+    CLAIM_READY_MS,
+    LAST_ENTRY_ID,
+    Redelivery,
+    agreed_recovery,
+    entry_ms,
+    text,
+    whole_number,
+)
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import time_ms
 from workers.runtime.settings import to_ms
@@ -33,7 +39,7 @@ MOST_COUNTED = 10_000
 """Ready jobs that are counted, one by one."""
 COUNT_CALLS = 40
 LOOKED_AT = 20
-"""Pending entries, for the oldest that is somebody's delivery: others are laid aside, by policy ``in-place``."""
+"""Pending entries, for the oldest that a worker has: others are ready in place."""
 
 
 async def take_snapshot(
@@ -125,19 +131,21 @@ async def _read_group(
         report.max_deliveries if report else None,
         configured.max_deliveries if configured else None,
     )
+    policy = agreement.get("policy") or (report.redelivery if report else "")
+    in_place = policy == Redelivery.IN_PLACE
     return GroupState(
         stream=keys.stream,
         group=keys.group,
         mode=agreed_recovery(agreement.get("recovery", ""), agreement.get("policy", ""))
         or agreement.get("recovery", ""),
-        policy=agreement.get("policy") or (report.redelivery if report else ""),
+        policy=policy,
         visibility_ms=visibility_ms,
         max_deliveries=max_deliveries,
         mismatches=find_mismatches(agreement, None if leader and leader.observe else report, now_ms),
         paused=agreement.get("paused") == "1",
         recovery_wait=recovery_wait(agreement, now_ms),
-        main=await _read_source(client, keys.stream, keys.group, now_ms, visibility_ms),
-        retry=await _read_source(client, keys.retry, keys.group, now_ms, visibility_ms),
+        main=await _read_source(client, keys.stream, keys.group, now_ms, visibility_ms, in_place=in_place),
+        retry=await _read_source(client, keys.retry, keys.group, now_ms, visibility_ms, in_place=in_place),
         scheduled=(scheduled or 0) - (parked or 0) + (delayed or 0),
         suspects_parked=parked or 0,
         suspects_out=out or 0,
@@ -146,6 +154,10 @@ async def _read_group(
         stale_writes_refused=_first_number(agreement.get("refused")),
         lost_payload=_first_number(agreement.get("lost_payload")),
         lost_payload_ms=_first_number(agreement.get("lost_payload_ms")),
+        lost_deliveries=_first_number(agreement.get("lost_delivery")),
+        lost_deliveries_ms=_first_number(agreement.get("lost_delivery_ms")),
+        groups_lost=_first_number(agreement.get("groups_lost")),
+        groups_lost_ms=_first_number(agreement.get("groups_lost_ms")),
         served_by=leader.id if leader and report else "",
         report=report,
         reported_ms=leader.at_ms if leader else 0,
@@ -194,21 +206,25 @@ def _complaints(agreement: Mapping[str, str], now_ms: int) -> list[str]:
     ]
 
 
-async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibility_ms: int) -> SourceState:
+async def _read_source(
+    client: Redis, key: str, group: str, now_ms: int, visibility_ms: int, *, in_place: bool
+) -> SourceState:
     pipe = client.pipeline(transaction=False)
     pipe.xlen(key)
     pipe.xinfo_groups(key)
     pipe.xinfo_consumers(key, group)
     pipe.execute_command("XPENDING", key, group)
     pipe.execute_command("XPENDING", key, group, "-", "+", LOOKED_AT)
+    if in_place:
+        pipe.execute_command("XPENDING", key, group, "IDLE", CLAIM_READY_MS, "-", "+", MOST_COUNTED)
     replies = await pipe.execute(raise_on_error=False)
-    entries, groups, consumers, summary, oldest = _readable(replies)
+    entries, groups, consumers, summary, oldest, *given_back = _readable(replies)
     readers = [one for one in consumers or () if text(one["name"]) not in OUR_CONSUMERS]
-    held = dict(summary[3] or ()) if summary else {}  # of one moment: what no consumer holds was given back by XNACK
-    by_consumers = sum(map(int, held.values()))
-    nobodys = int(summary[0]) - by_consumers if summary else 0
-    ready_there = int(held.get(READY_CONSUMER.encode(), 0)) + nobodys
-    delivered = [row for row in oldest or () if row[1] not in LAID_ASIDE]
+    pending = int(summary[0]) if summary else 0
+    by_consumers = sum(int(held) for _, held in summary[3] or ()) if summary else 0
+    made_old = sum(bool(row[1]) for rows in given_back for row in rows or ())
+    ready_there = made_old + pending - by_consumers  # no consumer holds what was given back by XNACK
+    delivered = [row for row in oldest or () if row[1] and 0 <= row[2] < CLAIM_READY_MS]
     info = next((one for one in groups or () if text(one["name"]) == group), None)
     if info is None:
         return SourceState(entries=entries or 0, is_foreign=is_wrong_type(replies[0]))
@@ -219,7 +235,7 @@ async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibil
         ready=replace(ready, number=ready.number + ready_there),
         ready_in_place=ready_there,
         oldest_ready_ms=max(0, now_ms - entry_ms(first)) if first else None,
-        pending=by_consumers - sum(int(held.get(name, 0)) for name in LAID_ASIDE),
+        pending=by_consumers - made_old,
         oldest_pending_ms=int(delivered[0][2]) if delivered else None,
         is_exhausted=info["last-delivered-id"] == LAST_ENTRY_ID,
         consumers=len(readers),

@@ -5,17 +5,18 @@ A state (an error, a refusal, a pause) is logged when it begins and when it ends
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
 from redis.exceptions import ResponseError
 
+from reaper.recovery.lost import Report
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
-from reaper.settings import LONGEST_VISIBILITY_MS, ReaperSettings, WatchedGroup
+from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.beat import RecoveryWait
-from workers.protocol.calls.recovery import Outcome, Recovered, Recoveries
+from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.upkeep import DESTROYED_OR_EMPTIED, Moved, Released
 from workers.protocol.meaning import in_words, is_contact_error
@@ -32,7 +33,7 @@ NAME_CHARS, MOST_NAMED = 200, 5
 MOVED_LOG_S = 1.0
 """In a mass, what was moved is a line each so often, not one a call."""
 HELD_FOR_S = 25.0
-"""A job that cannot be made ready is tried every 10 s (``move_due.lua``): none met for so long means that it passed."""
+"""A job that cannot be made ready is tried every 10 s (``tick.lua``): none met for so long means that it passed."""
 RELEASE_SUSPECTS, MOVE_DUE = "release suspects", "make due jobs ready"
 
 _MOVED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED})
@@ -67,7 +68,6 @@ class GroupNotes:
         self._false_logged_at = self._last_held_at = self._moved_told_at = float("-inf")
         self._ready = self._parked = 0
         self._moved_of: set[bytes] = set()
-        self._asked_too_long = False
         self._said: tuple[int, ...] = ()
         self._waits_until_s = float("-inf")
         self._errors: dict[str, str] = {}
@@ -152,10 +152,9 @@ class GroupNotes:
 
     # ---- deliveries
 
-    def batch(self, found: Recoveries) -> None:
+    def batch(self, found: Sequence[Recovered]) -> None:
         """Count, log and report what one recovery call found overdue, and what became of it."""
-        became = Counter(row.outcome for row in found.others)
-        became[Outcome.REDELIVERED] += sum(len(together.entry_ids) for together in found.ready)
+        became = Counter(row.outcome for row in found)
         tally = self.tally
         tally.recovered += became[Outcome.REDELIVERED]
         tally.suspected += became[Outcome.SUSPECTED]
@@ -164,13 +163,12 @@ class GroupNotes:
         if became[Outcome.REDELIVERED] or became[Outcome.SUSPECTED]:
             self._ready += became[Outcome.REDELIVERED]
             self._parked += became[Outcome.SUSPECTED]
-            self._moved_of.update(row.consumer for row in found.others if row.outcome in _MOVED)
-            self._moved_of.update(together.consumer for together in found.ready)
+            self._moved_of.update(row.consumer for row in found if row.outcome in _MOVED)
             if anyio.current_time() - self._moved_told_at >= MOVED_LOG_S:
                 self.tell_moved()
         # Hot in a mass recovery: facts are gathered for those who listen, and for what needs a line of its own.
         listeners = any(self._callbacks.wants(name) for name in ("stalled", "recovered"))
-        for row in found.rows() if listeners else found.others:
+        for row in found:
             if row.outcome in _OVERDUE and (listeners or row.outcome not in _MOVED):
                 self._report_one(row)
 
@@ -243,36 +241,31 @@ class GroupNotes:
         )
         self._report("error", **facts, error=f"held: {why}")
 
-    def dropped(self, consumer: bytes, put_back: int, in_doubt: int) -> None:
-        """Somebody deleted ``consumer``, which held deliveries; in doubt: or it settled them, and went."""
-        self.tally.put_back += put_back
-        self.tally.in_doubt += in_doubt
-        if put_back:
-            logger.error(
-                "%s: somebody deleted consumer %s; put back: %s that it held",
-                self._pair,
-                on_one_line(consumer),
-                counted(put_back, "delivery"),
-            )
-        if in_doubt:
-            logger.warning(
-                "%s: consumer %s is gone, and with it %s: it has acknowledged, or somebody deleted it (events "
-                "lost_delivery)",
-                self._pair,
-                on_one_line(consumer),
-                counted(in_doubt, "delivery"),
-            )
-        if put_back or in_doubt:
-            self._report("error", consumer=text(consumer), put_back=put_back, in_doubt=in_doubt, error="lost_delivery")
+    def lost(self, report: Report) -> None:
+        """Deliveries are lost, because somebody deleted their consumer; or in doubt, as they may have been settled."""
+        number, pair, consumer = counted(len(report.ids), "delivery"), self._pair, on_one_line(report.consumer)
+        requeue = f"`reaper requeue {self._group.keys.word} --lost` gives lost deliveries back (events lost_delivery)"
+        if report.is_certain:
+            logger.error("%s: somebody deleted consumer %s with %s. %s", pair, consumer, number, requeue)
+        else:
+            self.tally.in_doubt += len(report.ids)
+            logger.warning("%s: consumer %s is gone with %s, acknowledged or lost. %s", pair, consumer, number, requeue)
+        self._report(
+            "error",
+            consumer=text(report.consumer),
+            entries=list(map(text, report.ids)),
+            certain=report.is_certain,
+            error="lost_delivery",
+        )
 
-    def group_was_lost(self, *, put_back: int, dropped: int, was_watched: bool) -> None:
-        """The group was destroyed, and is there again; nobody knows what it held unless it ``was_watched``."""
-        self.tally.put_back += put_back
-        self.tally.dropped += dropped
-        if not was_watched:
-            self.tally.groups_lost += 1
-            logger.error("%s: somebody %s, while nobody watched it", self._pair, DESTROYED_OR_EMPTIED)
-        self._report("error", put_back=put_back, dropped=dropped, was_watched=was_watched, error="group_destroyed")
+    def consumer_was_lost(self, consumer: bytes) -> None:
+        """Somebody deleted the consumer of a dead worker; the house logs it, and what it held is not known here."""
+        self._report("error", consumer=text(consumer), error="lost_consumer")
+
+    def group_was_lost(self) -> None:
+        """Somebody destroyed the group; what is known of its deliveries is reported later."""
+        logger.error("%s: somebody %s", self._pair, DESTROYED_OR_EMPTIED)
+        self._report("error", error="group_destroyed")
 
     def released(self, released: Released) -> None:
         """Parked suspects are ready again, as many as may be out."""
@@ -306,23 +299,6 @@ class GroupNotes:
             beside = " (a leader serves this group: what it recovers looks settled to us)" if is_served else ""
             logger.info("%s: %s%s", self._pair, verdict.sentence(now_ms), beside)
         self._said = said
-
-    def asks_too_long(self, row: Recovered) -> None:
-        """A job asks for a visibility timeout longer than any may have; said once a term."""
-        if self._asked_too_long:
-            return
-        self._asked_too_long = True
-        logger.warning(
-            "%s: job %s asks for a visibility timeout of its own of %d ms (reaper.visibility_ms): it has %d ms, or its "
-            "group's where that is longer. Said once",
-            self._pair,
-            on_one_line(row.job_id),
-            row.asked_ms,
-            LONGEST_VISIBILITY_MS,
-        )
-        most = f"none may be longer than {LONGEST_VISIBILITY_MS} ms"
-        asked = f"a job asks for a visibility timeout of {row.asked_ms} ms, and {most}"
-        self._report("error", job=text(row.job_id), entry=text(row.entry_id), error=asked)
 
     # ---- false recoveries
 

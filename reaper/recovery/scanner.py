@@ -4,14 +4,15 @@ A full scan replaces the timers of what is gone, streaming (`Timers.begin_sweep`
 past the highest ID seen is read: new deliveries have higher IDs. Old IDs come back too (``XCLAIM FORCE``, ``XGROUP
 SETID``, a refilled stream), which is what the periodic full scan is for.
 
-Who holds what is noted on the way, packed: some 20 bytes a delivery. Where a consumer is gone by the next full scan,
-that tells what went with it.
+Who holds what is noted on the way, packed: some 20 bytes a delivery. If a consumer is deleted, its deliveries are
+known from the full scan before.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from math import inf
+from typing import Any
 
 from anyio.lowlevel import checkpoint
 from redis.asyncio import Redis
@@ -20,24 +21,15 @@ from reaper.failpoints import failpoint
 from reaper.recovery.false_recoveries import FalseRecoveries
 from reaper.recovery.timers import Timers
 from workers.protocol.keys import NOBODY
-from workers.protocol.messages import LAST_ENTRY_ID
+from workers.protocol.messages import CLAIM_READY_MS, LAST_ENTRY_ID
 from workers.runtime.clock import monotonic_ms
 
 FIRST = b"-"
 MOST_GONE = 200_000
-"""So much is remembered of what went between two full scans, the latest: where it vanished, it is put back."""
+"""Entries that are remembered of those that went between two full scans, the latest ones."""
 LATEST_BYTES = 40_000
 """About 2,000 entry IDs."""
 _NOBODY = NOBODY.encode()
-
-
-class Scanned(NamedTuple):
-    """What a scanner knows of its source."""
-
-    pending: list[bytes]
-    held: dict[bytes, bytearray]
-    """By consumer: entry IDs, a space behind each."""
-    gone: deque[bytes]
 
 
 @dataclass(slots=True, eq=False)
@@ -52,9 +44,9 @@ class Scanner:
     timers: Timers
     armed: Callable[[], None]
     """Called after each page, so that who sleeps for the next timer can look again."""
-    ready_consumers: frozenset[bytes] = frozenset()
-    """Hold what is ready where it is (`NOBODY` is one): that falls due a visibility timeout after a reader has taken
-    it, from now on."""
+    in_place: bool = False
+    """An entry that was given back is ready where it is. It falls due a visibility timeout after a reader has taken it,
+    from now on."""
     forgotten: Callable[[Sequence[bytes], int], None] = lambda _entry_ids, _now_ms: None
     """Called with the entries that a full scan did not find any more, and the instant."""
     false_recoveries: FalseRecoveries = field(default_factory=FalseRecoveries)
@@ -65,21 +57,6 @@ class Scanner:
     _recovered: set[bytes] = field(default_factory=set)
     """Since the latest page was asked for."""
 
-    def known(self) -> Scanned:
-        """Return what is known of the source, for the scanner that follows. This one scans no more."""
-        held = self._held_before  # part of it is held still, where a scan was under way
-        for consumer, ids in self._held.items():
-            held.setdefault(consumer, bytearray()).extend(ids)
-        return Scanned(list(self.timers.ids()), held, self._gone)
-
-    def follow(self, known: Scanned) -> None:
-        """Go on with what the scanner before knew of the source.
-
-        When it is due is not known until the next scan has met it; what that does not meet is gone.
-        """
-        self._held, self._gone = known.held, known.gone
-        self.timers.arm_popped(known.pending, monotonic_ms() + self.visibility_ms)
-
     def recovered(self, entry_ids: Iterable[bytes]) -> None:
         """Note what a call of ours has recovered: a page that is under way may show it as it was."""
         self._recovered.update(entry_ids)
@@ -87,10 +64,6 @@ class Scanner:
     def gone(self, entry_id: bytes) -> None:
         """Note that a delivery is not pending any more, and not by us: somebody has settled it, or made it vanish."""
         self._gone.append(entry_id)
-
-    def recently_gone(self) -> Iterable[bytes]:
-        """Return what was noted so since `forget_gone`: where the group turns out to be another one, it vanished."""
-        return tuple(self._gone)
 
     def forget_holders(self, consumers: Iterable[bytes]) -> None:
         """Forget what ``consumers`` held: we ourselves have deleted them, when they held nothing."""
@@ -103,11 +76,10 @@ class Scanner:
         self._gone.clear()
         self._held_before = {}
 
-    def held_by_absent(self, consumers: Collection[bytes]) -> dict[bytes, list[bytes]]:
-        """Return by consumer what is gone of what others than ``consumers`` held, as of the full scan before."""
-        absent = [consumer for consumer in self._held_before if consumer not in consumers]
-        gone = set(self._gone) if absent else set()
-        held = {consumer: bytes(self._held_before[consumer]).split() for consumer in absent}
+    def gone_by_consumer(self) -> dict[bytes, Sequence[bytes]]:
+        """Return what is gone since the full scan before, and not by us, by the consumer that held it then."""
+        gone = set(self._gone)
+        held = {consumer: bytes(ids).split() for consumer, ids in self._held_before.items()}
         found = {consumer: [entry_id for entry_id in ids if entry_id in gone] for consumer, ids in held.items()}
         return {consumer: ids for consumer, ids in found.items() if ids}
 
@@ -160,7 +132,8 @@ class Scanner:
             return
         # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
         now, visibility_ms, arm = monotonic_ms(), self.visibility_ms, self.timers.arm
-        held, ready_consumers = self._held, self.ready_consumers
+        held, ready_ms = self._held, CLAIM_READY_MS if self.in_place else inf
+        is_ready_unowned = self.in_place
         recovered = self._recovered
         for entry_id, consumer, idle_ms, _ in rows:
             if recovered and entry_id in recovered:
@@ -169,7 +142,7 @@ class Scanner:
             if ids is None:
                 ids = held[consumer] = bytearray()
             ids += entry_id + b" "
-            if consumer in ready_consumers:
+            if idle_ms >= ready_ms or (is_ready_unowned and idle_ms < 0):
                 if not self.timers.keep(entry_id):  # what a timer tells is known no better by now
                     arm(entry_id, now + visibility_ms)
             elif 0 < idle_ms < visibility_ms:
@@ -180,6 +153,6 @@ class Scanner:
                     arm(entry_id, now + visibility_ms)
             else:
                 arm(entry_id, now)
-        held.pop(_NOBODY, None)  # no consumer that could be missing: what it had would be put back
+        held.pop(_NOBODY, None)  # no consumer that could be missing
         self._highest = rows[-1][0]
         self.armed()

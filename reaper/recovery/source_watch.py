@@ -21,10 +21,9 @@ from reaper.recovery.timers import Timers
 from reaper.recovery.verdict import LOOKS as FOLLOWED
 from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
-from workers.protocol.calls.recovery import ENDED, Outcome, Ready, Recovered, Recoveries
+from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.keys import LAID_ASIDE, NOBODY, READY_CONSUMER
-from workers.protocol.messages import Pending, Redelivery, in_order
+from workers.protocol.messages import CLAIM_READY_MS, Pending, Redelivery, in_order
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
 
@@ -32,8 +31,6 @@ RETRY_MS = 1_000
 """When a delivery is tried again whose recovery call did not come back."""
 LATEST_WAKE_S = 5.0
 """Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
-_READY = frozenset({READY_CONSUMER.encode(), NOBODY.encode()})
-"""Who holds what is ready where it is, by policy ``in-place``."""
 SCAN_PAGE = 500
 """Pending entries that a scan asks for at a time."""
 RECOVER_BATCH = 96
@@ -52,8 +49,6 @@ class SourceWatch:
     notes: GroupNotes
     telemetry: GroupTelemetry
     rate: RateLimit
-    made: Callable[[], int]
-    """Tells when the group was made, as of the last look: the server's ms."""
     refused: Callable[[Refusal], None]
     wake_suspects: Callable[[], None]
     verdict: Verdict | None = None
@@ -78,7 +73,7 @@ class SourceWatch:
             page=SCAN_PAGE,
             timers=self.timers,
             armed=self._wake_if_earlier,
-            ready_consumers=_READY if self._in_place else frozenset(),
+            in_place=self._in_place,
             forgotten=self._gone,
         )
 
@@ -166,7 +161,7 @@ class SourceWatch:
     async def _recover(self, due: Collection[bytes]) -> None:
         self.rate.spend(len(due))  # before the call: another one may be under way
         began_ns = time_ns()
-        result = await self.writer.recover(self.source, in_order(due, bytes), made=self.made())
+        result = await self.writer.recover(self.source, in_order(due, bytes))
         if isinstance(result, Refusal):
             self.rate.spend(-len(due))
             self.refused(result)
@@ -178,36 +173,23 @@ class SourceWatch:
             return
         self.notes.call_done()
         now = monotonic_ms()
-        for together in result.ready:
-            self._apply_ready(together, now)
-        for row in result.others:
+        for row in result:
             self._apply(row, now)
-            if row.asked_ms:
-                self.notes.asks_too_long(row)
             if row.outcome is Outcome.GONE:
                 self.scanner.gone(row.entry_id)
                 self._gone([row.entry_id], now)
         self._watch_third_parties(result)
         self.notes.batch(result)
         self.telemetry.recovered(result, began_ns)
-        self.rate.spend(-sum(row.outcome not in ENDED for row in result.others))
+        self.rate.spend(-sum(row.outcome not in ENDED for row in result))
 
-    def _watch_third_parties(self, found: Recoveries) -> None:
+    def _watch_third_parties(self, found: Sequence[Recovered]) -> None:
         """Watch what else those consumers hold from which something was recovered. In place, it changes hands."""
         if self._in_place:
             return
-        self.scanner.false_recoveries.forget(one for together in found.ready for one in together.entry_ids)
-        self.scanner.false_recoveries.forget(row.entry_id for row in found.others if row.outcome in ENDED)
-        ended = {row.consumer for row in found.others if row.outcome in ENDED}
-        for consumer in ended | {together.consumer for together in found.ready}:
+        self.scanner.false_recoveries.forget(row.entry_id for row in found if row.outcome in ENDED)
+        for consumer in {row.consumer for row in found if row.outcome in ENDED}:
             self.scanner.recovered_from(consumer)
-
-    def _apply_ready(self, together: Ready, now: int) -> None:
-        self.scanner.recovered(together.entry_ids)
-        self.timers.disarm_all(together.entry_ids)
-        if self._in_place:
-            # Pending still, with their old IDs, which no tail of the scan meets again: taken now, they are due then.
-            self.timers.arm_popped(together.entry_ids, now + self._visibility_ms)
 
     def _apply(self, row: Recovered, now: int) -> None:
         """Bring the timer in line with what the script found."""
@@ -217,7 +199,8 @@ class SourceWatch:
         if row.outcome is Outcome.PUT_OFF:
             self.timers.arm(row.entry_id, now)
             return
-        if self._in_place and row.outcome in (Outcome.REDELIVERED, Outcome.SUSPECTED):  # as in `_apply_ready`
+        if row.outcome is Outcome.REDELIVERED and row.detail == row.entry_id:
+            # Pending still, with its old ID, which no tail of the scan meets again: taken now, it is due then.
             self.timers.arm(row.entry_id, now + self._visibility_ms)
         else:
             self.timers.disarm(row.entry_id)
@@ -235,7 +218,7 @@ class SourceWatch:
             if row is None:
                 self.timers.disarm(entry_id)
                 verdict.gone([entry_id], now)
-            elif self._in_place and row.consumer in LAID_ASIDE:
+            elif self._in_place and not 0 <= row.idle_ms < CLAIM_READY_MS:
                 self.timers.arm(entry_id, now + self._visibility_ms)
             elif 0 <= row.idle_ms < self._visibility_ms:
                 verdict.found(entry_id, row.consumer, row.idle_ms, now, is_overdue=False)

@@ -1,12 +1,12 @@
 """What the leader tells of one group: each lost delivery in its worker's place, its `recover`, and measurements."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter, time_ns
 
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.recovery import ENDED, Recoveries
+from workers.protocol.calls.recovery import ENDED, Recovered
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.messages import RecoveryMode
 from workers.telemetry import instruments
@@ -32,21 +32,21 @@ class GroupTelemetry:
 
     # ---- recoveries
 
-    def recovered(self, found: Recoveries, began_ns: int) -> None:
+    def recovered(self, found: Sequence[Recovered], began_ns: int) -> None:
         """Tell of what a recovery call that began at ``began_ns`` has ended."""
         if self._measures:
             self._measure(found)
         if not self._traces:
             return
         ended_ns = time_ns()
-        for row in found.others:
+        for row in found:
             if row.traced and row.outcome in ENDED:
                 stream, group = self._group.stream, self._group.group
                 emit_recovered(row, stream, group, self._how, began_ns=began_ns, ended_ns=ended_ns)
 
-    def _measure(self, found: Recoveries) -> None:
+    def _measure(self, found: Sequence[Recovered]) -> None:
         by_mode = self._labels | {telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER)}
-        ended = [row for row in found.rows() if row.outcome in ENDED]
+        ended = [row for row in found if row.outcome in ENDED]
         for outcome, count in Counter(row.outcome for row in ended).items():
             instruments.RECOVERED.add(count, by_mode | {telemetry.RECOVERY_OUTCOME: outcome.name.lower()})
         for row in ended:
@@ -56,16 +56,16 @@ class GroupTelemetry:
 
     def watching(self) -> None:
         """Show that nothing is lost or taken yet: a count that begins with a loss does not seem to rise."""
-        self.vanished(put_back=0, in_doubt=0, dropped=0)
+        self.lost_deliveries(0, is_certain=True)
+        self.lost_deliveries(0, is_certain=False)
         self.false_recovery(0)
         self.lost_group(0)
 
-    def vanished(self, *, put_back: int = 0, in_doubt: int = 0, dropped: int = 0) -> None:
-        """Count deliveries that others made Redis forget, by what has become of them."""
+    def lost_deliveries(self, deliveries: int, *, is_certain: bool) -> None:
+        """Count deliveries that Redis forgot because somebody deleted their consumer or the group."""
         if self._measures:
-            instruments.VANISHED.add(put_back, self._labels | {telemetry.LOSS: telemetry.PUT_BACK})
-            instruments.VANISHED.add(in_doubt, self._labels | {telemetry.LOSS: telemetry.IN_DOUBT})
-            instruments.VANISHED.add(dropped, self._labels | {telemetry.LOSS: telemetry.DROPPED})
+            loss = telemetry.CERTAIN if is_certain else telemetry.IN_DOUBT
+            instruments.LOST_DELIVERIES.add(deliveries, self._labels | {telemetry.LOSS: loss})
 
     def false_recovery(self, deliveries: int) -> None:
         """Count deliveries that a third-party consumer settled after another one was recovered from it."""
@@ -73,7 +73,7 @@ class GroupTelemetry:
             instruments.FALSE_RECOVERIES.add(deliveries, self._labels)
 
     def lost_group(self, times: int = 1) -> None:
-        """Count a group that others destroyed while nobody watched what it held."""
+        """Count a group that somebody destroyed."""
         if self._measures:
             instruments.LOST.add(times, self._labels | {telemetry.LOSS: telemetry.LOST_GROUP})
 

@@ -33,7 +33,6 @@ from reaper.pipeline.spark.session import build_session
 from tests.benchmarks.figures import Demand, Result, Row, at_most, percentile
 from tests.benchmarks.stage import Stage, open_stage
 from tests.support.waiting import wait_until
-from workers.protocol.calls.settlement import ACKS_IN_AN_ENTRY
 from workers.protocol.events import encode_data, encode_rows, head_of_many
 
 EVENTS, QUICK_EVENTS = 1_000_000, 50_000
@@ -43,6 +42,7 @@ LEAST_PER_SECOND, LEAST_OF_MANY_PER_SECOND = 150_000, 400_000
 MOST_SECONDS = 2.0
 RATE = 200
 LATENCY_S, QUICK_LATENCY_S = 30.0, 5.0
+ACKS_IN_AN_ENTRY = 32
 FILL_AT_ONCE = 5_000
 LOOK_EVERY_S = 0.005
 TIMEOUT_S = 120.0

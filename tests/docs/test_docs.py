@@ -147,7 +147,7 @@ def test_the_readme_shows_first_and_promises_later() -> None:
     assert text[: places[0]].count("\n") < 10, "the picture is on the first screen"
 
 
-@pytest.mark.parametrize("name", ["settle", "autoclaim", "enqueue"])
+@pytest.mark.parametrize("name", ["settle", "recover", "enqueue"])
 def test_scripts_are_put_together_as_the_protocol_says(name: str, tmp_path: Path) -> None:
     page = (ROOT / "docs/protocol.md").read_text()
     command = page.split("cd workers/protocol/lua\n", 1)[1].split(" > /tmp/settle.lua", 1)[0]

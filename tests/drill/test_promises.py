@@ -211,7 +211,7 @@ def test_a_job_acknowledged_by_a_foreign_worker_counts_as_settled_once_its_work_
     [
         event("handed_back", "bad", entry="9-1", delivery=1, generation=0),
         event("nacked", "bad", entry="9-1", delivery=1, generation=0, counts=False),
-        by_reaper("suspected", "bad", token=2, generation=0, reason="crashed_in_company"),
+        by_reaper("suspected", "bad", token=2, generation=0, reason="not_released"),
     ],
     ids=lambda given_back: str(given_back.event),
 )

@@ -18,14 +18,13 @@ from tests.support.proxy import Catch, Proxy, command, runs
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
+from workers.protocol.calls.moves import ACK, SETTLE
 from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
 from workers.protocol.scripts import Script, load_script
 
 pytestmark = pytest.mark.anyio
 
-SETTLE = load_script("workers.protocol", "settle")
-ADOPT = load_script("workers.protocol", "adopt")
 JOIN_GROUP = load_script("workers.protocol", "join_group")
 
 
@@ -91,14 +90,13 @@ async def test_acknowledgements_that_were_not_answered_are_not_taken_for_refused
 ) -> None:
     through, handler = await proxy(server), scene.Handler()
     enqueued = await scene.enqueue(client, 10)
-    drop = await _lose(through, client, SETTLE)
+    drop = await _lose(through, client, ACK)
     async with scene.running_worker(through.url, handler) as worker:
         await scene.nothing_left(client)
     assert drop.happened
     assert await scene.count_events(client) == {"acked": 10}
     assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
-    assert (worker.counts.refused, worker.counts.acked + worker.counts.unknown) == (0, 10)
-    assert worker.counts.unknown > 0
+    assert (worker.counts.refused, worker.counts.acked) == (0, 10)
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
@@ -113,7 +111,7 @@ async def test_a_failed_job_whose_nack_was_not_answered_is_made_ready_once_and_d
         await scene.nothing_left(client)
     assert scene.times(handler.starts) == dict.fromkeys(enqueued, 3)
     assert await scene.count_events(client) == {"nacked": 2, "dead_lettered": 1}
-    assert (worker.counts.refused, worker.counts.unknown) == (0, 1)
+    assert worker.counts.refused == 0
     assert await scene.violations(client, enqueued, finished=True) == []
 
 
@@ -129,25 +127,6 @@ async def test_a_rejected_job_whose_settlement_was_not_answered_is_dead_lettered
     assert (await client.xlen(scene.KEYS.dead), len(handler.starts), worker.counts.refused) == (10, 10, 0)
 
 
-@pytest.mark.parametrize("max_deliveries", [2, 3], ids=["one by one, as suspects", "together"])
-@pytest.mark.parametrize("nth", [1, 2])
-async def test_what_a_restarted_worker_took_over_without_an_answer_runs_once_and_counts_once(
-    server: RedisServer, client: Redis, proxy: StartProxy, max_deliveries: int, nth: int
-) -> None:
-    through, handler = await proxy(server), scene.Handler()
-    await scene.create_group(client)
-    enqueued = await scene.enqueue(client, 5)
-    await scene.strand(client, 5, "w1.0123456789ab")
-    drop = await _lose(through, client, ADOPT, nth)
-    settings = {"name": "w1", "max_deliveries": max_deliveries, "concurrency": 3}
-    async with scene.running_worker(through.url, handler, **settings) as worker:
-        await scene.nothing_left(client)
-    assert drop.happened
-    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
-    assert [event.data["delivery"] for event in await scene.events(client, "acked")] == [2] * 5
-    assert (worker.counts.refused, worker.counts.dead_lettered) == (0, 0)
-
-
 async def test_a_worker_joins_its_group_though_the_answer_was_lost(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
@@ -161,7 +140,7 @@ async def test_a_worker_joins_its_group_though_the_answer_was_lost(
 
 
 @pytest.mark.usefixtures("hurried")
-@pytest.mark.parametrize("script", ["autoclaim", "release_suspects", "move_due"])
+@pytest.mark.parametrize("script", ["recover", "tick"])
 @pytest.mark.parametrize("max_deliveries", [2, 3])
 @pytest.mark.parametrize("recovery", ["embedded", by_claim("claim")])
 async def test_an_embedded_worker_that_misses_an_answer_recovers_each_job_once(
@@ -173,8 +152,7 @@ async def test_an_embedded_worker_that_misses_an_answer_recovers_each_job_once(
     await scene.strand(client, 6, overdue=True)  # with two deliveries: suspects, which come back one at a time
     drop = await _lose(through, client, load_script("workers.protocol", script))
     async with scene.running_worker(through.url, handler, recovery=recovery, max_deliveries=max_deliveries):
-        if max_deliveries == 2 or script != "release_suspects":
-            await drop.wait()
+        await drop.wait()
         await scene.nothing_left(client)
     assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
     assert (await scene.count_events(client))["acked"] == 6
@@ -190,8 +168,8 @@ async def test_an_embedded_worker_that_misses_an_answer_recovers_each_job_once(
         ("reaper", "acquire_lease"),
         ("reaper", "take_over_group"),
         ("workers.protocol", "keep_house"),
-        ("reaper", "recover_entries"),
-        ("workers.protocol", "release_suspects"),
+        ("workers.protocol", "recover"),
+        ("workers.protocol", "tick"),
         ("reaper", "renew_lease"),
     ],
 )

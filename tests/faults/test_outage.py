@@ -17,6 +17,7 @@ from tests.faults import scene
 from tests.support.proxy import Proxy, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from workers.protocol.calls.group_moves import RECOVER
 from workers.protocol.connection import commands_client
 from workers.protocol.events import LifecycleEvent
 from workers.protocol.scripts import load_script
@@ -30,7 +31,6 @@ GAP_MS = 2 * 3_600_000
 TIMES = {"lease_ttl": 1, "trust_window": 0.7, "full_scan_interval": 0.2}
 
 
-RECOVER = load_script("reaper", "recover_entries")
 ACQUIRE = load_script("reaper", "acquire_lease")
 
 Step = Callable[[], Awaitable[object]]

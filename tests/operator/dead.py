@@ -1,4 +1,4 @@
-"""Makes dead letters as the leader makes them: by ``recover_entries``, from suspects that were let out."""
+"""Makes dead letters as the leader makes them: by ``recover``, from suspects that were let out."""
 
 from typing import Any
 

@@ -153,7 +153,7 @@ EARLIER = "w." + "0" * 12
 """A process of the worker's name that has died."""
 
 
-SENT_OTHERWISE = {"hold_again", "return_taken"}
+SENT_OTHERWISE = {"hold", "return_taken"}
 """Written by the journal's own connection, which waits for no answers: `denials` sees them; and what one needs who has
 lost his consumer by others' hands (`tests/workers/test_vanished.py`)."""
 
@@ -263,8 +263,7 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
     assert stranded.keys() <= {done.job for done in handler.completions}
     unused = {
         "raise_token",
-        "restore_group",
-        "put_back",
+        "report_lost",
         "look_at_group",
         *(name for _, name in scripts_of(Role.READ_ONLY, REAPER)),
     }
@@ -450,8 +449,8 @@ async def test_what_is_none_of_a_roles_business_is_denied(
 async def test_rights_are_read_from_the_scripts_and_what_they_reach_of_the_shared_parts() -> None:
     assert commands_of("reaper", "renew_lease") == {"time", "get", "pexpire"}
     assert {"zadd", "publish", "xadd", "xack"} <= commands_of("workers.protocol", "settle")
-    assert "xautoclaim" not in commands_of("reaper", "recover_entries")
-    assert {"xnack", "xclaim", "time", "xpending"} <= commands_of("workers.protocol", "return_taken")  # in a block
+    assert "xautoclaim" not in commands_of("workers.protocol", "recover")
+    assert {"xnack", "xclaim", "time", "xpending"} <= commands_of("workers.protocol", "settle")
 
 
 async def test_names_with_wildcards_give_rights_on_themselves_alone() -> None:

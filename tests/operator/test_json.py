@@ -32,6 +32,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "reaper leader step-down": ("--timeout", "0"),
     "reaper groups pause": ("orders/billing",),
     "reaper groups resume": ("orders/billing",),
+    "reaper requeue": ("orders/billing", "1-0"),
     "reaper status": PAIR,
 }
 ELSEWHERE = {

@@ -101,7 +101,7 @@ def lives(events: Iterable[Told]) -> dict[tuple[str, str, str], list[Delivery]]:
         released = told.event == "recovered" and data.get("reason") == "suspect"
         if not told.job or "entry" not in data or released or told.event in ("redriven", "lost_payload"):
             continue
-        number = data["delivery"] + (data.get("reason") in {"crashed_in_company", "never_arrived"})
+        number = data["delivery"] + (data.get("reason") in {"not_released", "never_arrived"})
         key = (data["generation"], data["entry"], number)
         delivery = found[told.stream, data["group"], told.job].setdefault(key, Delivery(*key))
         delivery.told.append(told)

@@ -153,7 +153,7 @@ POISON = [
 """Killed every worker: started at 9,000, 12,500 and 15,900."""
 
 COMPANY = [
-    suspected(20_000, 3_000, about("10000", 2, "12000"), reason="crashed_in_company"),
+    suspected(20_000, 3_000, about("10000", 2, "12000"), reason="not_released"),
     released(20_100, about("10000", 2, "12000"), "20100"),
     acked(20_400, 200, about("10000", 3, "20100")),
 ]

@@ -133,8 +133,8 @@ def test_recoveries_have_overshoots_and_waits_by_mode_outcome_and_reason(tables:
         (*by_timeout, "wait"): (9, 80, 480, 480),
         ("reaper", "suspected", "last_delivery", "overshoot"): (2, 0, 100, 100),
         ("reaper", "suspected", "last_delivery", "wait"): (1, 400, 400, 400),
-        ("reaper", "suspected", "crashed_in_company", "overshoot"): (1, 0, 0, 0),
-        ("reaper", "suspected", "crashed_in_company", "wait"): (1, 200, 200, 200),
+        ("reaper", "suspected", "not_released", "overshoot"): (1, 0, 0, 0),
+        ("reaper", "suspected", "not_released", "wait"): (1, 200, 200, 200),
         ("reaper", "dead_lettered", "max_deliveries", "overshoot"): (1, 100, 100, 100),
         ("adopt", "recovered", "restart", "wait"): (1, 50, 50, 50),
     }
@@ -145,7 +145,7 @@ def test_recoveries_before_their_time_are_counted(tables: Tables) -> None:
         ("adopt", "recovered", "restart", 1, 0),
         ("reaper", "dead_lettered", "max_deliveries", 1, 0),
         ("reaper", "recovered", "visibility_timeout", 10, 1),
-        ("reaper", "suspected", "crashed_in_company", 1, 0),
+        ("reaper", "suspected", "not_released", 1, 0),
         ("reaper", "suspected", "last_delivery", 2, 0),
     ]
 

@@ -10,7 +10,7 @@ from reaper.pipeline.lake.schema import DATA_COLUMNS, EVENTS, TABLES
 
 IN_EXTRA = {"until_ms"}
 """What is told once of a consumer that somebody deleted, read from ``extra``."""
-VALUES = {"timeout", "acked", "recovered", "delivered", "last_delivery", "crashed_in_company", "never_arrived"}
+VALUES = {"timeout", "acked", "recovered", "delivered", "last_delivery", "not_released", "never_arrived"}
 """Named in the descriptions of keys, and no keys."""
 
 PROTOCOL = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"

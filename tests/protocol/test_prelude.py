@@ -61,17 +61,6 @@ def test_both_sides_read_the_same_metadata(lua: redis.Redis, pairs: Pairs) -> No
     assert size == sum(map(len, flat))
 
 
-@pytest.mark.parametrize(
-    ("before", "times", "limit", "count"),
-    [(0, 1, 3, 1), (2, 1, 3, 3), (99, 1, 3, 3), (99, 5, 3, 7), (0, 2**63 - 1, 3, 2**53), (5, 1, 1, 1)],
-)
-def test_the_delivery_count_cuts_what_came_from_outside(
-    lua: redis.Redis, before: int, times: int, limit: int, count: int
-) -> None:
-    body = f"return string.format('%.0f', delivery_count({{ deliveries = {before} }}, {times}, {limit}))"
-    assert int(evaluate(lua, body)) == count
-
-
 ids = st.tuples(st.integers(0, 2**45), st.integers(0, 2**45)).map(lambda parts: "{}-{}".format(*parts).encode())
 
 
@@ -83,14 +72,6 @@ ids = st.tuples(st.integers(0, 2**45), st.integers(0, 2**45)).map(lambda parts: 
 def test_entry_ids_are_compared_as_numbers(lua: redis.Redis, one: bytes, other: bytes) -> None:
     behind = bool(evaluate(lua, "return is_after(ARGV[1], ARGV[2])", one, other))
     assert behind == (entry_order(one) > entry_order(other))
-
-
-@pytest.mark.parametrize("size", [0, 10, 2_000])
-def test_the_list_of_consumers_is_bounded(lua: redis.Redis, size: int) -> None:
-    body = "return with_consumer({ consumers = ARGV[1] }, ARGV[2])"
-    recorded = evaluate(lua, body, b"a" * size, b"b" * 2_000)
-    assert recorded.endswith(b"b")
-    assert len(recorded) <= 1_024
 
 
 pieces = st.binary(max_size=6) | st.text(max_size=4).map(str.encode) | st.sampled_from(

@@ -21,7 +21,7 @@ from reaper.replicas import GroupReport, Tally
 from reaper.service import EVENTS
 from reaper.settings import ReaperSettings, WatchedGroup
 from tests.support.virtual_time import VIRTUAL_TIME
-from workers.protocol.calls.recovery import Outcome, Ready, Recovered, Recoveries
+from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.upkeep import Released
 from workers.protocol.messages import Pending, Redelivery
 from workers.runtime.callbacks import Callbacks, Report
@@ -208,22 +208,24 @@ def facts(entry: str = "1-0", consumer: str = "w1", **more: Any) -> dict[str, An
     return {"job": f"job-{entry}", "entry": entry, "consumer": consumer, "idle_ms": 60_000, "delivery": 2, **more}
 
 
-TOGETHER = Ready(b"w2", 2, [60_000, 60_001], [b"7-0", b"7-1"], [b"8-0", b"8-1"])
+TOGETHER = [
+    Recovered(b"7-%d" % n, Outcome.REDELIVERED, b"8-%d" % n, 60_000 + n, b"w2", b"7-%d" % n, 2) for n in range(2)
+]
 
 
 async def test_what_one_call_did_is_counted(told: Told) -> None:
-    told.notes.batch(Recoveries([], [row(outcome) for outcome in Outcome] + [row(Outcome.REDELIVERED)]))
+    told.notes.batch([row(outcome) for outcome in Outcome] + [row(Outcome.REDELIVERED)])
     assert told.notes.tally == Tally(recovered=2, suspected=1, dead_lettered=1, held=1)
 
 
 async def test_what_was_not_overdue_is_not_told(told: Told) -> None:
-    told.notes.batch(Recoveries([], [row(outcome) for outcome in (Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF)]))
+    told.notes.batch([row(outcome) for outcome in (Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF)])
     assert (told.lines(), await told.reports(), told.notes.tally) == ([], [], Tally())
 
 
 async def test_what_moved_is_one_line_however_many_there_are(told: Told) -> None:
     moved = [row(Outcome.REDELIVERED, b"%d-0" % number) for number in range(5)]
-    told.notes.batch(Recoveries([], [*moved, row(Outcome.SUSPECTED), row(Outcome.SUSPECTED, consumer=b"w0")]))
+    told.notes.batch([*moved, row(Outcome.SUSPECTED), row(Outcome.SUSPECTED, consumer=b"w0")])
     assert told.lines() == [
         (
             "INFO",
@@ -233,7 +235,7 @@ async def test_what_moved_is_one_line_however_many_there_are(told: Told) -> None
 
 
 async def test_plain_jobs_that_are_told_together_are_counted_and_reported_as_any(told: Told) -> None:
-    told.notes.batch(Recoveries([TOGETHER], [row(Outcome.REDELIVERED, detail=b"9-0")]))
+    told.notes.batch([*TOGETHER, row(Outcome.REDELIVERED, detail=b"9-0")])
     assert told.notes.tally == Tally(recovered=3)
     assert "3 deliveries of w1, w2 stalled: 3 ready again, 0 parked" in told.lines()[0][1]
     reports = await told.reports()
@@ -246,7 +248,7 @@ async def test_plain_jobs_that_are_told_together_are_counted_and_reported_as_any
 
 async def test_a_mass_is_a_line_a_second_and_one_at_the_end(told: Told) -> None:
     for _ in range(30):
-        told.notes.batch(Recoveries([TOGETHER], []))
+        told.notes.batch(TOGETHER)
         await anyio.sleep(MOVED_LOG_S / 10)
     told.notes.scanned(7)
     told.notes.tell_moved()
@@ -255,12 +257,12 @@ async def test_a_mass_is_a_line_a_second_and_one_at_the_end(told: Told) -> None:
 
 
 async def test_of_many_consumers_the_line_names_three(told: Told) -> None:
-    told.notes.batch(Recoveries([], [row(Outcome.REDELIVERED, consumer=b"w%d" % number) for number in range(5)]))
+    told.notes.batch([row(Outcome.REDELIVERED, consumer=b"w%d" % number) for number in range(5)])
     assert "deliveries of w0, w1, w2 … stalled" in told.lines()[0][1]
 
 
 async def test_a_recovered_delivery_is_reported_as_stalled_and_as_recovered(told: Told) -> None:
-    told.notes.batch(Recoveries([], [row(Outcome.REDELIVERED, detail=b"9-0")]))
+    told.notes.batch([row(Outcome.REDELIVERED, detail=b"9-0")])
     assert await told.reports() == [
         ("stalled", facts()),
         ("recovered", facts(new_entry="9-0", reason="visibility_timeout")),
@@ -268,7 +270,7 @@ async def test_a_recovered_delivery_is_reported_as_stalled_and_as_recovered(told
 
 
 async def test_a_suspect_is_reported_as_stalled_and_as_recovered_when_it_is_let_out(told: Told) -> None:
-    told.notes.batch(Recoveries([], [row(Outcome.SUSPECTED)]))
+    told.notes.batch([row(Outcome.SUSPECTED)])
     told.notes.released(Released(parked=0, out=1, settled=0, jobs=((b"job-1-0", b"9-0"),)))
     assert await told.reports() == [
         ("stalled", facts()),
@@ -278,9 +280,7 @@ async def test_a_suspect_is_reported_as_stalled_and_as_recovered_when_it_is_let_
 
 
 async def test_each_dead_letter_is_one_line_with_everything_that_names_it(told: Told) -> None:
-    told.notes.batch(
-        Recoveries([], [row(Outcome.DEAD_LETTERED, b"%d-0" % number, b"9-%d" % number) for number in (1, 2)])
-    )
+    told.notes.batch([row(Outcome.DEAD_LETTERED, b"%d-0" % number, b"9-%d" % number) for number in (1, 2)])
     assert told.lines() == [
         (
             "ERROR",
@@ -302,7 +302,7 @@ async def test_each_dead_letter_is_one_line_with_everything_that_names_it(told: 
 
 
 async def test_a_lost_payload_is_an_error(told: Told) -> None:
-    told.notes.batch(Recoveries([], [row(Outcome.LOST_PAYLOAD)]))
+    told.notes.batch([row(Outcome.LOST_PAYLOAD)])
     assert told.lines() == [
         (
             "ERROR",
@@ -313,7 +313,7 @@ async def test_a_lost_payload_is_an_error(told: Told) -> None:
 
 
 async def test_what_cannot_be_copied_is_an_error_and_counts_until_the_next_full_scan(told: Told) -> None:
-    told.notes.batch(Recoveries([], [row(Outcome.HELD, detail=b"too many fields")]))
+    told.notes.batch([row(Outcome.HELD, detail=b"too many fields")])
     assert told.lines() == [
         (
             "ERROR",
@@ -332,9 +332,9 @@ async def test_what_cannot_be_copied_is_an_error_and_counts_until_the_next_full_
 async def test_without_a_listener_the_log_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
     everything = [row(outcome, detail=b"9-0") for outcome in Outcome]
     listened_to, alone = Told(caplog, *EVENTS), Told(caplog)
-    listened_to.notes.batch(Recoveries([TOGETHER], everything))
+    listened_to.notes.batch([*TOGETHER, *everything])
     lines = listened_to.lines()
-    alone.notes.batch(Recoveries([TOGETHER], everything))
+    alone.notes.batch([*TOGETHER, *everything])
     assert (alone.lines(), await alone.reports()) == (lines, [])
     assert [level for level, _ in lines] == ["INFO", "ERROR", "ERROR", "ERROR"]
 
@@ -342,9 +342,7 @@ async def test_without_a_listener_the_log_is_the_same(caplog: pytest.LogCaptureF
 async def test_names_from_outside_neither_break_a_line_nor_forge_one(told: Told) -> None:
     name = b"\xff\ndead letter 9-0: \x1b[2J"
     shown = r"\xff\ndead letter 9-0: \x1b[2J"
-    told.notes.batch(
-        Recoveries([], [row(Outcome.DEAD_LETTERED, consumer=name), row(Outcome.REDELIVERED, consumer=name)])
-    )
+    told.notes.batch([row(Outcome.DEAD_LETTERED, consumer=name), row(Outcome.REDELIVERED, consumer=name)])
     told.notes.false_recovery(name, 1)
     assert [shown in line and line.isprintable() for _, line in told.lines()] == [True] * 3
 
@@ -389,14 +387,6 @@ def test_a_follower_reports_its_settings_alone() -> None:
         redelivery="stream",
         scan_interval_ms=500,
     )
-
-
-async def test_a_job_that_asks_for_too_long_a_visibility_timeout_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    told = Told(caplog, "error")
-    for entry in (b"1-1", b"2-1"):
-        told.notes.asks_too_long(Recovered(entry, Outcome.NOT_DUE, 1, job_id=b"o\n1", asked_ms=10**14))
-    assert [(level, "job o\\n1 asks" in line) for level, line in told.lines()] == [("WARNING", True)]
-    assert [report["entry"] for _, report in await told.reports()] == ["1-1"]
 
 
 # ---- false recoveries

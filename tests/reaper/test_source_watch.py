@@ -20,7 +20,6 @@ from reaper.service import EVENTS
 from reaper.settings import ReaperSettings
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.protocol.calls import Journal
-from workers.protocol.calls.recovery import Outcome
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.calls.upkeep import Authority
 from workers.runtime.callbacks import Callbacks
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 ENTRY = b"1-0"
 VISIBILITY_S, MINUTE_S = 20, 60
-WORDS_BEFORE_IDS = 3 + 10 + 11
+WORDS_BEFORE_IDS = 3 + 9 + 5
 """EVALSHA, digest, number of keys; keys; arguments that are no entry IDs."""
 
 
@@ -72,7 +71,6 @@ class World:
             notes=self.notes,
             telemetry=GroupTelemetry(group, 7),
             rate=RateLimit(0),
-            made=lambda: 0,
             refused=self.refusals.append,
             wake_suspects=lambda: None,
         )
@@ -85,8 +83,10 @@ class World:
         if self.waits_until_ms > monotonic_ms():
             return [b"waits", self.waits_until_ms - monotonic_ms(), 5_000]
         if len(self.asked) <= self.puts_off:
-            return [b"ok", [], *([Outcome.PUT_OFF] for _ in ids)]
-        return [b"ok", [b"w1", 1, [60_000] * len(ids)], *(b"2-0" for _ in ids)]
+            return [b"ok", 1, ids[0], [], [], [], [], []]
+        event = (b"event", b"recovered", b"consumer", b"w1", b"delivery", b"1", b"entry", b",".join(ids))
+        columns = (b"idle_ms", b",".join([b"60000"] * len(ids)), b"new_entry", b",".join([b"9-0"] * len(ids)))
+        return [b"ok", 1, b"", [], [], [], [[*event, *columns]], []]
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[SourceWatch]:

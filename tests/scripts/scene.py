@@ -1,14 +1,14 @@
 """One stream and one group as the scripts find them, and a typed call for each script that works on them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 from redis.asyncio import Redis
 
 from tests.support.dump import BASE_MS, Shown, dump
-from workers.protocol.calls.recovery import Outcome
+from workers.protocol.calls.group_moves import RECOVER
+from workers.protocol.calls.moves import ACK, EXTEND
 from workers.protocol.capabilities import Capability, capabilities_quietly
 from workers.protocol.keys import NOBODY, READY_CONSUMER, GroupKeys, group_keys, stream_keys
 from workers.protocol.scripts import load_script
@@ -25,28 +25,6 @@ Word = str | bytes | int | float
 Item = tuple[Word, ...]
 
 
-@dataclass(frozen=True)
-class Settling:
-    """One item of ``settle``; the job's ID is the entry's."""
-
-    entry_id: str
-    verb: str
-    times: Word
-    data: str
-    others: tuple[Word, ...]
-    """Reason, error, delay and traceback, which an ack has not."""
-
-
-@dataclass(frozen=True)
-class Many:
-    """A run of ``settle``: many acks that the journal has as one entry."""
-
-    ids: tuple[str, ...]
-    data: str
-    verb: str = "acks"
-    times: int = 1
-
-
 def entry_id(number: int) -> str:
     """ID of the scene's entry ``number``."""
     return f"{BASE_MS + number}-0"
@@ -61,8 +39,8 @@ class Scene:
     ready_owner: str = READY_CONSUMER
     """Who holds what is ready where it is: nobody, where the server has XNACK."""
     _entries: int = 0
-    _made_visibility: bool = False
-    """The group settings have their visibility timeout from `beats` alone."""
+    _made: set[str] = field(default_factory=set)
+    """Group settings that only the calls of this class have written."""
     _admin: Redis | None = None
     """The client of the scene, whoever `client` is by now."""
 
@@ -120,7 +98,7 @@ class Scene:
     async def doomed(self, *flat: Word, times: int = 3, consumer: str = "w1") -> str:
         """Add an entry that has had its last delivery, a suspect that was let out alone; returns its ID."""
         added = await self.stalled(*flat, times=times, consumer=consumer)
-        await self.client.hset(self.keys.suspects, added, "stream")
+        await self.client.hset(self.keys.suspects, added, "stream,,0")
         return added
 
     async def agree(self, **values: Word) -> None:
@@ -146,7 +124,7 @@ class Scene:
         assert self._admin is not None
         settings = self.keys.agreement
         beat: Any = {"beat": await server_ms(self._admin), "unbroken": 1}
-        self._made_visibility |= await self._admin.hsetnx(settings, "visibility_ms", visibility_ms) == 1
+        await self._terms(visibility_ms=visibility_ms)
         await self._admin.hset(settings, mapping=beat)
 
     async def _beats_if_new(self, visibility_ms: int) -> None:
@@ -159,7 +137,7 @@ class Scene:
         """Return everything there is but the beat, see `tests.support.dump`."""
         shown = await dump(self.client)
         settings: dict[str, str] = shown.pop(self.keys.agreement, {})
-        for name in ("beat", "unbroken", "gap", *(("visibility_ms",) if self._made_visibility else ())):
+        for name in ("beat", "unbroken", "gap", *self._made):
             settings.pop(name, None)
         return shown | ({self.keys.agreement: settings} if settings else {})
 
@@ -168,162 +146,55 @@ class Scene:
         rows: Any = await self.client.xpending_range(source or self.keys.stream, self.keys.group, "-", "+", 100_000)
         return [(one.decode(), consumer.decode(), count) for one, consumer, _, count in rows]
 
+    async def _terms(self, **values: Word) -> None:
+        """Write into the group settings what the test has not written."""
+        assert self._admin is not None
+        for name, value in values.items():
+            self._made |= {name} if await self._admin.hsetnx(self.keys.agreement, name, value) == 1 else set()
+
+    def _names(self, source: str | None) -> list[str]:
+        keys = self.keys
+        return [
+            source or keys.stream, keys.stream, keys.retry, keys.dead, keys.agreement, keys.schedule, keys.suspects,
+            keys.journal,
+        ]  # fmt: skip
+
     async def recover(
-        self,
-        *ids: str,
-        source: str | None = None,
-        fence: str = FENCE,
-        visibility_ms: int = 30_000,
-        max_deliveries: int = 3,
-        policy: str = "stream",
-        journal: bool = True,
-        budget_bytes: int = 10**9,
-        made: int = 0,
-        longest_ms: int = 10**9,
-    ) -> Any:
-        """Run ``recover_entries``; return its answer with a row for each entry, see `rows`."""
-        keys = self.keys
+        self, *ids: str, source: str | None = None, fence: str = FENCE, visibility_ms: int = 30_000,
+        max_deliveries: int = 3, policy: str = "stream", journal: bool = True,
+    ) -> Any:  # fmt: skip
+        """Run ``recover`` as the leader."""
         await self._beats_if_new(visibility_ms)
-        reply = await load_script("reaper", "recover_entries").run(
-            self.client,
-            [
-                source or keys.stream, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence,
-                keys.agreement, keys.journal, keys.notes,
-            ],
-            [
-                fence, keys.group, visibility_ms, max_deliveries, policy, int(journal), 1_000, 7, budget_bytes,
-                made, longest_ms, *ids,
-            ],
-        )  # fmt: skip
-        return one_by_one(reply, [one.encode() for one in ids])
+        await self._terms(policy=policy, visibility_ms=visibility_ms, max_deliveries=max_deliveries)
+        words: list[Word] = [self.keys.group, 1_000 * journal, fence, 7, 10**9, *ids]
+        return await RECOVER.run(self.client, [*self._names(source), self.keys.fence], words)
 
-    async def autoclaim(
-        self,
-        *abandoned: str,
-        source: str | None = None,
-        consumer: str = "w2",
-        visibility_ms: int = 30_000,
-        max_deliveries: int = 3,
-        policy: str = "stream",
-        journal: bool = True,
-        cursor: str = "-",
-        room: int = 100,
-        patience_ms: int = 10**6,
-        page: int = 500,
-        budget_bytes: int = 10**9,
-        most: int = 1_000,
-    ) -> Any:
-        """Run ``autoclaim``."""
-        keys = self.keys
+    async def walk(
+        self, *, source: str | None = None, consumer: str = "w2", visibility_ms: int = 30_000, max_deliveries: int = 3,
+        policy: str = "stream", journal: bool = True, cursor: str = "-", room: int = 100, page: int = 500,
+    ) -> Any:  # fmt: skip
+        """Run ``recover`` as an embedded worker."""
         await self._beats_if_new(visibility_ms)
-        return await load_script("workers.protocol", "autoclaim").run(
-            self.client,
-            [
-                source or keys.stream, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects,
-                keys.agreement, keys.journal, keys.notes,
-            ],
-            [
-                keys.group, consumer, visibility_ms, max_deliveries, policy, int(journal), 1_000, cursor,
-                room, patience_ms, page, budget_bytes, most, *abandoned,
-            ],
-        )  # fmt: skip
+        await self._terms(policy=policy, visibility_ms=visibility_ms, max_deliveries=max_deliveries)
+        words: list[Word] = [self.keys.group, 1_000 * journal, "", 0, 10**9, consumer, room, cursor, page]
+        return await RECOVER.run(self.client, [*self._names(source), self.keys.fence], words)
 
-    async def release(self, *, fence: str = FENCE, policy: str = "stream", journal: bool = True) -> Any:
-        """Run ``release_suspects``."""
-        keys = self.keys
-        return await load_script("workers.protocol", "release_suspects").run(
-            self.client,
-            [
-                keys.stream,
-                keys.retry,
-                keys.schedule,
-                keys.suspects,
-                keys.fence,
-                keys.agreement,
-                keys.journal,
-                keys.notes,
-            ],
-            [fence, keys.group, policy, int(journal), 1_000, 7],
-        )
+    async def extend(self, *ids: str, source: str | None = None, consumer: str = "w1", times: int = 1) -> Any:
+        """Run ``extend`` on deliveries that ``consumer`` holds for the ``times``-th time; return the results."""
+        await self._terms(policy="stream", visibility_ms=30_000, max_deliveries=3)
+        words: list[Word] = [self.keys.group, 0, consumer, *(word for one in ids for word in (one, times, 1))]
+        reply: Any = await EXTEND.run(self.client, self._names(source), words)
+        return reply[1:]
 
-    async def settle(
-        self,
-        *items: Settling | Many,
-        source: str | None = None,
-        consumer: str = "w1",
-        max_deliveries: int = 3,
-        policy: str = "stream",
-        journal: bool = True,
-        reply_was_lost: bool = False,
-        delete_acked: bool = False,
-        names_suspects: bool = True,
-        proven_ms: int | str | None = None,
-    ) -> Any:
-        """Run ``settle``; see `item`."""
-        keys = self.keys
-        return await load_script("workers.protocol", "settle").run(
-            self.client,
-            [
-                source or keys.stream, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule,
-                *((keys.suspects, keys.notes) if names_suspects else ()),
-            ],
-            [
-                keys.group, consumer, max_deliveries, policy, int(journal), 1_000, int(reply_was_lost),
-                int(delete_acked), *_runs(items, proven_ms),
-            ],
-        )  # fmt: skip
-
-    async def extend(
-        self,
-        *ids: str,
-        source: str | None = None,
-        consumer: str = "w1",
-        times: int = 1,
-        as_ours: bool = False,
-    ) -> Any:
-        """Run ``extend_visibility`` on deliveries that ``consumer`` says it holds for the ``times``-th time.
-
-        ``as_ours``: with all keys that a worker of ours names; the server's time is left out of the reply.
-        """
-        items = [(one, times) for one in ids]
-        more = [self.keys.agreement, self.keys.stream, self.keys.retry, self.keys.suspects] if as_ours else []
-        reply: Any = await load_script("workers.protocol", "extend_visibility").run(
-            self.client,
-            [source or self.keys.stream, self.keys.journal, *more],
-            [self.keys.group, consumer, *(word for one in items for word in one)],
-        )
-        return reply[: len(ids)]
+    async def ack(self, *ids: str, consumer: str = "w1", number: int = 1) -> Any:
+        """Run ``ack``."""
+        words: list[Word] = [self.keys.group, 1_000, consumer, consumer, number, 0, len(ids), *ids]
+        return await ACK.run(self.client, self._names(None), words)
 
     async def idle_ms(self, source: str | None = None) -> dict[str, int]:
         """Return for how long each pending entry has been idle."""
         rows: Any = await self.client.xpending_range(source or self.keys.stream, self.keys.group, "-", "+", 100_000)
         return {one.decode(): idle for one, _, idle, _ in rows}
-
-    async def move_due(
-        self,
-        *,
-        fence: str = FENCE,
-        policy: str = "stream",
-        journal: bool = True,
-        most: int = 100,
-        budget_bytes: int = 10**9,
-    ) -> Any:
-        """Run ``move_due``."""
-        keys = self.keys
-        return await load_script("workers.protocol", "move_due").run(
-            self.client,
-            [
-                keys.stream,
-                keys.retry,
-                keys.schedule,
-                keys.stream_schedule,
-                keys.fence,
-                keys.agreement,
-                keys.journal,
-                keys.notes,
-            ],
-            [fence, keys.group, policy, int(journal), 1_000, 7, most, budget_bytes, 20_000],
-        )
 
     async def enqueue(self, *jobs: Item, call: str = "call-1", call_ms: int = 60_000, job_ms: int = 600_000) -> Any:
         """Run ``enqueue``; a job is its ID ('' = any), its delay in ms and the flat fields."""
@@ -341,95 +212,6 @@ class Scene:
         for at, (member, score) in enumerate(rows):
             if score < SUSPECT_SCORE:
                 await self.client.zadd(schedule, {member: at})
-
-    async def adopt(
-        self,
-        *in_flight: tuple[str, int],
-        source: str | None = None,
-        consumer: str = "w1.new",
-        from_consumer: str = "w1",
-        case: str = "restart",
-        room: int = 100,
-        suspect_room: int = 0,
-        max_deliveries: int = 3,
-        policy: str = "stream",
-        journal: bool = True,
-        after: str = "-",
-    ) -> Any:
-        """Run ``adopt``."""
-        keys = self.keys
-        return await load_script("workers.protocol", "adopt").run(
-            self.client,
-            [
-                source or keys.stream, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects,
-                keys.schedule, keys.retry, keys.notes,
-            ],
-            [
-                keys.group, consumer, from_consumer, case, room, suspect_room, max_deliveries, policy, int(journal),
-                1_000, after, *(word for one in in_flight for word in one),
-            ],
-        )  # fmt: skip
-
-
-def item(
-    one: str,
-    verb: str,
-    *,
-    times: Word = 1,
-    reason: str | None = None,
-    error: str = "",
-    data: str = "",
-    delay_ms: int | str = "",
-    traceback: str = "",
-) -> Settling:
-    """Return one item of ``settle``."""
-    facts = data or f'{{"v":1,"group":"billing","entry":"{one}"}}'
-    reason = ("" if verb == "hand_back" else "max_deliveries") if reason is None else reason
-    return Settling(one, verb, times, facts, () if verb == "ack" else (reason, error, delay_ms, traceback))
-
-
-def _runs(items: Sequence[Settling | Many], proven_ms: int | str | None) -> Iterator[Word]:
-    """Yield the words of items, as ``settle`` reads them."""
-    for (verb, times), run in groupby(items, key=lambda one: (one.verb, one.times)):
-        count = times if proven_ms is None else f"{times},{proven_ms}"
-        together: list[Settling] = []
-        for one in run:
-            if isinstance(one, Many):
-                yield from (verb, count, len(one.ids), one.data, *one.ids)
-            else:
-                together.append(one)
-        if together:
-            yield from (verb, count, len(together))
-        for one in together:
-            yield from (one.entry_id, one.entry_id, one.data, *one.others)
-
-
-def one_by_one(reply: Any, ids: Sequence[bytes]) -> Any:
-    """Return an answer of ``recover_entries`` in which plain jobs that are ready again have rows as all others have."""
-    if reply[0] != b"ok":
-        return reply
-    runs = iter(reply[1])
-    plain = ((consumer, count, idle) for consumer, count, idles in zip(runs, runs, runs, strict=True) for idle in idles)
-    found: list[Any] = []
-    for one, row in zip(ids, reply[2:], strict=True):
-        if isinstance(row, bytes):
-            consumer, count, idle = next(plain)
-            row = [int(Outcome.REDELIVERED), row, idle, consumer, one, count]  # noqa: PLW2901
-        found.append(row)
-    assert next(plain, None) is None
-    return [reply[0], *found]
-
-
-def rows(reply: Any) -> list[tuple[Any, ...]]:
-    """Return the rows of ``recover_entries`` as ``(code, consumer, job, count)``, or just the code."""
-    assert reply[0] == b"ok", reply
-    return [(row[0], *(_word(part) for part in row[3:])) for row in reply[1:]]
-
-
-def details(reply: Any) -> list[str | int]:
-    """Return the second element of each row: new entry ID, dead letter's ID, remaining ms, or why it is held."""
-    assert reply[0] == b"ok", reply
-    return [_word(row[1]) if len(row) > 1 else "" for row in reply[1:]]
 
 
 def ready(

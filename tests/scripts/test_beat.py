@@ -95,13 +95,10 @@ async def test_without_a_group_there_is_no_beat(timed: Timed) -> None:
     assert await timed.field("beat") is None
 
 
-async def test_without_a_visibility_timeout_nothing_is_noted_and_recovery_waits(timed: Timed) -> None:
+async def test_without_a_visibility_timeout_nothing_is_noted(timed: Timed) -> None:
     await timed.client.delete(timed.keys.agreement)
     assert await timed.beat() == [START_MS, 0, 0]
     assert await timed.client.exists(timed.keys.agreement) == 0
-    stalled = await timed.stalled()
-    await timed.client.hset(timed.keys.agreement, "beat", START_MS)
-    assert await timed.waits(stalled) == V
     assert await timed.wait_told() is None
 
 
@@ -168,10 +165,10 @@ async def test_an_embedded_worker_waits_as_well(timed: Timed) -> None:
     await timed.stalled()
     await steady(timed)
     await timed.pass_ms(V)
-    assert await timed.autoclaim() == [b"waits", V, V]
+    assert await timed.walk() == [b"waits", V, V]
     for _ in range(3):
         await timed.pass_ms(V // 3)
-        reply = await timed.autoclaim()
+        reply = await timed.walk()
     assert reply[0] == b"ok"
     assert [owner for _, owner, _ in await timed.pending()] == ["w2"]
 
@@ -214,7 +211,7 @@ async def test_a_heartbeat_notes_the_beat_with_and_without_deliveries(timed: Tim
     entry = await timed.stalled()
     for ids in ([], [entry]):
         await timed.pass_ms(1_000)
-        await timed.extend(*ids, as_ours=True)
+        await timed.extend(*ids)
         assert await timed.field("beat") == timed.at_ms
 
 
@@ -238,10 +235,10 @@ async def test_where_a_heartbeat_is_denied_no_beat_is_noted(timed: Timed, user: 
     await timed.pass_ms(1_000)
     for call in (
         as_user.beat,
-        lambda: as_user.extend(as_ours=True),
-        lambda: as_user.extend(stalled, as_ours=True),
+        as_user.extend,
+        lambda: as_user.extend(stalled),
         lambda: as_user.recover(stalled),
-        as_user.autoclaim,
+        as_user.walk,
     ):
         with pytest.raises((NoPermissionError, ResponseError), match=r"(?i)no permissions|can't run|NOPERM|ACL"):
             await call()
@@ -253,7 +250,7 @@ async def test_a_server_that_takes_no_writes_has_no_beat(timed: Timed) -> None:
     last = await timed.field("beat")
     await timed.pass_ms(1_000)
     await timed.client.config_set("min-replicas-to-write", 1)
-    for call in (timed.beat, lambda: timed.extend(as_ours=True)):
+    for call in (timed.beat, timed.extend):
         with pytest.raises(ResponseError, match="NOREPLICAS"):
             await call()
     await timed.client.config_set("min-replicas-to-write", 0)
@@ -299,6 +296,6 @@ def test_it_says_for_how_long_recovery_waits_and_why(wait: RecoveryWait, said: s
 
 def test_whatever_notes_a_beat_names_the_keys_of_every_heartbeat() -> None:
     """While a slot of a cluster moves, Redis rejects calls that name a missing key, and serves others."""
-    needed = keys_of("workers.protocol", "extend_visibility") - {"{orders}:suspects:billing"}
-    noting = [("workers.protocol", "beat"), ("workers.protocol", "autoclaim"), ("reaper", "recover_entries")]
+    needed = keys_of("workers.protocol", "beat")
+    noting = [("workers.protocol", name) for name in ("extend", "recover")]
     assert [name for name in noting if not needed <= keys_of(*name)] == []

@@ -141,39 +141,17 @@ async def test_a_worker_goes_by_what_is_agreed_or_by_what_it_assumes(scene: Scen
     assert await words(scene) == {"w1.1": ("now", "4000", "2", "")}
 
 
-async def test_before_there_are_group_settings_workers_write_what_they_assume_and_the_highest_counts(
-    scene: Scene,
-) -> None:
-    """Else the first leader judges them by a shorter timeout before they have read that."""
-    for visibility_ms, limit in ((30_000, 3), (60_000, 2), (20_000, 5)):
-        await join(scene, word=GoesBy(visibility_ms=visibility_ms, max_deliveries=limit))
-    former = ["former_visibility_ms", "former_max_deliveries", "former_until"]
-    assert await scene.client.hmget(scene.keys.agreement, former) == [b"60000", b"5", None]
-    await scene.agree(visibility_ms=4_000)
-    await join(scene, word=GoesBy(visibility_ms=90_000))
-    assert await scene.client.hget(scene.keys.agreement, former[0]) == b"60000"
-
-
-@pytest.mark.parametrize(("recovery", "agreed"), [("embedded", "30000"), ("claim", "30000"), ("reaper", "")])
-async def test_an_embedded_worker_makes_the_timeout_that_it_assumes_the_groups(
-    bare: Scene, recovery: str, agreed: str
-) -> None:
+@pytest.mark.parametrize(("recovery", "agreed"), [("embedded", "30000"), ("claim", "30000"), ("reaper", "30000")])
+async def test_a_worker_makes_the_timeout_that_it_assumes_the_groups(bare: Scene, recovery: str, agreed: str) -> None:
     """Without one there is no beat, and nothing would ever be recovered."""
     assert (await join(bare, recovery=recovery, word=GoesBy())).agreed[1] == agreed
 
 
 async def test_an_agreement_that_was_lost_is_written_anew_by_who_knows_it(bare: Scene) -> None:
     known = GoesBy(version=5, policy="retry-stream", visibility_ms=60_000, max_deliveries=5)
-    await join(bare, word=GoesBy("w2.1"))  # which knows nothing
     joined = await join(bare, visibility_ms=1_000, word=known)
     assert joined.agreed == ("retry-stream", "60000", "5", "reaper")
     assert joined.mismatch == "visibility_ms 60000 is agreed, 1000 is set"
-
-
-async def test_what_was_never_agreed_on_is_not_made_an_agreement(scene: Scene) -> None:
-    await scene.agree(visibility_ms=4_000, version=5)
-    known = GoesBy(version=5, policy="retry-stream", visibility_ms=60_000, max_deliveries=5)
-    assert (await join(scene, word=known)).agreed == ("", "4000", "", "reaper")
 
 
 async def test_words_of_workers_that_have_gone_are_kept_for_whoever_keeps_house(scene: Scene) -> None:

@@ -8,7 +8,6 @@ from workers.protocol.messages import LAST_ENTRY_ID
 pytestmark = pytest.mark.anyio
 
 LAST = LAST_ENTRY_ID.decode()
-ADOPTED_AT_ONCE = 100
 
 
 async def held(scene: Scene, *entry_ids: str) -> None:
@@ -21,11 +20,5 @@ async def held(scene: Scene, *entry_ids: str) -> None:
 async def test_a_page_that_ends_with_it_is_the_last_one_to_a_worker_that_recovers(scene: Scene) -> None:
     await scene.agree(recovery="embedded")
     await held(scene, "1-0", LAST)
-    ok, _, cursor, *_ = await scene.autoclaim(page=2, policy="retry-stream")
+    ok, _, cursor, *_ = await scene.walk(page=2, policy="retry-stream")
     assert (ok, cursor) == (b"ok", b"")
-
-
-async def test_a_page_that_ends_with_it_is_the_last_one_to_a_worker_that_adopts(scene: Scene) -> None:
-    await held(scene, *(f"{n}-0" for n in range(1, ADOPTED_AT_ONCE)), LAST)
-    last, *_, taken = await scene.adopt()
-    assert (last, len(taken)) == (b"", ADOPTED_AT_ONCE)

@@ -26,14 +26,13 @@ from tests.support.paced import PacedSettings
 from workers.loop.beating import Extending, Steps
 from workers.loop.dispatch import Handlers
 from workers.loop.held import Held, Stage
-from workers.loop.job import Job
 from workers.loop.reporting import EVENTS
 from workers.process import WorkerProcess
 from workers.producer import Producer
-from workers.protocol.calls.settlement import Extend
+from workers.protocol.calls.moves import Moves
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.errors import StreamReaperError
-from workers.protocol.keys import RESTORED_CONSUMER, RETURNED_CONSUMER
+from workers.protocol.keys import RETURNED_CONSUMER
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode, Redelivery, pair_up, read_metadata, text
 from workers.runtime.callbacks import Callbacks, Report
@@ -211,8 +210,8 @@ class OurWorker(Actor):
         require_asyncio("a worker")  # as `Worker.run` does
         stage = plays.Stage(world.ledger, process, kill, lambda seconds: world.block(process, seconds))
 
-        def beating(steps: Steps, extend: Extend[Job], url: str, timeout_s: float) -> "BeatingTask":
-            return BeatingTask(process, steps, extend, url, timeout_s)
+        def beating(steps: Steps, moves: Moves, consumer: str, url: str, timeout_s: float) -> "BeatingTask":
+            return BeatingTask(process, steps, moves, consumer, url, timeout_s)
 
         callbacks: Callbacks[str] = Callbacks(EVENTS)
         callbacks.on("error")(self._hear)
@@ -255,8 +254,6 @@ class OurWorker(Actor):
             return
         if holder == RETURNED_CONSUMER.encode():
             return  # a read took it, as the clock was set back, and has given it back: to be held again
-        if holder == RESTORED_CONSUMER.encode():
-            return  # it was nobody's, and is put back where somebody has destroyed the group: to be held again
         if self.world.witness.caller.startswith(process.name):
             return  # it has given it back itself
         if self.world.witness.caller.startswith("bare-"):
@@ -325,7 +322,7 @@ class OurWorker(Actor):
         let_out = self.world.server.keys.values.get(KEYS.suspects.encode())
         for one in self._held():
             out = let_out.get(one.job.raw_entry_id, b"") if isinstance(let_out, dict) else b""
-            has_begun = out.rstrip(b"!").endswith(b"+%d" % one.job.times_delivered)
+            has_begun = out.split(b",")[1:2] == [b"%d" % one.job.times_delivered]
             if one.job.deliveries >= least and (least == 1 or (fresh and has_begun)):
                 self.world.ledger.blame(Execution(one.job.id, one.job.generation))
 
@@ -333,10 +330,10 @@ class OurWorker(Actor):
 class BeatingTask:
     """Carries out a heartbeat as its thread does, in a gate of its own: it goes on while the event loop is blocked."""
 
-    def __init__(self, process: Process, steps: Steps, extend: Extend[Job], url: str, timeout_s: float) -> None:
+    def __init__(self, process: Process, steps: Steps, moves: Moves, consumer: str, url: str, timeout_s: float) -> None:
         self._thread = process.thread("heartbeat")
         self._steps = steps
-        self._extend = extend
+        self._moves, self._consumer = moves, consumer
         self._url = url
         self._timeout_s = timeout_s
         self._ending = False
@@ -361,7 +358,7 @@ class BeatingTask:
                 step = next(self._steps)
                 continue
             try:
-                answer = await self._extend.run(client, step.source.key, step.jobs, step.proofs)
+                answer = await self._moves.extend(client, step.source.key, step.items, consumer=self._consumer)
             except (RedisError, OSError) as error:
                 if is_contact_error(error):
                     await client.connection_pool.disconnect()

@@ -18,12 +18,12 @@ from tests.simulation.story import ITSELF, LEADER, REAPER, SHORTEST_LEASE_S, WRI
 from tests.simulation.unserved import NEEDED
 
 BY_LEADERS = (
-    "sent recover_entries", "sent recover_entries", "ran recover_entries", "sent release_suspects",
-    "ran release_suspects", "event recovered", "event suspected", "fence",
+    "sent recover", "sent recover", "ran recover", "sent tick",
+    "ran tick", "event recovered", "event suspected", "fence",
 )  # fmt: skip
 BY_WORKERS = (
-    "sent settle", "sent settle", "ran settle", "ran settle", "sent extend_visibility", "ran extend_visibility",
-    "started", "sent autoclaim", "ran autoclaim", "event suspected", "ran join_group",
+    "sent ack", "sent settle", "ran ack", "ran settle", "sent extend", "ran extend",
+    "started", "sent recover", "ran recover", "event suspected", "ran join_group",
 )  # fmt: skip
 """Moments that a fault may wait for."""
 OF_ITSELF = ("part", "part", "cut", "slow", "pause", "kill", "lose", "suspend", "power-off")
@@ -67,8 +67,8 @@ _TERM = (1.2, 2.5)
 _KILLED = Cue("started", "kill", ITSELF, (0.01, 0.03))
 _KILLED_LATER = Cue("started", "kill", ITSELF, (0.01, 0.03), later=0.5)
 """There is more to recover when the first job is quarantined, and perhaps released."""
-_HELD = Cue("sent recover_entries", "part", ITSELF, leases=_TERM, value="requests")
-_HELD_LATER = Cue("sent recover_entries", "part", ITSELF, leases=_TERM, value="requests", later=1.25)
+_HELD = Cue("sent recover", "part", ITSELF, leases=_TERM, value="requests")
+_HELD_LATER = Cue("sent recover", "part", ITSELF, leases=_TERM, value="requests", later=1.25)
 
 SCENES_OF_LEADERS = (
     # a stale leader after a failover, a released quarantined job, and both
@@ -77,9 +77,9 @@ SCENES_OF_LEADERS = (
     (_KILLED, _KILLED_LATER, _HELD_LATER),
     (_KILLED, _KILLED_LATER, Cue("", "failover", parts=_SHORT, later=0.8), _HELD_LATER),
     (_KILLED, _KILLED_LATER, Cue("", "failover", parts=_SHORT, later=1.1), _HELD_LATER),
-    (_KILLED, Cue("sent release_suspects", "part", ITSELF, leases=_TERM, value="requests")),
-    (_KILLED, Cue("sent recover_entries", "pause", ITSELF, leases=_TERM)),
-    (_KILLED, Cue("sent recover_entries", "kill", ITSELF)),
+    (_KILLED, Cue("sent tick", "part", ITSELF, leases=_TERM, value="requests")),
+    (_KILLED, Cue("sent recover", "pause", ITSELF, leases=_TERM)),
+    (_KILLED, Cue("sent recover", "kill", ITSELF)),
     (_KILLED, _KILLED_LATER, Cue("event suspected", "kill", LEADER)),
     # a term begins
     (Cue("started", "part", ITSELF, _LONG), Cue("fault part", "step-down")),
@@ -87,12 +87,12 @@ SCENES_OF_LEADERS = (
     (_KILLED, Cue("event suspected", "clock", value=-90.0), Cue("fault clock", "step-down")),
     (_KILLED, Cue("", "pause", LEADER, leases=_TERM, later=0.5)),
     # servers and operators that refuse
-    (_KILLED, Cue("sent recover_entries", "deny", parts=_SOME, value=WRITE)),
-    (_KILLED, Cue("sent recover_entries", "deny", parts=_SOME, value="xclaim")),
+    (_KILLED, Cue("sent recover", "deny", parts=_SOME, value=WRITE)),
+    (_KILLED, Cue("sent recover", "deny", parts=_SOME, value="xclaim")),
     (_KILLED, Cue("", "deny", parts=_LONG, value="subscribe", later=0.3)),
-    (_KILLED, Cue("sent extend_visibility", "deny", parts=_SOME, value=WRITE), Cue("fault deny", "part", LEADER)),
-    (_KILLED, Cue("sent recover_entries", "memory", parts=_SOME)),
-    (_KILLED, Cue("sent recover_entries", "brake", parts=_SOME)),
+    (_KILLED, Cue("sent extend", "deny", parts=_SOME, value=WRITE), Cue("fault deny", "part", LEADER)),
+    (_KILLED, Cue("sent recover", "memory", parts=_SOME)),
+    (_KILLED, Cue("sent recover", "brake", parts=_SOME)),
     # settings that change
     (_KILLED, Cue("", "limit", value={"max_deliveries": 1}, later=0.5)),
     (_KILLED, Cue("", "visibility", later=0.5)),
@@ -103,7 +103,7 @@ SCENES = (
     (_KILLED, Cue("", "loss", parts=_SHORT, later=0.5)),
     (Cue("started", "pause", ITSELF, _LONG),),
     (Cue("started", "part", ITSELF, _LONG),),
-    (Cue("started", "delete-consumer"), Cue("ran extend_visibility", "delete-consumer")),
+    (Cue("started", "delete-consumer"), Cue("ran extend", "delete-consumer")),
     (Cue("started", "clients", parts=_SOME), _KILLED),
     (Cue("sent enqueue", "memory", parts=_SOME),),
     (Cue("sent settle", "kill", ITSELF),),
@@ -114,8 +114,8 @@ SCENES = (
     (Cue("sent settle", "memory", parts=_SOME),),
     (Cue("ran settle", "failover", parts=_SHORT), _KILLED),
     (Cue("event dead_lettered", "redrive"),),
-    (Cue("sent extend_visibility", "kill", ITSELF),),
-    (Cue("sent extend_visibility", "deny", parts=(0.4, 0.9), value="xclaim"),),
+    (Cue("sent extend", "kill", ITSELF),),
+    (Cue("sent extend", "deny", parts=(0.4, 0.9), value="xclaim"),),
 )
 
 

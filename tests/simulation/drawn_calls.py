@@ -188,39 +188,37 @@ def _mine(scene: Scene) -> tuple[str, str, list[Row]]:
     return source, consumer, [(row[0], row[1], row[2] + (scene.random.random() < 0.05)) for row in mine]
 
 
+def _names(source: str) -> tuple[str, ...]:
+    return (
+        source, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.schedule, KEYS.suspects, KEYS.journal,
+    )  # fmt: skip
+
+
+def ack(scene: Scene) -> None:
+    """A worker says that jobs are done."""
+    source, consumer, rows = _mine(scene)
+    ids = [row[0] for row in rows[:4]]
+    number, deletes = scene.random.randrange(1, 9), scene.random.randrange(2)
+    words: tuple[Word, ...] = (consumer, "caller", number, deletes, len(ids), *ids, "run_ms", 5)
+    scene.call("ack", _names(source), GROUP, 50, *words)
+
+
 def settle(scene: Scene) -> None:
-    """A worker settles."""
+    """A worker gives deliveries back, or up."""
     source, consumer, rows = _mine(scene)
     words: list[Word] = []
     for entry_id, _, times in rows[:4]:
-        verb = scene.random.choice(("ack", "acks", "nack", "retry", "hand_back", "reject"))
-        if verb == "acks":
-            words += [verb, times, 2, MANY, entry_id, scene.random.choice(rows)[0]]
-            continue
-        words += [verb, times, 1, entry_id, f"job-{entry_id}", DATA]
-        if verb != "ack":
-            words += [
-                "failed",
-                "ValueError: x",
-                scene.random.choice(("", 0, 10, 4000)),
-                scene.random.choice(("", "trace")),
-            ]
-    keys = (
-        source, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.journal, KEYS.schedule, KEYS.suspects,
-        KEYS.notes,
-    )  # fmt: skip
-    scene.call(
-        "settle", keys, GROUP, consumer, scene.limit(), scene.policy(), "1", 50, scene.random.randrange(2),
-        scene.random.randrange(2), *words,
-    )  # fmt: skip
+        verb = scene.random.choice(("nack", "retry", "hand_back", "reject"))
+        delay = scene.random.choice((0, 10, 4000))
+        words += [verb, entry_id, times, delay, "failed", "ValueError: x", scene.random.choice(("", "trace")), 0]
+    scene.call("settle", _names(source), GROUP, 50, consumer, "caller", scene.random.randrange(1, 9), *words)
 
 
 def extend(scene: Scene) -> None:
     """A worker proves that it lives."""
     source, consumer, rows = _mine(scene)
-    words = [word for entry_id, _, times in rows for word in (entry_id, times)]
-    keys = source, KEYS.journal, KEYS.agreement, KEYS.stream, KEYS.retry, KEYS.suspects
-    scene.call("extend_visibility", keys, GROUP, consumer, *words)
+    words = [word for entry_id, _, times in rows for word in (entry_id, times, scene.random.randrange(2))]
+    scene.call("extend", _names(source), GROUP, 50, consumer, *words)
 
 
 def beat(scene: Scene) -> None:
@@ -228,77 +226,39 @@ def beat(scene: Scene) -> None:
     scene.call("beat", (KEYS.stream, KEYS.agreement), GROUP)
 
 
-def hold_again(scene: Scene) -> None:
+def hold(scene: Scene) -> None:
     """A worker takes back what vanished."""
     source, consumer, rows = _mine(scene)
     held = rows or [(entry_id, consumer, 1) for entry_id in scene.entries(source)]
-    words = [word for entry_id, _, times in held for word in (entry_id, f"job-{entry_id}", times)]
-    scene.call(
-        "hold_again", (source, KEYS.stream, KEYS.agreement, KEYS.suspects, KEYS.notes), GROUP, consumer, 1, 50, *words
-    )
+    words = [word for entry_id, _, times in held for word in (entry_id, times)]
+    scene.call("hold", _names(source), GROUP, 50, consumer, "caller", scene.random.randrange(9), *words)
 
 
 def return_taken(scene: Scene) -> None:
     """A worker gives back what a read has taken from the living."""
     source, consumer, rows = _mine(scene)
     words = [word for entry_id, _, times in rows for word in (entry_id, times - 1)]
-    scene.call("return_taken", (source, KEYS.stream, KEYS.schedule), GROUP, consumer, *words)
+    scene.call("return_taken", (source,), GROUP, consumer, *words)
 
 
 def adopt(scene: Scene) -> None:
-    """A worker takes over."""
+    """A worker looks for what is its own."""
     source, consumer, rows = _mine(scene)
-    keys = (
-        source, KEYS.dead, KEYS.agreement, KEYS.journal, KEYS.stream, KEYS.suspects, KEYS.schedule, KEYS.retry,
-        KEYS.notes,
-    )  # fmt: skip
-    scene.call(
-        "adopt", keys, GROUP, scene.consumer(), consumer, scene.random.choice(("restart", "reread", "claimed")),
-        scene.random.choice((1, 10)), scene.random.choice((0, 1)), scene.limit(), scene.policy(), "1", 50, "-",
-        *(word for entry_id, _, times in rows[:1] for word in (entry_id, scene.random.choice((0, times, times + 1)))),
-    )  # fmt: skip
+    in_hand = [row[0] for row in rows[:1]]
+    scene.call("adopt", _names(source), GROUP, 50, consumer, scene.random.choice((0, 1, 10)), "-", *in_hand)
 
 
-def autoclaim(scene: Scene) -> None:
+def walk(scene: Scene) -> None:
     """An embedded worker recovers."""
-    keys = (
-        scene.source(),
-        KEYS.stream,
-        KEYS.retry,
-        KEYS.dead,
-        KEYS.schedule,
-        KEYS.suspects,
-        KEYS.agreement,
-        KEYS.journal,
-        KEYS.notes,
-    )
-    scene.call(
-        "autoclaim", keys, GROUP, scene.consumer(), scene.visibility(), scene.limit(), scene.policy(),
-        "1", 50, "-", scene.random.choice((0, 1, 10)),
-        scene.random.choice((0, 30)), scene.random.choice((2, 100)), 100_000, 50,
-    )  # fmt: skip
+    words = "", 0, 100_000, scene.consumer(), scene.random.choice((0, 1, 10)), "-", scene.random.choice((2, 100))
+    scene.call("recover", (*_names(scene.source()), KEYS.fence), GROUP, 50, *words)
 
 
 def recover(scene: Scene) -> None:
     """A leader recovers."""
     source = scene.source()
-    keys = (
-        source,
-        KEYS.stream,
-        KEYS.retry,
-        KEYS.dead,
-        KEYS.schedule,
-        KEYS.suspects,
-        KEYS.fence,
-        KEYS.agreement,
-        KEYS.journal,
-        KEYS.notes,
-    )
-    made = scene.hash_value(KEYS.agreement, "made") or 0
-    scene.lead(
-        "recover_entries", keys, scene.fence(), GROUP, scene.visibility(), scene.limit(), scene.policy(), "1", 50, 1,
-        100_000, made, 60_000, *(row[0] for row in scene.pending(source)),
-    )  # fmt: skip
+    words: tuple[Word, ...] = scene.fence(), 1, 100_000, *(row[0] for row in scene.pending(source))
+    scene.call("recover", (*_names(source), KEYS.fence), GROUP, 50, *words)
 
 
 def take_over(scene: Scene) -> None:
@@ -306,7 +266,7 @@ def take_over(scene: Scene) -> None:
     token = scene.random.choice((1, 1, 1, 2))
     scene.lead(
         "take_over_group", (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.retry), "reaper", token, "alice", GROUP,
-        scene.policy(), scene.visibility(), scene.limit(), "reaper", 1000,
+        scene.policy(), scene.visibility(), scene.limit(), "reaper", 1000, scene.random.randrange(2),
     )  # fmt: skip
 
 
@@ -314,21 +274,10 @@ def _own(scene: Scene) -> str:
     return "" if scene.hash_value(KEYS.agreement, "recovery") == "embedded" else scene.fence()
 
 
-def release(scene: Scene) -> None:
-    """Suspects are let out."""
-    keys = (
-        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.suspects, KEYS.fence, KEYS.agreement, KEYS.journal, KEYS.notes,
-    )  # fmt: skip
-    scene.call("release_suspects", keys, _own(scene), GROUP, scene.policy(), "1", 50, 1)
-
-
-def move_due(scene: Scene) -> None:
-    """What is due becomes ready."""
-    keys = (
-        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.stream_schedule, KEYS.fence, KEYS.agreement, KEYS.journal,
-        KEYS.notes,
-    )  # fmt: skip
-    scene.call("move_due", keys, _own(scene), GROUP, scene.policy(), "1", 50, 1, 10, 100_000, 1000)
+def tick(scene: Scene) -> None:
+    """What is due becomes ready, and a quarantined job is released."""
+    words = _own(scene), 1, 10, scene.random.choice(("", 1000))
+    scene.call("tick", (*_names(KEYS.stream), KEYS.fence, KEYS.stream_schedule), GROUP, 50, *words)
 
 
 def keep_house(scene: Scene) -> None:
@@ -337,26 +286,25 @@ def keep_house(scene: Scene) -> None:
     scene.call("keep_house", keys, _own(scene), GROUP, scene.random.choice(("", 40)), "1", 50, 1)
 
 
-def restore(scene: Scene) -> None:
-    """A leader puts back a group that was destroyed."""
+def report_lost(scene: Scene) -> None:
+    """A leader reports what went with a consumer that somebody deleted."""
+    kind, source = scene.random.choice((("stream", KEYS.stream), ("retry", KEYS.retry)))
     scene.lead(
-        "restore_group", (KEYS.stream, KEYS.fence, KEYS.agreement), scene.fence(), GROUP, "restored-by-reaper", 30,
-        scene.hash_value(KEYS.agreement, "made") or 0, *scene.entries(KEYS.stream),
-    )  # fmt: skip
-
-
-def put_back(scene: Scene) -> None:
-    """A leader puts back what went with a consumer that somebody deleted."""
-    scene.lead(
-        "put_back", (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.journal), scene.fence(), GROUP,
-        scene.random.choice(CONSUMERS), 30, scene.hash_value(KEYS.agreement, "made") or 0, "1", 1000, 7,
-        "dropped:c", scene.random.choice(("", "", "-", "0-0")), *scene.entries(KEYS.stream),
+        "report_lost", (source, KEYS.fence, KEYS.agreement, KEYS.journal), scene.fence(), GROUP,
+        scene.random.choice(CONSUMERS), scene.random.randrange(2), kind, "1", 1000, 7, *scene.entries(source),
     )  # fmt: skip
 
 
 def operate(scene: Scene) -> None:
     """An operator does something."""
-    scene.random.choice((_redrive, _pause, _forget, _look, _find))(scene)
+    scene.random.choice((_redrive, _requeue, _pause, _forget, _look, _find))(scene)
+
+
+def _requeue(scene: Scene) -> None:
+    source = scene.random.choice((KEYS.stream, KEYS.retry))
+    keys = (source, KEYS.stream, KEYS.retry, KEYS.agreement, KEYS.journal)
+    words = (GROUP, "stream", scene.random.randrange(2), "1", 50, 100_000)
+    scene.lead("requeue", keys, *words, *scene.entries(source))
 
 
 def _redrive(scene: Scene) -> None:
@@ -431,9 +379,9 @@ def disturb(scene: Scene) -> None:
 
 
 _ACTIONS = (
-    (8, add), (4, enqueue), (4, join), (10, read), (8, settle), (4, extend), (3, beat),
-    (2, hold_again), (2, return_taken), (4, adopt), (6, autoclaim),
-    (6, recover), (3, take_over), (4, release), (4, move_due), (2, keep_house), (2, restore), (2, put_back),
+    (8, add), (4, enqueue), (4, join), (10, read), (5, ack), (5, settle), (4, extend), (3, beat),
+    (2, hold), (2, return_taken), (4, adopt), (6, walk),
+    (6, recover), (3, take_over), (6, tick), (2, keep_house), (2, report_lost),
     (3, operate), (3, elect), (1, tell), (3, disturb),
 )  # fmt: skip
 _action = st.sampled_from([action for weight, action in _ACTIONS for _ in range(weight)])

@@ -145,8 +145,8 @@ def changed_mode(world: "World", _: Moment) -> bool:
 
 # ---- the list
 
-RECOVERS, CLAIMS, RELEASES = "ran recover_entries", "ran autoclaim", "ran release_suspects"
-SETTLES, BEATS = "ran settle", "ran extend_visibility"
+RECOVERS, RELEASES = "ran recover", "ran tick"
+SETTLES, BEATS = "ran settle", "ran extend"
 STALE, WAITS = says(b"stale"), says(b"waits")
 FAILED_OVER = lately("failover", "loss", part=2)
 
@@ -187,12 +187,12 @@ SITUATIONS = (
     _one("a job was recovered while memory was full", "event recovered", full),
     _one("a job was recovered while a command was denied", "event recovered", denied),
     _one("a job was recovered while a quarantined job was released", "event recovered", released),
-    _one("recovery was denied", "failed recover_entries", says(b"NOPERM")),
-    _one("recovery met a server without replicas", "failed recover_entries", says(b"NOREPLICAS")),
+    _one("recovery was denied", "failed recover", says(b"NOPERM")),
+    _one("recovery met a server without replicas", "failed recover", says(b"NOREPLICAS")),
     _one("recovery met a group that an operator had paused", RECOVERS, says(b"paused")),
     # the beat
-    _one("recovery waited after a gap", RECOVERS, WAITS),
-    _one("recovery by workers waited after a gap", CLAIMS, WAITS),
+    _one("recovery waited after a gap", RECOVERS, WAITS, by("reaper")),
+    _one("recovery by workers waited after a gap", RECOVERS, WAITS, by("worker")),
     _one("recovery waited after a failover", RECOVERS, WAITS, FAILED_OVER),
     _one("recovery waited after the clock was set", RECOVERS, WAITS, lately("clock")),
     _one("recovery waited after a command had been denied", RECOVERS, WAITS, lately("deny", part=2)),
@@ -218,12 +218,12 @@ SITUATIONS = (
     _one("a settlement met a server without replicas", "failed settle", says(b"NOREPLICAS")),
     _one("a job was handed back", "event handed_back"),
     # heartbeats
-    _one("a heartbeat was denied while a replica was out of sight", "failed extend_visibility", out_of_sight("reaper")),
-    _one("a heartbeat met a server without replicas", "failed extend_visibility", says(b"NOREPLICAS")),
+    _one("a heartbeat was denied while a replica was out of sight", "failed extend", out_of_sight("reaper")),
+    _one("a heartbeat met a server without replicas", "failed extend", says(b"NOREPLICAS")),
     _one("a heartbeat ran after its worker's death", BEATS, by_a_dead_process),
     _one("a heartbeat ran while its worker was paused", BEATS, by_a_paused_process),
     _one("a heartbeat came after a failover", BEATS, lately("failover", part=0.3)),
-    _one("a worker held again a job whose consumer was deleted", "ran hold_again"),
+    _one("a worker held again a job whose consumer was deleted", "ran hold"),
     # producers, membership, the server
     _one("a job was enqueued twice by the same call", "again enqueue"),
     _one("a producer met a full memory", "failed enqueue", says(b"OOM")),

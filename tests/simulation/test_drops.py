@@ -217,7 +217,7 @@ def test_what_was_laid_aside_after_every_scan_is_nobodys_to_know_however_idle_it
 
 @pytest.mark.parametrize(
     ("note", "is_asked_for"),
-    [("0,0,,,w.0123456789ab", True), ("0,0,,,restored-by-reaper", True), ("0,0,,,w1", False), (None, False)],
+    [("0,0,,,w.0123456789ab", True), ("0,0,,,marked-by-reaper", True), ("0,0,,,w1", False), (None, False)],
 )
 def test_what_waits_and_only_ours_have_held_is_asked_for_although_its_consumer_is_there_again(
     make: Make, note: str | None, is_asked_for: bool

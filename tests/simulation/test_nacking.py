@@ -7,7 +7,6 @@ from typing import Any
 import hiredis
 import pytest
 
-from tests.scripts.scene import one_by_one
 from tests.simulation.conftest import Make
 from tests.simulation.draw import draw
 from tests.simulation.places import GROUP, KEYS
@@ -16,8 +15,7 @@ from tests.simulation.server.commands import COMMANDS
 from tests.simulation.server.server import ModelServer
 from tests.simulation.server.streams import Stream
 from tests.simulation.story import IN_PLACE, Setting, Story
-from workers.protocol.keys import READY_CONSUMER
-from workers.protocol.scripts import load_script
+from workers.protocol.calls.group_moves import RECOVER
 
 Say = Callable[..., Any]
 FENCE = "reaper:7:alice"
@@ -58,16 +56,14 @@ def give_back(server: ModelServer) -> tuple[bytes, int, int]:
     """Have a leader recover all that is pending in place; return its owner, idle time in ms and count."""
     say = talk(server)
     keys = [
-        KEYS.stream, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.schedule, KEYS.suspects, KEYS.fence, KEYS.agreement,
-        KEYS.journal, KEYS.notes,
+        KEYS.stream, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.schedule, KEYS.suspects, KEYS.journal,
+        KEYS.fence,
     ]  # fmt: skip
     [[entry_id, *_]] = say("XPENDING", KEYS.stream, GROUP, "-", "+", 1)
     say("XCLAIM", KEYS.stream, GROUP, "w1", 0, entry_id, "IDLE", 60_000, "JUSTID")
-    reply = say(
-        "EVAL", load_script("reaper", "recover_entries").source, len(keys), *keys,
-        FENCE, GROUP, 30_000, 3, IN_PLACE, 1, 1_000, 7, 10**9, 0, 10**9, entry_id,
-    )  # fmt: skip
-    assert [row[0] for row in one_by_one(reply, [entry_id])[1:]] == [1]
+    say("HSET", KEYS.agreement, "policy", IN_PLACE, "max_deliveries", 3)
+    reply = say("EVAL", RECOVER.source, len(keys), *keys, GROUP, 1_000, FENCE, 7, 10**9, entry_id)
+    assert len(reply[6]) == 1
     [[_, owner, idle_ms, times]] = say("XPENDING", KEYS.stream, GROUP, "-", "+", 1)
     return owner, idle_ms, times
 
@@ -77,9 +73,9 @@ def test_what_is_given_back_is_nobodys_where_the_server_knows_that(server_of: Ca
 
 
 @pytest.mark.parametrize("version", ["8.4", "8.6"])
-def test_where_it_does_not_a_consumer_of_ours_holds_it(server_of: Callable[[str], ModelServer], version: str) -> None:
+def test_where_it_does_not_it_stays_its_last_consumers(server_of: Callable[[str], ModelServer], version: str) -> None:
     owner, idle_ms, times = give_back(server_of(version))
-    assert (owner, times) == (READY_CONSUMER.encode(), 1)
+    assert (owner, times) == (b"w1", 1)
     assert idle_ms >= 10**9
 
 
@@ -90,7 +86,7 @@ def test_who_may_not_is_asked_for_that_and_never_refused(
     server.denied["default"] = {"xnack"}
     refused = []
     monkeypatch.setattr(server, "_denied_in_script", lambda *who: refused.append(who))
-    assert give_back(server)[0] == READY_CONSUMER.encode()
+    assert give_back(server)[0] == b"w1"
     assert not refused
     server.denied.clear()  # from call to call, as the server is
     assert give_back(server)[0] == b""
@@ -102,7 +98,7 @@ def test_an_answer_that_is_wrong_does_no_harm(
     server = server_of("8.8")
     server.denied["default"] = {"xnack"}
     monkeypatch.setattr(server, "_may", lambda _words: True)
-    assert give_back(server)[0] == READY_CONSUMER.encode()
+    assert give_back(server)[0] == b"w1"
 
 
 def test_in_whole_stories_it_is_used_and_nobody_gets_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from reaper.drill.history import dead_job
 from reaper.drill.promises import (
@@ -31,8 +31,7 @@ from tests.simulation.server.streams import Stream
 from tests.simulation.server.words import entry_id as number_of
 from tests.simulation.server.words import id_text
 from workers.protocol.events import EventName, LifecycleEvent, decode_entry
-from workers.protocol.keys import READY_CONSUMER, RETURNED_CONSUMER, WAITING_CONSUMER
-from workers.protocol.messages import pair_up, read_metadata, text
+from workers.protocol.messages import CLAIM_READY_MS, pair_up, read_metadata, text
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -63,19 +62,6 @@ class Life:
     endings: list[Execution] = field(default_factory=list)
 
 
-class Taken(NamedTuple):
-    """The entries that a read with CLAIM has taken from the schedule, since the server's clock had been set back
-    (decision 10).
-
-    Its reader knows by the idle time below 0 that it is to give it back. Until then it waits as before.
-    """
-
-    touched: int
-    """The pending entry as the read has left it."""
-    starts: int
-    """How often its job had been started by then."""
-
-
 class Witness:
     """Sees what the server of a world does."""
 
@@ -86,7 +72,6 @@ class Witness:
         self._is_reading_anew = False
         self._touched: dict[str, None] = {}
         self._moved: dict[Place, None] = {}
-        self._taken: dict[Place, Taken] = {}
         self._claimed_at: dict[Place, float] = {}
         """When a delivery was claimed last, in seconds of the story."""
         self.untold: list[LifecycleEvent] = []
@@ -137,7 +122,6 @@ class Witness:
         self._jobs.clear()
         self._touched.clear()
         self._moved.clear()
-        self._taken.clear()
         self._claimed_at.clear()
         self._seen = [0, 0, 0]
         self._last, self._fence = None, 0
@@ -216,17 +200,6 @@ class Witness:
         if event.data.get("mode") == "reaper" and "token" in event.data and event.event in RECOVERIES:
             self._judge_term(event)
 
-    def _read(self, words: Sequence[bytes], reply: Reply) -> None:  # noqa: ARG002
-        found: Any = reply if isinstance(reply, list) else ()
-        for key, rows in found:
-            for entry_id, _, *told in rows:
-                job = self._jobs.get((key, number_of(entry_id)))
-                stream = self._stream(key)
-                if job is not None and stream is not None and told and told[0] < 0:
-                    self._hear_ledger()
-                    row = stream.groups[GROUP.encode()].pending.values[number_of(entry_id)]
-                    self._taken[key, number_of(entry_id)] = Taken(row.touched, len(self._lives[job].starts))
-
     def _acknowledged(self, words: Sequence[bytes], reply: Reply) -> None:  # noqa: ARG002
         self._touch_entries(words[1], words[3:])
 
@@ -262,15 +235,10 @@ class Witness:
 
     def _scheduled(self, key: bytes, member: bytes) -> None:
         name = self._job_of(member)
-        if name is None:
-            return
         self._touched[name] = None
         self._lives[name].members.add((key, member))
 
-    def _job_of(self, member: bytes) -> str | None:
-        kind, _, entry_id = member.partition(b" ")
-        if kind in (b"stream", b"retry") and entry_id:  # it waits where it is
-            return self._jobs.get(((STREAM if kind == b"stream" else RETRY), number_of(entry_id)))
+    def _job_of(self, member: bytes) -> str:
         [job] = Unpacker(member, _nothing, dict).all_values()
         return text(job[b"job_id"])
 
@@ -322,13 +290,9 @@ class Witness:
             group, job = stream.groups.get(GROUP.encode()), self._jobs[key, number]
             if group is not None and number in group.pending:
                 row = group.pending.values[number]
-                holder = row.consumer
-                if holder is None or holder.name == READY_CONSUMER.encode():
+                if row.consumer is None or self._world.server.now_ms - row.delivered_ms >= CLAIM_READY_MS:
                     ready.append(job)
-                    continue
-                is_waiting = holder.name in (WAITING_CONSUMER.encode(), RETURNED_CONSUMER.encode())
-                is_waiting |= self._taken.get((key, number)) == (row.touched, len(life.starts))
-                if not (is_waiting and self._stands_in_schedule(key, number)):
+                else:
                     pending.append(job)
             elif number in stream.entries and (group is None or number > group.last_id):
                 ready.append(job)
@@ -346,11 +310,6 @@ class Witness:
         """Tell whether a job is neither ready, pending, scheduled nor dead now."""
         state = self._places(self._lives[job])
         return not (state.ready or state.pending or state.scheduled or state.dead)
-
-    def _stands_in_schedule(self, key: bytes, number: int) -> bool:
-        schedule = self._keys.values.get(KEYS.schedule.encode())
-        member = (b"stream " if key == STREAM else b"retry ") + id_text(number)
-        return isinstance(schedule, SortedSet) and member in schedule.scores
 
     def _judge(self, job: str) -> Iterator[str]:
         world, life = self._world, self._lives[job]
@@ -399,7 +358,6 @@ def _nothing(values: list[Any]) -> list[Any]:
 
 _HANDLERS: dict[bytes, Callable[[Witness, Sequence[bytes], Reply], None]] = {
     b"XADD": Witness._add,
-    b"XREADGROUP": Witness._read,
     b"XACK": Witness._acknowledged,
     b"XDEL": Witness._deleted,
     b"XCLAIM": Witness._claimed,

@@ -30,8 +30,8 @@ def hurry(set_: Set = setattr) -> None:
     """Let the workers of this process extend and look every tenth of a second."""
     due_in_s = Walk.due_in_s
 
-    def soon(walk: Walk, now: float, free: int, _visibility_s: float) -> float:
-        return due_in_s(walk, now, free, OFTEN_S)
+    def soon(walk: Walk, now: float, _visibility_s: float) -> float:
+        return due_in_s(walk, now, OFTEN_S)
 
     def often(_: Heartbeat) -> float:
         return OFTEN_S

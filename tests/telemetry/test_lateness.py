@@ -8,14 +8,13 @@ import pytest
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.settings import WatchedGroup
 from workers.loop.telemetry import WorkerTelemetry
-from workers.protocol.calls.recovery import Outcome, Ready, Recovered, Recoveries
+from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.messages import Redelivery
 from workers.settings import WorkerSettings
 from workers.telemetry import instruments
 
 VISIBILITY_S = 30.0
 ROWS = [Recovered(b"1-%d" % n, Outcome.REDELIVERED, idle_ms=idle_ms) for n, idle_ms in enumerate((-1, 29_000, 31_500))]
-TOGETHER = [Ready(b"w1", 1, [30_500, 33_000], [b"2-0", b"2-1"], [b"3-0", b"3-1"])]
 
 
 class Recorded:
@@ -44,8 +43,8 @@ def test_of_what_a_leader_recovers(latency: Recorded, monkeypatch: pytest.Monkey
         max_deliveries=3,
         redelivery=Redelivery.STREAM,
     )
-    GroupTelemetry(group, 1).recovered(Recoveries(TOGETHER, ROWS), 0)
-    assert latency.values == [0.5, 3.0, 0.0, 1.5]
+    GroupTelemetry(group, 1).recovered(ROWS, 0)
+    assert latency.values == [0.0, 1.5]
 
 
 def test_of_what_embedded_workers_recover(latency: Recorded) -> None:

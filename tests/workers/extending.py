@@ -1,44 +1,46 @@
 """Notes which deliveries the workers of a test have extended."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
-from workers.protocol.calls.settlement import Extend, Extension
+from workers.protocol.calls.moves import Beating, Life, Moves
 
 _extended: list[str] = []
 
 
 def note_extensions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin a list of the extended jobs of this process. It is filled in every thread that extends."""
+    """Begin a list of the extended entries of this process. It is filled in every thread that extends."""
     _extended.clear()
-    run, run_blocking = Extend.run, Extend.run_blocking
+    run, run_blocking = Moves.extend, Moves.extend_blocking
 
-    def note(deliveries: Sequence[Any], results: Sequence[Extension]) -> None:
-        for delivery, result in zip(deliveries, results, strict=True):
-            if result is Extension.EXTENDED:
-                _extended.append(delivery.id)
+    def note(items: Sequence[Beating], lives: Sequence[Life]) -> None:
+        for item, life in zip(items, lives, strict=True):
+            if life is Life.EXTENDED:
+                _extended.append(item.entry_id.decode())
 
-    async def noting(self: Any, client: Any, source: str, deliveries: Any, *words: Any, **more: Any) -> Any:
-        reply = await run(self, client, source, deliveries, *words, **more)
-        note(deliveries, reply.results)
-        return reply
+    async def noting(self: Moves, client: Any, source: str, items: Iterable[Beating], *, consumer: str) -> Any:
+        batch = list(items)
+        at_ms, lives = await run(self, client, source, batch, consumer=consumer)
+        note(batch, lives)
+        return at_ms, lives
 
-    def noting_blocking(self: Any, client: Any, source: str, deliveries: Any, *words: Any) -> Any:
-        reply = run_blocking(self, client, source, deliveries, *words)
-        note(deliveries, reply.results)
-        return reply
+    def noting_blocking(self: Moves, client: Any, source: str, items: Iterable[Beating], *, consumer: str) -> Any:
+        batch = list(items)
+        at_ms, lives = run_blocking(self, client, source, batch, consumer=consumer)
+        note(batch, lives)
+        return at_ms, lives
 
-    monkeypatch.setattr(Extend, "run", noting)
-    monkeypatch.setattr(Extend, "run_blocking", noting_blocking)
+    monkeypatch.setattr(Moves, "extend", noting)
+    monkeypatch.setattr(Moves, "extend_blocking", noting_blocking)
 
 
 def extensions() -> list[str]:
-    """Return the jobs that were extended, once for each time."""
+    """Return the entries that were extended, once for each time."""
     return list(_extended)
 
 
-def extended(job_id: str, times: int) -> Callable[[], bool]:
-    """Return a condition: the job was extended so often."""
-    return lambda: _extended.count(job_id) >= times
+def extended(entry_id: str, times: int) -> Callable[[], bool]:
+    """Return a condition: the entry was extended so often."""
+    return lambda: _extended.count(entry_id) >= times

@@ -133,7 +133,7 @@ async def wait_for_settled(worker: Worker, jobs: int) -> None:
 
     def ended() -> bool:
         counts = worker.counts
-        ends = (counts.acked, counts.nacked, counts.dead_lettered, counts.refused, counts.unknown, counts.held)
+        ends = (counts.acked, counts.nacked, counts.dead_lettered, counts.refused, counts.held)
         return sum(ends) >= jobs
 
     await wait_until(ended, f"{jobs} deliveries have ended")

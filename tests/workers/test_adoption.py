@@ -1,5 +1,5 @@
-import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,16 +7,12 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.history import read_events
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
     consumers_of,
-    dead_letters,
     enqueue,
-    event_names,
-    field_of,
     looks_at_pending,
     make_worker,
     number_of,
@@ -24,12 +20,9 @@ from tests.workers.scene import (
     running,
     wait_for_settled,
 )
-from workers import Job, Retry
+from workers import Job
 from workers.loop.adoption import Adoption, Sweep, is_earlier_process
-from workers.loop.handlers import Handler
 from workers.loop.held import Source
-from workers.protocol.calls.recovery import AdoptionMode
-from workers.runtime.callbacks import Report
 from workers.worker import Worker
 
 pytestmark = pytest.mark.anyio
@@ -83,52 +76,26 @@ async def is_alone(client: Redis, worker: Worker) -> bool:
 # ---- a restart under a configured name
 
 
-async def test_a_restarted_worker_runs_again_what_it_held(server: RedisServer, client: Redis) -> None:
-    ran = []
+async def test_what_an_earlier_process_of_the_name_holds_is_made_overdue_and_the_rest_is_left_alone(
+    server: RedisServer, client: Redis
+) -> None:
+    others = [*await hold(client, 1, consumer="v.0123456789ab"), *await hold(client, 2, consumer="w")]
+    [earlier] = await hold(client, 3)
+    async with running(make_worker(server.url, accept, name="w", visibility_timeout=600)):
 
-    async def handle(job: Job) -> None:
-        ran.append((number_of(job), job.deliveries))
+        async def overdue() -> list[str]:
+            rows: Any = await client.execute_command("XPENDING", KEYS.stream, KEYS.group, "IDLE", 600_000, "-", "+", 10)
+            return [row[0].decode() for row in rows]
 
-    ids = await hold(client, 1, 2, 3)
-
-    async with running(make_worker(server.url, handle, name="w")) as worker:
-        await wait_for_settled(worker, 3)
-        await wait_until(lambda: is_alone(client, worker), "the earlier process's consumer is deleted")
-
-    assert sorted(ran) == [(1, 2), (2, 2), (3, 2)]
-    assert (worker.counts.adopted, worker.counts.acked, worker.counts.read) == (3, 3, 0)
-    assert await pending_of(client) == []
-    assert await consumers_of(client) == []
-    events = await read_events(client, KEYS)
-    assert [(event.event, event.job) for event in events] == [
-        *(("recovered", job) for job in ids),
-        *(("acked", job) for job in ids),
-    ]
+        await wait_until(lambda: is_overdue(overdue, earlier), "it is overdue")
+    assert {entry for entry, _, _ in await pending_of(client)} == {*others, earlier}
 
 
-async def test_retries_are_adopted_too(server: RedisServer, client: Redis) -> None:
-    await hold(client, 1, stream=KEYS.retry)
-
-    async with running(make_worker(server.url, accept, name="w")) as worker:
-        await wait_for_settled(worker, 1)
-
-    assert (worker.counts.adopted, await client.xlen(KEYS.retry)) == (1, 0)
+async def is_overdue(overdue: Callable[[], Awaitable[list[str]]], entry: str) -> bool:
+    return await overdue() == [entry]
 
 
-async def test_what_others_hold_is_left_alone(server: RedisServer, client: Redis) -> None:
-    await hold(client, 1, consumer="v.0123456789ab")
-    await hold(client, 2, consumer="w")
-    [mine] = await hold(client, 3)
-
-    async with running(make_worker(server.url, accept, name="w")) as worker:
-        await wait_for_settled(worker, 1)
-
-    assert worker.counts.adopted == 1
-    assert {consumer for _, consumer, _ in await pending_of(client)} == {"v.0123456789ab", "w"}
-    assert mine not in {entry for entry, _, _ in await pending_of(client)}
-
-
-async def test_without_a_configured_name_nothing_is_adopted(server: RedisServer, client: Redis) -> None:
+async def test_without_a_configured_name_nothing_is_made_overdue(server: RedisServer, client: Redis) -> None:
     nameless = make_worker(server.url, accept)
     before = f"{nameless.settings.base_name}.0123456789ab"
     [job] = await hold(client, 1, consumer=before)
@@ -152,144 +119,6 @@ async def test_consumers_of_earlier_processes_that_hold_nothing_are_removed(serv
     assert others == ["other", "v.0123456789ab"]
     assert is_earlier_process(own, "w", ours=""), "the only one of the name that is left is the process's own"
     assert own not in ("w.111111111111", "w.222222222222")
-
-
-async def test_a_job_that_has_used_up_its_deliveries_is_a_dead_letter_and_is_not_run(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    ran: list[int] = []
-    reports: list[Report] = []
-
-    async def handle(job: Job) -> None:
-        ran.append(number_of(job))
-
-    [dead] = await hold(client, 1, times=3)
-    await hold(client, 2, times=1)
-    worker = make_worker(server.url, handle, name="w")
-
-    @worker.on("dead_lettered")
-    async def note(report: Report) -> None:
-        reports.append(report)
-
-    async with running(worker):
-        await wait_for_settled(worker, 2)
-
-    assert ran == [2]
-    assert (worker.counts.dead_lettered, await client.xlen(KEYS.dead)) == (1, 1)
-    assert [(report.facts["job"], report.facts["delivery"], report.facts["consumer"]) for report in reports] == [
-        (dead, 3, DEAD_PROCESS)
-    ]
-    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 1
-
-
-async def test_suspects_run_one_at_a_time_and_after_the_others(server: RedisServer, client: Redis) -> None:
-    at_once, most, order = 0, 0, []
-
-    async def handle(job: Job) -> None:
-        nonlocal at_once, most
-        order.append(number_of(job))
-        if job.deliveries == 3:
-            at_once += 1
-            most = max(most, at_once)
-            await anyio.lowlevel.checkpoint()
-            at_once -= 1
-
-    await hold(client, 10, 11, 12, 13, times=2)
-    await hold(client, 1, 2, times=1)
-
-    async with running(make_worker(server.url, handle, name="w")) as worker:
-        await wait_for_settled(worker, 6)
-
-        assert (order, most) == ([1, 2, 10, 11, 12, 13], 1)
-        await wait_until(lambda: is_alone(client, worker), "the earlier process's consumer is deleted")
-
-
-async def test_new_jobs_are_read_while_a_suspect_runs(server: RedisServer, client: Redis) -> None:
-    suspect_runs, go, ran = anyio.Event(), anyio.Event(), []
-
-    async def handle(job: Job) -> None:
-        if job.deliveries == 3:
-            suspect_runs.set()
-            await go.wait()
-        ran.append(number_of(job))
-
-    await hold(client, 1, 2, times=2)
-    async with running(make_worker(server.url, handle, name="w")) as worker:
-        await suspect_runs.wait()
-        await enqueue(client, 3)
-        await wait_until(lambda: ran == [3], "the new job has run beside the suspect")
-        assert worker.counts.adopted == 1
-        go.set()
-        await wait_for_settled(worker, 3)
-
-    assert ran == [3, 1, 2]
-
-
-async def test_more_than_the_free_slots_is_adopted_bit_by_bit(server: RedisServer, client: Redis) -> None:
-    at_once, most, numbers = 0, 0, []
-
-    async def handle(job: Job) -> None:
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        await anyio.lowlevel.checkpoint()
-        numbers.append(number_of(job))
-        at_once -= 1
-
-    await hold(client, *range(250))
-
-    async with running(make_worker(server.url, handle, name="w", concurrency=7)) as worker:
-        await wait_for_settled(worker, 250)
-
-    assert (sorted(numbers), most <= 7) == (list(range(250)), True)
-    assert worker.counts.adopted == 250
-
-
-class Power:
-    """The surroundings of a worker.
-
-    If it fails, the worker ends as by kill -9, and its running jobs are not settled.
-    """
-
-    def fail(self) -> None:
-        """End the worker that runs."""
-        self._on.cancel()
-
-    async def fails_before_all_is_done(self, url: str, client: Redis, handler: Handler) -> bool:
-        """Run a worker until all jobs are settled or it ends. Return which."""
-
-        async def is_done() -> bool:
-            return await pending_of(client) == [] and await client.xlen(KEYS.dead) == 1
-
-        with anyio.CancelScope() as self._on:
-            async with running(make_worker(url, handler, name="w")):
-                await wait_until(is_done, "every job is settled or dead-lettered")
-        return self._on.cancelled_caught
-
-
-async def test_a_crash_loop_dead_letters_the_poison_job_alone_and_without_a_reaper(
-    server: RedisServer, client: Redis
-) -> None:
-    ran: list[int] = []
-    power = Power()
-
-    async def die_of_13(job: Job) -> None:
-        ran.append(number_of(job))
-        if number_of(job) == 13:
-            power.fail()
-        if job.deliveries < 3 or number_of(job) == 13:  # still running when the process dies
-            await anyio.sleep_forever()
-
-    await enqueue(client, 1, 2, 13, 3)
-    crashes = [await power.fails_before_all_is_done(server.url, client, die_of_13) for _ in range(4)]
-
-    assert crashes == [True, True, True, False]
-    assert ran.count(13) == 3
-    assert ran[-4:] == [1, 2, 13, 3]
-    [(_, letter)] = await dead_letters(client)
-    assert field_of(letter, b"n") == b"13"
-    assert (await event_names(client)).count("acked") == 3
-    assert await pending_of(client) == []
 
 
 # ---- deliveries that arrived unnoticed
@@ -332,27 +161,11 @@ def test_a_walk_over_what_is_ours_begins_anew_where_stock_is_taken() -> None:
     """A delivery that it has passed by may have become ours since, and never arrived."""
     adoption: Any = object.__new__(Adoption)
     source = Source("orders", "orders")
-    theirs = Sweep(source, DEAD_PROCESS, AdoptionMode.RESTART, "7-1")
+    theirs = Sweep(source, DEAD_PROCESS, "7-1")
     adoption._membership, adoption._consumer = SimpleNamespace(sources=[source]), "w"
-    adoption._sweeps = deque([theirs, Sweep(source, "w", AdoptionMode.REREAD, "5-1")])
+    adoption._sweeps = deque([theirs, Sweep(source, "w", "5-1")])
     adoption.take_stock()
     assert [(sweep.owner, sweep.start) for sweep in adoption._sweeps] == [(DEAD_PROCESS, "7-1"), ("w", "-")]
     adoption._sweeps.pop()
     adoption.take_stock()
     assert [(sweep.owner, sweep.start) for sweep in adoption._sweeps] == [("w", "-"), (DEAD_PROCESS, "7-1")]
-    assert [sweep.mode for sweep in adoption._sweeps] == [AdoptionMode.REREAD, AdoptionMode.RESTART]
-    for claimed in (True, False):  # deliveries of a read with CLAIM are given back until the walk is over
-        adoption.take_stock(claimed=claimed)
-        assert [sweep.mode for sweep in adoption._sweeps] == [AdoptionMode.CLAIMED, AdoptionMode.RESTART]
-
-
-async def test_settled_suspects_that_fail_again_become_dead_letters(server: RedisServer, client: Redis) -> None:
-    async def handle(_job: Job) -> None:
-        raise Retry("no")
-
-    await hold(client, 1, 2, times=2)
-
-    async with running(make_worker(server.url, handle, name="w")) as worker:
-        await wait_for_settled(worker, 2)
-
-    assert (worker.counts.dead_lettered, await client.xlen(KEYS.dead)) == (2, 2)

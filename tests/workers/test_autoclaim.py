@@ -508,21 +508,6 @@ async def test_a_stream_with_a_second_group_is_refused_loudly_until_that_is_gone
     assert len(handler.starts) == 3
 
 
-async def test_our_own_deliveries_that_nobody_here_runs_are_recovered_too(server: RedisServer, client: Redis) -> None:
-    """For instance after a read with a lost reply. Taking stock finds them earlier, if the worker knows of an error."""
-    handler = Handler()
-    async with running_worker(server.url, handler, concurrency=1) as worker:
-        await enqueue(client, 1, hold="")
-        await handler.has_started(1)
-        await enqueue(client)
-        await strand(client, 1, consumer=worker.consumer, overdue=True)
-        await wait_until(lambda: events(client, "recovered"), "it is recovered")
-        assert await owners(client) == {worker.consumer: 1}
-        handler.open_gate()
-        await nothing_left(client)
-    assert (worker.counts.refused, len(handler.completions)) == (0, 2)
-
-
 @either_way
 async def test_after_an_outage_live_workers_keep_what_they_hold(
     client: Redis, server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: str

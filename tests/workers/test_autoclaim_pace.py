@@ -24,9 +24,9 @@ async def test_a_worker_with_nothing_to_recover_looks_about_once_in_a_visibility
     async def counted(*words: Any, **more: Any) -> Any:
         nonlocal looks
         looks += 1
-        return await recovery.autoclaim(*words, **more)
+        return await recovery.recover_page(*words, **more)
 
-    monkeypatch.setattr("workers.embedded.autoclaim.autoclaim", counted)
+    monkeypatch.setattr("workers.embedded.autoclaim.recover_page", counted)
     await create_group(client)
     async with running_worker(server.url, Handler(), recovery="embedded", visibility_timeout=VISIBILITY_S):
         began = anyio.current_time()

@@ -3,17 +3,15 @@
 While a reaper serves the group, it claims only deliveries laid aside for readers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-import anyio
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
 
 from workers.loop.claiming import SELF_RECOVERY_LEAST_MS, Claiming, claim_idle_ms
 from workers.loop.held import Held, Interruption, Source
@@ -21,15 +19,12 @@ from workers.loop.reading import Reader
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.errors import UnexpectedReplyError
-from workers.protocol.meaning import NotSentError
 from workers.protocol.messages import (
     CLAIM_READY_MS,
     ClaimedEntry,
-    Note,
     RecoveryMode,
     Redelivery,
     parse_claim_reply,
-    read_note,
 )
 from workers.settings import WorkerSettings
 
@@ -72,23 +67,6 @@ def test_a_reply_tells_how_often_each_entry_was_delivered() -> None:
     assert parse_claim_reply(None) == []
     with pytest.raises(UnexpectedReplyError, match="CLAIM answered"):
         parse_claim_reply([[b"orders", [[b"1-1", [b"n", b"1"]]]]])
-
-
-@pytest.mark.parametrize(
-    ("value", "note"),
-    [
-        (b"0,0,,,", Note(0, 0, b"")),
-        (b"-3,2,1,0.0.4.s,w1,w2", Note(-3, 2, b"0.0.4.s", is_suspect=True)),
-        (b"-3,2/4,,,w1", Note(-3, 2, b"", hand_backs=4)),
-        (b"-3,2/x,,,w1", None),
-        (b"", None),
-        (None, None),
-        (b"x,0,,,", None),
-        (b"1,2,3", None),
-    ],
-)
-def test_a_note_is_read_defensively(value: bytes | None, note: Note | None) -> None:
-    assert read_note(value) == note
 
 
 class NothingNoted:
@@ -169,7 +147,7 @@ class Returning(NothingNoted):
     async def execute_command(self, command: str, *words: Any) -> Any:
         if command != "EVALSHA":
             return await super().execute_command(command, *words)
-        self.returned.append(words[5:])
+        self.returned.append(words[3:])
         return 1
 
 
@@ -241,7 +219,6 @@ async def test_what_a_read_has_brought_is_left_until_all_of_it_is_known() -> Non
     async def send(_: Sequence[str | int]) -> Any:
         return [[b"orders", [[b"1-1", [], -1, 2], [b"2-1", [], 4 * CLAIM_READY_MS, 1]]]]
 
-    claiming._reply_was_lost = False
     assert (await claiming.left(), claiming.is_left) == ([], False)
     with pytest.raises(RedisConnectionError):
         await claiming.deliveries(send, CLAIM_READY_MS, 3.0)
@@ -252,30 +229,6 @@ async def test_what_a_read_has_brought_is_left_until_all_of_it_is_known() -> Non
     assert [(one.job.raw_entry_id, one.proven) for one in held] == [(b"2-1", 3.0)]
     assert set(redis.returned) == {("billing", "w1", b"1-1", 2)}
     assert (await claiming.left(), redis.failed) == ([], ["HMGET", "TIME", "EVALSHA"])
-    assert not claiming.has_lost_a_reply()
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (RedisConnectionError("reset"), True),
-        (NotSentError("no connection"), False),
-        (ResponseError("NOPERM no permissions to run the 'xreadgroup' command"), False),
-        (UnexpectedReplyError("garbage"), True),
-    ],
-)
-async def test_a_lost_reply_of_a_read_that_claims_is_remembered_until_stock_is_taken(
-    error: Exception, expected: bool
-) -> None:
-    claiming: Any = object.__new__(Claiming)
-
-    async def send(_: Sequence[str | int]) -> Any:
-        raise error
-
-    with pytest.raises(type(error)):
-        await claiming.deliveries(send, CLAIM_READY_MS, 3.0)
-    assert [claiming.has_lost_a_reply() for _ in range(2)] == [expected, False]
 
 
 @pytest.mark.anyio
@@ -297,36 +250,6 @@ async def test_what_is_claimed_and_runs_here_with_that_count_goes_on() -> None:
     assert (source.holds(runs), runs.interruption, moved.interruption) == (True, None, Interruption.LOST)
 
 
-class Settling(NothingNoted):
-    """A Redis that answers a settlement before it returns the notes."""
-
-    def __init__(self, settle: Callable[[], None]) -> None:
-        self._settle = settle
-
-    async def execute_command(self, command: str, *words: Any) -> Any:
-        self._settle()
-        return await super().execute_command(command, *words)
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(("times", "expected"), [(2, []), (1, [b"1-1"])])
-async def test_what_is_settled_while_it_is_claimed_anew_is_not_run(times: int, expected: list[bytes]) -> None:
-    claiming: Any = object.__new__(Claiming)
-    source = Source("orders", "orders", inf, None)
-    ended = Held(source, b"1-1", (), times, 3, 0, 0.0)
-    claiming._by_key = {b"orders": source}
-    claiming._commands = Settling(lambda: source.are_settled([ended]))
-    claiming._settings = WorkerSettings(stream="orders", group="billing")
-    claiming._membership = a_membership()
-
-    async def send(_: Sequence[str | int]) -> Any:
-        return [[b"orders", [[b"1-1", [], CLAIM_READY_MS, 1]]]]
-
-    source.is_asked(claims=True)
-    held = await claiming.deliveries(send, CLAIM_READY_MS, 3.0)
-    assert [one.job.raw_entry_id for one in held] == expected
-
-
 @pytest.mark.anyio
 async def test_nothing_is_read_or_taken_over_before_what_is_left() -> None:
     reader: Any = object.__new__(Reader)
@@ -343,19 +266,3 @@ async def test_nothing_is_read_or_taken_over_before_what_is_left() -> None:
     reader._slots, reader._journal, reader._telemetry = SimpleNamespace(put=taken.extend, free=0), None, None
     assert not await reader._fill_slots(1)
     assert (taken, source.holds(left), reader._reporter.counts.read) == ([left], True, 1)
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("was_lost", [True, False])
-async def test_stock_is_taken_as_what_was_lost_asks_for(was_lost: bool) -> None:
-    reader: Any = object.__new__(Reader)
-    taken: list[bool] = []
-    reader._adoption = SimpleNamespace(take_stock=lambda *, claimed=False: taken.append(claimed))
-    reader._claiming = SimpleNamespace(has_lost_a_reply=lambda: was_lost)
-    reader._membership = SimpleNamespace(lost_sight=lambda: None, both=())
-    reader._reporter, reader._stalled, reader._stopping = (
-        SimpleNamespace(failed=lambda *_: None), StalledDeliveries(), anyio.Event()
-    )  # fmt: skip
-    reader._stopping.set()
-    await reader._recover_from(UnexpectedReplyError("garbage"), 1)
-    assert taken == [was_lost]

@@ -12,12 +12,9 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, event_names, make_worker, number_of, pending_of, running
 from workers import Job
-from workers.loop import settlement
 from workers.loop.execution import ACKED
 from workers.loop.held import Held, Interruption, Source
-from workers.loop.proof import ProofOfLife
-from workers.protocol.calls.settlement import Extension, Extensions, Settled, settle
-from workers.protocol.meaning import TooLateError
+from workers.protocol.calls.moves import Life, Moves
 from workers.runtime.clock import monotonic
 from workers.worker import Worker
 
@@ -77,79 +74,37 @@ async def test_what_runs_and_is_handed_out_once_more_runs_once_and_is_settled_on
         handler.go.set()
         await wait_until(lambda: worker.counts.acked == 2, "both are settled")
     assert handler.started == [(1, 1), (2, 1)]
-    assert (worker.counts.refused, worker.counts.unknown, await pending_of(client)) == (0, 0, [])
+    assert (worker.counts.refused, await pending_of(client)) == (0, [])
     assert sorted(await event_names(client)) == ["acked", "acked"]
     assert entry_id != other
 
 
-@pytest.mark.parametrize("result", ["refused", "unknown"])
 async def test_what_was_refused_before_it_came_again_is_settled_all_the_same(
-    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, result: str
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handler = Handler()
     worker = make_worker(server.url, handler, concurrency=4)
     _, dump = await before_it_is_read(client)
-    answers: list[Sequence[Settled] | None] = []
+    answers: list[Sequence[bool] | None] = []
+    ack = Moves.ack
 
-    async def settle_late(*words: Any, **more: Any) -> Sequence[Settled] | None:
+    async def ack_late(*words: Any, **more: Any) -> Sequence[bool] | None:
         if not answers:  # it is settled, or owned by another, when the call arrives, and then the server has lost that
             done = await client.xack(KEYS.stream, KEYS.group, *(row[0] for row in await pending_of(client)))
             assert done == 1
-            more["proof"] = None
-            more["reply_was_lost"] = result == "unknown"
-        answers.append(await settle(*words, **more))
+        answers.append(await ack(*words, **more))
         if len(answers) == 1:
             await lose_latest_writes(client, worker, dump)
         return answers[-1]
 
-    monkeypatch.setattr(settlement, "settle", settle_late)
+    monkeypatch.setattr(Moves, "ack", ack_late)
     async with running(worker):
         await wait_until(lambda: handler.started, "it runs")
         handler.go.set()
         await wait_until(lambda: worker.counts.acked == 1, "it is settled")
-    first = answers[0]
-    assert first is not None
-    assert [one.result.name for one in first] == [result.upper()]
+    assert answers[0] == [False]
     assert (len(answers), handler.started) == (2, [(1, 1)])
-    assert (worker.counts.refused, worker.counts.unknown, await pending_of(client)) == (0, 0, [])
-
-
-@pytest.mark.parametrize("what", ["settling", "extending", "holding again"])
-async def test_what_redis_cannot_tell_since_the_call_was_late_is_asked_for_again(
-    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    """A restarted server knows no script. The second attempt repeats the first one's arguments (seed 13473)."""
-    handler, until_ms = Handler(), ProofOfLife._until_ms
-    worker = make_worker(server.url, handler, recovery="embedded", visibility_timeout=600)
-    late: list[int] = []
-
-    def late_twice(proof: ProofOfLife) -> int:
-        if len(late) < 2:
-            late.append(1)
-            return late[-1]
-        return until_ms(proof)
-
-    await enqueue(client, 1)
-    async with running(worker):
-        await wait_until(lambda: handler.started, "it runs")
-        [held] = in_hand(worker)
-        await client.xgroup_delconsumer(KEYS.stream, KEYS.group, worker.consumer)
-        monkeypatch.setattr(ProofOfLife, "_until_ms", late_twice)
-        process = worker.process
-        assert process is not None
-        if what == "extending":
-            for _ in range(2):
-                with pytest.raises(TooLateError):
-                    await held.source.extend(held.job)
-            assert await held.source.extend(held.job)
-        elif what == "holding again":
-            refusal = Extensions([Extension.VANISHED], 1_700_000_000_000)
-            process._heartbeat._learn([held], refusal, monotonic())
-            await wait_until(lambda: pending_of(client), "it is held again")
-        handler.go.set()
-        await wait_until(lambda: worker.counts.acked == 1, "it is settled")
-    assert len(late) == 2
-    assert (worker.counts.refused, worker.counts.unknown, await pending_of(client)) == (0, 0, [])
+    assert (worker.counts.refused, await pending_of(client)) == (0, [])
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -164,7 +119,7 @@ async def test_an_extension_that_was_refused_before_it_came_again_takes_nothing_
         asked_at = monotonic()
         await lose_latest_writes(client, worker, dump)
         [held] = in_hand(worker)
-        refusal = Extensions([Extension.REFUSED], 1_700_000_000_000)
+        refusal = 1_700_000_000_000, [Life.REJECTED]
         assert worker.process is not None
         worker.process._heartbeat._learn([held], refusal, monotonic() if is_late else asked_at)
         assert (held.interruption is Interruption.LOST) is is_late
@@ -186,13 +141,13 @@ async def test_before_a_job_has_its_last_delivery_redis_knows_that_it_has_reache
     async def handle(job: Job) -> None:
         seen.append(await client.hget(KEYS.suspects, job.raw_entry_id))
 
-    await client.hset(KEYS.suspects, "7-1", "stream")
+    await client.hset(KEYS.suspects, "7-1", "stream,,0")
     await client.xadd(KEYS.stream, {"number": "1", "reaper.deliveries": str(times - 1)}, id="7-1")
     async with running(make_worker(server.url, handle, max_deliveries=3)) as worker:
         await wait_until(lambda: worker.counts.acked == 1, "it is settled")
     [said] = seen
     assert isinstance(said, bytes)
-    assert said.endswith(b"+1") is (times == 3)
+    assert said.split(b",")[1:2] == [b"1" if times == 3 else b""]
 
 
 # ---- the difference between the two

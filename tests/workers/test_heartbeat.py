@@ -31,7 +31,7 @@ from tests.workers.scene import (
 )
 from workers import Job
 from workers.loop.heartbeat import MAX_BATCH_BYTES, _batches
-from workers.protocol.calls.settlement import EXTEND_VISIBILITY, SETTLE
+from workers.protocol.calls.moves import ACK, EXTEND
 from workers.protocol.connection import blocking_client
 from workers.runtime.callbacks import Report
 
@@ -176,9 +176,9 @@ async def test_a_job_that_was_lost_while_it_was_queued_is_not_started(
 async def test_a_verdict_that_waits_to_be_settled_is_not_extended(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
-    await client.script_load(SETTLE.source)
+    await client.script_load(ACK.source)
     through = await proxy(server)
-    settling = through.hold_request(runs(SETTLE))
+    settling = through.hold_request(runs(ACK))
     handler = Holding()
 
     async def handle(job: Job) -> None:
@@ -468,4 +468,4 @@ async def test_the_script_is_loaded_where_the_server_has_forgotten_it(server: Re
         await wait_until(extended(job_id, 3), "it is extended again")
         handler.gate.set()
 
-    assert EXTEND_VISIBILITY.name == "extend_visibility"
+    assert EXTEND.name == "extend"

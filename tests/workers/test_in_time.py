@@ -19,10 +19,11 @@ from workers.loop.heartbeat import BEATS, LONGEST_SLEEP_S, Heartbeat
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.isolation import Isolation
 from workers.loop.membership import Membership
-from workers.loop.proof import UNPROVEN, ProofOfLife
+from workers.loop.numbers import Numbers
+from workers.loop.proof import ProofOfLife
 from workers.loop.runner import Runner
-from workers.loop.settlement import cut_by_proofs
-from workers.protocol.calls.settlement import Extension, Extensions, Outcome, Verdict
+from workers.protocol.calls.moves import Life
+from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.runtime.clock import going_by, monotonic
 from workers.runtime.troubles import Troubles
 
@@ -51,16 +52,16 @@ def clock() -> Iterator[Clock]:
 class Redis:
     """Extends deliveries. It answers after ``takes_s``, with success or with ``answer``."""
 
-    def __init__(self, clock: Clock, takes_s: float = 0.0, answer: Extension = Extension.EXTENDED) -> None:
+    def __init__(self, clock: Clock, takes_s: float = 0.0, answer: Life = Life.EXTENDED) -> None:
         self._clock = clock
         self._takes_s = takes_s
         self._answer = answer
         self.asked = 0
 
-    async def run(self, *_words: Any, **_more: Any) -> Extensions:
+    async def extend(self, *_words: Any, **_more: Any) -> tuple[int, list[Life]]:
         self.asked += 1
         self._clock.now += self._takes_s
-        return Extensions([self._answer], round(self._clock.now * 1000))
+        return round(self._clock.now * 1000), [self._answer]
 
 
 class Settled:
@@ -83,7 +84,7 @@ class Silent:
 
 def proof_by(redis: Redis) -> ProofOfLife:
     parts: Any = redis
-    return ProofOfLife(parts, parts, lambda moment: round(moment * 1000), lambda _job: None)
+    return ProofOfLife(parts, parts, "us", Numbers())
 
 
 def hold(redis: Redis, number: int = 1, source: Source | None = None) -> Held:
@@ -129,20 +130,6 @@ async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(cloc
     assert (held.proven, monotonic()) == (asked_at, asked_at + 4.0)
 
 
-@pytest.mark.parametrize("set_by_ms", [-1, 0, 1])
-@pytest.mark.parametrize("result", [one for one in Extension if one is not Extension.LATE])
-async def test_that_nobody_else_has_it_is_a_proof(clock: Clock, result: Extension, set_by_ms: int) -> None:
-    """A worker whose event loop hangs cannot take it back now, and the next beat is a third of a timeout away.
-
-    If the server's clock was set back, it would be a proof of the future (seeds 13462, 5071).
-    """
-    held = hold(Redis(clock))
-    began, clock.now = held.proven, clock.now + 10.0
-    proof_by(Redis(clock)).note([held], Extensions([result], round(clock.now * 1000) + set_by_ms), monotonic())
-    is_none = result in UNPROVEN or (result is Extension.VANISHED and set_by_ms < 0)
-    assert held.proven == (began if is_none else began + 10.0)
-
-
 async def perform(held: Held, redis: Redis, **known: float) -> tuple[int, int, int]:
     """Take a delivery through all steps. Return the number of calls to Redis, and of started and settled jobs."""
     started: list[str] = []
@@ -163,7 +150,7 @@ async def test_what_was_not_proved_for_half_a_visibility_timeout_is_asked_for_be
 ) -> None:
     """After a long blocking read, its deliveries are proven as lately as those that are extended beside it
     (5304614)."""
-    redis = Redis(clock, answer=Extension.REFUSED)
+    redis = Redis(clock, answer=Life.REJECTED)
     held = hold(redis)
     clock.now += VISIBILITY_S / 2 + late_s
     assert await perform(held, redis) == ((0, 1, 1) if late_s < 0 else (1, 0, 0))
@@ -174,7 +161,7 @@ async def test_what_a_shorter_timeout_may_have_taken_is_asked_for_where_a_longer
     clock: Clock, later_s: float
 ) -> None:
     """It may have been read by a read that was asked for before that (6001633 with reloads)."""
-    redis = Redis(clock, answer=Extension.REFUSED)
+    redis = Redis(clock, answer=Life.REJECTED)
     held = hold(redis)
     assert await perform(held, redis, dated_from=held.proven + later_s) == ((0, 1, 1) if later_s < 0 else (1, 0, 0))
 
@@ -182,11 +169,11 @@ async def test_what_a_shorter_timeout_may_have_taken_is_asked_for_where_a_longer
 class NoGroup(Redis):
     """A Redis that lacks the stream a few times, and then extends."""
 
-    async def run(self, *words: Any, **more: Any) -> Extensions:
+    async def extend(self, *words: Any, **more: Any) -> tuple[int, list[Life]]:
         if self.asked < 3:
             self.asked += 1
             raise ResponseError("NOGROUP No such key 'orders' or consumer group 'billing'")
-        return await super().run(*words, **more)
+        return await super().extend(*words, **more)
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
@@ -248,9 +235,9 @@ def beats_of(heartbeat: Heartbeat, clock: Clock, *, answers: bool, counts_all: b
     step = next(steps)
     while clock.now < began + VISIBILITY_S:  # one beat asks the loop, the next ones find whether it has answered
         if isinstance(step, Extending):
-            if step.jobs or counts_all:
+            if step.items or counts_all:
                 extended.append(clock.now - began)
-            step = steps.send(Extensions([Extension.EXTENDED] * len(step.jobs), round(clock.now * 1000)))
+            step = steps.send((round(clock.now * 1000), [Life.EXTENDED] * len(step.items)))
         else:
             clock.now += step
             step = next(steps)
@@ -302,55 +289,6 @@ async def test_what_has_ended_is_extended_while_another_handler_keeps_its_verdic
     assert extended == ([] if answers else [2 * VISIBILITY_S / BEATS, 3 * VISIBILITY_S / BEATS])
 
 
-async def test_each_that_is_extended_is_told_by_its_own_proof(clock: Clock) -> None:
-    """A finished delivery that vanished is proven no more.
-
-    The ones that run beside it are (seed 6010227 with reloads).
-    """
-    redis = Redis(clock)
-    ended = hold(redis)
-    runs = hold(redis, 2, ended.source)
-    proven = runs.proven + 20.0
-    runs.prove(proven)
-    clock.now += 30.0
-    proofs = proof_by(redis).of_each([ended, runs])
-    assert [proof.since_ms for proof in proofs] == [round((proven - 20.0) * 1000), round(proven * 1000)]
-    assert len({proof.until_ms for proof in proofs}) == 1
-
-
-@pytest.mark.parametrize(
-    ("ages", "taken"),
-    [([1.0, 2.0, 3.0], 3), ([1.0, 31.0, 2.0], 1), ([31.0, 32.0, 2.0], 2), ([31.0, 32.0], 2), ([], 0)],
-)
-async def test_what_has_nothing_to_show_is_not_settled_beside_what_has(
-    clock: Clock, ages: list[float], taken: int
-) -> None:
-    redis = Redis(clock)
-    batch = [hold(redis, number) for number in range(len(ages))]
-    for held, age in zip(batch, ages, strict=True):
-        held.prove(clock.now - age)
-    cut_by_proofs(batch, clock.now - VISIBILITY_S / 2)
-    assert len(batch) == taken
-
-
-@pytest.mark.parametrize(("has_ended", "is_proof"), [(False, True), (True, False)])
-async def test_that_it_vanished_proves_nothing_of_what_has_ended_for_it_may_have_been_settled(
-    clock: Clock, has_ended: bool, is_proof: bool
-) -> None:
-    """Otherwise a settlement with a lost reply would search for its own effect behind that proof only (seed
-    4200503)."""
-    redis = Redis(clock)
-    held = hold(redis)
-    held.begin(clock.now, None)
-    before = held.proven
-    if has_ended:
-        held.end(Verdict(Outcome.ACK), clock.now, clock.now)
-    clock.now += 1
-    proof = context_of(held, redis).proof
-    proof.note([held], Extensions([Extension.VANISHED], proof.server_ms(clock.now)), clock.now)
-    assert held.proven == (clock.now if is_proof else before)
-
-
 async def test_what_was_proven_before_proofs_can_be_dated_is_proven_again_at_once_and_once(clock: Clock) -> None:
     """Otherwise, after a deletion of our consumer, none of its deliveries would be known as ours until the next
     beat."""
@@ -367,8 +305,8 @@ async def test_what_was_proven_before_proofs_can_be_dated_is_proven_again_at_onc
     extended: list[tuple[float, int]] = []
     while clock.now < began + VISIBILITY_S / BEATS - LONGEST_SLEEP_S:
         if isinstance(step, Extending):
-            extended.append((clock.now - began, len(step.jobs)))
-            step = steps.send(Extensions([Extension.EXTENDED] * len(step.jobs), round(clock.now * 1000)))
+            extended.append((clock.now - began, len(step.items)))
+            step = steps.send((round(clock.now * 1000), [Life.EXTENDED] * len(step.items)))
         else:
             clock.now += step
             if context.membership.dated_from < began <= clock.now - 1:
@@ -408,12 +346,13 @@ async def test_what_has_a_slot_or_waits_for_one_is_extended_and_what_nobody_wait
     heartbeat = Heartbeat(context_of(held, redis))
     loop: Any = SimpleNamespace(call_soon_threadsafe=lambda function, *arguments: function(*arguments))
     heartbeat._loop = loop
-    began, extended = clock.now, []
+    began, extended = clock.now, list[bytes]()
     for step in heartbeat.steps():
         if isinstance(step, Extending):
-            extended = list(step.batch)
+            extended = [item.entry_id for item in step.items]
             break
         clock.now += step
         if clock.now > began + VISIBILITY_S:
             break
-    assert extended == ([held, beside] if is_extended else [beside])
+    expected = [held, beside] if is_extended else [beside]
+    assert extended == [one.job.raw_entry_id for one in expected]

@@ -12,11 +12,10 @@ from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.extending import extensions
-from tests.workers.scene import KEYS, enqueue, make_job, make_worker, number_of, pending_of, running, wait_for_settled
+from tests.workers.scene import KEYS, enqueue, make_worker, number_of, pending_of, running, wait_for_settled
 from workers import Job
-from workers.loop.held import Source
-from workers.protocol.calls.settlement import SETTLE
-from workers.protocol.messages import Note, text
+from workers.protocol.calls.moves import ACK
+from workers.protocol.messages import text
 
 pytestmark = pytest.mark.anyio
 
@@ -134,9 +133,9 @@ async def test_what_waits_goes_on_when_the_settlement_is_answered_and_not_before
 ) -> None:
     """Rule W3: who dies in between is convicted, although the job has ended (seed 11085)."""
     handler = Gated()
-    await client.script_load(SETTLE.source)
+    await client.script_load(ACK.source)
     through = await proxy(server)
-    settling = through.hold_request(runs(SETTLE))
+    settling = through.hold_request(runs(ACK))
     worker = make_worker(through.url, handler, max_deliveries=2, concurrency=8)
     async with running(worker):
         await let_out_with_another(client)
@@ -203,9 +202,3 @@ async def test_a_mark_on_a_job_that_has_deliveries_left_says_nothing(server: Red
         for gate in (1, 2):
             handler.gates[gate].set()
         await wait_for_settled(worker, 2)
-
-
-def test_a_note_marks_a_suspect_as_its_fields_do() -> None:
-    source = Source(KEYS.stream, KEYS.stream)
-    noted = Job(source, b"1700000000000-0", (b"n", b"1"), 1, 3, 0, Note(is_suspect=True))
-    assert (noted.is_suspect, make_job().is_suspect, make_job(*MARKED).is_suspect) == (True, False, True)

@@ -205,11 +205,11 @@ async def test_a_walk_tells_that_the_servers_clock_was_set(
 
     async def counted(*arguments: Any, **options: Any) -> Any:
         nonlocal walks
-        answer = await recovery.autoclaim(*arguments, **options)
+        answer = await recovery.recover_page(*arguments, **options)
         walks += 1
         return answer
 
-    monkeypatch.setattr("workers.embedded.autoclaim.autoclaim", counted)
+    monkeypatch.setattr("workers.embedded.autoclaim.recover_page", counted)
     worker = make_worker(server.url, accept, recovery="embedded", visibility_timeout=1, **SELDOM)
     async with running(worker):
         assert await joins_again(worker, lambda: walks, hours=hours)

@@ -1,8 +1,9 @@
 """A server that rejects one kind of call. No good job is given up, the rest goes on, and the log says it once."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -15,7 +16,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, make_worker, pending_of, running, wait_for_settled
 from workers import Job, Reject
-from workers.protocol.calls.settlement import settle
+from workers.protocol.calls.moves import Moves
 from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import RecoveryMode
@@ -104,18 +105,18 @@ async def test_what_the_server_refuses_without_a_reason_is_held_only_if_it_would
     job."""
     refuses, asked = {"everything"}, []
 
-    async def refusing(*args: object, **more: object) -> object:
-        items = args[3]
-        assert isinstance(items, list)
-        asked.append(len(items))
-        if "everything" in refuses or any(item.job.raw_entry_id == bad for item in items):
+    ack = Moves.ack
+
+    async def refusing(moves: Moves, client: Any, source: str, ids: Sequence[bytes], **more: Any) -> object:
+        asked.append(len(ids))
+        if "everything" in refuses or bad in ids:
             raise ResponseError("something without a code")
-        return await settle(*args, **more)  # type: ignore[arg-type]
+        return await ack(moves, client, source, ids, **more)
 
     async def handle(_job: Job) -> None:
         """Return."""
 
-    monkeypatch.setattr("workers.loop.settlement.settle", refusing)
+    monkeypatch.setattr(Moves, "ack", refusing)
     bad = (await enqueue(client, 1, 2, 3))[0].encode()
     async with running(make_worker(server.url, handle)) as worker:
         await wait_until(lambda: len(asked) >= 8, "it was tried again, and asked")

@@ -14,7 +14,6 @@ from tests.support.virtual_time import VIRTUAL_TIME
 from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.upkeep import AGREEMENT, Authority, Kept, Moved, Released, move_due, release_suspects
-from workers.protocol.messages import Redelivery
 from workers.upkeep.house import House
 from workers.upkeep.schedules import LATEST_LOOK_S, LOOKS_PER_SIGN, Schedules
 from workers.upkeep.suspects import POLL_S, Suspects
@@ -200,6 +199,7 @@ either = pytest.mark.parametrize("authority", [LEADER, AGREEMENT], ids=["a leade
 
 async def give_to(scene: Scene, authority: Authority) -> None:
     """Let ``authority`` look after the group. The scene's fence is the leader's."""
+    await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3)
     if not authority.fence:
         await scene.client.delete(scene.keys.fence)
         await scene.agree(recovery="embedded")
@@ -210,7 +210,7 @@ async def test_whoever_may_makes_ready_what_is_due(scene: Scene, authority: Auth
     await scene.enqueue(("job-1", 60_000, "n", 1))
     await scene.make_due(scene.keys.stream_schedule)
     await give_to(scene, authority)
-    moved = await move_due(scene.client, scene.keys, authority, Redelivery.STREAM, JOURNAL)
+    moved = await move_due(scene.client, scene.keys, authority, JOURNAL)
     assert moved == Moved(next_due_ms=None, held=0, why="", parked=0, agreed=authority is AGREEMENT)
     assert await scene.client.xlen(scene.keys.stream) == 1
 
@@ -220,7 +220,7 @@ async def test_whoever_may_lets_suspects_out(scene: Scene, authority: Authority)
     suspect = await scene.stalled("n", 1, times=2)
     await scene.recover(suspect)
     await give_to(scene, authority)
-    released = await release_suspects(scene.client, scene.keys, authority, Redelivery.STREAM, JOURNAL)
+    released = await release_suspects(scene.client, scene.keys, authority, JOURNAL)
     assert isinstance(released, Released)
     assert (released.parked, released.out, released.settled) == (0, 1, 0)
     assert [job_id for job_id, _ in released.jobs] == [suspect.encode()]
@@ -232,11 +232,12 @@ async def test_whoever_may_keeps_house(scene: Scene, authority: Authority, caplo
     last = await scene.stalled()
     await scene.client.xgroup_createconsumer("orders", "billing", "silent")
     await give_to(scene, authority)
+    await scene.beats()
     began = await scene.now_ms()
     while await scene.now_ms() < began + 3:
         pass
     kept = await House(scene.client, scene.keys, authority, JOURNAL, timedelta(milliseconds=1)).tidy()
-    assert kept == Kept((b"silent",), is_remade=False, by_stranger=False)
+    assert kept == Kept((b"silent",), is_remade=False, groups_lost=0)
     assert await scene.client.hget(scene.keys.agreement, "last_id") == last.encode()
     assert caplog.messages == ["orders/billing: deleted 1 silent consumers"]
 
@@ -252,9 +253,9 @@ async def test_nobody_else_may(scene: Scene, authority: Authority) -> None:
     before = await scene.state()
     client, keys = scene.client, scene.keys
     refusals = [
-        await move_due(client, keys, authority, Redelivery.STREAM, NO_JOURNAL),
+        await move_due(client, keys, authority, NO_JOURNAL),
         await House(client, keys, authority, NO_JOURNAL, None).tidy(),
-        await release_suspects(client, keys, authority, Redelivery.STREAM, NO_JOURNAL),
+        await release_suspects(client, keys, authority, NO_JOURNAL),
     ]
     assert refusals == [STALE] * 3
     await client.hdel(keys.agreement, "refused")  # it is counted

@@ -18,7 +18,7 @@ from tests.workers.test_heartbeat import Holding, extending
 from workers import Worker
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.proof import ProofOfLife
-from workers.protocol.calls.settlement import Extension, Extensions, Hold
+from workers.protocol.calls.moves import Life
 from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
@@ -34,10 +34,10 @@ SETTINGS: dict[str, Any] = {
 
 CASES = pytest.mark.parametrize(
     "changes",
-    [{}, {"redelivery": "retry-stream"}, {"max_deliveries": 1}],
-    ids=["stream", "retry-stream", "last-delivery"],
+    [{}, {"max_deliveries": 1}],
+    ids=["stream", "last-delivery"],
 )
-"""In the last two a recovery would leave the entry in the stream: only time tells that there was none."""
+"""Each script of ours that takes a delivery from the stream deletes its entry, so what is there was dropped."""
 
 
 async def vanish(client: Redis, worker: Worker, how: str) -> None:
@@ -76,45 +76,6 @@ async def test_what_runs_goes_on_is_pending_again_and_is_acknowledged(
     assert (worker.counts.acked, worker.counts.refused) == (3, 0)
     assert await event_names(client) == ["acked"] * 3
     assert "held again: " in caplog.text
-
-
-@extending
-@pytest.mark.parametrize("how", ["consumer", "group"])
-async def test_an_embedded_worker_that_sets_neither_policy_nor_limit_holds_on_to_what_it_runs(
-    server: RedisServer, client: Redis, how: str
-) -> None:
-    handler = Holding()
-    worker = make_worker(
-        server.url, handler, visibility_timeout=3_600, concurrency=3, recovery="embedded", refresh_s=0.1
-    )
-    await enqueue(client, 1, 2, 3)
-    async with running(worker):
-        await wait_until(lambda: len(handler.started) == 3, "all run")
-        assert await client.hget(KEYS.agreement, "policy") is None
-        await client.hset(KEYS.agreement, "last_id", handler.started[-1].entry_id)
-        await vanish(client, worker, how)
-        await wait_until(lambda: holds(client, worker, 3), "all are held again")
-        handler.gate.set()
-    assert sorted(handler.ended) == [(1, "done"), (2, "done"), (3, "done")]
-    assert (worker.counts.acked, worker.counts.refused) == (3, 0)
-
-
-@CASES
-@pytest.mark.parametrize("how", ["consumer", "group"])
-async def test_what_ends_before_anybody_has_noticed_is_settled_all_the_same(
-    server: RedisServer, client: Redis, how: str, changes: dict[str, Any]
-) -> None:
-    handler = Holding()
-    worker = make_worker(server.url, handler, **(SETTINGS | changes), refresh_s=3_600)
-    await enqueue(client, 1, 2, 3)
-    async with running(worker):
-        await wait_until(lambda: len(handler.started) == 3, "all run")
-        await client.hset(KEYS.agreement, "last_id", handler.started[-1].entry_id)
-        await vanish(client, worker, how)
-        handler.gate.set()
-        await wait_until(lambda: worker.counts.acked == 3, "all are acknowledged")
-    assert worker.counts.refused == 0
-    assert await pending_of(client) == []
 
 
 # ---- the retry stream, which is made anew only where the policy needs it
@@ -189,28 +150,28 @@ class Asking:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked, self.answered = anyio.Event(), anyio.Event()
-        monkeypatch.setattr(ProofOfLife, "hold_again", self._hold_again)
+        monkeypatch.setattr(ProofOfLife, "hold", self._hold_again)
 
-    async def _hold_again(self, _source: Source, batch: Sequence[Held]) -> list[Hold]:
+    async def _hold_again(self, _source: Source, batch: Sequence[Held]) -> list[bool]:
         self.asked.set()
         await self.answered.wait()
-        return [Hold.LOST] * len(batch)
+        return [False] * len(batch)
 
 
 async def test_what_vanished_is_asked_for_again_where_no_answer_came(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the next beat it would be too late, by some milliseconds (seed 710411)."""
-    handler, take_back, beats = Holding(), ProofOfLife.hold_again, 0
+    handler, take_back, beats = Holding(), ProofOfLife.hold, 0
 
-    async def is_answered_at_last(proof: ProofOfLife, source: Source, batch: Sequence[Held]) -> list[Hold]:
+    async def is_answered_at_last(proof: ProofOfLife, source: Source, batch: Sequence[Held]) -> list[bool]:
         nonlocal beats
         beats += 1
         if beats < 3:
             raise RedisConnectionError("simulated: the reply was lost")
         return await take_back(proof, source, batch)
 
-    monkeypatch.setattr(ProofOfLife, "hold_again", is_answered_at_last)
+    monkeypatch.setattr(ProofOfLife, "hold", is_answered_at_last)
     worker = make_worker(server.url, handler, **SETTINGS)
     await enqueue(client, 1)
     async with running(worker):
@@ -218,7 +179,7 @@ async def test_what_vanished_is_asked_for_again_where_no_answer_came(
         assert worker.process is not None
         await client.xgroup_delconsumer(KEYS.stream, KEYS.group, worker.consumer)
         worker.process._heartbeat._learn(
-            worker.process.in_hand(), Extensions([Extension.VANISHED], round(time.time() * 1000)), monotonic()
+            worker.process.in_hand(), (round(time.time() * 1000), [Life.VANISHED]), monotonic()
         )
         await wait_until(lambda: pending_of(client), "it is ours again")
         handler.gate.set()
@@ -239,9 +200,7 @@ async def test_what_is_lost_between_its_end_and_the_answer_takes_nothing_else_wi
         await vanish(client, worker, "consumer")
         assert worker.process is not None
         (held,) = worker.process.in_hand()
-        worker.process._heartbeat._learn(
-            [held], Extensions([Extension.VANISHED], round(time.time() * 1000)), monotonic()
-        )
+        worker.process._heartbeat._learn([held], (round(time.time() * 1000), [Life.VANISHED]), monotonic())
         with anyio.fail_after(PATIENCE_S):
             await asking.asked.wait()
         handler.gate.set()
@@ -264,15 +223,15 @@ async def test_what_is_done_while_it_is_taken_back_is_settled_afterwards(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Settled before, it would be pending again, and run once more when its visibility timeout has passed."""
-    handler, take_back = Holding(), ProofOfLife.hold_again
+    handler, take_back = Holding(), ProofOfLife.hold
     asked, go_on = anyio.Event(), anyio.Event()
 
-    async def late(proof: ProofOfLife, source: Source, batch: Sequence[Held]) -> list[Hold]:
+    async def late(proof: ProofOfLife, source: Source, batch: Sequence[Held]) -> list[bool]:
         asked.set()
         await go_on.wait()
         return await take_back(proof, source, batch)
 
-    monkeypatch.setattr(ProofOfLife, "hold_again", late)
+    monkeypatch.setattr(ProofOfLife, "hold", late)
     worker = make_worker(server.url, handler, **SETTINGS, refresh_s=0.1)
     [first] = await enqueue(client, 1)
     async with running(worker):

@@ -1,8 +1,8 @@
 """Embedded recovery is one more source of deliveries, beside reading. Only the workers look for stalled deliveries.
 
 Each worker walks over the pending entries list of each source, one page per call. It keeps the cursor between calls, so
-live deliveries at the front never hide dead ones behind them. It claims overdue deliveries for its free slots. If there
-are none for a while, it makes the deliveries ready for all workers (see ``autoclaim.lua``).
+live deliveries at the front never hide dead ones behind them. It claims overdue deliveries for its free slots. If it
+has no free slot, it makes them ready for all workers (see ``recover.lua``).
 
 Nobody polls. A walk returns when the next delivery on its way is due. Later deliveries are due a whole visibility
 timeout after their start or later. So the next walk starts at the earlier of the two moments.
@@ -26,10 +26,11 @@ from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held, Source
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.beat import RecoveryWait
-from workers.protocol.calls.recovery import START, EndOfPage, Page, autoclaim
+from workers.protocol.calls.group_moves import GroupMoves
+from workers.protocol.calls.recovery import START, Outcome, Page, recover_page
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
-from workers.protocol.messages import FIELD_VISIBILITY_MS, text, whole_number
+from workers.protocol.messages import FIELD_VISIBILITY_MS, whole_number
 from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
@@ -38,8 +39,6 @@ LEAST_CLAIM = 64
 """Slots that one call may fill at least: smaller calls cost the server more than waiting for the worker does."""
 PAGE_PAUSE_S = 0.005
 """Between pages of a walk: a long list of deliveries that live is no reason to hurry."""
-PATIENCE_PART, LONGEST_PATIENCE_S = 4, 1.0
-"""How long what is overdue waits for a free slot of a worker before it is made ready for anybody, at most."""
 REFUSED_S = 1.0
 """Pause after a call that was refused."""
 
@@ -62,7 +61,7 @@ class Autoclaim(Part, StalledDeliveries):
         self._connection = KeptConnection(context.commands)
         self._suspects_wait = suspects_wait
         self._telling = Telling(context)
-        self._journal = context.journal
+        self._moves = GroupMoves.of(context.settings.keys, context.journal)
         self._walks = {source.key: Walk(source) for source in context.membership.both}
         self._most = max(LEAST_CLAIM, context.settings.concurrency // 2)
         self._ahead: _Call | None = None
@@ -75,22 +74,22 @@ class Autoclaim(Part, StalledDeliveries):
 
     # ---- when
 
-    def due_in_s(self, free: int) -> float:
+    def due_in_s(self, free: int) -> float:  # noqa: ARG002
         """Return the seconds until the next look, or inf while a reaper recovers."""
         if self._ahead:
             return 0.0
         if not self._membership.recovers:
             return inf
-        return self._walk_due_in_s(monotonic(), free)
+        return self._walk_due_in_s(monotonic())
 
-    def _walk_due_in_s(self, now: float, free: int) -> float:
-        return max(self._not_before - now, min(due_in_s for due_in_s, _ in self._walks_now(now, free)))
+    def _walk_due_in_s(self, now: float) -> float:
+        return max(self._not_before - now, min(due_in_s for due_in_s, _ in self._walks_now(now)))
 
-    def _walks_now(self, now: float, free: int) -> list[tuple[float, Walk]]:
+    def _walks_now(self, now: float) -> list[tuple[float, Walk]]:
         """Return the walks with the time until their next calls."""
         visibility_s = self._membership.visibility_s
         walks = [self._walks[source.key] for source in self._membership.sources]
-        return [(walk.due_in_s(now, free, visibility_s), walk) for walk in walks]
+        return [(walk.due_in_s(now, visibility_s), walk) for walk in walks]
 
     # ---- doing it
 
@@ -121,10 +120,9 @@ class Autoclaim(Part, StalledDeliveries):
         self._stand_by("")
         self._membership.heard(page.server_ms, self._asked_at)
         self._advance(walk, page)
-        self._look_for_abandoned(walk, page.ours)
-        if page.claimed and page.ended is not EndOfPage.WHOLE:
+        if page.claimed and page.cursor:
             await self._ask_ahead(walk, room_ahead() - len(page.claimed))
-        if page.suspects:
+        if any(row.outcome is Outcome.SUSPECTED for row in page.results):
             self._suspects_wait()
         self._telling.page(walk.source, page)
         return self._deliveries(walk.source, page)
@@ -145,18 +143,18 @@ class Autoclaim(Part, StalledDeliveries):
         if call is not None:
             self._asked_at = call.sent
             return call.walk, await call.reply
-        walk = self._walk_to_go_on(room)
+        walk = self._walk_to_go_on()
         if walk is None:
             return None
         self._asked_at = monotonic()
         return walk, await self._call(walk, room)
 
-    def _walk_to_go_on(self, room: int) -> Walk | None:
+    def _walk_to_go_on(self) -> Walk | None:
         """Return the walk whose turn it is, if it is due."""
         now = monotonic()
-        if self._walk_due_in_s(now, room) > 0:
+        if self._walk_due_in_s(now) > 0:
             return None
-        _, walk = min(self._walks_now(now, room), key=lambda one: (one[0], one[1].due_at))
+        _, walk = min(self._walks_now(now), key=lambda one: (one[0], one[1].due_at))
         if walk.cursor == START:
             walk.began = now
         return walk
@@ -170,33 +168,23 @@ class Autoclaim(Part, StalledDeliveries):
 
     async def _call(self, walk: Walk, room: int) -> Page | Refusal:
         """Recover one page."""
-        return await autoclaim(
+        return await recover_page(
             self._connection,
+            self._moves,
             walk.source.key,
-            self._settings.keys,
             consumer=self._consumer,
-            agreement=self._membership.agreement,
-            journal=self._journal,
-            cursor=walk.cursor,
             room=min(room, self._most),
-            patience_ms=round(self._patience_s() * 1000),
-            abandoned=walk.abandoned,
+            cursor=walk.cursor,
         )
-
-    def _patience_s(self) -> float:
-        return min(self._membership.visibility_s / PATIENCE_PART, LONGEST_PATIENCE_S)
 
     def _advance(self, walk: Walk, page: Page) -> None:
         """Note how far the walk has come, and when it goes on."""
         now = monotonic()
         if page.soonest_ms is not None:
             walk.soonest = min(walk.soonest, now + page.soonest_ms / 1000)
-        walk.waiting = walk.waiting or page.waiting > 0
         if page.cursor:
             walk.cursor = page.cursor
-            walk.wants_room = walk.wants_room or walk.waiting
-            pauses = {EndOfPage.WHOLE: PAGE_PAUSE_S, EndOfPage.ROOM: self._patience_s(), EndOfPage.FULL: 0.0}
-            walk.due_at = now + pauses[page.ended]
+            walk.due_at = now + (0.0 if page.claimed or page.results else PAGE_PAUSE_S)
             return
         if self._telemetry:
             self._telemetry.walked(now - walk.began)
@@ -204,22 +192,13 @@ class Autoclaim(Part, StalledDeliveries):
         spacing = min(max(visibility_s / SPACING_PART, SHORTEST_SPACING_S), LONGEST_SPACING_S)
         walk.due_at = max(now, min(walk.soonest, walk.began + visibility_s)) + random.uniform(0.5, 1) * spacing
         walk.cursor, walk.soonest = START, inf
-        walk.wants_room, walk.waiting = walk.waiting, False
-        walk.abandoned.clear()
-
-    def _look_for_abandoned(self, walk: Walk, ours: Sequence[bytes]) -> None:
-        """Return to overdue deliveries of ours that are not in hand here."""
-        abandoned = [entry_id for entry_id in ours if entry_id not in walk.source.deliveries]
-        if abandoned:
-            walk.abandoned.update(abandoned)
-            walk.cursor, walk.due_at = text(abandoned[0]), 0.0
 
     def _deliveries(self, source: Source, page: Page) -> list[Held]:
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         asked_at = self._asked_at
         deliveries = [
-            Held(source, entry_id, fields, times, max_deliveries, now_ms, asked_at)
-            for entry_id, times, fields, _, _ in page.claimed
+            Held(source, one.entry_id, one.fields, one.times_delivered, max_deliveries, now_ms, asked_at)
+            for one in page.claimed
         ]
         if source.kept:
             source.kept.difference_update(held.job.raw_entry_id for held in deliveries)
@@ -249,7 +228,7 @@ class Autoclaim(Part, StalledDeliveries):
         self._not_before = monotonic() + REFUSED_S
         pair = self._settings.keys.pair
         match refusal.kind:
-            case RefusalKind.REAPER:
+            case RefusalKind.STALE | RefusalKind.UNKNOWN:
                 await self._membership.join()
             case RefusalKind.WAITS if refusal.wait:
                 self._not_before = monotonic() + refusal.wait.left_ms / 1000

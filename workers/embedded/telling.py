@@ -33,7 +33,7 @@ class Stalled:
     def add(self, page: Page) -> None:
         """Add what one call has done."""
         self.claimed += len(page.claimed)
-        self.consumers.update([owner for _, _, _, owner, _ in page.claimed])
+        self.consumers.update([one.owner for one in page.claimed])
         for row in page.results:
             self.consumers.add(row.consumer)
             self.ready += row.outcome is Outcome.REDELIVERED

@@ -8,7 +8,6 @@ also reads the values of the group's gauges.
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import anyio
 from redis.exceptions import RedisError
@@ -51,7 +50,7 @@ class Upkeep(Part):
         self._house = House(
             context.commands,
             self._keys,
-            replace(AGREEMENT, holder=context.consumer),
+            AGREEMENT,
             self._journal,
             context.settings.consumer_retention,
         )
@@ -93,7 +92,7 @@ class Upkeep(Part):
                 await anyio.sleep(pause_s(failures))
 
     async def _refused(self, refusal: Refusal) -> None:
-        if refusal.kind is RefusalKind.STALE:  # a reaper serves the group now
+        if refusal.kind in (RefusalKind.STALE, RefusalKind.UNKNOWN):  # a reaper serves the group now
             await self._membership.join()
             return
         if refusal.kind is RefusalKind.REFUSED:
@@ -103,8 +102,7 @@ class Upkeep(Part):
     # ---- schedules
 
     async def _move_due(self) -> Moved | Refusal:
-        redelivery = self._membership.agreement.redelivery
-        return await move_due(self._commands, self._keys, AGREEMENT, redelivery, self._journal)
+        return await move_due(self._commands, self._keys, AGREEMENT, self._journal)
 
     def _moved(self, moved: Moved) -> None:
         self._reporter.works(MOVING)
@@ -114,8 +112,7 @@ class Upkeep(Part):
     # ---- suspects
 
     async def _release_suspects(self) -> Released | Refusal:
-        redelivery = self._membership.agreement.redelivery
-        return await release_suspects(self._commands, self._keys, AGREEMENT, redelivery, self._journal)
+        return await release_suspects(self._commands, self._keys, AGREEMENT, self._journal)
 
     def _released(self, released: Released) -> None:
         self._reporter.works(RELEASING)
@@ -130,7 +127,7 @@ class Upkeep(Part):
             return kept
         self._reporter.works(TIDYING)
         if kept.is_remade:
-            self._reporter.group_was_lost(by_stranger=kept.by_stranger)
+            self._reporter.group_was_lost()
         for consumer in kept.lost:
             self._reporter.consumer_was_lost(consumer)
         await anyio.sleep(HOUSE_INTERVAL_S * random.uniform(0.9, 1.1))

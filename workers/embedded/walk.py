@@ -1,6 +1,6 @@
 """Where a worker is in the pending entries list of one source."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 from workers.loop.held import Source
@@ -21,18 +21,10 @@ class Walk:
     """When to look on."""
     soonest: float = inf
     """When the first of those is due that this walk has met and left alone."""
-    waiting: bool = False
-    """This walk has left overdue ones for want of a free slot."""
-    wants_room: bool = False
-    """There is something to claim as soon as a slot is free."""
-    abandoned: set[bytes] = field(default_factory=set)
-    """Overdue entries that are ours and that we do not run: read by a call whose reply was lost, or not settleable."""
 
-    def due_in_s(self, now: float, free: int, visibility_s: float) -> float:
+    def due_in_s(self, now: float, visibility_s: float) -> float:
         """Return in how many seconds to make the next call; 0 = now.
 
         Not later than a visibility timeout after the walk began, should that have become shorter meanwhile.
         """
-        if self.wants_room and free > 0:
-            return 0.0
         return max(0.0, min(self.due_at, self.began + visibility_s + LONGEST_SPACING_S) - now)

@@ -14,9 +14,8 @@ import anyio
 from anyio import to_thread
 from redis.exceptions import RedisError
 
-from workers.loop.held import Held, Source
-from workers.loop.job import Job
-from workers.protocol.calls.settlement import Extend, Extensions, Proof
+from workers.loop.held import Source
+from workers.protocol.calls.moves import Beating, Life, Moves
 from workers.protocol.connection import blocking_client
 from workers.protocol.meaning import is_contact_error
 
@@ -30,16 +29,12 @@ class Extending(NamedTuple):
     """A step: extend these deliveries of one source, and answer what came of each."""
 
     source: Source
-    batch: Sequence[Held]
-    proofs: Sequence[Proof]
-
-    @property
-    def jobs(self) -> list[Job]:
-        """What to extend."""
-        return [held.job for held in self.batch]
+    items: Sequence[Beating]
 
 
-Steps = Generator[float | Extending, Extensions | None, None]
+Answer = tuple[int, list[Life]]
+"""The server's time in ms, and what it says of each delivery."""
+Steps = Generator[float | Extending, Answer | None, None]
 """A step is a number of seconds to wait, or what to extend; errors of Redis are thrown in, and no step ends it."""
 
 
@@ -47,7 +42,7 @@ class LoopIsClosedError(Exception):
     """The program has ended its event loop without stopping us."""
 
 
-class Beating(Protocol):
+class Carrier(Protocol):
     """What carries out a heartbeat, from `start` to `stop`."""
 
     def start(self) -> None:
@@ -57,21 +52,21 @@ class Beating(Protocol):
         """Extend nothing any more. A call that is under way ends with its reply, or with its timeout."""
 
 
-Carry = Callable[[Steps, Extend[Job], str, float], Beating]
+Carry = Callable[[Steps, Moves, str, str, float], Carrier]
 """Makes one, as `BeatingThread` does."""
 
 
 class BeatingThread:
     """Carries out ``steps`` in a thread: a handler may block the event loop for as long as it is allowed to run."""
 
-    def __init__(self, steps: Steps, extend: Extend[Job], url: str, timeout_s: float) -> None:
+    def __init__(self, steps: Steps, moves: Moves, consumer: str, url: str, timeout_s: float) -> None:
         """``timeout_s``: how long a call may take, and connecting."""
         self._steps = steps
-        self._extend = extend
+        self._moves, self._consumer = moves, consumer
         self._url = url
         self._timeout_s = timeout_s
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"heartbeat of {extend.consumer}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"heartbeat of {consumer}", daemon=True)
 
     def start(self) -> None:
         """Begin."""
@@ -84,7 +79,7 @@ class BeatingThread:
             await to_thread.run_sync(self._thread.join, abandon_on_cancel=True)
 
     def _run(self) -> None:
-        client = blocking_client(self._url, key=self._extend.keys.stream, timeout_s=self._timeout_s)
+        client = blocking_client(self._url, key=self._moves.keys.stream, timeout_s=self._timeout_s)
         try:
             with suppress(RedisError, OSError):  # while there is room for one more client; else it is tried again
                 client.connection_pool.release(client.connection_pool.get_connection())
@@ -95,7 +90,7 @@ class BeatingThread:
                     step = next(self._steps)
                     continue
                 try:
-                    answer = self._extend.run_blocking(client, step.source.key, step.jobs, step.proofs)
+                    answer = self._moves.extend_blocking(client, step.source.key, step.items, consumer=self._consumer)
                 except (RedisError, OSError) as error:
                     if is_contact_error(error):
                         client.connection_pool.disconnect()
@@ -103,6 +98,6 @@ class BeatingThread:
                 else:
                     step = self._steps.send(answer)
         except LoopIsClosedError:
-            logger.debug("%s: the event loop is closed", self._extend.consumer)
+            logger.debug("%s: the event loop is closed", self._consumer)
         finally:
             client.close()

@@ -9,22 +9,22 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held
-from workers.protocol.calls.beat import recovery_wait
+from workers.protocol.calls.beat import BEAT_FIELDS, recovery_wait
 from workers.protocol.calls.membership import Agreement
-from workers.protocol.calls.recovery import read_notes_in_time, return_taken
-from workers.protocol.meaning import is_not_known, was_not_run
+from workers.protocol.calls.recovery import return_taken
+from workers.protocol.meaning import is_not_known
 from workers.protocol.messages import (
     CLAIM_READY_MS,
     ClaimedEntry,
-    Note,
     RecoveryMode,
     Redelivery,
     counted,
     parse_claim_reply,
+    text,
 )
 from workers.runtime.clock import monotonic, time_ms
 
@@ -65,7 +65,6 @@ class Claiming(Part):
         self._refused_in = 0
         """The joining in which the server knew no CLAIM; it may be another server in the next one."""
         self._answer: Answer | None = None
-        self._reply_was_lost = False
 
     def idle_ms(self) -> int | None:
         """Return what the next read is to claim, as `claim_idle_ms` does."""
@@ -82,20 +81,14 @@ class Claiming(Part):
         Raises what redis-py raises, also where the deliveries are ours: then they are `left`. Where the server knows no
         CLAIM, there are none, and reads are plain from now on.
         """
-        self._reply_was_lost = True  # until something is known of it; garbage tells nothing either
         try:
             reply = await send(("CLAIM", idle_ms))
         except ResponseError as error:
-            self._reply_was_lost = False
             if not is_not_known(error):
                 raise
             self._was_refused()
             return []
-        except (RedisError, OSError) as error:
-            self._reply_was_lost = not was_not_run(error)
-            raise
         self._answer = Answer(parse_claim_reply(reply), idle_ms, asked_at)
-        self._reply_was_lost = False
         return await self.left()
 
     @property
@@ -103,17 +96,12 @@ class Claiming(Part):
         """Tell whether a read has brought something that `left` is to tell first: it may be somebody else's."""
         return self._answer is not None
 
-    def has_lost_a_reply(self) -> bool:
-        """Tell whether a reply was lost since this was asked last: what it brought may be somebody else's."""
-        was_lost, self._reply_was_lost = self._reply_was_lost, False
-        return was_lost
-
     async def left(self) -> list[Held]:
         """Make deliveries of what the last read has brought. Raises what redis-py raises; then it is still left."""
         if self._answer is None:
             return []
         entries, idle_ms, asked_at = self._answer
-        notes, taken = await self._look_at(entries, idle_ms)
+        taken = await self._taken_from_live_workers(entries, idle_ms)
         if taken:
             await self._give_back(taken)
         entries = [entry for entry in entries if entry not in taken and self._is_to_run(entry, asked_at)]
@@ -124,13 +112,12 @@ class Claiming(Part):
                 self._by_key[entry.stream],
                 entry.entry_id,
                 entry.fields,
-                entry.deliveries_before + 1,
+                entry.deliveries_before + 1,  # the reply does not count this one (rule W7)
                 max_deliveries,
                 now_ms,
                 asked_at,
-                notes.get(entry.entry_id),
             )
-            # What was laid aside was judged by whoever laid it there, and is to run, also where the limit is lower now.
+            # What is ready was judged by whoever made it so, and is to run, also where the limit is lower now.
             held.job.has_unknown_wait = entry.deliveries_before > 0
             held.is_used_up = entry.idle_ms < CLAIM_READY_MS and held.job.deliveries > max_deliveries
             deliveries.append(held)
@@ -148,24 +135,25 @@ class Claiming(Part):
             else "redelivery = 'retry-stream' for it in the reaper's settings",
         )
 
-    async def _look_at(
-        self, entries: Sequence[ClaimedEntry], idle_ms: int
-    ) -> tuple[dict[bytes, Note], list[ClaimedEntry]]:
-        """Return what is noted of jobs, and which deliveries were perhaps taken from live workers.
+    async def _taken_from_live_workers(self, entries: Sequence[ClaimedEntry], idle_ms: int) -> list[ClaimedEntry]:
+        """Return the deliveries that were perhaps taken from live workers.
 
         That is so if one was delivered in the future, because the clock was set back. And if a read claims what stalls,
         because no leader serves the group, while recovery has to wait (`workers.protocol.calls.beat`): the clock was
-        set ahead, or there was an outage. An entry that was laid aside is idle for 46 days.
+        set ahead, or there was an outage. An entry that is ready in place is idle for 46 days.
         """
-        again = [one for one in entries if one.deliveries_before or not 0 <= one.idle_ms < idle_ms]
+        again = [one for one in entries if one.idle_ms < 0 or (one.deliveries_before and one.idle_ms < CLAIM_READY_MS)]
         if not again:
-            return {}, []
+            return []
         asked = monotonic()
-        ids = [one.entry_id for one in again]
-        notes, settings, time = await read_notes_in_time(self._commands, self._settings.keys, ids)
+        pipeline = self._commands.pipeline(transaction=False)
+        pipeline.execute_command("HMGET", self._settings.keys.agreement, *BEAT_FIELDS)
+        pipeline.execute_command("TIME")
+        values, time = await pipeline.execute()
+        settings = {name: text(value) for name, value in zip(BEAT_FIELDS, values, strict=True) if value is not None}
         self._membership.set_clock(time_ms(time), asked)
         waits = recovery_wait(settings, time_ms(time)) is not None
-        return notes, [one for one in again if one.idle_ms < 0 or (waits and idle_ms <= one.idle_ms < CLAIM_READY_MS)]
+        return [one for one in again if one.idle_ms < 0 or (waits and idle_ms <= one.idle_ms < CLAIM_READY_MS)]
 
     async def _give_back(self, taken: Sequence[ClaimedEntry]) -> None:
         for source in self._membership.both:
@@ -173,7 +161,7 @@ class Claiming(Part):
                 (entry.entry_id, entry.deliveries_before) for entry in taken if self._by_key[entry.stream] is source
             ]
             if theirs:
-                await return_taken(self._commands, source.key, self._settings.keys, self._consumer, theirs)
+                await return_taken(self._commands, source.key, self._settings.group, self._consumer, theirs)
         self._membership.join_again()  # our word is dated by the clock as it was
         logger.warning(
             "%s: the server's clock was set, and a read took %s from those at work on it: given back",

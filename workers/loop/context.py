@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 
 from workers.loop.facts import DeliveryFacts
-from workers.loop.job import Job
 from workers.loop.membership import Membership
+from workers.loop.numbers import Numbers
 from workers.loop.proof import ProofOfLife
 from workers.loop.reporting import Counts, Reporter
 from workers.loop.telemetry import WorkerTelemetry
 from workers.protocol.calls import Journal
-from workers.protocol.calls.settlement import Extend
+from workers.protocol.calls.moves import Moves
 from workers.protocol.connection import READ_PATIENCE_S, KeptConnection, commands_client, reader_client
 from workers.protocol.keys import NONCE_BYTES
 from workers.runtime.callbacks import Callbacks
@@ -34,6 +34,8 @@ class WorkerContext:
     """For reads that block."""
     membership: Membership
     proof: ProofOfLife
+    moves: Moves
+    numbers: Numbers
     reporter: Reporter
     telemetry: WorkerTelemetry | None
     """None where nobody listens."""
@@ -45,16 +47,13 @@ class WorkerContext:
         commands = commands_client(settings.redis_url, key=settings.keys.stream)
         telemetry = WorkerTelemetry.make(settings, consumer)
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
-        extend: Extend[Job] = Extend(settings.keys, consumer, Journal.at(settings.journal, settings.journal_maxlen))
-
-        def server_ms(moment: float) -> int:
-            return membership.server_ms(moment)
-
+        journal = Journal.at(settings.journal, settings.journal_maxlen)
+        moves, numbers = Moves(settings.keys, journal.maxlen if journal.writes else 0), Numbers()
         kept = KeptConnection(commands)
-        proof = ProofOfLife(kept, extend, server_ms, reporter.deleted)
+        proof = ProofOfLife(kept, moves, consumer, numbers)
         membership = Membership(kept, settings, consumer, reporter, proof.prove)
         reads = reader_client(settings.redis_url, key=settings.keys.stream, timeout_s=READ_PATIENCE_S)
-        return cls(settings, consumer, commands, kept, reads, membership, proof, reporter, telemetry)
+        return cls(settings, consumer, commands, kept, reads, membership, proof, moves, numbers, reporter, telemetry)
 
     @property
     def journal(self) -> Journal:

@@ -8,7 +8,7 @@ from typing import Any
 
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Ended
-from workers.protocol.events import encode_data, encode_rows, head_of_many
+from workers.protocol.events import encode_data
 from workers.protocol.messages import RecoveryMode, entry_ms, on_one_line
 from workers.runtime.clock import monotonic
 
@@ -39,38 +39,44 @@ class DeliveryFacts:
     ) -> None:
         common = {"group": group, "consumer": consumer, "mode": mode.as_journalled}
         self._head = encode_data(common).removesuffix("}").encode()
-        self._head_of_many = head_of_many(common)
+        self._mode = mode.as_journalled
         self._claims = mode is not RecoveryMode.REAPER
         self._type_field = type_field.encode()
         self._now_ms = now_ms or _machine_ms
         self._types: dict[bytes, str] = {}
         """The type to journal, by the value of the field."""
 
-    def of_settlement(self, item: Ended[Job]) -> bytes:
-        """Return all that a report needs about the end of a delivery, so that it reads no earlier events."""
-        verdict = item.verdict
-        begun_ms = self._begun_ms([item])[0]
-        begun = b"" if begun_ms is None else b',"begun_ms":%d' % begun_ms
-        facts = b'%b%b,"run_ms":%d' % (self._open_facts(item.job), begun, item.run_ms)
-        return b'%b,"error":%b}' % (facts, json.dumps(verdict.error).encode()) if verdict.error else facts + b"}"
+    def of_settlement(self, item: Ended[Job]) -> list[str | bytes | int]:
+        """Return flat fields: all that a report needs about the end of a delivery, so that it reads no earlier events.
 
-    def of_acks(self, items: Sequence[Ended[Job]]) -> bytes:
-        """Return the same of many acknowledged deliveries, as one entry. Hot."""
+        Entry, consumer, group and delivery are the script's to say.
+        """
+        fields = self.of_acks([item])
+        return [*fields, "error", item.verdict.error] if item.verdict.error else fields
+
+    def of_acks(self, items: Sequence[Ended[Job]]) -> list[str | bytes | int]:
+        """Return the same of many deliveries, as columns: values joined by commas. Hot."""
         jobs = [item.job for item in items]
-        entries = [job.raw_entry_id for job in jobs]
         columns: dict[str, Sequence[Any]] = {}
         if False in [job.is_as_produced for job in jobs]:  # otherwise the entries hold all of this
-            columns["job"] = [None if job.raw_id is job.raw_entry_id else job.raw_id for job in jobs]
+            columns["job"] = [job.id for job in jobs]
             columns["enqueued_ms"] = [job.first_ms for job in jobs]
         if self._type_field:
-            columns["type"] = [self._name_of_type(job) for job in jobs]
+            columns["type"] = [(self._name_of_type(job) or "").replace(",", "_") for job in jobs]
         columns["delivery"] = [job.deliveries for job in jobs]
         columns["generation"] = [job.generation for job in jobs]
         columns["ready_ms"] = self._ready_of_all(jobs)
         columns["delivered_ms"] = [job.delivered_ms for job in jobs]
         columns["begun_ms"] = self._begun_ms(items)
         columns["run_ms"] = [item.run_ms for item in items]
-        return encode_rows(self._head_of_many, entries, columns).encode()
+        fields: list[str | bytes | int] = ["mode", self._mode]
+        for name, values in columns.items():
+            if values.count(values[0]) == len(values):
+                if values[0] is not None and values[0] != "":
+                    fields += (name, values[0])
+            else:
+                fields += (name, ",".join(["" if value is None else str(value) for value in values]))
+        return fields
 
     def _open_facts(self, job: Job) -> bytes:
         ready_ms = self._ready_ms(job)

@@ -29,11 +29,12 @@ from typing import Any
 import anyio
 from redis.exceptions import RedisError
 
-from workers.loop.beating import Beating, BeatingThread, Carry, Extending, LoopIsClosedError, Steps
+from workers.loop.beating import Answer, BeatingThread, Carrier, Carry, Extending, LoopIsClosedError, Steps
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import ENDED, Held, Source
+from workers.loop.proof import beating, note
 from workers.protocol.calls import in_calls
-from workers.protocol.calls.settlement import Extension, Extensions, Hold
+from workers.protocol.calls.moves import Life
 from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import in_order
@@ -54,6 +55,8 @@ PROVE_AGAIN_S = 0.25
 """Pause between two beats while proofs are not dated."""
 ASK_AGAIN_S = 0.75
 """So soon is it asked again whether we may extend, where we could not, also with nothing to extend any more."""
+TAKEN_PART = 2 / 3
+"""Of the visibility timeout: a delivery that was proven so lately was recovered by nobody."""
 EXTENDING = "extending"
 LONGEST_SLEEP_S = 1.0
 """So soon is a new agreement noticed."""
@@ -68,7 +71,7 @@ class Heartbeat(Part):
         self._proof = context.proof
         self._sources = context.membership.both
         self._carry = carry
-        self._beating: Beating | None = None
+        self._beating: Carrier | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_answered = True
         self._returns: set[asyncio.Task[None]] = set()
@@ -80,7 +83,9 @@ class Heartbeat(Part):
         """Begin to extend. The group is joined."""
         self._loop = asyncio.get_running_loop()
         timeout_s = max(SHORTEST_TIMEOUT_S, min(self._period_s(), COMMAND_TIMEOUT_S))
-        self._beating = self._carry(self.steps(), self._proof.extend, self._settings.redis_url, timeout_s)
+        self._beating = self._carry(
+            self.steps(), self._proof.moves, self._consumer, self._settings.redis_url, timeout_s
+        )
         self._beating.start()
 
     async def stop(self) -> None:
@@ -113,7 +118,7 @@ class Heartbeat(Part):
                 self._lose(held, asked_at)
             return held.source.holds(held)
 
-    def _works(self, batch: Sequence[Held], answer: Extensions, asked_at: float) -> None:
+    def _works(self, batch: Sequence[Held], answer: Answer, asked_at: float) -> None:
         self._reporter.works(EXTENDING)
         self._learn(batch, answer, asked_at)
 
@@ -139,21 +144,23 @@ class Heartbeat(Part):
                 self._reporter.works(EXTENDING)
             self._learn(batch, answer, asked_at)
 
-    def _learn(self, batch: Sequence[Held], answer: Extensions, asked_at: float) -> None:
-        results = answer.results
-        self._membership.heard(answer.server_ms, asked_at)
+    def _learn(self, batch: Sequence[Held], answer: Answer, asked_at: float) -> None:
+        server_ms, results = answer
+        self._membership.heard(server_ms, asked_at)
         for held, result in zip(batch, results, strict=True):
-            if result is Extension.PAYLOAD_GONE:
+            if result is Life.PAYLOAD_GONE:
                 held.has_lost_payload = True
-            elif result is Extension.REFUSED and not held.has_lost_payload:
+            elif result is Life.TAKEN and asked_at - held.proven < self._membership.visibility_s * TAKEN_PART:
+                pass  # nobody can have recovered it yet, so the reader that has it will give it back
+            elif result in (Life.REJECTED, Life.TAKEN) and not held.has_lost_payload:
                 # Nobody else can run a job without its payload, so that one goes on.
                 self._lose(held, asked_at)
         vanished = [
             held
             for held, result in zip(batch, results, strict=True)
-            if result is Extension.VANISHED and held.may_return() and not held.has_lost_payload
+            if result is Life.VANISHED and held.may_return() and not held.has_lost_payload
         ]
-        if vanished:
+        if vanished and not self._proof.numbers.is_under_way:  # rule W6; else the next beat asks again
             task = asyncio.get_running_loop().create_task(self._hold_again(vanished))
             self._returns.add(task)
             task.add_done_callback(self._returns.discard)
@@ -171,16 +178,16 @@ class Heartbeat(Part):
             while failures == 0 or monotonic() - began < self._period_s():
                 asked_at = monotonic()
                 try:
-                    results = await self._proof.hold_again(source, vanished)
+                    results = await self._proof.hold(source, vanished)
                 except (RedisError, OSError) as error:
                     failures += 1
                     self._reporter.failed(EXTENDING, error)
                     await anyio.sleep(pause_s(failures))
                     continue
-                for held, result in zip(vanished, results, strict=True):
-                    if result is Hold.LOST:
+                for held, is_ours in zip(vanished, results, strict=True):
+                    if not is_ours:
                         self._lose(held, asked_at)
-                self._reporter.taken_back(source.key, results.count(Hold.OURS))
+                self._reporter.taken_back(source.key, results.count(True))
                 return
         finally:
             for held in vanished:
@@ -229,7 +236,7 @@ class Heartbeat(Part):
             return ASK_AGAIN_S
         return inf if last >= self._membership.dated_from else PROVE_AGAIN_S
 
-    def _beat(self, now: float, period_s: float) -> Generator[Extending, Extensions | None, None]:
+    def _beat(self, now: float, period_s: float) -> Generator[Extending, Answer | None, None]:
         """Extend what has to be. A heartbeat that extends nothing notes the beat all the same."""
         loop_hangs = not self._loop_answered
         self._loop_answered = False
@@ -239,14 +246,14 @@ class Heartbeat(Part):
         for source, batch in due or [(self._membership.main, list[Held]())]:
             asked_at = monotonic()
             try:
-                answer = yield Extending(source, batch, self._proof.of_each(batch))
+                answer = yield Extending(source, [beating(held) for held in batch])
             except RedisError as error:
                 if not self._membership.is_gone(source, error):
                     raise
                 self._call_in_loop(self._lose_all, batch)
                 continue
             assert answer is not None
-            self._proof.note(batch, answer, asked_at)
+            note(batch, answer[1], asked_at)
             self._call_in_loop(self._works, batch, answer, asked_at)
 
     @property

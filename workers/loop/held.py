@@ -11,7 +11,7 @@ from math import inf
 
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Verdict
-from workers.protocol.messages import Note, entry_order
+from workers.protocol.messages import entry_order
 from workers.runtime.clock import monotonic
 from workers.telemetry.deliveries import JobTrace
 
@@ -106,12 +106,9 @@ class Source:
             self.forget(held)
         return False
 
-    def in_flight(self) -> "list[tuple[bytes, int]]":
-        """Return entry IDs and counts of our deliveries, which must not be taken for deliveries that never arrived."""
-        return [
-            *((entry_id, held.job.times_delivered) for entry_id, held in self.deliveries.items()),
-            *((entry_id, 0) for entry_id in self.kept),
-        ]
+    def in_flight(self) -> list[bytes]:
+        """Return the entry IDs of our deliveries, which must not be taken for deliveries that never arrived."""
+        return [*self.deliveries, *self.kept]
 
     def forget(self, held: "Held") -> None:
         """Note that a delivery is settled. A later one of the same entry stays."""
@@ -188,9 +185,8 @@ class Held:
         max_deliveries: int,
         delivered_ms: int,
         proven: float,
-        note: Note | None = None,
     ) -> None:
-        self.job = Job(source, entry_id, flat, times_delivered, max_deliveries, delivered_ms, note)
+        self.job = Job(source, entry_id, flat, times_delivered, max_deliveries, delivered_ms)
         self.source = source
         self.proven = proven
         self.started = self.again_at = -inf

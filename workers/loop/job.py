@@ -15,7 +15,6 @@ from workers.protocol.messages import (
     FIELD_TRACEPARENT,
     RESERVED_PREFIX,
     Metadata,
-    Note,
     Pairs,
     entry_ms,
     pair_up,
@@ -95,7 +94,6 @@ class Job:
     _flat: Sequence[bytes]
     _first_ms: int | None
     """Where the entry's fields say it; else its ID does."""
-    _note: Note | None
     _pairs: Pairs | None
     _fields: dict[bytes, bytes] | None
 
@@ -107,7 +105,6 @@ class Job:
         times_delivered: int,
         max_deliveries: int,
         delivered_ms: int,
-        note: Note | None = None,
     ) -> None:
         self._origin = origin
         self.raw_entry_id = self.raw_id = entry_id
@@ -131,11 +128,6 @@ class Job:
                     self.raw_id, before, self.generation, self._first_ms, self.copies = copy
                     self.deliveries = min(before, max_deliveries - 1) + times_delivered
                 break
-        self._note = note
-        if note is not None:  # it has the word from the fields
-            self.deliveries, self.waits = max(1, note.deliveries + times_delivered), note.waits
-            self.hand_backs = note.hand_backs
-            self.is_suspect = self.is_suspect or note.is_suspect
 
     def _take(self, metadata: Metadata, max_deliveries: int) -> None:
         self.raw_id = metadata.job_id
@@ -295,9 +287,7 @@ class Job:
     # ---- for the worker
 
     def previous(self, times_delivered: int) -> bytes | None:
-        """Return the former delivery of this entry, from the entry or its note, if they have it."""
-        if self._note is not None:
-            return self._note.previous or None
+        """Return the former delivery of this entry, if the entry has it."""
         return self.value_of(FIELD_PREVIOUS) if times_delivered == 1 else None
 
     @property

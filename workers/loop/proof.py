@@ -1,16 +1,28 @@
 """Proof of life: the calls that extend deliveries from the event loop, and what is noted of many."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workers.loop.held import ENDED, Held, Source
-from workers.loop.job import Job
-from workers.protocol.calls.settlement import Extend, Extension, Extensions, Hold, Proof
-from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
+from workers.loop.held import RUNNING, Held, Source
+from workers.loop.numbers import Numbers
+from workers.protocol.calls.moves import Beating, Life, Moves
+from workers.protocol.connection import KeptConnection
 from workers.runtime.clock import monotonic
 
-UNPROVEN = frozenset({Extension.REFUSED, Extension.TAKEN})
-"""After these, Redis has heard nothing of the delivery from us."""
+PROVEN = frozenset({Life.EXTENDED, Life.PAYLOAD_GONE})
+"""After these, Redis has heard of the delivery from us."""
+
+
+def beating(held: Held, *, begins: bool = False) -> Beating:
+    """Return what a heartbeat says of a delivery (rule W4). ``begins``: its handler is about to run."""
+    return Beating(held.job.raw_entry_id, held.job.times_delivered, begins or held.stage is RUNNING)
+
+
+def note(batch: Sequence[Held], lives: Sequence[Life], asked_at: float) -> None:
+    """Note what came of a heartbeat that was sent then. For any thread."""
+    for held, life in zip(batch, lives, strict=True):
+        if life in PROVEN:
+            held.prove(asked_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,62 +30,39 @@ class ProofOfLife:
     """Extends deliveries, and notes it. All raise what redis-py raises."""
 
     connection: KeptConnection
-    extend: Extend[Job]
-    server_ms: Callable[[float], int]
-    """Returns the server's time, in ms, of a moment on the monotonic clock."""
-    report_deleted: Callable[[Job], None]
-    """Is told of a job whose entry was deleted together with its reference, once."""
-
-    def of(self, batch: Iterable[Held]) -> Proof:
-        """Return what a call that is made now says of all of ``batch``: what is true of the oldest proof."""
-        return Proof(self.server_ms(min([held.proven for held in batch])), self._until_ms())
-
-    def of_each(self, batch: Iterable[Held]) -> list[Proof]:
-        """Return what a call that is made now says of each of ``batch``."""
-        until_ms = self._until_ms()
-        return [Proof(self.server_ms(held.proven), until_ms, held.has_lost_payload) for held in batch]
-
-    def _until_ms(self) -> int:
-        return self.server_ms(monotonic()) + round(COMMAND_TIMEOUT_S * 1000)
+    moves: Moves
+    consumer: str
+    numbers: Numbers
 
     async def prove(self, held: Held) -> bool:
         """Extend one delivery that runs, or is about to begin; returns False where it is not ours."""
-        [result] = (await self.extend_many(held.source, [held], begin=True)).results
-        if result is Extension.VANISHED:
-            return (await self.hold_again(held.source, [held]))[0] is not Hold.LOST
-        return result is not Extension.REFUSED
+        _, [life] = await self.extend_many(held.source, [held], begins=True)
+        if life is Life.VANISHED:
+            return (await self.hold(held.source, [held]))[0]
+        return life in PROVEN
 
-    async def extend_many(self, source: Source, batch: Sequence[Held], *, begin: bool = False) -> Extensions:
-        """Extend deliveries of one source; returns what came of each."""
+    async def extend_many(
+        self, source: Source, batch: Sequence[Held], *, begins: bool = False
+    ) -> tuple[int, list[Life]]:
+        """Extend deliveries of one source; return the server's time in ms, and what came of each."""
         asked_at = monotonic()
-        jobs = [held.job for held in batch]
-        answer = await self.extend.run(self.connection, source.key, jobs, self.of_each(batch), begin=begin)
-        self.note(batch, answer, asked_at)
-        return answer
+        items = [beating(held, begins=begins) for held in batch]
+        server_ms, lives = await self.moves.extend(self.connection, source.key, items, consumer=self.consumer)
+        note(batch, lives, asked_at)
+        return server_ms, lives
 
-    def note(self, batch: Sequence[Held], answer: Extensions, asked_at: float) -> None:
-        """Note what came of a call that extended many, and was made at ``asked_at``.
-
-        That one vanished is a proof as well: nobody had it then, and nobody takes what is pending for nobody. But not
-        by a clock that was set back: this one would be of the future, and the one before may still count. Nor of what
-        has ended by now: perhaps it was settled, and what tells of that is looked for behind the last proof.
-        """
-        is_set_back = answer.server_ms < self.server_ms(asked_at)
-        for held, result in zip(batch, answer.results, strict=True):
-            is_unsaid = result is Extension.VANISHED and (is_set_back or held.stage is ENDED)
-            if result not in UNPROVEN and not is_unsaid:
-                held.prove(asked_at)
-
-    async def hold_again(self, source: Source, batch: Sequence[Held]) -> list[Hold]:
-        """Take back deliveries that vanished, and report those that were deleted; return what became of each."""
+    async def hold(self, source: Source, batch: Sequence[Held]) -> list[bool]:
+        """Take back deliveries that vanished; return which of them are ours. Not while a settlement is under way."""
         asked_at = monotonic()
-        results = await self.extend.hold_again(
-            self.connection, source.key, [held.job for held in batch], self.of_each(batch)
+        ours = await self.moves.hold(
+            self.connection,
+            source.key,
+            [(held.job.raw_entry_id, held.job.times_delivered) for held in batch],
+            consumer=self.consumer,
+            caller=self.numbers.caller,
+            answered=self.numbers.answered,
         )
-        for held, result in zip(batch, results, strict=True):
-            if result is not Hold.LOST:
+        for held, is_ours in zip(batch, ours, strict=True):
+            if is_ours:
                 held.prove(asked_at)
-            if result is Hold.DELETED:
-                held.has_lost_payload = True
-                self.report_deleted(held.job)
-        return results
+        return ours

@@ -30,8 +30,6 @@ from workers.runtime.pauses import pause_s
 
 logger = logging.getLogger(__name__)
 
-SUSPECT_WAIT_MS = 100
-"""How long a read blocks while a suspect waits for the one before it."""
 REFUSED_S = 5.0
 """So long is put off what Redis refuses, next to reading."""
 READING, ADOPTING, RECOVERING = "reading", "taking over what nobody runs", "recovering what stalls"
@@ -197,8 +195,7 @@ class Reader(Part):
 
         The server ends a read up to 100 ms late.
         """
-        longest = SUSPECT_WAIT_MS if self._adoption.is_waiting else BLOCK_MS
-        return max(1, min(longest, round(min(self._stalled.due_in_s(free), BLOCK_MS) * 1000)))
+        return max(1, min(BLOCK_MS, round(min(self._stalled.due_in_s(free), BLOCK_MS) * 1000)))
 
     def _deliveries(self, reply: Any, asked_at: float) -> list[Held]:
         """Make deliveries of a reply. Every one that is read is the first of its entry.
@@ -224,7 +221,7 @@ class Reader(Part):
         self._membership.lost_sight()
         self._may_be_behind()
         # A reply may have been lost, and deliveries with it.
-        self._adoption.take_stock(claimed=self._claiming.has_lost_a_reply())
+        self._adoption.take_stock()
         group_is_gone = meaning_of(error) is Meaning.NO_GROUP
         if group_is_gone and await self._rejoined() and failures == 1:
             return

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from workers.loop.held import Held
 from workers.loop.job import Job
-from workers.loop.telemetry import ADOPT, EMBEDDED, RESTART, WorkerTelemetry
+from workers.loop.telemetry import EMBEDDED, WorkerTelemetry
 from workers.protocol.calls.recovery import Page
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.settlement import Verdict
@@ -39,7 +39,7 @@ class Counts:
     read: int = 0
     """Deliveries that came by reading the streams."""
     adopted: int = 0
-    """Deliveries taken over from earlier processes of the name, or found again after a lost reply."""
+    """Deliveries of ours that were found again after a lost reply."""
     claimed: int = 0
     """Stalled deliveries taken over from their consumers (embedded recovery)."""
     acked: int = 0
@@ -48,8 +48,6 @@ class Counts:
     dead_lettered: int = 0
     refused: int = 0
     """The delivery was not ours any more: recovered, or taken by another process."""
-    unknown: int = 0
-    """Settled by a call whose reply was lost: by us, or by another process after a recovery."""
     timed_out: int = 0
     """Ran longer than they may; they count among the failed ones as well."""
     handed_back: int = 0
@@ -103,51 +101,44 @@ class Reporter:
 
     # ---- deliveries
 
-    def adopted(self, held: Held, owner: str, idle_ms: int) -> None:
-        """Note that a delivery was taken over from ``owner``, which is an earlier process or this one."""
+    def found_again(self, held: Held) -> None:
+        """Note that a delivery of ours was found whose read was answered into the void."""
         self.counts.adopted += 1
         if self._telemetry:
-            if owner == self._consumer:
-                self._telemetry.found_again(held)
-            else:
-                self._telemetry.taken_over(held, owner, idle_ms=idle_ms, reason=RESTART, mode=ADOPT)
-        if owner != self._consumer and self._callbacks.wants("recovered"):
-            self._callbacks.report("recovered", **self._facts(held.job), owner=owner)
+            self._telemetry.found_again(held)
 
     def claimed(self, deliveries: Sequence[Held], page: Page, visibility_s: float) -> None:
         """Note that the stalled deliveries of a page were taken over."""
         self.counts.claimed += len(deliveries)
         if self._telemetry:
-            for held, (_, _, _, owner, idle_ms) in zip(deliveries, page.claimed, strict=True):
+            for held, one in zip(deliveries, page.claimed, strict=True):
                 self._telemetry.taken_over(
                     held,
-                    text(owner),
-                    idle_ms=idle_ms,
+                    text(one.owner),
+                    idle_ms=one.idle_ms,
                     reason=VISIBILITY_TIMEOUT,
                     mode=EMBEDDED,
                     visibility_s=visibility_s,
                 )
         if self._callbacks.wants("recovered"):
-            for held, (_, _, _, owner, idle_ms) in zip(deliveries, page.claimed, strict=True):
-                self._callbacks.report("recovered", **self._facts(held.job), owner=text(owner), idle_ms=idle_ms)
+            for held, one in zip(deliveries, page.claimed, strict=True):
+                facts = self._facts(held.job)
+                self._callbacks.report("recovered", **facts, owner=text(one.owner), idle_ms=one.idle_ms)
 
     def watches_losses(self) -> None:
         """Note that this worker reports destroyed groups from now on."""
         if self._telemetry:
             self._telemetry.lost()
 
-    def group_was_lost(self, *, by_stranger: bool) -> None:
-        """Note that the group was destroyed and made again, without a leader that watched it.
-
-        If a stranger made it, it stays unknown whether its consumers were deleted instead.
-        """
+    def group_was_lost(self) -> None:
+        """Note that the group was destroyed and made again, or that all of its consumers were deleted."""
         if self._telemetry:
             self._telemetry.lost(groups=1)
         logger.error(
             "%s: somebody %s: what was pending there is forgotten, but for what live workers run; the jobs are in the "
             "stream still",
             self._keys.pair,
-            DESTROYED_OR_EMPTIED if by_stranger else "destroyed the group, and it was made again",
+            DESTROYED_OR_EMPTIED,
         )
         self._callbacks.report("error", part="recovering", error="group_destroyed")
 

@@ -1,7 +1,7 @@
 """Writes verdicts to Redis, many in one call: for a moment, and while a call is on its way, the next ones gather.
 
-A settlement is never given up because contact was lost: it is sent again until it is answered, and told to the script
-as such, since the first call may have done the work. Meanwhile runners wait once `capacity` verdicts have gathered.
+A settlement is never given up because contact was lost: the same call is sent again, with its number, until it is
+answered, and no other call before that (rule W2). Meanwhile runners wait once `capacity` verdicts have gathered.
 """
 
 import asyncio
@@ -9,18 +9,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from math import inf
 from time import time_ns
-from typing import NamedTuple
 
 import anyio
 from redis.exceptions import NoPermissionError, RedisError
 
 from workers.loop.change import Change
 from workers.loop.context import Part, WorkerContext
-from workers.loop.execution import ACKED
 from workers.loop.held import Held, Interruption, Source
-from workers.protocol.calls.settlement import Outcome, Result, Settled, Verdict, settle
+from workers.protocol.calls.moves import Item, Result, Settled
+from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.connection import drop_idle
 from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text, was_not_run
 from workers.protocol.messages import in_order
@@ -39,20 +37,30 @@ GATHER_S = 0.001
 
 MAX_COPIED_BYTES = 1_048_576
 """Payload that one call may copy, give or take one job: no call blocks the server for long."""
+_NOBODYS = b"0-1"
+"""No stream has such an entry."""
 
 
 @dataclass(slots=True)
 class _Pile:
-    """Verdicts on deliveries of one source."""
+    """Verdicts of one kind on deliveries of one source: acks, or others."""
 
     source: Source
-    waiting: deque[Held] = field(default_factory=deque)
-    reply_was_lost: int = 0
-    """So many of the first ones have been sent before, without an answer."""
-    part: str = ""
+    are_acks: bool
+    part: str
     """What settling these is called where it fails."""
+    waiting: deque[Held] = field(default_factory=deque)
     limit: int = 0
     """How many to send at a time while the server refuses a call; 0 = as many as the settings allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A settlement, as it is sent until it is answered."""
+
+    pile: _Pile
+    batch: Sequence[Held]
+    number: int
 
 
 class Settlements(Part):
@@ -63,13 +71,18 @@ class Settlements(Part):
         super().__init__(context)
         self._are_answered = are_answered
         self._connection = context.kept
-        self._proof = context.proof
-        self._keys = context.settings.keys
+        self._moves = context.moves
+        self._numbers = context.numbers
         self._facts = context.facts()
-        self._journal = context.journal
         self._full = SETTLE_BATCH
         self._capacity = GATHER_BATCHES * self._full
-        self._piles = {source.key: _Pile(source, part=f"settling {source.key}") for source in context.membership.both}
+        self._acks, self._others = (
+            {source.key: _Pile(source, are_acks, f"settling {source.key}") for source in context.membership.both}
+            for are_acks in (True, False)
+        )
+        self._piles = (*self._acks.values(), *self._others.values())
+        self._call: _Call | None = None
+        """What has no answer yet."""
         self._gathered = 0
         self._failures = 0
         self._arrived = Change()
@@ -84,7 +97,8 @@ class Settlements(Part):
         Returns whether more wait than may: then `wait_for_room` before the next job is run.
         """
         held.end(verdict, began, now)
-        self._piles[held.source.key].waiting.append(held)
+        piles = self._acks if verdict.outcome is Outcome.ACK else self._others
+        piles[held.source.key].waiting.append(held)
         self._gathered = gathered = self._gathered + 1
         if gathered == 1:  # the settler waits for a first one only
             self._arrived.notify()
@@ -130,111 +144,122 @@ class Settlements(Part):
             timer.cancel()
 
     async def _settle_what_waits(self) -> None:
-        answered = [await self._settle_some(pile) for pile in self._piles.values() if pile.waiting]
-        if all(answered):
+        """Make one call for each pile that has verdicts, or fewer where one fails."""
+        for pile in self._piles:
+            if self._call is None and not pile.waiting:
+                continue
+            if not await self._settle_some(pile):
+                self._failures += 1
+                await anyio.sleep(pause_s(self._failures))
+                return
             self._failures = 0
-        else:
-            self._failures += 1
-            await anyio.sleep(pause_s(self._failures))
 
     async def _settle_some(self, pile: _Pile) -> bool:
-        """Make one call. Returns False where it failed and has to be made again."""
-        batch = self._next_batch(pile)
-        lost_before = pile.reply_was_lost
-        lost = lost_before > 0
-        pile.reply_was_lost = max(pile.reply_was_lost, len(batch))
+        """Make one call: the one without an answer, or the next one of this pile. Returns False where it failed."""
+        if self._call is None:
+            self._call = _Call(pile, self._next_batch(pile), self._numbers.begin())
+        call = self._call
         began_ns = time_ns() if self._telemetry else 0
         asked_at = monotonic()
         try:
-            results = await self._send(pile.source, batch, lost=lost)
+            results = await self._send(call)
         except (RedisError, OSError) as error:
-            return await self._failed(pile, batch, error, lost_before)
+            return await self._failed(call, error)
         if results is None or not any(map(_is_denied, results)):
-            self._reporter.works(pile.part)
-        is_done = self._answered(pile, batch, results, asked_at)
+            self._reporter.works(call.pile.part)
+        is_done = self._answered(call, results, asked_at)
         if self._telemetry:
-            self._telemetry.settled(batch, results, began_ns)
-        pile.limit = 0
+            self._telemetry.settled(call.batch, results, began_ns)
+        call.pile.limit = 0
         return is_done
 
     def _next_batch(self, pile: _Pile) -> list[Held]:
-        """Choose the first verdicts that fit into one call: by their number, and by the bytes it has to copy."""
-        size = min(pile.limit or self._full, len(pile.waiting))
-        if pile.reply_was_lost:  # never mixed with new ones: a new one is not "unknown"
-            size = min(size, pile.reply_was_lost)
-        batch = list(islice(pile.waiting, size))
-        cut_by_proofs(batch, self._membership.shows_from(monotonic()))
-        if [held.verdict for held in batch].count(ACKED) < size:
+        """Take the first verdicts that fit into one call: by their number, and by the bytes it has to copy."""
+        batch = list(islice(pile.waiting, pile.limit or self._full))
+        if not pile.are_acks:
             _cut(batch)
+        for _ in batch:
+            pile.waiting.popleft()
         return in_order(batch, _entry_id)
 
-    async def _send(self, source: Source, batch: Sequence[Held], *, lost: bool) -> Sequence[Settled] | None:
-        return await settle(
-            self._connection,
-            source.key,
-            self._keys,
-            batch,
-            consumer=self._consumer,
-            agreement=self._membership.agreement,
-            journal=self._journal,
-            deletes=self._settings.delete_settled,
-            reply_was_lost=lost,
-            facts=self._facts,
-            proof=self._proof.of(batch),
-        )
+    async def _send(self, call: _Call) -> Sequence[Settled] | None:
+        """Return the results; None: every one was acknowledged."""
+        source, batch = call.pile.source.key, call.batch
+        who = {"consumer": self._consumer, "caller": self._numbers.caller}
+        tells = self._moves.maxlen > 0
+        if call.pile.are_acks:
+            done = await self._moves.ack(
+                self._connection,
+                source,
+                [held.job.raw_entry_id for held in batch],
+                number=call.number,
+                deletes=self._settings.delete_settled,
+                fields=self._facts.of_acks(batch) if tells else (),
+                **who,
+            )
+            return None if done is None else [Settled(Result.DONE if one else Result.REJECTED) for one in done]
+        items = [
+            Item(
+                held.job.raw_entry_id,
+                held.job.times_delivered,
+                held.verdict,
+                self._facts.of_settlement(held) if tells else (),
+            )
+            for held in batch
+        ]
+        return await self._moves.settle(self._connection, source, items, number=call.number, **who)
 
     # ---- what came of it
 
-    async def _failed(self, pile: _Pile, batch: Sequence[Held], error: Exception, lost_before: int) -> bool:
-        meaning = meaning_of(error)
-        if meaning is Meaning.NO_GROUP or was_not_run(error):
-            pile.reply_was_lost = lost_before
-        if meaning is Meaning.NO_GROUP:  # it is settled in the group that is made again
+    async def _failed(self, call: _Call, error: Exception) -> bool:
+        pile, batch, meaning = call.pile, call.batch, meaning_of(error)
+        if meaning is Meaning.NO_GROUP or "NOSETTINGS" in str(error):  # nothing was done
             if self._membership.is_gone(pile.source, error):
-                result = Result.UNKNOWN if lost_before else Result.REFUSED
-                return self._answered(pile, batch, [Settled(result)] * len(batch))
+                return self._answered(call, [Settled(Result.REJECTED)] * len(batch))
             self._membership.join_again()
-            self._reporter.failed(pile.part, error)
-            return False
-        if meaning is Meaning.UNCLEAR and len(batch) == 1 and await self._would_settle_others(pile.source):
-            return self._answered(pile, batch, [Settled(Result.HELD, str(error))])  # the others must not wait for it
-        if meaning in (Meaning.UNCLEAR, Meaning.REFUSED):
+        elif meaning is Meaning.UNCLEAR and len(batch) == 1 and await self._would_settle_others(pile.source):
+            return self._answered(call, [Settled(Result.HELD, str(error))])  # the others must not wait for it
+        elif meaning in (Meaning.UNCLEAR, Meaning.REFUSED):
             pile.limit = max(1, len(batch) // 2)
+            self._give_up(call)
+        elif was_not_run(error):
+            self._give_up(call)
         self._reporter.failed(pile.part, error)
         await drop_idle(self._commands, error)
         return False
 
+    def _give_up(self, call: _Call) -> None:
+        """Put back what a call was to settle that has done nothing: the next one may be another one."""
+        call.pile.waiting.extendleft(reversed(call.batch))
+        self._call = None
+        self._numbers.end()
+
     async def _would_settle_others(self, source: Source) -> bool:
         """Ask the server whether a call was refused for what was in it: settle a delivery that there is not."""
+        self._numbers.end()
+        number = self._numbers.begin()
         try:
-            await settle(
+            await self._moves.ack(
                 self._connection,
                 source.key,
-                self._keys,
-                [_NOTHING],
+                [_NOBODYS],
                 consumer=self._consumer,
-                agreement=self._membership.agreement,
-                journal=self._journal._replace(writes=0),
-                deletes=False,
-                reply_was_lost=True,
-                facts=None,
+                caller=self._numbers.caller,
+                number=number,
             )
         except (RedisError, OSError):
             return False
         return True
 
-    def _answered(
-        self, pile: _Pile, batch: Sequence[Held], results: Sequence[Settled] | None, asked_at: float = inf
-    ) -> bool:
+    def _answered(self, call: _Call, results: Sequence[Settled] | None, asked_at: float = -1.0) -> bool:
         """Note what came of a call that was made then. Returns False where something of it has to be asked again."""
-        waiting = pile.waiting
-        for _ in batch:
-            waiting.popleft()
+        pile, batch = call.pile, call.batch
+        self._call = None
+        self._numbers.end()
         pile.source.forget_all(batch)
         self._gathered -= len(batch)
-        pile.reply_was_lost = max(0, pile.reply_was_lost - len(batch))
         is_done = True
-        if results is None:  # every one was acknowledged
+        if results is None:
             self._reporter.counts.acked += len(batch)
             pile.source.are_settled(batch)
         else:
@@ -242,12 +267,12 @@ class Settlements(Part):
             for held, settled in zip(batch, results, strict=True):
                 if _is_denied(settled):  # our user may not: that is no fault of the job
                     self._reporter.failed(pile.part, NoPermissionError(settled.detail))
-                elif not _is_to_be_asked_again(held, settled.result, asked_at):
+                elif not (settled.result is Result.REJECTED and 0 <= asked_at <= held.again_at):
                     self._count(held, settled)
                     continue
                 is_done = False
                 pile.source.hold(held)
-                waiting.append(held)
+                pile.waiting.append(held)
                 self._gathered += 1
         self._settled.notify()
         self._are_answered()
@@ -262,49 +287,17 @@ class Settlements(Part):
                 self._reporter.counts.handed_back += 1
             else:
                 self._reporter.counts.nacked += 1
-        elif settled.result is Result.REFUSED:
+        elif settled.result is Result.REJECTED:
             if held.interruption is not Interruption.LOST:  # else that is told already
                 self._reporter.refused(job, verdict.outcome, held.run_ms)
         elif settled.result is Result.LOST:
             self._reporter.lost(job, verdict)
-        elif settled.result is Result.UNKNOWN:
-            self._reporter.counts.unknown += 1
         elif settled.result is Result.DEAD:
             limit = self._membership.agreement.max_deliveries
             self._reporter.dead_lettered(job, verdict, settled.detail, limit)
         else:
             held.keep()
             self._reporter.held(job, verdict, settled.detail)
-
-
-@dataclass(slots=True)
-class _NoDelivery:
-    """A delivery that there is not: no stream has such an entry."""
-
-    raw_entry_id: bytes = b"0-1"
-    raw_id: bytes = b"0-1"
-    times_delivered: int = 1
-
-
-class _Nothing(NamedTuple):
-    job: _NoDelivery
-    verdict: Verdict
-    run_ms: int
-    started: float
-    has_lost_payload: bool = False
-
-
-_NOTHING = _Nothing(_NoDelivery(), ACKED, 0, -inf)
-
-
-def cut_by_proofs(batch: list[Held], shows_from: float) -> None:
-    """Leave the last ones out where not all have been proven since then: have something to show for being ours.
-
-    A call says of all what is true of the oldest proof, and some may have ended long ago, while the loop hung.
-    """
-    are_old = [held.proven < shows_from for held in batch]
-    if True in are_old and False in are_old:
-        del batch[are_old.index(not are_old[0]) :]
 
 
 def _cut(batch: list[Held]) -> None:
@@ -320,11 +313,6 @@ def _cut(batch: list[Held]) -> None:
 
 def _is_denied(settled: Settled) -> bool:
     return settled.result is Result.HELD and meaning_of_text(settled.detail) is Meaning.DENIED
-
-
-def _is_to_be_asked_again(held: Held, result: Result, asked_at: float) -> bool:
-    """Tell whether an answer to a call that was made then says nothing of the delivery that is in hand."""
-    return result is Result.LATE or (held.again_at >= asked_at and result in (Result.REFUSED, Result.UNKNOWN))
 
 
 def _entry_id(held: Held) -> bytes:

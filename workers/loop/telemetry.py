@@ -19,8 +19,9 @@ from workers.backoff import AT_ONCE, Backoff
 from workers.loop.execution import REASON_TIMEOUT, execute
 from workers.loop.handlers import Invoke
 from workers.loop.held import Held
+from workers.protocol.calls.moves import Result, Settled
 from workers.protocol.calls.recovery import Recovered
-from workers.protocol.calls.settlement import Outcome, Result, Settled, Verdict
+from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE
 from workers.settings import WorkerSettings
 from workers.telemetry import instruments
@@ -38,8 +39,7 @@ from workers.telemetry.deliveries import (
 from workers.telemetry.gauges import labels_of
 from workers.telemetry.names import Attributes
 
-EMBEDDED, ADOPT = "embedded", "adopt"
-RESTART = "restart"
+EMBEDDED = "embedded"
 
 _TO_SEND, _TO_RECEIVE = {telemetry.LINK_KIND: telemetry.SEND}, {telemetry.LINK_KIND: telemetry.RECEIVE}
 
@@ -234,7 +234,7 @@ class WorkerTelemetry:
         for n, held in enumerate(batch):
             told = held.trace
             if told is not None and told.span is not None and told.span.is_recording():
-                refused = results is not None and results[n].result is Result.REFUSED
+                refused = results is not None and results[n].result is Result.REJECTED
                 self._trace_settled(held, told.span, told.ended_ns, refused, began_ns, now)
 
     def _trace_settled(self, held: Held, span: Span, ended_ns: int, refused: bool, began_ns: int, now: int) -> None:
@@ -271,7 +271,7 @@ class WorkerTelemetry:
             elif verdict.outcome is not Outcome.HAND_BACK:
                 record(run_ms / 1000, self._failed_as(error_type(verdict)))
         if results is not None:
-            refused = sum(settled.result is Result.REFUSED for settled in results)
+            refused = sum(settled.result is Result.REJECTED for settled in results)
             if refused:
                 instruments.WRITES_REFUSED.add(refused, self._labels)
 

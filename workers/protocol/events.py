@@ -43,6 +43,7 @@ class EventName(StrEnum):
     LOST_PAYLOAD = "lost_payload"
     LOST_DELIVERY = "lost_delivery"
     LOST_CONSUMER = "lost_consumer"
+    REQUEUED = "requeued"
     LEASE_ACQUIRED = "lease_acquired"
     LEASE_LOST = "lease_lost"
     LEASE_RELEASED = "lease_released"
@@ -130,9 +131,57 @@ def _finite(number: str) -> float:
     return found
 
 
+REJECTED_ROWS = "rejected"
+"""Of the flat event ``acked``: the rows, counted from 0, that were rejected."""
+_FLAT_NUMBERS = _NUMBERS | {"token", "visibility_ms", "due_ms"}
+
+
+def decode_flat(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]:
+    """Decode a journal entry of flat fields, one event a row. Raises ValueError where it is none.
+
+    A column holds a value for each row, joined by commas; an empty one says nothing. What is no column is said of all.
+    """
+    fields = {
+        name.decode("utf-8", "replace"): value.decode("utf-8", "backslashreplace")
+        for name, value in zip(flat[::2], flat[1::2], strict=False)
+    }
+    entries = fields.get("entry", "").split(",")
+    if not fields.get("event") or not fields.get("group") or len(entries) > MOST_ROWS:
+        raise ValueError(f"journal entry {entry_id!r} is no lifecycle event: it has no event, or no group")
+    if not entries[0]:  # about the whole group
+        data = {name: _flat_value(name, value) for name, value in fields.items() if name not in ("event", "entry")}
+        return [LifecycleEvent(entry_id.decode(), int(entry_id.split(b"-")[0]), fields["event"], "", data)]
+    columns = {name: fields[name].split(",") for name in COLUMNS if name in fields}
+    wide = {name: values for name, values in columns.items() if len(values) > 1}
+    if any(len(values) != len(entries) for values in wide.values()):
+        raise ValueError(f"journal entry {entry_id!r} is no lifecycle event: its columns are not of one length")
+    event, rejected = fields["event"], {int(row) for row in fields.get(REJECTED_ROWS, "").split(",") if row.isdecimal()}
+    common = {name: value for name, value in fields.items() if name not in (*wide, "event", REJECTED_ROWS)}
+    decoded: list[LifecycleEvent] = []
+    for row, entry in enumerate(entries):
+        own = common | {name: values[row] for name, values in wide.items()}
+        data = {name: _flat_value(name, value) for name, value in own.items() if value != ""}
+        data["entry"] = entry
+        data.setdefault("generation", 0)
+        if data.get("verb") == "retry":
+            data["counts"] = False
+        job = str(data.pop("job", entry))
+        if "enqueued_ms" not in data and _MS.match(entry):
+            data["enqueued_ms"] = int(entry.partition("-")[0])
+        name = EventName.REFUSED.value if row in rejected else event
+        decoded.append(LifecycleEvent(entry_id.decode(), int(entry_id.split(b"-")[0]), name, job, data))
+    return decoded
+
+
+def _flat_value(name: str, value: str) -> object:
+    return int(value) if name in _FLAT_NUMBERS and len(value) <= 15 and value.isdecimal() else value
+
+
 def decode_entry(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]:
     """Decode a journal entry into one event, or one for each row in their order. Raises ValueError where it is none."""
     fields = dict(zip(flat[::2], flat[1::2], strict=False))
+    if b"data" not in fields:
+        return decode_flat(entry_id, flat)
     try:
         # Values outside of JSON are rejected, which are NaN, Infinity and 1e999.
         said = fields[b"data"].decode("utf-8", "replace")

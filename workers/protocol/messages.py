@@ -274,33 +274,6 @@ def parse_claim_reply(reply: Any) -> list[ClaimedEntry]:
         raise UnexpectedReplyError(f"XREADGROUP with CLAIM answered {reply!r:.200}") from error
 
 
-class Note(NamedTuple):
-    """The note on a job that is given back in place, instead of a copy's reserved fields."""
-
-    deliveries: int = 0
-    """To be added to the times delivered; below 0 where some did not count."""
-    waits: int = 0
-    previous: bytes = b""
-    """As `FIELD_PREVIOUS` says it; nothing where the job is not traced."""
-    is_suspect: bool = False
-    """As `FIELD_SUSPECT` says it."""
-    hand_backs: int = 0
-
-
-def read_note(value: bytes | None) -> Note | None:
-    """Read a note as ``lua/prelude`` writes it. Empty if it is missing or foreign."""
-    words = value.split(b",", 4) if value else []
-    if len(words) != _WORDS_OF_NOTE:
-        return None
-    waits, _, hand_backs = words[1].partition(b"/")
-    if not (words[0].removeprefix(b"-").isdigit() and waits.isdigit() and (hand_backs or b"0").isdigit()):
-        return None
-    return Note(int(words[0]), int(waits), words[3], words[2] != b"", int(hand_backs or b"0"))
-
-
-_WORDS_OF_NOTE = 5
-
-
 @dataclass(frozen=True, slots=True)
 class Pending:
     """One row of the pending entries list. ``idle_ms`` is -1 and ``consumer`` empty if the entry has no owner."""

@@ -131,19 +131,19 @@ def _events(entry: Entry) -> list[Row]:
     """Return a row for each event in an entry of a journal. Raises ValueError where it holds none."""
     entry_id, fields = entry
     origin = _origin(entry_id)
-    for name in (b"event", b"data"):
-        if not fields.get(name):
-            raise MalformedError(f"neither a lifecycle event nor a dead letter: it has no field {name.decode()!r}")
+    if not fields.get(b"event"):
+        raise MalformedError("neither a lifecycle event nor a dead letter: it has no field 'event'")
     try:
         found = decode_entry(entry_id, list(chain.from_iterable(fields.items())))
     except ValueError as error:
-        raise MalformedError(_reason(error.__cause__)) from error
-    is_many = b"job" not in fields
+        raise MalformedError(_reason(error.__cause__ or error)) from error
+    is_flat = b"data" not in fields
+    is_many = len(found) > 1 if is_flat else b"job" not in fields
     rows = []
     for place, event in enumerate(found):
         data = dict(event.data)
         version = data.get("v", DATA_VERSION)
-        if version != (MANY_VERSION if is_many else DATA_VERSION):
+        if not is_flat and version != (MANY_VERSION if is_many else DATA_VERSION):
             raise MalformedError(f"its data is of version {version!r}, which is not known")
         extra = {name: data.pop(name) for name in data.keys() - _KNOWN}
         row = data | origin

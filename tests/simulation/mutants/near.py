@@ -3,22 +3,22 @@
 from collections.abc import Iterable
 
 SCRIPTS = {
+    **{
+        name: ["explorer/test_races", "explorer/test_moves"]
+        for name in ("ack", "settle", "extend", "hold", "recover", "tick", "adopt", "core")
+    },
+    "prelude": ["scripts/test_forget_group", "operator/test_redrive"],
     "acquire_lease": ["reaper/test_elector", "scripts/test_lease"],
     "raise_token": ["scripts/test_lease", "reaper/test_elector", "faults/test_fencing_tokens"],
-    "recover_entries": ["scripts/test_recover_entries", "faults/test_paused_leader"],
-    "release_suspects": ["scripts/test_release_suspects", "scripts/test_probation", "scripts/test_probation_model"],
     "redrive_dead_letters": ["operator/test_redrive"],
     "release_lease": ["scripts/test_lease", "reaper/test_elector"],
     "renew_lease": ["scripts/test_lease", "reaper/test_elector"],
-    "restore_group": ["scripts/test_housekeeping", "reaper/test_housekeeping", "faults/test_housekeeping"],
-    "settle": ["scripts/test_settle", "workers/test_settlement"],
-    "recovery": ["scripts/test_recover_entries", "scripts/test_probation", "scripts/test_release_suspects"],
-    "prelude": ["scripts/test_recover_entries", "scripts/test_settle"],
+    "report_lost": ["scripts/test_housekeeping", "faults/test_housekeeping"],
+    "requeue": ["scripts/test_requeue", "operator/test_requeue"],
     "join_group": ["scripts/test_join_group", "workers/test_membership"],
     "delete_consumer": ["workers/test_leaving", "workers/test_adoption", "workers/test_vanished"],
-    "keep_house": ["scripts/test_housekeeping", "reaper/test_housekeeping", "faults/test_housekeeping"],
+    "keep_house": ["scripts/test_housekeeping", "faults/test_housekeeping"],
     "enqueue": ["scripts/test_enqueue", "workers/test_producer"],
-    "autoclaim": ["scripts/test_autoclaim", "workers/test_autoclaim"],
     "heartbeat": ["scripts/test_beat"],
     "beat": ["scripts/test_beat"],
 }
@@ -26,10 +26,10 @@ SCRIPTS = {
 
 MODULES = {
     "reaper/election/elector": ["reaper/test_trust", "reaper/test_elector", "faults/test_leadership"],
-    "reaper/recovery/group_watch": ["reaper/test_service", "reaper/test_housekeeping", "reaper/test_many_groups",
+    "reaper/recovery/group_watch": ["reaper/test_service", "faults/test_housekeeping", "reaper/test_many_groups",
                                     "faults/test_schedule", "faults/test_paused_leader", "faults/test_several_groups",
                                     "faults/test_changed_agreement"],
-    "reaper/recovery/housekeeping": ["reaper/test_housekeeping", "faults/test_housekeeping"],
+    "reaper/recovery/lost": ["operator/test_many_in_an_entry", "faults/test_housekeeping"],
     "reaper/recovery/source_watch": ["reaper/test_source_watch", "faults/test_lost_replies",
                                      "faults/test_outage", "faults/test_crash"],
     "reaper/recovery/writer": ["reaper/test_source_watch", "faults/test_paused_leader"],
@@ -64,7 +64,7 @@ MODULES = {
     "workers/protocol/sentinels": ["protocol/test_sentinels", "faults/test_failover"],
     "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],
     "workers/upkeep/house": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
-    "reaper/recovery/dropped": ["operator/test_many_in_an_entry", "faults/test_housekeeping"],
+    "reaper/operations/requeue": ["operator/test_requeue"],
     "reaper/recovery/beats": ["faults/test_beat"],
     "workers/protocol/calls/beat": ["scripts/test_beat"],
     "workers/runtime/output_files": ["operator/test_output_files"],

@@ -21,14 +21,8 @@ class RefusalKind(StrEnum):
     """Heartbeats could not be served for a while: live workers come first."""
     REFUSED = "refused"
     """The policy cannot work with the stream's layout."""
-    REAPER = "reaper"
-    """The group has not agreed on embedded recovery."""
-    EXISTS = "exists"
-    """What was to be made is there."""
-    MADE = "made"
-    """The group was destroyed, and made again: it has forgotten what was pending."""
     UNKNOWN = "unknown"
-    """What would be needed for it was never noted."""
+    """The group has no settings."""
 
 
 @dataclass(frozen=True, slots=True)

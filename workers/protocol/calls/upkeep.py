@@ -4,14 +4,12 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from workers.protocol.calls import CALL_BYTES, Journal
-from workers.protocol.calls.refusals import Refusal, read_refusal
+from workers.protocol.calls import Journal
+from workers.protocol.calls.group_moves import GroupMoves, Ticked
+from workers.protocol.calls.refusals import Refusal, RefusalKind, read_refusal
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import Redelivery, text
 from workers.protocol.scripts import load_script
 
-MOVE_DUE = load_script("workers.protocol", "move_due")
-RELEASE_SUSPECTS = load_script("workers.protocol", "release_suspects")
 KEEP_HOUSE = load_script("workers.protocol", "keep_house")
 
 MOVE_BATCH = 200
@@ -55,25 +53,25 @@ class Moved:
     """The leader's agreement is there; else it was lost, and is to be written anew."""
 
 
-async def move_due(
-    client: Redis, keys: GroupKeys, authority: Authority, redelivery: Redelivery, journal: Journal
-) -> Moved | Refusal:
-    """Make ready what is due in the group's schedule and in its stream's (``move_due.lua``)."""
-    reply = await MOVE_DUE.run(
+async def _tick(client: Redis, keys: GroupKeys, authority: Authority, journal: Journal) -> Ticked | Refusal:
+    moves = GroupMoves.of(keys, journal)
+    ticked = await moves.tick(
         client,
-        (
-            keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.fence, keys.agreement, keys.journal,
-            keys.notes,
-        ),
-        (
-            authority.fence, keys.group, redelivery, *journal, authority.token, MOVE_BATCH, CALL_BYTES,
-            authority.serves_for_ms or "",
-        ),
-    )  # fmt: skip
-    if reply[0] != b"ok":
-        return read_refusal(reply)
-    _, _, next_due_ms, held, why, parked, agreed = reply
-    return Moved(next_due_ms if next_due_ms >= 0 else None, held, text(why), parked, agreed == 1)
+        lease=authority.fence,
+        token=authority.token,
+        most=MOVE_BATCH,
+        serves_for_ms=authority.serves_for_ms,
+    )
+    return ticked if ticked.status == "ok" else Refusal(RefusalKind(ticked.status), ticked.fence)
+
+
+async def move_due(client: Redis, keys: GroupKeys, authority: Authority, journal: Journal) -> Moved | Refusal:
+    """Make ready what is due in the group's schedule and in its stream's (``tick.lua``)."""
+    ticked = await _tick(client, keys, authority, journal)
+    if isinstance(ticked, Refusal):
+        return ticked
+    next_ms = ticked.next_ms if ticked.next_ms >= 0 else None
+    return Moved(next_ms, ticked.held, ticked.why, ticked.quarantined, ticked.has_leaders_settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,35 +87,18 @@ class Released:
 
 
 async def release_suspects(
-    client: Redis, keys: GroupKeys, authority: Authority, redelivery: Redelivery, journal: Journal
+    client: Redis, keys: GroupKeys, authority: Authority, journal: Journal
 ) -> Released | Refusal:
-    """Make the next suspects ready, as many as may be out (``release_suspects.lua``)."""
-    reply = await RELEASE_SUSPECTS.run(
-        client,
-        (
-            keys.stream,
-            keys.retry,
-            keys.schedule,
-            keys.suspects,
-            keys.fence,
-            keys.agreement,
-            keys.journal,
-            keys.notes,
-        ),
-        (authority.fence, keys.group, redelivery, *journal, authority.token),
-    )
-    if reply[0] != b"ok":
-        return read_refusal(reply)
-    _, parked, out, settled, *jobs = reply
-    return Released(parked, out, settled, tuple((job_id, new_entry) for job_id, new_entry in jobs))
-
-
-BY_STRANGER = 2
-"""As ``keep_house.lua`` says it."""
+    """Make the next suspect ready, if it may be out (``tick.lua``)."""
+    ticked = await _tick(client, keys, authority, journal)
+    if isinstance(ticked, Refusal):
+        return ticked
+    jobs = ((ticked.released_now[0].encode(), ticked.released_now[1].encode()),) if ticked.released_now else ()
+    return Released(ticked.quarantined, ticked.released, ticked.settled, jobs)
 
 
 DESTROYED_OR_EMPTIED = "destroyed the group, or deleted all of its consumers at once"
-"""What strangers have done to a group that is like a new one: Redis tells neither from the other."""
+"""The marker is missing: Redis does not tell one from the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +108,11 @@ class Kept:
     deleted: tuple[bytes, ...]
     """Consumers that were silent, and are gone."""
     is_remade: bool
-    """The group was destroyed since the last look, and made again."""
-    by_stranger: bool
-    """… by somebody who told nobody (XGROUP CREATE)."""
+    """The group was destroyed since the last call, and made again."""
+    groups_lost: int
+    """How often that was found, since the group was first served."""
     lost: tuple[bytes, ...] = ()
-    """Consumers that are gone with what they held, told once: of workers of ours that somebody else has deleted, and
-    whose workers have not come back, and of others that held something when they were seen last."""
+    """Consumers of workers that somebody else deleted, and whose workers have not come back; reported once."""
 
 
 async def keep_house(
@@ -142,12 +122,8 @@ async def keep_house(
     journal: Journal,
     *,
     silence_ms: int | None,
-    again: bool = False,
 ) -> Kept | Refusal:
-    """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``).
-
-    ``again`` means that the reply to this caller's last call was lost.
-    """
+    """Note the group's position, and delete consumers that were silent for longer (``keep_house.lua``)."""
     reply = await KEEP_HOUSE.run(
         client,
         (keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes, keys.schedule),
@@ -157,11 +133,9 @@ async def keep_house(
             silence_ms or "",
             *journal,
             authority.token,
-            authority.holder,
-            int(again),
         ),
     )
     if reply[0] != b"ok":
         return read_refusal(reply)
-    _, deleted, remade, _, *names = reply
-    return Kept(tuple(names[:deleted]), remade > 0, remade == BY_STRANGER, tuple(names[deleted:]))
+    _, deleted, is_missing, groups_lost, *names = reply
+    return Kept(tuple(names[:deleted]), is_missing == 1, groups_lost, tuple(names[deleted:]))

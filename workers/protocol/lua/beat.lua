@@ -1,5 +1,5 @@
 -- Notes that the server could serve a heartbeat now. Each replica calls it for each group, and each worker's heartbeat does the same
--- (extend_visibility.lua), so that an idle group has a beat as well.
+-- (extend.lua), so that an idle group has a beat as well.
 --
 -- KEYS[1] stream    orders                  stream
 -- KEYS[2] settings  {orders}:group:billing  hash

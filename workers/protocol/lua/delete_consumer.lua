@@ -8,7 +8,7 @@
 --
 -- Returns one number a consumer: 1 gone, 0 kept, since it holds something.
 -- The word of one that was not there stays: somebody else has deleted it, with what it held, and the word is what tells that
--- (keep_house.lua, put_back.lua).
+-- (keep_house.lua).
 -- Raises NOGROUP where the group is gone.
 -- Fence: none needed; nothing pending is touched.
 
@@ -23,6 +23,9 @@ end
 for i = 2, #ARGV do
   if #redis.call('XPENDING', source, group, '-', '+', 1, ARGV[i]) == 0 then
     redis.call('XGROUP', 'DELCONSUMER', source, group, ARGV[i])
+    if agreement then
+      redis.call('HDEL', agreement, 'settled:' .. ARGV[i]) -- the reply that was kept for it (ack.lua)
+    end
     if is_there[ARGV[i]] then
       redis.call('HDEL', agreement, 'member:' .. ARGV[i])
     end

@@ -20,7 +20,9 @@ local stream, retry, schedule, stream_schedule, suspects, dead = KEYS[1], KEYS[2
 local agreement = KEYS[7]
 local group = ARGV[1]
 local at = now_ms()
-local LOOKED_AT = 20 -- deliveries, for the oldest that is somebody's
+local LOOKED_AT = 20 -- deliveries, for the oldest that a worker has
+local READY_MS, MOST_READY = 1000000000, 10000 -- an entry that is idle for longer is ready in place (core/1_group.lua)
+local in_place = redis.pcall('HGET', agreement, 'policy') == 'in-place'
 
 local function readable(reply, default)
   if type(reply) ~= 'table' or not reply.err then
@@ -41,13 +43,13 @@ local function look_at(source)
       local first = entries_behind(source, info_field(info, 'last-delivered-id'), 1)[1]
       ready_ms = math.max(ready_ms, first and at - entry_ms(first[1]) or 0)
       for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', source, group)) do
-        local name = info_field(consumer, 'name')
-        if not laid_aside_as(name) then -- and nobody's what is no consumer's
-          in_flight = in_flight + info_field(consumer, 'pending')
-        end
+        in_flight = in_flight + info_field(consumer, 'pending')
+      end
+      for _, row in ipairs(in_place and redis.call('XPENDING', source, group, 'IDLE', READY_MS, '-', '+', MOST_READY) or {}) do
+        in_flight = in_flight - (row[2] ~= '' and 1 or 0)
       end
       for _, row in ipairs(redis.call('XPENDING', source, group, '-', '+', LOOKED_AT)) do
-        if not laid_aside_as(row[2]) then
+        if row[2] ~= '' and row[3] < READY_MS then
           pending_ms = math.max(pending_ms, row[3])
           break
         end

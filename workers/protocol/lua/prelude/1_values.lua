@@ -10,7 +10,6 @@
 
 local MAX_JOB_ID_BYTES = 256
 local MAX_CONSUMERS_BYTES = 1024
-local MAX_SAFE_COUNT = 9007199254740992 -- 2^53: a delivery count above it is a FATAL XNACK, not a number
 local MAX_UNPACKED = 7000 -- unpack() fails a little below 8,000
 local MAX_WORDS = 20000 -- of a copy: it takes the server 20 ms, and four times that for twice as many
 
@@ -55,6 +54,15 @@ local function info_field(info, name)
   for i = 1, #info, 2 do
     if info[i] == name then
       return info[i + 1]
+    end
+  end
+end
+
+-- Returns the ID of the entry that the group has delivered last, or nil where the group is gone. Raises what Redis says of a missing stream.
+local function group_position(source, group)
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', source)) do
+    if info_field(info, 'name') == group then
+      return info_field(info, 'last-delivered-id')
     end
   end
 end
@@ -115,30 +123,6 @@ local function written_word(word)
     .. word.mismatch
 end
 
--- A consumer of our workers: <name>.<12 hex digits>.
-local OUR_CONSUMER = '%.' .. string.rep('%x', 12) .. '$'
-
--- Returns the visibility timeout in ms and the max_deliveries by which deliveries of the group are judged now, and the server time in ms
--- until when at least. Workers read the group settings every 30 s. So when a value was lowered, the higher one counts until each of them
--- has had the time to read the new one (take_over_group.lua; join_group.lua for workers that came before there were group settings).
-local function group_terms(settings, visibility, max_deliveries, at)
-  local former = redis.call('HMGET', settings, 'former_until', 'former_visibility_ms', 'former_max_deliveries')
-  local until_ms = whole_number(former[1], 0)
-  if until_ms <= at then
-    return visibility, max_deliveries, math.huge
-  end
-  return math.max(visibility, whole_number(former[2], 0)), math.max(max_deliveries, whole_number(former[3], 0)), until_ms
-end
-
--- Whoever makes the group says when, in `made`, and in `made_from` where it begins. A group that somebody destroyed has forgotten
--- what was pending, and a leader that watched it cannot see that in a group that is there again. Returns the moment, in ms.
-local function made_anew(agreement, start)
-  local made = math.max(now_ms(), whole_number(redis.call('HGET', agreement, 'made'), 0) + 1)
-  redis.call('HSET', agreement, 'made', string.format('%.0f', made), 'made_from', start)
-  redis.call('HDEL', agreement, 'marked') -- nobody has marked the new one yet (keep_house.lua)
-  return made
-end
-
 local function each_word(agreement, visit)
   local fields = redis.call('HGETALL', agreement)
   for i = 1, #fields, 2 do
@@ -146,15 +130,6 @@ local function each_word(agreement, visit)
       visit(fields[i], read_word(fields[i + 1]))
     end
   end
-end
-
--- Tells whether some worker's word counts now: it lives, and may run what is put back.
-local function some_word_counts(agreement, at)
-  local counts = false
-  each_word(agreement, function(_, word)
-    counts = counts or (word ~= nil and word.until_ms > at)
-  end)
-  return counts
 end
 
 local digits_of = {}
@@ -166,4 +141,3 @@ local function small_digits(number)
   end
   return text
 end
-

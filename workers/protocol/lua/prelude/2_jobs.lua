@@ -1,37 +1,3 @@
--- Reads rows that mostly lie together (a crashed worker's entries) a run at a time, for entry IDs that ascend. `fetch` gets an
--- entry ID and how many rows to read from there on; a row's first element is its ID. Runs grow while what was read ahead is
--- asked for (`at_once`: to `most` with the second one; for rows that are small), and start over where it was not. Returns a function from entry ID and the number of entries still to come to
--- the row, or nil; and where it stands: `rows` that were read, and in `at` which of them is next, for who looks by himself.
-local function read_ahead(fetch, most, at_once)
-  local ahead, look, growth = { rows = {}, at = 1 }, 1, at_once and most or 4
-  return function(entry_id, left)
-    local rows, at = ahead.rows, ahead.at
-    local row = rows[at]
-    if row and row[1] == entry_id then
-      ahead.at = at + 1
-      return row
-    end
-    if row then
-      while rows[at] and rows[at][1] ~= entry_id do
-        at = at + 1
-      end
-      if not rows[at] then
-        look, growth = 1, 4
-      end
-    end
-    if not rows[at] then
-      rows, at = fetch(entry_id, math.min(look, left)), 1
-      if not rows[1] or rows[1][1] ~= entry_id then
-        ahead.rows, ahead.at, look, growth = {}, 1, 1, 4
-        return nil
-      end
-      ahead.rows, look = rows, math.min(look * growth, most)
-    end
-    ahead.at = at + 1
-    return rows[at]
-  end, ahead
-end
-
 local REWRITTEN = {
   ['reaper.job'] = true,
   ['reaper.deliveries'] = true,
@@ -63,19 +29,6 @@ local function with_trace(job, fields, traceparent, previous)
     end
   end
   return job
-end
-
--- Names a delivery of a traced job, and what is known of the one before: what a recovery returns of it.
-local function traced_delivery(job, times_delivered)
-  return { job.traceparent, job.tracestate, job.generation .. string.format('.%.0f.%.0f', job.copies or 0, times_delivered),
-    job.previous or '' }
-end
-
--- The job's next entry says which delivery came before it, and how that ended: 'r'ecovered or 's'ettled.
-local function leave_trace(job, times_delivered, how)
-  if job.traceparent then
-    job.previous = traced_delivery(job, times_delivered)[3] .. '.' .. how
-  end
 end
 
 -- Splits an entry's flat fields into what is the user's (order and duplicates kept) and what is ours, sanitised.
@@ -125,29 +78,3 @@ local function open_entry(entry_id, fields)
     bytes = bytes,
   }, fields, traceparent, found['reaper.previous'])
 end
-
--- Counted deliveries of a job, the one under way included. A base from outside is cut to `max - 1`: whatever a
--- producer wrote there, every entry is executed at least once.
-local function delivery_count(job, times_delivered, max_deliveries)
-  if times_delivered >= MAX_SAFE_COUNT then
-    return MAX_SAFE_COUNT
-  end
-  return math.min(job.deliveries, max_deliveries - 1) + times_delivered
-end
-
-local printable = {}
-local function with_consumer(job, consumer)
-  if consumer == '' then -- given back by somebody who is not named
-    return job.consumers
-  end
-  local name = printable[consumer]
-  if not name then
-    name = string.gsub(consumer, '[,%c]', '_')
-    printable[consumer] = name
-  end
-  if job.consumers == '' then
-    return string.sub(name, -MAX_CONSUMERS_BYTES)
-  end
-  return string.sub(job.consumers .. ',' .. name, -MAX_CONSUMERS_BYTES)
-end
-

@@ -13,12 +13,6 @@ local function identified_fields(job, deliveries, consumers)
   return fields
 end
 
--- The flat fields of the job's next entry. `waits`: uncounted retries in a row, this one included; none by default.
-local READY_FIELDS = 12 -- two more where it waits
-local function may_be_ready(job, more)
-  return #job.user + READY_FIELDS + more + (job.previous and 2 or 0) <= MAX_WORDS
-end
-
 local function ready_fields(job, deliveries, consumers, waits)
   local fields = identified_fields(job, deliveries, consumers)
   local n = #fields
@@ -119,4 +113,3 @@ local function park_until(schedule, due_ms, packed)
   end
   return true
 end
-

@@ -66,4 +66,3 @@ end
 local function journal_event(journal, maxlen, event, job_id, data)
   add_to_journal(journal, maxlen, 'event', event, 'job', job_id, 'data', data)
 end
-

@@ -1,0 +1,166 @@
+"""A stream and a group as the scripts find them, over one blocking connection: thousands of plays need no more."""
+
+import socket
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import hiredis
+
+from workers.protocol.keys import GroupKeys, group_keys
+from workers.protocol.scripts import load_script
+
+Word = str | bytes | int
+Row = Any
+Delivered = tuple[str, bytes, list[bytes], int]
+"""Source, entry ID, flat fields, times delivered."""
+V_MS = 30_000
+"""The visibility timeout of every group here, in ms."""
+READY_MS = 1_000_000_000
+"""An entry that is idle for longer is ready where it is."""
+LEASE = "L1"
+EFFECTS = ("ack", "settle", "extend", "hold", "adopt")
+GROUP_EFFECTS = ("recover", "tick")
+"""Scripts that act for the whole group: they are given the lease, too."""
+
+_AGE = """
+-- Time passes: what no live worker proves is idle for longer than the visibility timeout.
+-- ARGV: group, ms, live consumers
+local live = {}
+for i = 3, #ARGV do live[ARGV[i]] = true end
+for _, key in ipairs(KEYS) do
+  for _, row in ipairs(redis.pcall('XPENDING', key, ARGV[1], '-', '+', 1000)) do
+    if not live[row[2]] and row[3] < tonumber(ARGV[2]) then
+      redis.call('XCLAIM', key, ARGV[1], row[2], 0, row[1], 'IDLE', ARGV[2], 'RETRYCOUNT', row[4], 'JUSTID')
+    end
+  end
+end"""
+
+
+class Connection:
+    """Sends a command and waits for its reply; errors of Redis are returned, not raised."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = hiredis.Reader()
+
+    def __call__(self, *words: Word) -> Any:
+        self._socket.sendall(hiredis.pack_command(words))  # type: ignore[arg-type]
+        while (reply := self._reader.gets()) is False:
+            received = self._socket.recv(65_536)
+            if not received:
+                raise ConnectionError("the server has closed the connection")
+            self._reader.feed(received)
+        return reply
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+
+class Board:
+    """One group of one stream, with short ways to call the scripts."""
+
+    def __init__(self, port: int, change: "Callable[[str, str], str] | None" = None) -> None:
+        """``change`` gets name and text of each script, and returns what to run instead: a mutant."""
+        self.redis = Connection(port)
+        self.keys: GroupKeys = group_keys("orders", "billing")
+        self.lease = "{orders}:lease:billing"
+        self.quarantine = "{orders}:quarantine:billing"
+        self.journal_maxlen = 10_000
+        self._change = change or (lambda _name, text: text)
+
+    @cached_property
+    def _digests(self) -> dict[str, bytes]:
+        names = (*EFFECTS, *GROUP_EFFECTS)
+        texts = {name: self._change(name, load_script("workers.protocol", name).source) for name in names}
+        return {name: self.redis("SCRIPT", "LOAD", text) for name, text in texts.items()}
+
+    @property
+    def sources(self) -> tuple[str, str]:
+        """The streams that entries are read from."""
+        return self.keys.stream, self.keys.retry
+
+    def prepare(self, policy: str, recovery: str, *, limit: int = 3) -> None:
+        """Empty the server; make the group, with a steady beat, and the lease `LEASE`."""
+        self.redis("FLUSHALL")
+        for source in self.sources:
+            self.redis("XGROUP", "CREATE", source, self.keys.group, "0", "MKSTREAM")
+        seconds = int(self.redis("TIME")[0])
+        self.redis(
+            "HSET", self.keys.agreement, "policy", policy, "visibility_ms", V_MS, "max_deliveries", limit,
+            "recovery", recovery, "beat", (seconds - 1) * 1_000, "unbroken", (seconds - 3_600) * 1_000,
+        )  # fmt: skip
+        self.redis("SET", self.lease, LEASE)
+
+    def call(self, name: str, source: str, *argv: Word) -> Any:
+        """Run a script; return its reply, which may be an error."""
+        keys = self.keys
+        names = [
+            source,
+            keys.stream,
+            keys.retry,
+            keys.dead,
+            keys.agreement,
+            keys.schedule,
+            self.quarantine,
+            keys.journal,
+        ]
+        if name in GROUP_EFFECTS:
+            names += [self.lease, keys.stream_schedule]
+        digest = self._digests[name]
+        return self.redis("EVALSHA", digest, len(names), *names, keys.group, self.journal_maxlen, *argv)
+
+    def add(self, *fields: Word) -> bytes:
+        """Append an entry; return its ID."""
+        added: bytes = self.redis("XADD", self.keys.stream, "*", *fields)
+        return added
+
+    def read(
+        self, consumer: str, count: int = 10, *, claims: bool = False
+    ) -> list[tuple[str, bytes, list[bytes], int]]:
+        """Read as a worker does; return source, entry ID, flat fields and times delivered of each."""
+        claim = ("CLAIM", READY_MS) if claims else ()
+        words = ("XREADGROUP", "GROUP", self.keys.group, consumer, "COUNT", count, *claim)
+        reply = self.redis(*words, "STREAMS", *self.sources, ">", ">")
+        return [
+            # CLAIM tells how often an entry was delivered before (rule W7)
+            (key.decode(), entry[0], entry[1], int(entry[3]) + 1 if len(entry) > 3 else 1)
+            for key, entries in reply or []
+            for entry in entries
+        ]
+
+    def pending(self, source: str, start: Word = "-", end: Word = "+") -> list[Row]:
+        """Return rows of the pending entries list: ID, consumer, idle ms, times delivered."""
+        rows: list[Row] = self.redis("XPENDING", source, self.keys.group, start, end, 1_000)
+        return rows
+
+    def age(self, live: Sequence[str] = (), ms: int = V_MS + 1) -> None:
+        """Let time pass: what no live consumer holds is overdue then."""
+        reply = self.redis("EVAL", _AGE, 2, *self.sources, self.keys.group, ms, *live)
+        assert reply is None, reply
+
+    def dead_letters(self) -> list[dict[bytes, bytes]]:
+        """Return the fields of each dead letter."""
+        return [fields_of(entry[1]) for entry in self.redis("XRANGE", self.keys.dead, "-", "+")]
+
+    def scheduled(self, *, quarantined: bool) -> int:
+        """Count what waits until it is due, or the quarantined jobs."""
+        bounds = (2**52, "+inf") if quarantined else ("-inf", 2**52 - 1)
+        count: int = self.redis("ZCOUNT", self.keys.schedule, *bounds)
+        return count
+
+    def unread(self) -> bool:
+        """Tell whether an entry was not delivered yet."""
+        for key in self.sources:
+            for group in self.redis("XINFO", "GROUPS", key):
+                delivered = fields_of(group)[b"last-delivered-id"]
+                if self.redis("XRANGE", key, b"(" + delivered, "+", "COUNT", 1):
+                    return True
+        return False
+
+
+def fields_of(flat: Sequence[Any]) -> dict[Any, Any]:
+    """Return flat names and values as a dictionary."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))

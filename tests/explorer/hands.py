@@ -1,0 +1,91 @@
+"""What two workers do by hand in the tests of the scripts, in a line each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from tests.explorer.board import LEASE, Board, Word, fields_of
+
+A, B = "a.0123456789ab", "b.ffffffffffff"
+TOKEN = 7
+BUDGET = 1 << 20
+
+
+@dataclass
+class Hands:
+    """Calls the scripts for workers; each call has the next number, unless one is given."""
+
+    board: Board
+    _numbers: "count[int]" = field(default_factory=lambda: count(1))
+
+    def fresh(
+        self,
+        policy: str = "stream",
+        recovery: str = "reaper",
+        *,
+        jobs: int = 1,
+        limit: int = 3,
+        body: Sequence[Word] | None = None,
+    ) -> None:
+        """Start over with a group and some jobs."""
+        self.board.prepare(policy, recovery, limit=limit)
+        for number in range(jobs):
+            self.board.add(*(body or ("n", number)))
+
+    def read(self, consumer: str, most: int = 10) -> list[bytes]:
+        """Read; return the entry IDs."""
+        return [entry_id for _, entry_id, _, _ in self.board.read(consumer, most)]
+
+    def ack(
+        self, consumer: str, *ids: bytes, source: str = "", number: int = 0, deletes: bool = False, caller: str = ""
+    ) -> Any:
+        """Say that jobs are done."""
+        words: tuple[Word, ...] = (
+            consumer,
+            caller or consumer,
+            number or next(self._numbers),
+            int(deletes),
+            len(ids),
+            *ids,
+        )
+        return self.board.call("ack", source or self.board.keys.stream, *words)
+
+    def settle(
+        self, consumer: str, verb: str, *ids: bytes, times: int = 1, delay: int = 0, source: str = "", number: int = 0
+    ) -> Any:
+        """Give one verdict on each of ``ids``; return the results, or an error."""
+        items: list[Word] = [word for one in ids for word in (verb, one, times, delay, "why", "error", "", 0)]
+        words = (consumer, consumer, number or next(self._numbers), *items)
+        return self.board.call("settle", source or self.board.keys.stream, *words)
+
+    def extend(self, consumer: str, entry_id: bytes, *, times: int = 1, source: str = "", runs: bool = True) -> Any:
+        """Send a heartbeat of one delivery; return its result."""
+        words = (consumer, entry_id, times, int(runs))
+        return self.board.call("extend", source or self.board.keys.stream, *words)[1]
+
+    def hold(self, consumer: str, entry_id: bytes, *, answered: int = 0) -> Any:
+        """Take back what has vanished."""
+        return self.board.call("hold", self.board.keys.stream, consumer, consumer, answered, entry_id, 1)
+
+    def recover(self, *ids: bytes, source: str = "", lease: str = LEASE) -> Any:
+        """Recover, as the leader, what may be overdue."""
+        return self.board.call("recover", source or self.board.keys.stream, lease, TOKEN, BUDGET, *ids)
+
+    def recover_stalled(self, *ids: bytes, source: str = "") -> Any:
+        """Recover after a visibility timeout without a heartbeat."""
+        self.board.age()
+        return self.recover(*ids, source=source)
+
+    def walk(self, consumer: str, room: int = 5) -> Any:
+        """Recover by a page, as an embedded worker."""
+        return self.board.call("recover", self.board.keys.stream, "", 0, BUDGET, consumer, room, "-", 100)
+
+    def tick(self, lease: str = LEASE) -> Any:
+        """Move what is due, and look at the gate."""
+        return self.board.call("tick", self.board.keys.stream, lease, TOKEN, 100, "")
+
+    def event_of(self, recovered: Any) -> dict[bytes, bytes]:
+        """Return the one event that a recovery tells."""
+        [event] = recovered[6]
+        return fields_of(event)

@@ -1,0 +1,90 @@
+"""The typed calls of the scripts spell their keys and arguments, and read their replies."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.explorer.board import Board
+from tests.explorer.hands import A, B
+from workers.protocol.calls.group_moves import EMBEDDED, GroupMoves
+from workers.protocol.calls.moves import Beating, Item, Life, Moves, Result, Settled
+from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.protocol.keys import group_keys
+
+pytestmark = [pytest.mark.anyio, pytest.mark.contract]
+LEASE = "reaper:7:alice"
+STREAM = "orders"
+
+
+@pytest.fixture
+def moves(group_moves: GroupMoves) -> Moves:
+    return Moves(group_moves.keys, group_moves.maxlen)
+
+
+@pytest.fixture
+async def group_moves(board: Board, client: Redis) -> GroupMoves:
+    keys = group_keys("orders", "billing")
+    await client.set(keys.fence, LEASE)
+    for number in range(3):
+        board.add("n", number)
+    return GroupMoves(keys, maxlen=100)
+
+
+async def test_a_worker_settles_extends_and_holds(moves: Moves, board: Board, client: Redis) -> None:
+    one, two, three = (entry_id for _, entry_id, _, _ in board.read(A))
+    who: dict[str, Any] = {"consumer": A, "caller": "p1"}
+    assert await moves.ack(client, STREAM, [one], number=1, **who) is None
+    assert await moves.ack(client, STREAM, [one, two], number=2, **who) == [False, True]
+    items = [Item(three, 1, Verdict(Outcome.REJECT, "why"), ("run_ms", 5)), Item(one, 1, Verdict(Outcome.NACK))]
+    [dead, late] = await moves.settle(client, STREAM, items, number=3, **who)
+    assert (dead.result, late) == (Result.DEAD, Settled(Result.REJECTED))
+    assert dead.detail.encode() == board.redis("XRANGE", moves.keys.dead, "-", "+")[0][0]
+
+    added = board.add("n", 4)
+    board.read(A)
+    at_ms, lives = await moves.extend(client, STREAM, [Beating(added, 1, True), Beating(one, 1, False)], consumer=A)
+    assert (lives[0], at_ms > 0) == (Life.EXTENDED, True)
+    board.redis("XGROUP", "DELCONSUMER", STREAM, "billing", A)
+    _, lives = await moves.extend(client, STREAM, [Beating(added, 1, True)], consumer=A)
+    assert lives == [Life.VANISHED]
+    assert await moves.hold(client, STREAM, [(added, 1)], answered=3, **who) == [True]
+
+
+async def test_what_a_lost_reply_has_brought_is_found(moves: Moves, board: Board, client: Redis) -> None:
+    ids = [entry_id for _, entry_id, _, _ in board.read(A)]
+    page, found = await moves.adopt(client, STREAM, ids[:1], consumer=A, most=1)
+    assert (page, [(one.entry_id, one.times, one.flat) for one in found]) == (
+        "(" + ids[1].decode(),
+        [(ids[1], 1, [b"n", b"1"])],
+    )
+
+
+async def test_the_leader_recovers_and_ticks(group_moves: GroupMoves, board: Board, client: Redis) -> None:
+    ids = [entry_id for _, entry_id, _, _ in board.read(A)]
+    asked: dict[str, Any] = {"lease": LEASE, "token": 7, "most_bytes": 1 << 20}
+    young = await group_moves.recover(client, STREAM, ids[:1], **asked)
+    assert (young.status, [one for one, _ in young.due_in_ms]) == ("ok", ids[:1])
+    board.age()
+    done = await group_moves.recover(client, STREAM, ids, **asked)
+    assert (done.next_page, done.held, len(done.events)) == ("", [], 1)
+    assert (await group_moves.recover(client, STREAM, ids, **{**asked, "lease": "other"})).status == "stale"
+    board.age()
+    ticked = await group_moves.tick(client, lease=LEASE, token=7, most=10)
+    assert (ticked.status, ticked.next_ms, ticked.released_now) == ("ok", -1, None)
+    assert (await group_moves.tick(client, lease="other", token=7, most=10)).status == "stale"
+
+
+async def test_a_walker_takes_what_it_has_room_for(group_moves: GroupMoves, board: Board, client: Redis) -> None:
+    board.redis("HSET", group_moves.keys.agreement, "recovery", "embedded")
+    ids = [entry_id for _, entry_id, _, _ in board.read(A)]
+    board.age()
+    asked: dict[str, Any] = {"consumer": B, "page": "-", "page_size": 2, "most_bytes": 1 << 20}
+    page = await group_moves.recover_page(client, STREAM, room=1, **asked)
+    assert (page.next_page, [(one.entry_id, one.times) for one in page.taken]) == (
+        "(" + ids[1].decode(),
+        [(ids[0], 2)],
+    )
+    quiet = replace(group_moves, maxlen=0)
+    assert (await quiet.tick(client, lease=EMBEDDED, token=0, most=1)).status == "ok"

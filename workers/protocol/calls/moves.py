@@ -1,0 +1,155 @@
+"""The scripts that move jobs. What a worker owes them is in the rules of docs/protocol.md."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import redis
+
+from workers.protocol.calls.core import Client, CoreCalls, Taken
+from workers.protocol.calls.settlement import Verdict
+from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
+
+ACK = load_script("workers.protocol", "ack")
+SETTLE = load_script("workers.protocol", "settle")
+EXTEND = load_script("workers.protocol", "extend")
+HOLD = load_script("workers.protocol", "hold")
+ADOPT = load_script("workers.protocol", "adopt")
+
+Fields = Sequence[str | bytes | int]
+"""Flat names and values for the journal."""
+
+
+class Result(IntEnum):
+    """What became of a verdict. Numbers as in ``settle.lua``."""
+
+    REJECTED = 0
+    """The delivery is not ours any more: it was settled, or made ready again."""
+    DONE = 1
+    DEAD = 2
+    HELD = 4
+    """It cannot be copied, and stays pending."""
+    LOST = 6
+    """Given back, and its payload was deleted: it cannot run again. The journal has it."""
+
+
+class Settled(NamedTuple):
+    """The result of a verdict. ``detail``: the ID of the dead letter, or why the delivery is held."""
+
+    result: Result
+    detail: str = ""
+
+
+class Life(IntEnum):
+    """What a heartbeat learns of a delivery. Numbers as in ``extend.lua``."""
+
+    REJECTED = 0
+    """It is not ours any more."""
+    EXTENDED = 1
+    PAYLOAD_GONE = 2
+    """Somebody deleted its entry: nobody else can run it."""
+    VANISHED = 3
+    """Somebody deleted the consumer or the group, and nobody has it."""
+    TAKEN = 4
+    """A read may have taken it by mistake just now, as the server's clock was set back, and will give it back."""
+
+
+class Item(NamedTuple):
+    """A delivery with a verdict that is no ack, and what the journal is to say of it."""
+
+    entry_id: bytes
+    times: int
+    verdict: Verdict
+    fields: Fields = ()
+
+
+class Beating(NamedTuple):
+    """A delivery in a heartbeat. ``runs``: its handler runs, or is about to (rule W4)."""
+
+    entry_id: bytes
+    times: int
+    runs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Moves(CoreCalls):
+    """The scripts of a worker. All calls raise what redis-py raises; the headers say what scripts raise."""
+
+    async def ack(
+        self,
+        client: Client,
+        source: str,
+        ids: Sequence[bytes],
+        *,
+        consumer: str,
+        caller: str,
+        number: int,
+        deletes: bool = False,
+        fields: Fields = (),
+    ) -> Sequence[bool] | None:
+        """Say that jobs are done (``ack.lua``). Return for each whether it is done; None: all are.
+
+        ``number`` ascends with each call of ``ack`` and `settle`; a call that is sent again keeps it (rule W2).
+        """
+        words = self._words(consumer, caller, number, int(deletes), len(ids), *ids, *fields)
+        reply: Any = await ACK.run(client, self._names(source), words)
+        return None if isinstance(reply, int) else [code == 1 for code in reply]
+
+    async def settle(
+        self, client: Client, source: str, items: Iterable[Item], *, consumer: str, caller: str, number: int
+    ) -> list[Settled]:
+        """Give deliveries back, or up (``settle.lua``)."""
+        argv: list[str | bytes | int] = [consumer, caller, number]
+        for item in items:
+            verdict = item.verdict
+            argv += [verdict.outcome.value, item.entry_id, item.times, verdict.delay_ms]
+            argv += [verdict.reason, verdict.error, verdict.traceback, len(item.fields), *item.fields]
+        reply: Any = await SETTLE.run(client, self._names(source), self._words(*argv))
+        return [
+            Settled(Result(one)) if isinstance(one, int) else Settled(Result(one[0]), text(one[1])) for one in reply
+        ]
+
+    async def extend(
+        self, client: Client, source: str, items: Iterable[Beating], *, consumer: str
+    ) -> tuple[int, list[Life]]:
+        """Send a heartbeat (``extend.lua``). Return the server's time in ms, and what it says of each."""
+        argv = (word for item in items for word in (item.entry_id, item.times, int(item.runs)))
+        at_ms, *codes = await EXTEND.run(client, self._names(source), self._words(consumer, *argv))
+        return at_ms, [Life(code) for code in codes]
+
+    async def hold(
+        self,
+        client: Client,
+        source: str,
+        deliveries: Iterable[tuple[bytes, int]],
+        *,
+        consumer: str,
+        caller: str,
+        answered: int,
+    ) -> list[bool]:
+        """Take back what has vanished (``hold.lua``); entry ID and times delivered of each. Return which are ours."""
+        argv = (word for delivery in deliveries for word in delivery)
+        words = self._words(consumer, caller, answered, *argv)
+        reply: Any = await HOLD.run(client, self._names(source), words)
+        return [code == 1 for code in reply]
+
+    async def adopt(
+        self, client: Client, source: str, in_hand: Iterable[bytes], *, consumer: str, most: int, page: str = "-"
+    ) -> tuple[str, list[Taken]]:
+        """Return the next page, and what reads have brought whose replies were lost (``adopt.lua``).
+
+        With ``most`` 0: the consumer's process is dead, so all that it holds is made overdue.
+        """
+        words = self._words(consumer, most, page, *in_hand)
+        next_page, found = await ADOPT.run(client, self._names(source), words)
+        return text(next_page), [Taken(entry[0], entry[1], times) for entry, times in found]
+
+    def extend_blocking(
+        self, client: "redis.Redis", source: str, items: Iterable[Beating], *, consumer: str
+    ) -> tuple[int, list[Life]]:
+        """Send a heartbeat, in a thread that may block."""
+        argv = (word for item in items for word in (item.entry_id, item.times, int(item.runs)))
+        at_ms, *codes = EXTEND.run_blocking(client, self._names(source), self._words(consumer, *argv))
+        return at_ms, [Life(code) for code in codes]

@@ -1,0 +1,70 @@
+-- The journal: events as flat fields. What several jobs have in common stands once. The rest is in columns: values joined by commas, all
+-- columns of an event of equal length. A column that says nothing is left out. (An ID holds no comma, so nothing is escaped.)
+
+local MOST_ROWS = 100 -- of an event
+local COLUMNS = { 'job', 'generation', 'idle_ms', 'new_entry' }
+local events, by_head = {}, {}
+
+-- Notes what befell a job, to be written by `write_events`. `row`: entry, job, generation, and, where known, idle_ms and new_entry.
+local function tell(event, consumer, delivery, reason, row)
+  local head = event .. reason .. delivery .. consumer
+  local pile = by_head[head]
+  if not pile or #pile.entry >= MOST_ROWS then
+    pile = { event = event, consumer = consumer, delivery = delivery, reason = reason, entry = {}, job = {}, idle_ms = {}, new_entry = {}, generation = {} }
+    by_head[head], events[#events + 1] = pile, pile
+  end
+  local n = #pile.entry + 1
+  pile.entry[n], pile.job[n], pile.idle_ms[n] = row.entry, row.job, row.idle_ms or ''
+  pile.new_entry[n], pile.generation[n] = row.new_entry or '', row.generation
+end
+
+local function fields_of(pile, more)
+  local fields = { 'event', pile.event, 'group', group, 'consumer', pile.consumer, 'delivery', pile.delivery }
+  local function put(name, value)
+    fields[#fields + 1], fields[#fields + 2] = name, value
+  end
+  for i = 1, #more, 2 do
+    put(more[i], more[i + 1])
+  end
+  if pile.reason ~= '' then
+    put('reason', pile.reason)
+  end
+  local entry = table.concat(pile.entry, ',')
+  put('entry', entry)
+  for _, name in ipairs(COLUMNS) do
+    local column = table.concat(pile[name], ',')
+    local is_default = name == 'job' and column == entry or name == 'generation' and not string.find(column, '[^0,]')
+    if not is_default and string.find(column, '[^,]') then
+      put(name, column)
+    end
+  end
+  return fields
+end
+
+local function write_event(fields)
+  if maxlen > 0 then
+    redis.pcall('XADD', journal, 'MAXLEN', '~', maxlen, '*', unpack(fields))
+  end
+end
+
+-- Writes all that was told, with the fields `more`. Returns the same events for the caller.
+local function write_events(more)
+  local told = {}
+  for i, pile in ipairs(events) do
+    told[i] = fields_of(pile, more)
+    write_event(told[i])
+  end
+  return told
+end
+
+-- Returns nil if the caller may write for the whole group, else the reply that says why not. A leader needs the lease (`holder` is its whole
+-- value). Without one ('') the group must have agreed on embedded recovery.
+local function refusal_of(agreed, holder, lease, verb, token)
+  local found = redis.call('GET', lease) or ''
+  if holder == '' and agreed and agreed.recovery == 'embedded' or holder ~= '' and found == holder then
+    return not agreed and { 'unknown' } or agreed.paused == '1' and { 'paused' } or nil
+  end
+  redis.pcall('HINCRBY', settings, 'refused', 1)
+  write_event({ 'event', 'refused', 'group', group, 'verb', verb, 'token', token, 'fence', found })
+  return { 'stale', found }
+end

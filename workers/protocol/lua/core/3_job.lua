@@ -1,0 +1,71 @@
+-- A job: what its entry says, read defensively, because entries come from outside.
+
+local MAX_CONSUMERS_BYTES = 1024
+local MAX_PREVIOUS_BYTES = 64
+local FATAL = 9007199254740992 -- 2^53: a delivery count above it is a FATAL XNACK, and no number
+local OURS = {}
+for _, name in ipairs({ 'job', 'deliveries', 'generation', 'first_ms', 'consumers', 'copies', 'waits', 'hand_backs', 'previous', 'suspect' }) do
+  OURS['reaper.' .. name] = true
+end
+
+-- Splits the fields of an entry into those of the user, in order, and ours. Anything that is no number counts as absent.
+local function open_job(entry_id, fields)
+  local found, user, n, traceparent, tracestate = {}, {}, 0, nil, ''
+  for i = 1, #fields, 2 do
+    local name, value = fields[i], fields[i + 1]
+    if OURS[name] then
+      found[name] = value
+    else
+      user[n + 1], user[n + 2] = name, value
+      n = n + 2
+      if name == 'traceparent' then
+        traceparent = value
+      elseif name == 'tracestate' then
+        tracestate = value
+      end
+    end
+  end
+  local job_id = found['reaper.job'] or ''
+  if #job_id == 0 or #job_id > 256 or string.find(job_id, '[,%c]') then
+    job_id = entry_id
+  end
+  -- The producer samples the trace (W3C: the last bit of the flags), so whoever recovers a delivery can tell of it in its worker's place.
+  local traced = traceparent and #traceparent >= 55 and string.find(traceparent, '^%x%x%-%x+%-%x+%-%x[13579bdf]') ~= nil
+  return {
+    entry = entry_id, id = job_id, user = user, quarantined = found['reaper.suspect'] ~= nil,
+    traceparent = traced and traceparent or nil, tracestate = tracestate,
+    deliveries = whole_number(found['reaper.deliveries'], 0), generation = whole_digits(found['reaper.generation'], '0'),
+    first_ms = whole_digits(found['reaper.first_ms'], string.match(entry_id, '^%d+')),
+    consumers = string.sub(found['reaper.consumers'] or '', -MAX_CONSUMERS_BYTES), copies = whole_number(found['reaper.copies'], 0),
+    waits = whole_number(found['reaper.waits'], 0), hand_backs = whole_number(found['reaper.hand_backs'], 0),
+    previous = found['reaper.previous'] and string.sub(found['reaper.previous'], 1, MAX_PREVIOUS_BYTES),
+  }
+end
+
+-- Returns how many deliveries count, this one included. Whatever a producer wrote, each entry is executed once at least.
+local function count_of(job, times, max_deliveries)
+  return times >= FATAL and FATAL or math.min(job.deliveries, max_deliveries - 1) + times
+end
+
+-- Returns the name of a delivery of a traced job: generation.copies.times delivered.
+local function delivery_name(job, times)
+  return string.format('%s.%.0f.%.0f', job.generation, job.copies, times)
+end
+
+-- Notes who had the job, and, if it is traced, which delivery came before its next one, and `how` that ended: 'r'ecovered or 's'ettled.
+local shown = {} -- consumers, by name: a list of them is split by commas
+local function pass_on(job, consumer, times, how)
+  local name = shown[consumer]
+  if not name then
+    name = string.sub(string.gsub(consumer, '[,%c]', '_'), -MAX_CONSUMERS_BYTES)
+    shown[consumer] = name
+  end
+  job.consumers = job.consumers == '' and name or string.sub(job.consumers .. ',' .. name, -MAX_CONSUMERS_BYTES)
+  job.previous = job.traceparent and delivery_name(job, times) .. '.' .. how or nil
+end
+
+-- Counts an entry that somebody deleted although it was pending, for `reaper status`.
+local function count_lost_payload()
+  redis.pcall('HINCRBY', settings, 'lost_payload', 1)
+  redis.pcall('HSET', settings, 'lost_payload_ms', digits(at))
+end

@@ -1,0 +1,116 @@
+-- Copies: how a job leaves its entry, and becomes ready again, scheduled, quarantined, or a dead letter.
+
+local MAX_WORDS = 7000 -- of a copy: unpack() fails a little below 8,000
+local QUARANTINE_SCORE = 4503599627370496 -- 2^52: quarantined jobs are in the schedule behind every due time
+local copied = 0 -- jobs that were written to another place in this call
+
+-- Writes the fields of the user byte for byte, ours, and `more`. Returns the ID of the new entry, or nil and why there is none.
+-- Extends `job.user` in place, so a job is copied once.
+local function copy(target, job, deliveries, more)
+  local words, n = job.user, #job.user
+  words[n + 1], words[n + 2], words[n + 3], words[n + 4] = 'reaper.job', job.id, 'reaper.deliveries', digits(deliveries)
+  words[n + 5], words[n + 6], words[n + 7], words[n + 8] = 'reaper.generation', job.generation, 'reaper.first_ms', job.first_ms
+  words[n + 9], words[n + 10] = 'reaper.consumers', job.consumers
+  n = n + 10
+  if job.previous then
+    words[n + 1], words[n + 2] = 'reaper.previous', job.previous
+    n = n + 2
+  end
+  if #more > 0 then
+    for i = 1, #more do
+      words[n + i] = more[i]
+    end
+    n = n + #more
+  end
+  if n > MAX_WORDS then
+    return nil, 'too many fields'
+  end
+  local reply = redis.pcall('XADD', target, '*', unpack(words))
+  if type(reply) == 'table' then
+    return nil, reply.err
+  end
+  copied = copied + 1
+  return reply
+end
+
+-- Returns what an entry that is to be run says besides. Most jobs share the answer.
+local ready_fields_of = {}
+local function ready_fields(job)
+  local is_plain = job.waits == 0 and job.hand_backs == 0 and not job.quarantined
+  if is_plain and ready_fields_of[job.copies] then
+    return ready_fields_of[job.copies]
+  end
+  local more = { 'reaper.copies', digits(job.copies + 1) }
+  if is_plain then
+    ready_fields_of[job.copies] = more
+    return more
+  end
+  for _, name in ipairs({ 'waits', 'hand_backs' }) do
+    if job[name] > 0 then
+      more[#more + 1], more[#more + 2] = 'reaper.' .. name, digits(job[name])
+    end
+  end
+  if job.quarantined then
+    more[#more + 1], more[#more + 2] = 'reaper.suspect', '1'
+  end
+  return more
+end
+
+-- Returns where copies go, or nil and why they can go nowhere. Copies go into the stream if this group is its only one and the IDs there
+-- are automatic, else into the group's own stream, if the policy allows that.
+local function copy_target(agreed)
+  if agreed.target or agreed.refusal then
+    return agreed.target, agreed.refusal
+  end
+  local why
+  if agreed.policy ~= 'retry-stream' and redis.call('EXISTS', stream) == 1 then
+    local newest = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+    local ms = newest and tonumber(string.match(newest[1], '^%d+')) or at
+    local is_automatic = ms > 1483228800000 and ms < at + 31622400000 -- from 2017 until in a year
+    why = #redis.call('XINFO', 'GROUPS', stream) > 1 and 'several_groups' or not is_automatic and 'explicit_ids' or nil
+  end
+  if agreed.policy == 'retry-stream' or agreed.policy == 'in-place' and why then
+    agreed.target = retry
+  elseif why then
+    agreed.refusal = why
+  else
+    agreed.target = stream
+  end
+  return agreed.target, agreed.refusal
+end
+
+-- Notes that a job has left its entry; `finish` acknowledges all of them together.
+local left, is_left = {}, {}
+local function leave(job)
+  left[#left + 1], is_left[job.entry] = job.entry, true
+  if job.quarantined then
+    redis.call('HDEL', quarantine, job.entry)
+  end
+end
+
+-- Acknowledges what has left. Where copies go into the stream, the entry is deleted. So an entry that is there and is not pending was
+-- taken by no script of ours (extend.lua). Returns nil, or what is wrong: each job that was copied must leave exactly one entry.
+local function finish(agreed)
+  local acknowledged = 0
+  for from = 1, #left, 1000 do
+    local to = math.min(from + 999, #left)
+    acknowledged = acknowledged + redis.call('XACK', source, group, unpack(left, from, to))
+    if source == retry or copy_target(agreed) == stream then
+      redis.call('XDEL', source, unpack(left, from, to))
+    end
+  end
+  if copied ~= #left or acknowledged ~= #left then
+    return redis.error_reply(string.format('BROKEN %d copied, %d left, %d acknowledged', copied, #left, acknowledged))
+  end
+end
+
+-- Makes a dead letter. Returns its ID, or nil and why there is none.
+local function give_up(job, row, count, reason, error, traceback)
+  local id, why = copy(dead, job, count, { 'reaper.dead.stream', stream, 'reaper.dead.group', group, 'reaper.dead.entry', job.entry,
+    'reaper.dead.reason', reason, 'reaper.dead.error', error, 'reaper.dead.at_ms', digits(at),
+    'reaper.dead.last_ms', digits(at - math.max(row[3], 0)), 'reaper.dead.traceback', traceback })
+  if id then
+    leave(job)
+  end
+  return id, why
+end

@@ -1,0 +1,77 @@
+-- Ready again: where the entry is (policy `in-place`), or as a copy.
+
+local may_nack -- this server runs XNACK for us, as Redis 8.8 does; nil = not asked yet
+local function nacked(entry_id, count)
+  if may_nack == nil then
+    if redis.acl_check_cmd then
+      local is_known, may = pcall(redis.acl_check_cmd, 'XNACK', source, group, 'FAIL', 'IDS', '1', entry_id)
+      may_nack = is_known and may
+    else
+      may_nack = false
+    end
+  end
+  if may_nack then
+    may_nack = type(redis.pcall('XNACK', source, group, 'FAIL', 'IDS', '1', entry_id, 'RETRYCOUNT', count)) == 'number'
+  end
+  return may_nack
+end
+
+-- Makes an entry ready where it is. Redis looks for its place among all pending entries from the youngest end on, unless it is older than
+-- all. So what recovery makes ready gets a descending TIME: a mass of equal IDLE times would cost the square of its size.
+local function release_in_place(row, agreed, count)
+  if nacked(row[1], count) then
+    return
+  end
+  local word, ms = 'IDLE', 4 * READY_MS
+  if agreed.recovers then
+    word, ms = 'TIME', 1000 * READY_MS - redis.call('HINCRBY', settings, 'made_ready', 1)
+  end
+  redis.call('XCLAIM', source, group, row[2], 0, row[1], word, digits(ms), 'RETRYCOUNT', count, 'JUSTID')
+end
+
+-- Returns a member of the schedule: the whole job. Its entry ID makes it unique.
+local function packed(job, deliveries, kind)
+  return cmsgpack.pack({ v = 1, kind = kind, job_id = job.id, entry_id = job.entry, user = job.user, deliveries = deliveries,
+    generation = job.generation, first_ms = job.first_ms, consumers = job.consumers, copies = job.copies, waits = job.waits,
+    hand_backs = job.hand_backs, previous = job.previous, suspect = job.quarantined and 0 or nil })
+end
+
+-- Puts a job into the schedule. Wakes whoever looks after the schedule if they would sleep for longer. Returns '', or nil and why not.
+local function put_in_schedule(job, deliveries, due)
+  local head = redis.pcall('ZRANGE', schedule, 0, 0, 'WITHSCORES')
+  local reply = head.err and head
+    or redis.pcall('ZADD', schedule, digits(due or QUARANTINE_SCORE + at), packed(job, deliveries, due and 'retry' or 'suspect'))
+  if type(reply) == 'table' then
+    return nil, reply.err
+  end
+  if due and (not head[2] or tonumber(head[2]) > due) then
+    redis.pcall('PUBLISH', schedule, digits(due))
+  end
+  copied = copied + 1
+  return ''
+end
+
+-- Makes a job ready again: now, at `due` (ms), or, a quarantined one, when tick.lua releases it. `deliveries` count so far.
+-- Returns the ID of its entry ('' = it waits in the schedule), or nil and why nothing was done.
+local function make_ready(job, row, agreed, deliveries, due)
+  local waits = due or job.quarantined
+  local needs_note = job.waits > 0 or job.hand_backs > 0 or deliveries < job.deliveries -- an entry cannot say it where it is
+  if agreed.policy == 'in-place' and not waits and not needs_note then
+    release_in_place(row, agreed, deliveries - job.deliveries)
+    return row[1]
+  end
+  local target, why = copy_target(agreed)
+  if not target or #job.user + 26 > MAX_WORDS then
+    return nil, why or 'too many fields'
+  end
+  local id
+  if waits then
+    id, why = put_in_schedule(job, deliveries, due)
+  else
+    id, why = copy(target, job, deliveries, ready_fields(job))
+  end
+  if id then
+    leave(job)
+  end
+  return id, why
+end

@@ -1,0 +1,73 @@
+-- What becomes of an overdue delivery. `fate_of` is the only place that decides it.
+
+-- Reads what is known of a released job: the stream that its entry is in; the delivery that its worker has shown to have (it begins that
+-- now, and nothing beside it); and whether it has shown since that the job runs.
+local function read_released(value)
+  local kind, arrived, lives = string.match(value or '', '^(%a+),(%d*),(%d)$')
+  return kind and { key = kind == 'retry' and retry or stream, arrived = tonumber(arrived), lives = lives == '1' }
+end
+
+local function write_released(entry_id, released)
+  redis.call('HSET', quarantine, entry_id, string.format('%s,%s,%d', released.key == retry and 'retry' or 'stream',
+    released.arrived and digits(released.arrived) or '', released.lives and 1 or 0))
+end
+
+-- Returns 'ready', 'quarantine' or 'dead', and the reason. Before its last delivery a job is quarantined. A dead letter becomes of it only
+-- if it was released, and its worker has shown to have it: whoever died then had nothing else in hand.
+local function fate_of(job, row, count, limit)
+  if is_given_back(row) then
+    return count < limit and 'ready' or 'dead', 'given_back'
+  elseif not job.quarantined and count < limit - 1 then
+    return 'ready', 'visibility_timeout'
+  elseif not job.quarantined and count < limit then
+    return 'quarantine', 'last_delivery'
+  elseif limit == 1 or count >= FATAL then
+    return 'dead', 'max_deliveries'
+  end
+  local released = read_released(redis.call('HGET', quarantine, row[1]) or nil)
+  if not released then
+    return 'quarantine', 'not_released' -- so it may have died in company
+  elseif (row[2] == RETURNED or string.find(row[2], OUR_CONSUMER)) and released.arrived ~= row[4] then
+    return 'quarantine', 'never_arrived'
+  end
+  return count < limit and 'quarantine' or 'dead', 'max_deliveries'
+end
+
+local traced = {} -- of each traced job: entry ID, traceparent, tracestate, the delivery's name, and what came before it
+local EVENT_OF = { ready = 'recovered', quarantine = 'suspected', dead = 'dead_lettered' }
+
+-- Ends an overdue delivery. `take` (embedded): takes over what would become ready, or returns false where there is no room.
+-- Returns nil, or why the delivery is held.
+local function recover(row, entry, agreed, take)
+  local told = { entry = row[1], job = row[1], idle_ms = digits(row[3]), generation = '0' }
+  if not entry then
+    redis.call('XACK', source, group, row[1])
+    count_lost_payload()
+    return tell('lost_payload', row[2], digits(row[4]), '', told)
+  end
+  local job, limit = open_job(row[1], entry[2]), agreed.max_deliveries
+  local count = count_of(job, row[4], limit)
+  local fate, reason = fate_of(job, row, count, limit)
+  told.job, told.generation = job.id, job.generation
+  if fate == 'ready' and take and take(row, entry) then
+    told.new_entry = row[1]
+    return tell('recovered', row[2], digits(row[4]), reason, told)
+  end
+  if job.traceparent then
+    traced[#traced + 1] = { row[1], job.traceparent, job.tracestate, delivery_name(job, row[4]), job.previous or '' }
+  end
+  pass_on(job, row[2], row[4], 'r')
+  local new_entry, why
+  if fate == 'dead' then
+    new_entry, why = give_up(job, row, count, 'max_deliveries', 'not settled within the visibility timeout', '')
+  else
+    job.quarantined = job.quarantined or fate == 'quarantine'
+    new_entry, why = make_ready(job, row, agreed, math.min(count, limit - 1))
+  end
+  if not new_entry then
+    return why
+  end
+  told.new_entry = new_entry
+  redis.pcall('HINCRBY', settings, 'recovered', fate == 'dead' and 0 or 1)
+  tell(EVENT_OF[fate], row[2], digits(row[4]), reason, told)
+end

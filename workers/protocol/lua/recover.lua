@@ -1,0 +1,138 @@
+-- pending, overdue -> ready | quarantined | dead, or (embedded) pending for the caller.
+--
+-- KEYS[1] to KEYS[8] as in core/1_group.lua
+-- KEYS[9] fence  {orders}:fence:billing  string
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's fence, its whole value ('' = embedded)  ARGV[4] token
+-- ARGV[5] payload bytes after which the call ends
+-- Leader:    ARGV[6…] IDs of entries that may be overdue, ascending
+-- Embedded:  ARGV[6] consumer  ARGV[7] room: how many it may take  ARGV[8] where the page begins ('-' or '(ID')  ARGV[9] entries of a page.
+--            What there is no room for is made ready.
+--
+-- Returns {'ok', server time in ms, where to go on ('' = the end; leader: the first ID that was put off), {ID, ms until it is due, in
+-- turns}, {ID, consumer, why it is held, in turns}, {entry, times delivered} of what was taken, events as in the journal, {ID, traceparent,
+-- tracestate, the delivery's name, what came before it} of each traced job that has left its delivery},
+-- or {'stale', fence found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): nothing was done.
+-- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
+
+--- @core
+--- @heartbeat
+
+local holder, token, budget = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local is_embedded, first, step, last = holder == '', 6, 1, #ARGV
+local agreed = read_settings()
+local refusal = refusal_of(agreed, holder, KEYS[9], 'recover', token)
+if refusal then
+  return refusal
+end
+open_for_writing()
+probe_heartbeat(source, group)
+local _, beat = note_beat(settings)
+local waits_ms = recovery_waits_ms(beat, at, agreed.visibility_ms)
+
+local LONGEST_VISIBILITY_MS = 604800000 -- seven days: of what a job asks for itself
+local due_in, held, taken, bytes = {}, {}, {}, 0
+agreed.recovers = true
+local consumer, room = is_embedded and ARGV[6], is_embedded and tonumber(ARGV[7])
+local function take(row, entry)
+  if room <= 0 then
+    return false
+  end
+  room = room - 1
+  redis.call('XCLAIM', source, group, consumer, 0, row[1], 'RETRYCOUNT', row[4] + 1, 'JUSTID')
+  taken[#taken + 1] = { entry, row[4] + 1 }
+  return true
+end
+
+-- Notes the size of a payload. Returns the visibility timeout that its job asks for.
+local function look_into(entry)
+  local own, fields = 0, entry and entry[2] or {}
+  for i = 1, #fields, 2 do
+    bytes = bytes + #fields[i] + #fields[i + 1]
+    if fields[i] == 'reaper.visibility_ms' then
+      own = math.min(whole_number(fields[i + 1], 0), LONGEST_VISIBILITY_MS)
+    end
+  end
+  return math.max(agreed.visibility_ms, own)
+end
+
+-- Entries that are next to each other are read together.
+local rows, entries, READ = {}, {}, 100
+local function read_payloads(low, high)
+  for _, entry in ipairs(redis.call('XRANGE', source, low, high, 'COUNT', READ)) do
+    entries[entry[1]] = entry
+  end
+end
+
+local function look_at(row)
+  local idle, rests = row[3], is_given_back(row)
+  if row[2] == consumer and not rests then
+    return -- in hand here
+  elseif rests and agreed.policy == 'in-place' and row[4] < agreed.max_deliveries and not (is_embedded and room > 0) then -- ready where it is
+    due_in[#due_in + 1], due_in[#due_in + 2] = row[1], agreed.visibility_ms
+    return
+  elseif waits_ms > 0 then
+    return start_over(source, group, row)
+  end
+  local entry = (rests or idle >= agreed.visibility_ms) and (entries[row[1]] or entry_of(row[1]))
+  local visibility = entry ~= false and look_into(entry) or agreed.visibility_ms
+  if not rests and idle < visibility then
+    due_in[#due_in + 1], due_in[#due_in + 2] = row[1], visibility - idle
+    return
+  end
+  local ok, why = pcall(recover, row, entry, agreed, is_embedded and take)
+  if not ok or why then
+    local n = #held
+    held[n + 1], held[n + 2], held[n + 3] = row[1], row[2], type(why) == 'table' and why.err or tostring(why)
+  end
+end
+
+local cursor = ''
+local function look_at_page()
+  local page = redis.call('XPENDING', source, group, ARGV[8], '+', ARGV[9])
+  for i, row in ipairs(page) do
+    if i % READ == 1 then
+      read_payloads(row[1], page[math.min(i + READ - 1, #page)][1])
+    end
+    look_at(row)
+    if bytes > budget or i == #page and i == tonumber(ARGV[9]) then
+      cursor = page_behind(row[1])
+      return
+    end
+  end
+end
+
+local function look_at_named()
+  if agreed.policy == 'in-place' then -- the last that is made ready is read first
+    first, last, step = last, first, -1
+  end
+  for i = first, last, step do
+    if (i - first) % READ == 0 then
+      local other = math.min(#ARGV, math.max(6, i + step * (READ - 1)))
+      local low, high = ARGV[math.min(i, other)], ARGV[math.max(i, other)]
+      for _, row in ipairs(redis.call('XPENDING', source, group, low, high, READ)) do
+        rows[row[1]] = row
+      end
+      read_payloads(low, high)
+    end
+    if bytes > budget then
+      cursor = ARGV[i]
+      return
+    end
+    local row = rows[ARGV[i]] or pending_row(ARGV[i])
+    if row and not is_left[row[1]] then
+      look_at(row)
+    end
+  end
+end
+
+if is_embedded then
+  look_at_page()
+else
+  look_at_named()
+end
+if waits_ms > 0 then
+  return { 'waits', waits_ms, beat.gap }
+end
+local broken = finish(agreed)
+local told = write_events({ 'mode', is_embedded and 'embedded' or 'reaper', 'token', token, 'visibility_ms', digits(agreed.visibility_ms) })
+return broken or { 'ok', at, cursor, due_in, held, taken, told, traced }

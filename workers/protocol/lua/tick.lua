@@ -1,0 +1,175 @@
+-- scheduled, due -> ready; quarantined -> released, one after the other. By the holder of the lease (embedded: by any worker).
+--
+-- KEYS[1] to KEYS[8] as in core/1_group.lua (KEYS[1] is the stream)
+-- KEYS[9] fence  {orders}:fence:billing  string
+-- KEYS[10] delayed enqueues, for every group of the stream  {orders}:scheduled  sorted set
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's fence, its whole value ('' = embedded)  ARGV[4] token
+-- ARGV[5] most jobs that the call moves out of each schedule
+-- ARGV[6] for how long a leader serves the group without another sign of life, in ms ('' = no leader)
+--
+-- Returns {'ok', ms until the next one is due (0 = call again, -1 = none), quarantined jobs in the schedule, released jobs that are not
+-- settled, {job ID, new entry} of the one released now, or {}, number of released jobs that are settled since the last call,
+-- due jobs that cannot be made ready, why the last one cannot, 1 if the leader's settings are there (0: they were lost)},
+-- or {'stale', fence found}, {'unknown'}, {'paused'}.
+-- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
+-- The gate: a job is released when fewer than `gate_width` of the released ones are in doubt. One is in doubt until it is settled or its
+-- worker has shown that it runs. Where plain workers read, that is one: they cannot run it alone.
+
+--- @core
+
+local MOST_RELEASED, HOLD_MS = 64, 10000
+local holder, token, most, enqueues = ARGV[3], ARGV[4], tonumber(ARGV[5]), KEYS[10]
+local agreed = read_settings()
+local refusal = refusal_of(agreed, holder, KEYS[9], 'tick', token)
+if refusal then
+  return refusal
+end
+open_for_writing()
+redis.call('ZREM', schedule, '')
+if ARGV[6] ~= '' then -- while leaders say so, embedded workers stand by (join_group.lua)
+  redis.pcall('HSET', settings, 'served_until', digits(at + tonumber(ARGV[6])))
+end
+local target, refused = copy_target(agreed)
+
+local TYPES = { entry_id = 'string', consumers = 'string', deliveries = 'number', generation = 'string', first_ms = 'string',
+  copies = 'number', waits = 'number', hand_backs = 'number' }
+
+-- Returns the job that a member of a schedule holds, or nil: anybody may write there.
+local function unpacked(member)
+  local ok, job = pcall(cmsgpack.unpack, member)
+  if not ok or type(job) ~= 'table' or job.v ~= 1 or type(job.user) ~= 'table' or #job.user % 2 > 0 or type(job.job_id) ~= 'string' then
+    return nil
+  end
+  for name, kind in pairs(job.kind == 'enqueue' and {} or TYPES) do
+    if type(job[name]) ~= kind then
+      return nil
+    end
+  end
+  job.id, job.entry, job.quarantined = job.job_id, job.entry_id, job.suspect ~= nil
+  return job
+end
+
+local function first_entry(job)
+  local words, n = job.user, #job.user
+  words[n + 1], words[n + 2] = 'reaper.job', job.id
+  if n + 2 > MAX_WORDS then
+    return nil, 'too many fields'
+  end
+  return redis.call('XADD', stream, '*', unpack(words))
+end
+
+-- Makes a job ready. Returns its new entry, or nil: then it is looked at again later, and in nobody's way until then.
+local n_held, why_held = 0, ''
+local function release(zset, member, job, reason)
+  local ok, id, why = pcall(function()
+    if job and job.kind == 'enqueue' then
+      return first_entry(job)
+    elseif job and target then
+      return copy(target, job, job.deliveries, ready_fields(job))
+    end
+    return nil, job and refused or 'it is no job of ours'
+  end)
+  if not ok or not id then
+    n_held, why_held = n_held + 1, why or type(id) == 'table' and id.err or tostring(id)
+    redis.call('ZADD', zset, 'XX', digits((job and job.quarantined and QUARANTINE_SCORE or 0) + at + HOLD_MS), member)
+    return nil
+  end
+  redis.call('ZREM', zset, member)
+  if reason == 'suspect' then -- of a retry, its nack has told
+    tell('recovered', '', digits(job.deliveries), reason, { entry = job.entry, job = job.id, generation = job.generation, new_entry = id })
+  end
+  return id
+end
+
+-- Returns whether there may be more.
+local function move_due(zset)
+  local members = redis.call('ZRANGEBYSCORE', zset, '-inf', digits(at), 'LIMIT', 0, most)
+  for _, member in ipairs(members) do
+    local job = unpacked(member)
+    if job and job.quarantined then
+      redis.call('ZADD', zset, digits(QUARANTINE_SCORE + at), member)
+    else
+      release(zset, member, job, 'due')
+    end
+  end
+  return #members == most
+end
+
+local function named(info)
+  local fields = {}
+  for i = 1, #info, 2 do
+    fields[info[i]] = info[i + 1]
+  end
+  return fields
+end
+
+local function last_delivered(key)
+  for _, info in ipairs(redis.call('EXISTS', key) == 1 and redis.call('XINFO', 'GROUPS', key) or {}) do
+    local fields = named(info)
+    if fields.name == group then
+      return fields['last-delivered-id']
+    end
+  end
+end
+
+-- Returns how many released jobs are not settled, how many of them are in doubt, and how many are settled. Forgets these.
+local function look_at_released()
+  local out, in_doubt, settled, values, delivered = 0, 0, 0, redis.call('HGETALL', quarantine), {}
+  for i = 1, #values, 2 do
+    local id, released = values[i], read_released(values[i + 1]) or { key = stream }
+    local key = released.key
+    if delivered[key] == nil then
+      delivered[key] = last_delivered(key) or false
+    end
+    local row = delivered[key] and redis.call('XPENDING', key, group, id, id, 1)[1]
+    local is_unread = not row and delivered[key] and is_after(id, delivered[key]) and #redis.call('XRANGE', key, id, id) == 1
+    if row or is_unread then
+      out = out + 1
+      in_doubt = in_doubt + (released.lives and 0 or 1)
+    else
+      settled = settled + 1
+      redis.call('HDEL', quarantine, id)
+    end
+  end
+  return out, in_doubt, settled
+end
+
+-- Returns how many released jobs may be in doubt at a time: a quarter of our workers, at least one, and one where somebody else reads.
+local function gate_width()
+  local ours = 0
+  for _, key in ipairs({ stream, retry }) do
+    for _, info in ipairs(last_delivered(key) and redis.call('XINFO', 'CONSUMERS', key, group) or {}) do
+      local consumer = named(info)
+      local is_active = consumer.pending > 0 or consumer.idle < agreed.visibility_ms
+      if is_active and not string.find(consumer.name, OUR_CONSUMER) then
+        return 1
+      end
+      ours = ours + (is_active and key == stream and 1 or 0)
+    end
+  end
+  return math.max(1, math.floor(ours / 4))
+end
+
+local is_more = move_due(schedule)
+is_more = move_due(enqueues) or is_more
+local out, in_doubt, settled = look_at_released()
+local member, released = redis.call('ZRANGEBYSCORE', schedule, digits(QUARANTINE_SCORE), '+inf', 'LIMIT', 0, 1)[1], {}
+if member and out < MOST_RELEASED and in_doubt < gate_width() then
+  local job = unpacked(member)
+  local id = release(schedule, member, job, 'suspect')
+  if id then
+    write_released(id, { key = target })
+    released, out = { job.id, id }, out + 1
+  end
+end
+write_events({ 'mode', holder == '' and 'embedded' or 'reaper', 'token', token })
+
+local next_ms = is_more and 0 or -1
+for _, zset in ipairs(is_more and {} or { schedule, enqueues }) do
+  local score = tonumber(redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')[2] or QUARANTINE_SCORE)
+  local ms = score < QUARANTINE_SCORE and math.max(0, score - at) or -1
+  next_ms = (next_ms < 0 or ms >= 0 and ms < next_ms) and ms or next_ms
+end
+local is_agreed = holder == '' or redis.call('HEXISTS', settings, 'fence_token') == 1
+return { 'ok', next_ms, redis.call('ZCOUNT', schedule, digits(QUARANTINE_SCORE), '+inf'), out, released, settled, n_held, why_held,
+  is_agreed and 1 or 0 }
