@@ -1,8 +1,8 @@
-"""Deliveries that Redis forgot because somebody deleted their consumer or destroyed the group: reported, not restored.
+"""Reports lost deliveries. Redis loses them if a third party deletes their consumer or destroys the group.
 
-To all other processes a forgotten delivery looks like an acknowledged one. Two facts tell them apart. Full scans
-remember which consumer held which entry, and the journal names the entries that were settled. A worker of ours that
-is alive holds its deliveries again, so a report waits until its registration ends, at most one visibility timeout.
+To all other processes a lost delivery looks like an acknowledged one. Two facts tell them apart. Full scans remember
+which consumer had which entry, and the journal names the entries that were settled. A worker that is alive holds its
+deliveries again. So a report waits until its registration ends, at most one visibility timeout.
 """
 
 import re
@@ -36,7 +36,7 @@ _ENTRY = re.compile(rb'"(\d+-\d+)"')
 
 
 class Look(NamedTuple):
-    """What a full scan has found gone in one source, and who is there."""
+    """Entries that are gone from one source since the last full scan, and its consumers."""
 
     source: str
     gone: Mapping[bytes, Sequence[bytes]]
@@ -62,7 +62,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Entries that were reported as lost. ``is_certain``: the journal would name them if they had been settled."""
+    """Entries that were reported as lost. If ``is_certain``, the journal would name settled ones."""
 
     consumer: bytes
     ids: Sequence[bytes]
@@ -70,7 +70,7 @@ class Report:
 
 
 class LostDeliveries:
-    """The lost deliveries of one group in one term. Methods raise what redis-py raises."""
+    """The lost deliveries of one group in one term. Methods raise errors of redis-py."""
 
     def __init__(self, writer: GroupWriter) -> None:
         self._writer = writer
@@ -86,9 +86,9 @@ class LostDeliveries:
         return bytes(newest[0][0]) if newest else BEGINNING
 
     async def look(self, source: str, gone: Mapping[bytes, Sequence[bytes]]) -> Look:
-        """Look which consumers of ``source`` are there. ``gone``: entries that are gone, by the consumer that had them.
+        """Read the consumers of ``source``. ``gone`` has the entries that are gone, by the consumer that had them.
 
-        To be called before the house is kept, which removes registrations of deleted consumers.
+        Call it before the house is kept, which removes registrations of deleted consumers.
         """
         there = await self._writer.consumers(source) if gone else set()
         workers = [consumer for consumer in gone if is_worker(consumer)]
@@ -97,9 +97,9 @@ class LostDeliveries:
         return Look(source, gone, there, {consumer: now + left / 1000 for consumer, left in left_ms.items()})
 
     def note(self, look: Look, journal_at: bytes, *, is_remade: bool) -> None:
-        """Note what is gone with consumers that somebody has deleted, or with the whole group if it ``is_remade``.
+        """Note the entries of deleted consumers, or of all consumers if the group ``is_remade``.
 
-        A worker of ours that leaves removes its registration together with its consumer, so it deleted that itself.
+        A worker that leaves removes its registration together with its consumer. So it deleted the consumer itself.
         """
         now, visibility_s = anyio.current_time(), self._writer.group.visibility_timeout.total_seconds()
         for consumer, ids in look.gone.items():
@@ -110,7 +110,7 @@ class LostDeliveries:
                 self._missing.append(Missing(look.source, consumer, ids, journal_at, due_s))
 
     async def report(self, sources: Container[str]) -> list[Report] | Refusal:
-        """Report what is due; forget what was noted of other ``sources``, which do not exist any more."""
+        """Report the entries that are due. Forget those of other ``sources``, which do not exist any more."""
         now, reports = anyio.current_time(), []
         self._missing = [missing for missing in self._missing if missing.source in sources]
         for missing in [missing for missing in self._missing if missing.due_s <= now]:
@@ -166,6 +166,6 @@ def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], gr
 
 
 def _raise_if_away(error: ResponseError) -> None:
-    """Raise an error that passes. Any other means that the journal cannot be read."""
+    """Raise an error that passes. Any other error means that the journal cannot be read."""
     if meaning_of(error) in (Meaning.AWAY, Meaning.LOCKED_OUT):
         raise error
