@@ -56,7 +56,7 @@ def _worker(stage: Stage, name: str) -> Command:
         flags["recovery"] = stage.recovery.mode
     argv = [sys.executable, "-m", "workers", "run", "reaper.drill.program:worker", *_as_words(flags)]
     own = {"REAPER_REDIS_URL": stage.server.url, "DRILL_LEDGER": str(stage.ledger_of(name))}
-    return Command(argv, {**_environment(), **own})
+    return argv, {**_environment(), **own}
 
 
 def _bare(stage: Stage, name: str) -> Command:
@@ -66,7 +66,7 @@ def _bare(stage: Stage, name: str) -> Command:
         argv[1] = str(CLAIMING_WORKER)
         argv += map(str, (settings.loops, to_ms(settings.visibility_timeout), settings.max_deliveries))
     claims = {"CLAIM_MS": str(CLAIM_READY_MS)} if settings.gives_back_in_place(stage.recovery) else {}
-    return Command(argv, {**_environment(), "REDIS_URL": stage.server.url, **claims})
+    return argv, {**_environment(), "REDIS_URL": stage.server.url, **claims}
 
 
 def _reaper(stage: Stage, name: str) -> Command:
@@ -82,7 +82,7 @@ def _reaper(stage: Stage, name: str) -> Command:
     }
     argv = [sys.executable, "-m", "reaper", "run", *_as_words(flags)]
     own = {"REAPER_REDIS_URL": stage.server.url, failpoints.ENVIRONMENT_VARIABLE: str(stage.failpoints)}
-    return Command(argv, {**_environment(), **own})
+    return argv, {**_environment(), **own}
 
 
 def _as_words(flags: Mapping[str, str | float]) -> list[str]:

@@ -33,9 +33,9 @@ async def run(client: Any, entry_id: bytes, job: dict[bytes, bytes]) -> None:
     await client.xack(stream, group, entry_id)
 
 
-async def loop(client: Any, consumer: str, stopping: asyncio.Event) -> None:
-    """Claim and run, read and run, until told to stop."""
-    while not stopping.is_set():
+async def loop(client: Any, consumer: str) -> None:
+    """Claim and run, read and run, for ever."""
+    while True:
         _, claimed, *_ = await client.xautoclaim(stream, group, consumer, min_idle_ms, "0-0", count=10)
         for entry_id, job in claimed:
             pending = await client.xpending_range(stream, group, entry_id, entry_id, 1)
@@ -50,12 +50,9 @@ async def loop(client: Any, consumer: str, stopping: asyncio.Event) -> None:
 
 
 async def main() -> None:
-    """Run all loops. Ends with the first one that fails; the supervisor of the process starts another."""
-    client, stopping = redis.Redis.from_url(os.environ["REDIS_URL"]), asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(1, loops + 1):
-            tasks.create_task(loop(client, f"{name}.{number}", stopping))
+    """Run all loops; end with the first one that fails, so that the process is started again."""
+    client = redis.Redis.from_url(os.environ["REDIS_URL"])
+    await asyncio.gather(*(loop(client, f"{name}.{number}") for number in range(1, loops + 1)))
 
 
 asyncio.run(main())

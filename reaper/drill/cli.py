@@ -14,7 +14,7 @@ from reaper.drill.act import Ending
 from reaper.drill.drill import InterruptedDrillError, Programme, perform
 from reaper.drill.faults import DEMO_FAULTS, FORMS
 from reaper.drill.live import fitted, plain_screen, quiet_screen
-from reaper.drill.recoveries import RECOVERIES, find_recovery
+from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.report import as_text
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
 from workers.protocol.messages import counted
@@ -84,7 +84,7 @@ def drill(recovery: str, json_file: OutputFile | None, **flags: Any) -> None:
         jobs = settings.jobs()
         if not flags.get("faults"):  # the default ones only as far as the trace goes
             settings = settings.fitting(jobs)
-        (ending,) = show_and_perform(Programme(settings, jobs, [find_recovery(recovery)]))
+        (ending,) = show_and_perform(Programme(settings, jobs, [RECOVERIES[recovery]]))
         _write(json_file, ending.as_json())
     sys.exit(EXIT_FAILED if ending.objections else 0)
 
@@ -101,7 +101,7 @@ def demo(json_file: OutputFile | None, **flags: Any) -> None:
     """
     with errors_for_people():
         settings = load_settings(DrillSettings, flags=flags | {"faults": DEMO_FAULTS, "limit": DEMO_JOBS})
-        acts = [find_recovery(name) for name in ("none", "reaper", "embedded")]
+        acts = [RECOVERIES[name] for name in ("none", "reaper", "embedded")]
         endings = show_and_perform(Programme(settings, settings.jobs(), acts))
         _write(json_file, {"acts": [ending.as_json() for ending in endings]})
         show("", *_conclusion(endings), "", *_next_steps(sys.argv[0]))

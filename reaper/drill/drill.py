@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -20,7 +21,7 @@ from reaper.drill.live import Screen
 from reaper.drill.recoveries import Recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
-from reaper.drill.stage import Stage, new_run_id, set_stage
+from reaper.drill.stage import Stage, set_stage
 from reaper.drill.trace import PlannedJob
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 from workers.runtime.signals import received
@@ -51,8 +52,6 @@ def perform(
 
     Raises a StreamReaperError whose message is for people; leaves no process and no key behind, however it ends.
     """
-    for recovery in programme.recoveries:
-        programme.settings.check(recovery)
     settings = programme.settings.for_jobs(programme.jobs)
     mixed = any(not recovery.bare for recovery in programme.recoveries)
     if mixed and programme.settings.has_bare_worker and not settings.bare_worker:
@@ -80,7 +79,7 @@ async def _perform(
     endings: list[Ending] = []
     async with anyio.create_task_group() as group:
         group.start_soon(_end_on_signal)
-        run_id = new_run_id()
+        run_id = secrets.token_hex(4)
         settings = programme.settings
         with run_folder(settings.files, "drill") as folder:
             async with programme.kit.server(settings, folder) as server:
@@ -123,7 +122,7 @@ def run_folder(files: Path | None, kind: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=f"reaper-{kind}-") as temporary:
             yield Path(temporary)
         return
-    folder = files.absolute() / f"{kind}-{new_run_id()}"
+    folder = files.absolute() / f"{kind}-{secrets.token_hex(4)}"
     try:
         folder.mkdir(parents=True)
     except OSError as error:

@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, second_starts
@@ -86,12 +87,9 @@ def build_ledger(evidence: Evidence) -> Ledger:
     """Account for every job."""
     history, found = evidence.history, fates(evidence.history)
     starts, losses = second_starts(evidence), _losses(evidence, found)
-    recovered = [
-        event
-        for event in evidence.named(EventName.RECOVERED, EventName.SUSPECTED)
-        if event.data.get("reason") != "suspect"  # a parked suspect made ready: its recovery is counted already
-    ]
-    timed = [event for event in evidence.events if is_timed(event) and event.data.get("reason") != "suspect"]
+    # When a quarantined job is released, its recovery is counted already.
+    events = [event for event in evidence.events if event.data.get("reason") != "suspect"]
+    timed = [event for event in events if is_timed(event)]
     late_ms = [event.data["idle_ms"] - event.data.get("visibility_ms", history.visibility_ms) for event in timed]
     refused = evidence.named(EventName.REFUSED)
     stale = sum(event.data.get("verb") in FENCED_VERBS for event in refused)
@@ -106,7 +104,7 @@ def build_ledger(evidence: Evidence) -> Ledger:
         losses=losses,
         second_starts=tuple(starts),
         duplicates=tuple(duplicates(evidence, starts)),
-        recovered=len(recovered),
+        recovered=sum(event.event in (EventName.RECOVERED, EventName.SUSPECTED) for event in events),
         recovery_s=spread(start.recovery_s for start in starts if start.recovery_s is not None),
         overshoot_s=spread(late / 1000 for late in late_ms),
         early_recoveries=sum(early_ms(history, event) > 0 for event in timed),
@@ -148,8 +146,8 @@ def _violations(evidence: Evidence, forgotten: set[str]) -> Iterable[str]:
     found += [f"I1: job {job} is in Redis and was not enqueued" for job in sorted(set(there) - set(ours) - dead)]
     if set(there) <= dead:
         found += [f"I5: poison job {job} is no dead letter" for job in sorted((history.poison or set()) - dead)]
-    for promise in sorted({sentence.partition(":")[0] for sentence in found}):
-        sentences = [sentence for sentence in found if sentence.startswith(promise)]
+    for promise, group in groupby(sorted(found), key=lambda sentence: sentence.partition(":")[0]):
+        sentences = list(group)
         yield from sentences[:MOST_SENTENCES]
         if len(sentences) > MOST_SENTENCES:
             yield f"{promise}: {len(sentences) - MOST_SENTENCES} more"
@@ -162,17 +160,9 @@ def _altered(evidence: Evidence) -> tuple[int, ...]:
 
 
 def _losses(evidence: Evidence, found: Mapping[str, Fate]) -> tuple[Loss, ...]:
-    starts = evidence.lines_of(Step.START)
+    starts, lost = evidence.lines_of(Step.START), (job for job in evidence.enqueued if found[job.entry_id] is Fate.LOST)
     return tuple(
-        Loss(
-            n=job.n,
-            job=job.entry_id,
-            starts=len(starts.get(job.n, ())),
-            poison=job.poison,
-            forgotten=job.n in evidence.forgotten,
-        )
-        for job in evidence.enqueued
-        if found[job.entry_id] is Fate.LOST
+        Loss(job.n, job.entry_id, len(starts.get(job.n, ())), job.poison, job.n in evidence.forgotten) for job in lost
     )
 
 

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
-from workers.runtime.settings_errors import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +33,3 @@ RECOVERIES = {
         Recovery("published", "the loop as it is usually published", bare=True, promises=False),
     )
 }
-
-
-def find_recovery(name: str) -> Recovery:
-    """Return the recovery of that name. Raises ConfigurationError."""
-    if name not in RECOVERIES:
-        raise ConfigurationError(f"there is no --recovery {name!r}{did_you_mean(name, RECOVERIES)}")
-    return RECOVERIES[name]

@@ -39,8 +39,8 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
     }  # fmt: skip
 
 
-def usage_as_json(usage: Usage, idle: Usage | None, *, jobs: int) -> dict[str, Any]:
-    """Return CPU time and requests for a report: in all, a job (CPU in microseconds), and a second without jobs."""
+def usage_as_json(usage: Usage, *, jobs: int) -> dict[str, Any]:
+    """Return CPU time and requests for a report: in all, and a job (CPU in microseconds)."""
 
     def per_job(amount: float | None, scale: float = 1.0) -> float | None:
         return None if amount is None or not jobs else amount * scale / jobs
@@ -53,13 +53,6 @@ def usage_as_json(usage: Usage, idle: Usage | None, *, jobs: int) -> dict[str, A
         "redis_cpu_us_per_job": per_job(usage.redis_cpu_s, 1e6),
         "cpu_s": dict(usage.cpu_s),
         "cpu_us_per_job": {role: per_job(used, 1e6) for role, used in usage.cpu_s.items()},
-        "idle": idle
-        and {
-            "seconds": idle.seconds,
-            "redis_requests_per_s": (idle.requests or 0) / idle.seconds,
-            "redis_cpu_ms_per_s": (idle.redis_cpu_s or 0.0) / idle.seconds * 1000,
-            "cpu_ms_per_s": {role: used / idle.seconds * 1000 for role, used in idle.cpu_s.items()},
-        },
     }
 
 

@@ -1,6 +1,6 @@
 """How a drill is played, as its options say."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -9,24 +9,30 @@ from pydantic import Field, field_validator
 
 from reaper.drill.faults import DEFAULT_FAULTS, FORMS, Fault, FaultKind, Form, parse_fault, without_reapers
 from reaper.drill.recoveries import Recovery
-from reaper.drill.trace import LONGEST, MOST_JOBS, PlannedJob, TokenTimes, generate_requests, plan_jobs, read_requests
+from reaper.drill.trace import (
+    LONGEST,
+    MOST_JOBS,
+    PlannedJob,
+    Request,
+    TokenTimes,
+    generate_requests,
+    plan_jobs,
+    read_requests,
+)  # fmt: skip
 from workers.protocol.connection import read_address
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings import Seconds, Section
 
 MOST_MS = LONGEST / timedelta(milliseconds=1)
-MOST_SLOTS = 10_000
-"""Jobs that a worker runs at a time, at most."""
 MOST_LOOPS = 250
-"""Loops in a process that claims by itself: each is a thread that polls."""
+"""Loops in a process that claims by itself: each has a connection that polls."""
 CLAIMED_AT_ONCE = 10
 """Jobs that a bare loop may claim and run one after the other."""
 MORE_PATIENCE_S = 60.0
 """For the start of processes, and for faults that wait for something to hit."""
-GENERATED_JOBS = 1_000
-GENERATED_RATE = 70.0
-"""Jobs a second; with the generated durations about 20 are in flight at a time."""
+GENERATED_JOBS, GENERATED_RATE = 1_000, 70.0
+"""How many, and jobs a second: with the generated durations about 20 are in flight at a time."""
 NO_OPTIONS = ("faults", "max_deliveries")
 """Fields that are not options of their own."""
 IN_PLACE = "in-place"
@@ -48,10 +54,7 @@ class DrillSettings(Section):
     decode_ms: float = Field(_TOKENS.decode / _MS, ge=0, le=MOST_MS, description="Duration of a generated token.")
     workers: int = Field(4, ge=1, le=1_000, description="Worker processes.")
     concurrency: int = Field(
-        16,
-        ge=1,
-        le=MOST_SLOTS,
-        description=f"Jobs that a worker runs at a time (the bare one: 1; a published one: at most {MOST_LOOPS}).",
+        16, ge=1, le=10_000, description=f"Jobs that a worker runs at a time (a bare one: 1, or at most {MOST_LOOPS})."
     )
     bare_worker: bool = Field(True, description="Let the last worker be a bare redis-py loop; without, all are alike.")
     reapers: int = Field(3, ge=0, le=100, description="Reaper replicas.")
@@ -72,9 +75,6 @@ class DrillSettings(Section):
         DEFAULT_FAULTS,
         description=f"Repeatable; or none. Default: {' '.join(map(str, DEFAULT_FAULTS))}, as far as the trace goes.",
     )
-    idle: Seconds = Field(
-        timedelta(0), ge=timedelta(0), description="Measure all processes for so many seconds before the first job."
-    )
     quiet: bool = Field(False, description="Show nothing, and look at Redis once a second only: for measurements.")
     seed: int = Field(1, description="Of the generated trace and the payloads.")
     files: Path | None = Field(None, description="Keep the ledgers and logs of all processes in this folder.")
@@ -90,11 +90,6 @@ class DrillSettings(Section):
         if "none" in value:
             raise ConfigurationError("--fault none plays no fault: leave it away, or the others.")
         return tuple(parse_fault(one, cls.forms) if isinstance(one, str) else one for one in value)
-
-    @property
-    def times(self) -> TokenTimes:
-        """How long a token takes."""
-        return TokenTimes(self.prefill_ms * _MS, self.decode_ms * _MS)
 
     @property
     def scan(self) -> timedelta:
@@ -145,7 +140,11 @@ class DrillSettings(Section):
             if count > MOST_JOBS:
                 raise ConfigurationError(f"--limit asks for {count} jobs: at most {MOST_JOBS} are generated.")
             requests = generate_requests(self.seed, count=count, rate=GENERATED_RATE)
-        return plan_jobs(requests, self.times, speedup=self.speedup)
+        return self.planned(requests)
+
+    def planned(self, requests: Iterable[Request]) -> list[PlannedJob]:
+        """Return the jobs of these requests."""
+        return plan_jobs(requests, TokenTimes(self.prefill_ms * _MS, self.decode_ms * _MS), speedup=self.speedup)
 
     def patience_s(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
         """Return after how many seconds an act is over, whatever is left: long after all work could have been done."""
@@ -224,5 +223,4 @@ class DrillSettings(Section):
             "seed": self.seed,
             "trace": self.trace.name if self.trace else "generated",
             "speedup": self.speedup,
-            "idle": self.idle.total_seconds(),
         }

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from inspect import isawaitable
 from typing import Any, TypeVar
 
 import anyio
 
 from reaper.drill.producer import Producer
-from reaper.drill.records import InjectedFault
+from reaper.drill.records import InjectedFault, ProcessRun
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.witness import Witness
@@ -23,18 +24,40 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Toolbox:
-    """Shared by all faults of one act. ``announce`` is told of each in a sentence."""
+    """What all faults of one act share, and what the screen shows of it."""
 
     stage: Stage
     supervisor: Supervisor
     producer: Producer
     witness: Witness
-    announce: Callable[[str], None]
     injected: list[InjectedFault] = field(default_factory=list)
     waiting: int = 0
     """Faults whose time has come and that find nothing to hit."""
     nothing_left: bool = False
-    """Set from outside: there will be nothing more to hit, so nobody needs to wait for it."""
+    """Set from outside: there will be nothing more to hit, so no fault needs to wait for it."""
+    started_at: float = 0.0
+    news: list[tuple[float, str]] = field(default_factory=list)
+    """Sentences, each with the seconds since the start."""
+
+    def begin(self) -> None:
+        """Start the clock, and announce the faults that this mode cannot play, and processes that die."""
+        self.started_at = time.time()
+        self.supervisor.on_end = self._ended
+        for asked, played in self.stage.settings.left_out(self.stage.recovery):
+            self.announce(f"{asked} {f'becomes {played}' if played else 'is left out'}: no reaper runs")
+
+    def _ended(self, run: ProcessRun) -> None:
+        if run.killed_at is None and not run.stopped:
+            self.announce(f"{run.role} {run.name} died (exit code {run.exit_code}); it is restarted")
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since the start."""
+        return time.time() - self.started_at
+
+    def announce(self, sentence: str) -> None:
+        """Add a sentence to the news."""
+        self.news.append((self.passed_s, sentence))
 
     @property
     def visibility_s(self) -> float:
@@ -51,11 +74,12 @@ class Toolbox:
         self.waiting -= 1
         return result
 
-    async def within(self, seconds: float, attempt: Callable[[], Awaitable[_T]]) -> _T | None:
-        """Attempt until something true comes of it; None after ``seconds``."""
+    async def within(self, seconds: float, attempt: Callable[[], Any]) -> Any:
+        """Attempt until something true comes of it, awaited or at once; None after ``seconds``."""
         with anyio.move_on_after(seconds):
             while True:
-                result = await attempt()
+                result = attempt()
+                result = await result if isawaitable(result) else result
                 if result:
                     return result
                 await anyio.sleep(_POLL_S)

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from reaper.recovery.lost import SETTLED
 from workers.protocol.calls import CALL_BYTES, Journal
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.events import EventName, LifecycleEvent, events_of
+from workers.protocol.events import ENDS, EventName, LifecycleEvent, events_of
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, is_entry_id, text, told
 from workers.protocol.scripts import load_script
@@ -22,8 +21,7 @@ from workers.protocol.scripts import load_script
 BATCH = 100
 PAGE = 1_000
 """Journal entries that are read in one call."""
-_ENDS = frozenset({*SETTLED, EventName.REQUEUED})
-_OF_INTEREST = frozenset({*_ENDS, EventName.LOST_DELIVERY})
+_OF_INTEREST = ENDS | {EventName.LOST_DELIVERY}
 
 
 class RequeueOutcome(IntEnum):

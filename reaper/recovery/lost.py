@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from reaper.recovery.writer import GroupWriter
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.events import EventName, events_of
+from workers.protocol.events import ENDS, events_of
 from workers.protocol.keys import is_worker
 from workers.protocol.meaning import Meaning, meaning_of
 
@@ -25,13 +25,6 @@ PAGE = 1_000
 """Journal entries that are read in one call."""
 BEGINNING = b"0-0"
 
-SETTLED = frozenset(
-    {
-        EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.DEAD_LETTERED, EventName.RECOVERED,
-        EventName.SUSPECTED,
-    }
-)  # fmt: skip
-"""After these, an entry is not pending any more, unless it became ready without a copy."""
 _ENTRY = re.compile(rb'"(\d+-\d+)"')
 
 
@@ -159,7 +152,7 @@ def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], gr
         return ()
     settled = [
         str(event.data.get("entry")).encode()
-        for event in events_of(entry_id, flat, SETTLED)
+        for event in events_of(entry_id, flat, ENDS)
         if event.data.get("group") == group and event.data.get("new_entry") != event.data.get("entry")
     ]
     return [one for one in settled if one in ids]

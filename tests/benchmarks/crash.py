@@ -1,10 +1,8 @@
 """What a crash costs: a worker with 200 jobs in flight is killed, in each recovery mode.
 
-Two workers with 200 slots each run jobs of some tenths of a second, with a visibility timeout of 5 s; one of them is
-killed with -9 while there is plenty to do. Each job writes into a file that it is finished. The overshoot of a delivery
-is the time from the end of its visibility timeout to its recovery, both on the server's clock: ready again with a
-reaper, claimed or ready again in embedded mode. A job that was finished and not settled yet is finished twice: that
-can only be so for what was in the last settlement batch (128).
+Two workers with 200 slots each run jobs of some tenths of a second, with a visibility timeout of 5 s. One of them is
+killed with -9 under load. The overshoot of a delivery is the time from the end of its visibility timeout to its
+recovery, on the server's clock. A job that had finished before it was settled finishes twice.
 """
 
 import re

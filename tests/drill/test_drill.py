@@ -138,7 +138,7 @@ async def test_reapers_may_be_gone_for_a_while_and_the_journals_can_be_kept(
 ) -> None:
     server, report = start_server(), tmp_path / "report.json"
     drill = _drill(
-        processes, "--limit", "200", "--workers", "2", "--no-bare-worker", "--reapers", "2", "--quiet", "--idle", "0.3",
+        processes, "--limit", "200", "--workers", "2", "--no-bare-worker", "--reapers", "2", "--quiet",
         *with_faults("kill-worker:half@0.5", "kill-reapers@1+1.5", "long-jobs:5@0.2+2.2"),
         "--redis-url", server.url, "--keep-keys", "--json", str(report),
     )  # fmt: skip
@@ -151,7 +151,6 @@ async def test_reapers_may_be_gone_for_a_while_and_the_journals_can_be_kept(
     assert lasted(faults["kill-reapers"]) >= 1.5
     assert (told["processes"], told["processes_started"]) == ({"worker": 2, "reaper": 2}, 7)
     assert told["redis_requests"] > 0
-    assert told["idle"]["seconds"] >= 0.3
     hit = {start["n"] for start in told["second_starts"]}
     assert 205 - told["recovered"] <= told["healthy"]["jobs"] <= 205 - len(hit), "started or not when their worker died"
     async with _client(server.url) as client:

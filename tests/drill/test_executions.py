@@ -10,7 +10,6 @@ from reaper.drill.records import Effect, InjectedFault, Line, Role
 from tests.drill.rows import (
     VISIBILITY_MS,
     done,
-    event,
     evidence,
     job,
     process,
@@ -80,22 +79,6 @@ def test_what_the_server_found_overdue_was_late_though_its_execution_was_short()
     for events, cause in (([recovered(1, 3.2)], Cause.LATE), ([early], Cause.UNEXPLAINED)):
         rows = evidence([job(1)], lines=lines, events=events, processes=[process(7), process(8)])
         assert _causes(rows) == [cause]
-
-
-def test_what_a_worker_handed_on_by_itself_is_known_by_the_entry() -> None:
-    rows = evidence(
-        [job(1), job(2)],
-        lines=[
-            start(1, 7, 1.0), start(1, 8, 1.1, copy=1),
-            start(2, 7, 1.0), start(2, 8, 1.6),
-        ],
-        events=[
-            event("nacked", 1, 1.05, entry="1000-0", new_entry="1000-1"),
-            event("recovered", 2, 1.5, entry="2000-0", new_entry="2000-0", mode="adopt", reason="restart"),
-        ],
-        processes=[process(7, ended_at=1.2, killed=True), process(8)],
-    )  # fmt: skip
-    assert _causes(rows) == [Cause.NACK, Cause.ADOPTED]
 
 
 def test_two_copies_of_one_job_are_not_explained_by_the_crash_before_them() -> None:

@@ -22,16 +22,15 @@ CRASH = SCENARIOS["one-crash"]
 def report(**changes: Any) -> dict[str, Any]:
     """A drill's report, as far as it is read."""
     latency = {"p50": 0.001, "p99": 0.01, "max": 0.02}
-    figures = {"seconds": 10.0, "enqueued": 500, "done": 490, "latency_s": latency, "throughput_per_s": 49.0}
     plain: dict[str, Any] = {
         "enqueued": 1_000, "lost": 0, "stuck": 0, "dead_lettered": 0, "poison": 0,
         "duplicates": [], "second_starts": [{}] * 8,
         "recovery_s": {"p50": 2.0, "p99": 2.2, "max": 2.2},
         "overshoot_s": {"p50": 0.01, "p99": 0.02, "max": 0.02},
-        "healthy": {"jobs": 990, "total": figures, "during_faults": figures},
+        "healthy": {"jobs": 990, "seconds": 10.0, "latency_s": latency, "throughput_per_s": 49.0},
         "redis_requests_per_job": 2.0, "redis_cpu_us_per_job": 200.0,
         "cpu_us_per_job": {"worker": 1_500.0, "reaper": 500.0},
-        "idle": None, "processes": {"worker": 4}, "objections": [], "left_out": [], "faults": [],
+        "processes": {"worker": 4}, "objections": [], "left_out": [], "faults": [],
         "settings": {"trace": "generated", "speedup": 1.0, "seed": 1}, "server": "Redis 7.0.15",
         "keys": {"journal": "{x}:journal"},
     }  # fmt: skip
@@ -114,20 +113,19 @@ def test_what_a_mode_does_not_tell_is_left_out() -> None:
     assert set(table["overshoot_max"]) == {"reaper"}
 
 
-def test_where_no_fault_came_the_whole_drill_counts() -> None:
-    healthy = report()["healthy"]
-    none = {"seconds": 0.0, "enqueued": 0, "done": 0, "latency_s": {}, "throughput_per_s": None}
-    table = measure([played("reaper", healthy=healthy | {"during_faults": none})], "one-crash")
-    assert table["throughput"]["reaper"].value == 49.0
-
-
 def test_waiting_is_compared_by_what_it_costs_and_nothing_else() -> None:
-    idle = {"redis_requests_per_s": 2.5, "redis_cpu_ms_per_s": 0.4, "cpu_ms_per_s": {"worker": 3.0, "reaper": 2.0}}
-    table = measure([played("reaper", scenario=IDLE, idle=idle, processes={"worker": 4, "reaper": 3})], "idle")
+    processes = {"worker": 4, "reaper": 3}
+    used: dict[str, Any] = {
+        "wall_s": 30.0,
+        "redis_requests": 75,
+        "redis_cpu_s": 0.012,
+        "cpu_s": {"worker": 0.09, "reaper": 0.06},
+    }
+    table = measure([played("reaper", scenario=IDLE, processes=processes, **used)], "idle")
     assert {name: row["reaper"].value for name, row in table.items()} == {
         "idle_requests": 2.5,
-        "idle_redis": 0.4,
-        "idle_cpu": 5.0,
+        "idle_redis": pytest.approx(0.4),
+        "idle_cpu": pytest.approx(5.0),
         "processes": 7,
     }
 
@@ -268,10 +266,10 @@ def test_a_mode_that_lost_the_jobs_was_hit() -> None:
 
 def test_the_summary_has_the_verdict_of_each_scenario() -> None:
     drills = [_crash(mode, starts=0) for mode in ("reaper", "embedded")]
-    idle = {"redis_requests_per_s": 2.5, "redis_cpu_ms_per_s": 0.4, "cpu_ms_per_s": {"worker": 3.0}}
+    used: dict[str, Any] = {"wall_s": 30.0, "redis_cpu_s": 0.012, "cpu_s": {"worker": 0.09}}
     drills += [
-        played("reaper", scenario=IDLE, idle=idle),
-        played("embedded", scenario=IDLE, idle=idle | {"redis_requests_per_s": 1.0}),
+        played("reaper", scenario=IDLE, redis_requests=75, **used),
+        played("embedded", scenario=IDLE, redis_requests=30, **used),
     ]
     plan = Plan([CRASH, IDLE], ("reaper", "embedded"), 1)
     comparison = conclude(Drills(plan, drills), "2026-11-20T16:00:00+00:00")

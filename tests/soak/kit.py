@@ -20,6 +20,7 @@ from reaper.drill.recoveries import Recovery
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage
 from reaper.drill.toolbox import Toolbox
+from reaper.drill.witness import Witness
 from reaper.drill.worker_faults import WorkerFaults
 from tests.soak.consumer_faults import ConsumerFaults
 from tests.soak.failovers import Failovers, lineage_of, nodes_of
@@ -87,8 +88,11 @@ class SoakKit(Kit):
 
         In a chaos, a fault may find no target any more. Most of them must find one.
         """
+        witness = Witness(stage)
+        await witness.read_journals()  # anew: of what was read before, a failover may have forgotten some
         evidence = replace(
             evidence,
+            events=witness.events,
             faults=[_with_reported_losses(fault, evidence) for fault in evidence.faults],
             ends_kept=SoakKind.DESTROY_GROUP not in stage.settings.kinds,
             ids_are_times=SoakKind.CLOCK_STEP not in stage.settings.kinds,

@@ -11,7 +11,7 @@ from pydantic import Field
 from reaper.drill.faults import Form
 from reaper.drill.recoveries import Recovery
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
-from reaper.drill.trace import PlannedJob, generate_requests, plan_jobs
+from reaper.drill.trace import PlannedJob, generate_requests
 from tests.soak.chaos import Conditions, draw, patience_s
 from tests.soak.kinds import FAILOVER_FAULTS, SHORTENED, SOAK_FORMS, SoakKind, objection_to
 from tests.support.clock import can_set_clocks
@@ -45,7 +45,7 @@ class SoakSettings(DrillSettings):
         if self.chaos is None or self.trace is not None or self.limit:
             return super().jobs()
         count = round((self.chaos.total_seconds() + CHAOS_TAIL_S) * CHAOS_RATE)
-        return plan_jobs(generate_requests(self.seed, count=count, rate=CHAOS_RATE), self.times, speedup=self.speedup)
+        return self.planned(generate_requests(self.seed, count=count, rate=CHAOS_RATE))
 
     def with_faults(self, recovery: Recovery, jobs: Sequence[PlannedJob], *, given: bool) -> "SoakSettings":
         """Return the settings with the given, drawn or default faults."""
