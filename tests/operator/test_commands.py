@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 NOWHERE = "redis://127.0.0.1:1/0"
 COMMANDS = [
     "acl", "compare", "dead-letters", "demo", "doctor", "drill", "explain", "forget", "init", "leader", "pause",
-    "pipeline", "resume", "run", "status",
+    "pipeline", "requeue", "resume", "run", "status",
 ]  # fmt: skip
 
 

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "leader step-down": ("--alone", "--timeout", "0"),
     "init": (f"{STREAM}/{GROUP}", "--config", os.devnull),
     "pause": (GROUP, *SETTINGS),
+    "requeue": (GROUP, "1-0", *SETTINGS),
     "resume": (GROUP, *SETTINGS),
     "forget": (GROUP, "--yes", *SETTINGS),
 }

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 ENTRY = b"1-0"
 VISIBILITY_S, MINUTE_S = 20, 60
-WORDS_BEFORE_IDS = 3 + 10 + 11
+WORDS_BEFORE_IDS = 3 + 10 + 10
 """EVALSHA, digest, number of keys; keys; arguments that are no entry IDs."""
 
 
