@@ -153,7 +153,7 @@ async def _until_ready(stage: Stage, supervisor: Supervisor, strangers: int) -> 
 
 async def _missing(stage: Stage, strangers: int) -> str:
     """Say what is not there yet; empty = everything is."""
-    waiting, expected = await queries.waiting_readers(stage) - strangers, cast.readers_expected(stage)
+    waiting, expected = await queries.waiting_readers(stage) - strangers, stage.settings.workers
     if waiting < expected:
         return f"{waiting} of {expected} readers of {stage.settings.workers} workers were ready"
     if stage.recovery.by_reapers and not await queries.fence(stage):
@@ -165,7 +165,7 @@ async def _until_over(stage: Stage, injector: Injector) -> None:
     """Wait until nothing more will happen: by what Redis shows, or in the end by the clock."""
     interval_s = max(CHECK_INTERVAL_S, stage.settings.look_s / 2)
     tools, view = injector.tools, View()
-    with anyio.move_on_after(stage.settings.patience_s(stage.recovery, tools.producer.jobs)):
+    with anyio.move_on_after(stage.settings.patience_s(tools.producer.jobs)):
         while True:
             if tools.producer.finished and injector.open <= tools.waiting:
                 view = await queries.look(stage, view)
@@ -180,7 +180,7 @@ async def _at_rest(tools: Toolbox, view: View) -> bool:
     """Tell whether every job has come to its end; without recovery, also if it is stuck."""
     if view.outstanding == 0:
         return not any(tools.witness.in_hand(run.pid) > 0 for run in tools.supervisor.alive(Role.BARE_WORKER))
-    if view.ready or tools.stage.recovery.recovers:
+    if view.ready or tools.stage.recovery.promises:
         return False
     overdue_ms = 1.25 * tools.visibility_s * 1000
     return all(row.idle_ms > overdue_ms for row in await queries.pending(tools.stage))

@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from reaper.drill.evidence import Evidence
-from reaper.drill.records import Effect, Line, ProcessRun, Role, Step
+from reaper.drill.records import Effect, Line, ProcessRun, Step
 
 
 class Cause(StrEnum):
@@ -22,8 +22,6 @@ class Cause(StrEnum):
     """Redis did not answer, or took no writes, while it ran or before it could be settled."""
     FORGOTTEN = "forgotten"
     """Redis forgot meanwhile that it ran, or that it was settled."""
-    CLAIMED = "claimed"
-    """A bare loop claimed it from another one that was alive."""
     SLOW = "slow"
     """It ran longer than the visibility timeout."""
     UNSETTLED = "unsettled"
@@ -99,8 +97,6 @@ def _cause_in_life(evidence: Evidence, before: Line, line: Line, done: Sequence[
     ran_until = next((end.at for end in same if end.at >= before.at), line.at)
     if ran_until - before.at >= evidence.visibility_s:
         return Cause.SLOW
-    if all(run and run.role is Role.BARE_WORKER for run in map(evidence.process_of, (before, line))):
-        return Cause.CLAIMED
     if line.at - before.at >= evidence.visibility_s:
         return Cause.UNSETTLED
     return Cause.LATE if before.entry_id in evidence.timed_out else Cause.UNEXPLAINED

@@ -58,8 +58,8 @@ class Ledger:
     recovery_s: Spread = field(default_factory=Spread)
     overshoot_s: Spread = field(default_factory=Spread)
     early_recoveries: int = 0
-    stale_writes_refused: int = 0
-    settlements_refused: int = 0
+    stale_writes_rejected: int = 0
+    settlements_rejected: int = 0
     healthy: Healthy = field(default_factory=Healthy)
     faults: tuple[InjectedFault, ...] = ()
     missed: tuple[MissedFault, ...] = ()
@@ -108,8 +108,8 @@ def build_ledger(evidence: Evidence) -> Ledger:
         recovery_s=spread(start.recovery_s for start in starts if start.recovery_s is not None),
         overshoot_s=spread(late / 1000 for late in late_ms),
         early_recoveries=sum(early_ms(history, event) > 0 for event in timed),
-        stale_writes_refused=stale,
-        settlements_refused=len(refused) - stale,
+        stale_writes_rejected=stale,
+        settlements_rejected=len(refused) - stale,
         healthy=healthy_jobs(evidence, starts),
         faults=tuple(evidence.faults),
         missed=tuple(evidence.missed),
@@ -120,12 +120,12 @@ def build_ledger(evidence: Evidence) -> Ledger:
 def objections(ledger: Ledger, faults: Iterable[str]) -> list[str]:
     """Say in sentences what is wrong with ``ledger``, given the kinds of ``faults`` that were asked for."""
     unexplained = [start.n for start in ledger.second_starts if start.cause is Cause.UNEXPLAINED]
-    stale_missing = FaultKind.PAUSE_LEADER in faults and ledger.stale_writes_refused == 0
+    stale_missing = FaultKind.PAUSE_LEADER in faults and ledger.stale_writes_rejected == 0
     found = {
         f"{counted(ledger.stuck, 'job is', 'jobs are')} stuck": ledger.stuck,
         f"payloads that did not arrive as they were sent: {_some(ledger.altered)}": ledger.altered,
         f"jobs started again for no reason: {_some(unexplained)}": unexplained,
-        "a leader was to be paused past its lease, and no stale write of it was refused": stale_missing,
+        "a leader was to be paused past its lease, and no stale write of it was rejected": stale_missing,
         f"processes that ended by themselves: {_some(ledger.unexpected_ends)}": ledger.unexpected_ends,
     } | {f"{missed.kind} was left out: {missed.why}": True for missed in ledger.missed}
     return [*ledger.violations, *(sentence for sentence, wrong in found.items() if wrong)]

@@ -58,38 +58,28 @@ def usage_as_json(usage: Usage, *, jobs: int) -> dict[str, Any]:
 
 def as_text(ledger: Ledger, *, recovery: Recovery) -> str:
     """Return the ledger as a table, without the lines that ``recovery`` cannot fill."""
-    held = "" if recovery.recovers else "   (held by workers that are dead)"
+    held = "" if recovery.promises else "   (held by workers that are dead)"
+    forgotten = f"   (forgotten by Redis because of a fault: {ledger.forgotten})" if ledger.forgotten else ""
     rows = [
         ("enqueued", str(ledger.enqueued)),
         ("settled", str(ledger.fates[Fate.SETTLED])),
         ("dead-lettered", f"{ledger.fates[Fate.DEAD_LETTERED]}   (poison jobs put in: {ledger.poison})"),
         ("stuck", f"{ledger.stuck}{held}"),
-        ("lost", _losses(ledger)),
+        ("lost", f"{ledger.fates[Fate.LOST]}{forgotten}"),
     ]
     if recovery.promises:
-        rows.append(("recovered", str(ledger.recovered)))
-    if recovery.recovers:
         rows += [
+            ("recovered", str(ledger.recovered)),
             ("second starts", _by_cause(start.cause for start in ledger.second_starts)),
             ("duplicates", _by_cause(duplicate.cause for duplicate in ledger.duplicates)),
             ("fault to second start", _spread(ledger.recovery_s)),
-        ]
-    if recovery.promises:
-        rows += [
             ("past visibility timeout", _spread(ledger.overshoot_s)),
             ("early recoveries", str(ledger.early_recoveries)),
         ]
     if recovery.by_reapers:
-        rows.append(("stale writes refused", str(ledger.stale_writes_refused)))
+        rows.append(("stale writes rejected", str(ledger.stale_writes_rejected)))
     rows.append(("balanced", "yes" if ledger.balanced else "NO"))
     return "\n".join(f"  {label:<26}{value}" for label, value in rows)
-
-
-def _losses(ledger: Ledger) -> str:
-    details = f"forgotten by Redis because of a fault: {ledger.forgotten}" if ledger.forgotten else ""
-    if not details and ledger.losses:
-        details = f"poison jobs: {sum(loss.poison for loss in ledger.losses)}"
-    return f"{ledger.fates[Fate.LOST]}{f'   ({details})' if details else ''}"
 
 
 def _by_cause(causes: Iterable[str]) -> str:

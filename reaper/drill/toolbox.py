@@ -1,4 +1,4 @@
-"""What every fault is injected with: whom it can hit, how to wait for its effect, and where it is noted."""
+"""Tools of the faults. They find a target, wait for the effect, and record the fault."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Toolbox:
-    """What all faults of one act share, and what the screen shows of it."""
+    """State that all faults of one act share, and the news for the screen."""
 
     stage: Stage
     supervisor: Supervisor
@@ -65,7 +65,7 @@ class Toolbox:
         return self.stage.settings.visibility_timeout.total_seconds()
 
     async def once(self, attempt: Callable[[], Awaitable[_T | None]], *, poll_s: float = _POLL_S) -> _T | None:
-        """Attempt until something comes of it, or there is nothing left to wait for."""
+        """Attempt until it succeeds, or until no target is left."""
         result = await attempt()
         self.waiting += 1
         while result is None and not self.nothing_left:
@@ -75,7 +75,7 @@ class Toolbox:
         return result
 
     async def within(self, seconds: float, attempt: Callable[[], Any]) -> Any:
-        """Attempt until something true comes of it, awaited or at once; None after ``seconds``."""
+        """Attempt until the result is true. Return None after ``seconds``."""
         with anyio.move_on_after(seconds):
             while True:
                 result = attempt()
@@ -86,7 +86,7 @@ class Toolbox:
         return None
 
     async def note(self, fault: InjectedFault, sentence: str) -> None:
-        """Put an injected fault on record: here, on the screen, and in the namespace's journal."""
+        """Record an injected fault here, on the screen, and in the journal of the namespace."""
         self.injected.append(fault)
         self.announce(sentence)
         data = {"kind": fault.kind, "target": fault.target, "holder": fault.holder, "in_flight": fault.in_flight}

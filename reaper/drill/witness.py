@@ -24,7 +24,7 @@ class Witness:
     lines: list[Line] = field(default_factory=list)
     events: list[LifecycleEvent] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    """Events by name, and lines by step."""
+    """Events by name."""
     view: View = field(default_factory=View)
     _read: dict[Path, int] = field(default_factory=dict)
     _steps: Counter[tuple[int, Step]] = field(default_factory=Counter)
@@ -59,7 +59,6 @@ class Witness:
         for file in sorted(self.stage.folder.glob("w*.out")):
             for line in read_lines(self._new_text(file)):
                 self.lines.append(line)
-                self.counts[line.step] += 1
                 self._steps[line.pid, line.step] += 1
 
     def _new_text(self, file: Path) -> str:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reaper.drill.history import read_events
+from reaper.drill.history import read_events, read_state, user_fields
+from reaper.drill.promises import Execution, Fate, History, check, fates
 from tests.benchmarks.figures import Result, Row, at_most, spread
 from tests.benchmarks.leadership import begun_after
 from tests.benchmarks.programs import LEDGER
@@ -80,6 +81,7 @@ async def _crash(mode: RecoveryMode) -> _Crash:
         consumer = (await killed.prints(r"(\S+) works on"))[1]
         await healthy.prints("works on")
         await enqueue(stage.client, KEYS.stream, JOBS)
+        jobs: Any = await stage.client.xrange(KEYS.stream)
         await wait_until(lambda: len(_finished(ledger)) >= KILL_AFTER, "there is plenty to do", TIMEOUT_S)
         killed.kill()
         in_flight = await _held_by(stage, consumer)
@@ -92,13 +94,21 @@ async def _crash(mode: RecoveryMode) -> _Crash:
             return (await progress(stage.client, KEYS)).done
 
         await wait_until(done, "every job is settled", TIMEOUT_S)
-        recovered = [one for one in await read_events(stage.client, KEYS) if one.event == EventName.RECOVERED]
         await stopped(healthy, *([reaper] if reaper else []))
         finished = Counter(_finished(ledger))
+        history = History(
+            enqueued={text(entry_id): user_fields(fields) for entry_id, fields in jobs},
+            state=await read_state(stage.client, KEYS),
+            events=await read_events(stage.client, KEYS),
+            completions=[Execution(job) for job in finished.elements()],
+            visibility_ms=round(VISIBILITY_S * 1000),
+        )
+    assert check(history) == []
+    recovered = [one for one in history.events if one.event == EventName.RECOVERED]
     assert len(recovered) == in_flight, f"{in_flight} deliveries were in flight, {len(recovered)} were recovered"
     return _Crash(
         in_flight,
-        lost=JOBS - len(finished),
+        lost=sum(fate is Fate.LOST for fate in fates(history).values()),
         twice=sum(times > 1 for times in finished.values()),
         late_ms=[one.at_ms - ends[one.data["entry"]] for one in recovered],
     )

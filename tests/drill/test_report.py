@@ -22,7 +22,7 @@ LEDGER = Ledger(
     duplicates=(Duplicate(1, "1-0", 2, Cause.WORKER_KILLED),),
     recovered=1,
     recovery_s=Spread(1.25, 1.25, 1.25),
-    stale_writes_refused=1,
+    stale_writes_rejected=1,
     faults=(InjectedFault("kill-leader", "r1-1", 104.0, "r1-1-9.aa"),),
 )
 
@@ -38,7 +38,7 @@ TABLE = """\
   fault to second start     p50 1.250 s, p99 1.250 s, max 1.250 s
   past visibility timeout   -
   early recoveries          0
-  stale writes refused      1
+  stale writes rejected     1
   balanced                  yes"""
 
 
@@ -67,14 +67,6 @@ LOST = Ledger(
         Loss(3, "3-0", starts=3, poison=True),
     ),
 )
-
-
-def test_the_table_of_a_reference_tells_which_jobs_were_lost_and_nothing_of_a_journal() -> None:
-    lines = as_text(LOST, recovery=RECOVERIES["published"]).splitlines()
-    assert lines[4] == "  lost                      2   (poison jobs: 1)"
-    assert [line.split("  ")[1] for line in lines[5:]] == [
-        "second starts", "duplicates", "fault to second start", "balanced",
-    ]  # fmt: skip
 
 
 def test_the_table_tells_which_losses_redis_has_caused() -> None:

@@ -62,37 +62,27 @@ async def test_the_last_of_several_workers_is_bare_and_reapers_come_with_the_rec
     ]  # fmt: skip
 
 
-async def test_loops_that_claim_play_alone_and_embedded_ones_are_told(stage: Stage) -> None:
-    published, embedded = (replace(stage, recovery=RECOVERIES[name]) for name in ("published", "embedded"))
-    assert [slot.role for slot in cast.slots(published)] == [Role.BARE_WORKER] * 4
+async def test_embedded_workers_are_told_to_recover(stage: Stage) -> None:
+    embedded = replace(stage, recovery=RECOVERIES["embedded"])
     assert [slot.role for slot in cast.slots(embedded)] == [Role.WORKER] * 3 + [Role.BARE_WORKER]
     flags = [cast.slots(played)[0].command("w1-1")[0] for played in (stage, embedded)]
     assert ["--recovery" in words for words in flags] == [False, True]
-    assert list(cast.slots(published)[0].command("w1-1")[0][2:]) == [
-        stage.keys.stream, "workers", "w1-1", "16", "2000", "3",
-    ]  # fmt: skip
-
-
-async def test_all_are_ready_when_no_process_can_be_without_a_reader(stage: Stage) -> None:
-    assert cast.readers_expected(stage) == 4
-    assert cast.readers_expected(replace(stage, recovery=RECOVERIES["published"])) == 3 * 16 + 1
 
 
 def test_long_jobs_count_for_who_can_take_part_and_how_long_an_act_may_last() -> None:
     settings = DrillSettings(faults=(parse_fault("long-jobs:100@5+3"),))
     assert not settings.for_jobs(_jobs(0.1)).bare_worker
     usual = DrillSettings(faults=(parse_fault("poison@8"),))
-    longer = settings.patience_s(REAPER, _jobs(0.1)) - usual.patience_s(REAPER, _jobs(0.1))
+    longer = settings.patience_s(_jobs(0.1)) - usual.patience_s(_jobs(0.1))
     assert longer == pytest.approx(3 * (100 * 3 / (4 * 16) + 3 - 0.1))
 
 
 def test_the_report_tells_the_settings_that_were_in_force() -> None:
     settings = DrillSettings(concurrency=2_500)
-    told = {name: settings.as_json(RECOVERIES[name]) for name in ("reaper", "embedded", "published")}
+    told = {name: settings.as_json(RECOVERIES[name]) for name in ("reaper", "embedded")}
     assert {name: (it["reapers"], it["bare_worker"], it["concurrency"]) for name, it in told.items()} == {
         "reaper": (3, True, 2_500),
         "embedded": (0, True, 2_500),
-        "published": (0, False, 250),
     }
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def witness(server: RedisServer, client: Redis, tmp_path: Path) -> Witness:
     at = Server(server.url, "7", "a server of the tests")
-    own = set_stage(at, DrillSettings(), RECOVERIES["published"], tmp_path, ("drill", "reapers"))
+    own = set_stage(at, DrillSettings(), RECOVERIES["none"], tmp_path, ("drill", "reapers"))
     stage = replace(own, client=client, namespace_client=client)
     await client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
     return Witness(stage)

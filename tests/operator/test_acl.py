@@ -92,7 +92,7 @@ async def test_reaper_and_workers_do_their_whole_job_with_their_rules(server: Re
     stranded = await enqueue(client, 5)
     await strand(client, 5, overdue=True)
     handler = Handler()
-    async with running_reaper(reaps) as reaper, running_worker(works, handler, journal="full", backoff_base=0.01):
+    async with running_reaper(reaps) as reaper, running_worker(works, handler, backoff_base=0.01):
         await leads(reaper)
         async with Producer(STREAM, await let_in(client, server, Role.PRODUCER)) as producer:
             await producer.enqueue({"n": "1"})
@@ -140,7 +140,7 @@ async def test_workers_recover_by_themselves_with_their_rules(
     await strand(client, 5, overdue=True)
     works = await let_in(client, server, Role.WORKER, recovery)
     handler = Handler()
-    async with running_worker(works, handler, recovery=recovery, visibility_timeout=0.4, journal="full"):
+    async with running_worker(works, handler, recovery=recovery, visibility_timeout=0.4):
         await wait_until(lambda: len(handler.completions) == 5, "the stranded jobs are done")
         await nothing_left(client)
     assert await violations(client, enqueued, [handler], max_deliveries=3) == []
@@ -153,7 +153,7 @@ EARLIER = "w." + "0" * 12
 """A process of the worker's name that has died."""
 
 
-SENT_OTHERWISE = {"write_events", "hold_again", "return_taken"}
+SENT_OTHERWISE = {"hold_again", "return_taken"}
 """Written by the journal's own connection, which waits for no answers: `denials` sees them; and what one needs who has
 lost his consumer by others' hands (`tests/workers/test_vanished.py`)."""
 
@@ -242,7 +242,7 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
     stranded = await enqueue(client, 5)
     await strand(client, 5, overdue=True)
     urls = {role: await let_in(client, server, role) for role in Role}
-    settings = {"name": "w", "journal": "full", "refresh_s": 0.05, "backoff_base": 0.02, "redelivery": policy}
+    settings = {"name": "w", "refresh_s": 0.05, "backoff_base": 0.02, "redelivery": policy}
     handler = Busy()
     async with running_reaper(urls[Role.REAPER], consumer_retention=0.1, redelivery=policy) as reaper:
         await leads(reaper)
@@ -283,7 +283,7 @@ async def test_a_worker_that_recovers_by_itself_lives_for_long_with_its_own_righ
     await strand(client, 5, overdue=True)
     recovery = RecoveryMode.CLAIM if policy == "in-place" else EMBEDDED
     urls = {role: await let_in(client, server, role, recovery) for role in roles_in(recovery)}
-    settings = {"name": "w", "journal": "full", "refresh_s": 0.05, "backoff_base": 0.02}
+    settings = {"name": "w", "refresh_s": 0.05, "backoff_base": 0.02}
     settings |= {"redelivery": policy} if recovery is EMBEDDED else {}
     handler = Busy()
     async with running_worker(

@@ -76,9 +76,8 @@ class Delivery:
     def start(self) -> int | None:
         if self.begins:
             return min(self.begins)
-        names = {told.event for told in self.told}
         unstarted = any("run_ms" in told.data for told in self.told)
-        return None if "delivered" in names or unstarted else min(self.delivered)
+        return None if unstarted else min(self.delivered)
 
     def has(self, *names: str) -> bool:
         return any(told.event in names for told in self.told)
@@ -106,8 +105,6 @@ def lives(events: Iterable[Told]) -> dict[tuple[str, str, str], list[Delivery]]:
         key = (data["generation"], data["entry"], number)
         delivery = found[told.stream, data["group"], told.job].setdefault(key, Delivery(*key))
         delivery.told.append(told)
-        if told.event == "started":
-            delivery.begins.append(told.ms)
         if "begun_ms" in data:
             delivery.begins.append(data["begun_ms"])
         if "delivered_ms" in data:

@@ -109,7 +109,7 @@ def test_every_figure_is_read_out_of_a_report() -> None:
 
 def test_what_a_mode_does_not_tell_is_left_out() -> None:
     nothing = {"p50": None, "p99": None, "max": None}
-    table = measure([played("reaper"), played("published", overshoot_s=nothing)], "one-crash")
+    table = measure([played("reaper"), played("none", overshoot_s=nothing)], "one-crash")
     assert set(table["overshoot_max"]) == {"reaper"}
 
 
@@ -135,7 +135,7 @@ def test_waiting_is_compared_by_what_it_costs_and_nothing_else() -> None:
 Rows = Mapping[str, Mapping[str, float]]
 
 
-THREE = ("reaper", "embedded", "published")
+THREE = ("reaper", "embedded", "none")
 
 
 def table(**rows: Mapping[str, float]) -> dict[str, dict[str, Measured]]:
@@ -145,9 +145,9 @@ def table(**rows: Mapping[str, float]) -> dict[str, dict[str, Measured]]:
 def test_a_mode_that_loses_jobs_is_never_the_better_one() -> None:
     verdict = judge(
         table(
-            lost={"reaper": 0, "embedded": 0, "published": 3},
-            recovery_max={"reaper": 2.0, "embedded": 2.1, "published": 0.1},
-            requests={"reaper": 2.0, "embedded": 1.0, "published": 0.1},
+            lost={"reaper": 0, "embedded": 0, "none": 3},
+            recovery_max={"reaper": 2.0, "embedded": 2.1, "none": 0.1},
+            requests={"reaper": 2.0, "embedded": 1.0, "none": 0.1},
         ),
         THREE,
     )
@@ -155,7 +155,7 @@ def test_a_mode_that_loses_jobs_is_never_the_better_one() -> None:
         ("reaper", "embedded"),
         ("embedded",),
         (
-            "Jobs lost: reaper 0 and embedded 0, against published 3.",
+            "Jobs lost: reaper 0 and embedded 0, against none 3.",
             "Requests to Redis a job: embedded 1.00, against reaper 2.00.",
         ),
     )
@@ -194,8 +194,8 @@ def test_small_differences_are_none(one: Measured, other: Measured) -> None:
 
 
 def test_a_mode_that_was_not_played_is_not_judged() -> None:
-    verdict = judge(table(lost={"reaper": 0, "published": 0}), THREE)
-    assert verdict.best == ("reaper", "published")
+    verdict = judge(table(lost={"reaper": 0, "none": 0}), THREE)
+    assert verdict.best == ("reaper", "none")
 
 
 def test_what_speaks_for_the_others_is_told() -> None:
@@ -259,8 +259,8 @@ def test_one_turn_that_tested_nothing_spoils_the_scenario(turns: tuple[int, int]
 
 
 def test_a_mode_that_lost_the_jobs_was_hit() -> None:
-    drills = [_crash("reaper"), _crash("published", starts=0, lost=3)]
-    verdict = judge(measure(drills, "one-crash"), ("reaper", "published"), restarts=True)
+    drills = [_crash("reaper"), _crash("none", starts=0, lost=3)]
+    verdict = judge(measure(drills, "one-crash"), ("reaper", "none"), restarts=True)
     assert verdict.best == ("reaper",)
 
 
@@ -297,7 +297,7 @@ def test_every_mode_gets_the_same_faults_at_the_same_moments() -> None:
         "reaper/in-place": ["drill", "--recovery", "reaper", "--policy", "in-place", *same],
         "embedded": ["drill", "--recovery", "embedded", *same],
         "claim": ["drill", "--recovery", "claim", *same],
-        "published": ["drill", "--recovery", "published", *same],
+        "none": ["drill", "--recovery", "none", *same],
     }
 
 
@@ -334,7 +334,7 @@ def test_the_page_shows_figures_verdicts_and_what_was_left_out() -> None:
     drills = [
         played("reaper"),
         played("embedded", left_out=left_out, recovery_s={"p50": 2.0, "p99": 9.0, "max": 9.0}),
-        played("published", lost=2, objections=["2 jobs are <lost>"]),
+        played("none", lost=2, objections=["2 jobs are <lost>"]),
     ]
     found = Drills(Plan([CRASH], THREE, 1), drills, ("claim was <not> played.",))
     page = write_page(conclude(found, "2026-11-20T16:00:00+00:00"))
@@ -344,7 +344,7 @@ def test_the_page_shows_figures_verdicts_and_what_was_left_out() -> None:
         "9.000 s",
         "kill-leader@4 was left out (no reaper runs)",
         "claim was &lt;not&gt; played.",
-        "published: 2 jobs are &lt;lost&gt;.",
+        "none: 2 jobs are &lt;lost&gt;.",
     ):
         assert told in page
     assert "http" not in page.replace("http://www.w3.org/", "")

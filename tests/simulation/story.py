@@ -36,7 +36,7 @@ class Setting:
     named: bool = False
     """Workers have names of their own, and adopt."""
     delete_settled: bool = False
-    journal: str = "settlements"
+    journal: bool = True
     own_timeout: bool = True
     """Workers know the visibility timeout; else they learn it from the agreement."""
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from reaper.drill.faults import Form
-from reaper.drill.recoveries import Recovery
+from reaper.drill.recoveries import RECOVERIES, Recovery
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
 from reaper.drill.trace import PlannedJob, generate_requests
 from tests.soak.chaos import Conditions, draw, patience_s
@@ -66,10 +66,10 @@ class SoakSettings(DrillSettings):
         lines = ("recreate_groups = true", "full_scan_interval = 1") if heals else ()
         file.write_text("\n".join([f"visibility_timeout = {visibility_s!r}", *lines, ""]), encoding="utf-8")
 
-    def patience_s(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
+    def patience_s(self, jobs: Sequence[PlannedJob]) -> float:
         """Return after how many seconds an act is over in any case. A chaos has faults that put it off."""
-        more_s = patience_s(self.faults, self.conditions(recovery, jobs)) if self.chaos else 0.0
-        return super().patience_s(recovery, jobs) + more_s
+        more_s = patience_s(self.faults, self.conditions(RECOVERIES["reaper"], jobs)) if self.chaos else 0.0
+        return super().patience_s(jobs) + more_s
 
     def conditions(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> Conditions:
         """Return what a chaos is drawn for."""
@@ -82,7 +82,7 @@ class SoakSettings(DrillSettings):
             lease_ttl_s=self.lease_ttl.total_seconds(),
             longest_job_s=longest.total_seconds(),
             max_deliveries=self.max_deliveries,
-            bare_worker=self.has_bare_worker and not recovery.bare,
+            bare_worker=self.has_bare_worker,
             topology=Topology(self.topology),
             out_of_reach=self.out_of_reach,
         )
@@ -107,8 +107,6 @@ class SoakSettings(DrillSettings):
     def check(self, recovery: Recovery) -> None:
         """Refuse what cannot be played. Raises ConfigurationError."""
         super().check(recovery)
-        if self.topology != "single" and (self.redis_url or recovery.bare):
-            raise ConfigurationError(f"--topology {self.topology} takes neither --redis-url nor --recovery published.")
         for fault in self.faults_for(recovery):
             if objection := objection_to(fault.kind, Topology(self.topology)):
                 raise ConfigurationError(f"--fault '{fault}' {objection}")

@@ -76,7 +76,7 @@ def test_every_kind_that_can_be_played_is_drawn_sooner_or_later(recovery: str) -
 def test_what_cannot_be_played_is_not_drawn() -> None:
     assert not AGAINST_LEADERS & set(kinds_for(RECOVERIES["embedded"], reapers=0))
     assert FaultKind.PAUSE_LEADER not in kinds_for(RECOVERIES["reaper"], reapers=1)
-    assert not NOT_WITHOUT_US & set(kinds_for(RECOVERIES["published"], reapers=0))
+    assert not NOT_WITHOUT_US & set(kinds_for(RECOVERIES["none"], reapers=0))
 
 
 @pytest.mark.parametrize("recovery", ["reaper", "embedded"])

@@ -23,7 +23,7 @@ WAYS = {
     "reaper/in-place": Mode(("--recovery", "reaper", "--policy", "in-place"), needs_claim=True),
     "embedded": Mode(("--recovery", "embedded")),
     "claim": Mode(("--recovery", "claim"), needs_claim=True),
-    "published": Mode(("--recovery", "published")),
+    "none": Mode(("--recovery", "none")),
 }
 MODES = tuple(WAYS)
 LONGEST_S = 900

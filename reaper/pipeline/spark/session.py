@@ -56,7 +56,7 @@ _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 class SparkMissingError(ConfigurationError):
-    """Spark cannot be started or reached. The message says what to do."""
+    """Spark cannot be started or reached. The message gives advice."""
 
 
 def build_session(
