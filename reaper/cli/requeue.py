@@ -1,69 +1,66 @@
-"""``reaper requeue``."""
+"""``reaper groups requeue``."""
 
 from collections import Counter
 
 import click
 
-from reaper.cli.groups import group_argument, stream_option
-from reaper.cli.options import Wanted, connected, find_pair, json_option, operator_options
-from reaper.cli.selection import ids_argument, read_age_ms
+from reaper.cli.options import connected, group_argument, ids_argument, journaling_options, json_option
+from reaper.operations.groups import check_exists
 from reaper.operations.requeue import Requeue, Requeued, RequeueOutcome, entries_of, forget_count, read_journal
 from reaper.operations.requeue import requeue as requeue_entries
 from reaper.settings import ReaperSettings
 from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import explained
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import counted
 from workers.runtime.clock import server_ms
-from workers.runtime.options import examples
+from workers.runtime.options import NEGATIVE_EXIT, DurationType, help_end
 from workers.runtime.printing import show, show_json
 
-INCOMPLETE_EXIT = 1
+DAY_S = 86_400
 
 
 @click.command(
-    epilog=examples(
-        "reaper requeue billing --lost --dry-run",
-        "reaper requeue billing --lost --since 1h",
-        "reaper requeue billing 1766000000000-0 --json",
+    epilog=help_end(
+        "reaper groups requeue orders/billing --lost --dry-run",
+        "reaper groups requeue orders/billing --lost --since 1h",
+        "reaper groups requeue orders/billing 1766000000000-0 -o json",
+        ok="all lost entries are ready, also if there are none",
+        no="an entry cannot be copied, or the group does not exist",
     )
 )
 @group_argument
 @ids_argument
-@stream_option
 @click.option("--lost", is_flag=True, help="All entries that the journal reports as lost.")
-@click.option("--since", metavar="AGE", default="24h", show_default=True, help="Read the journal from then on.")
-@click.option("--dry-run", is_flag=True, help="Say what would be requeued; write nothing.")
+@click.option("--since", type=DurationType(), default=DAY_S, help="Age of the oldest journal entry.  [default: 24h]")
+@click.option("--dry-run", is_flag=True, help="Print the entries that would be requeued, and write nothing.")
 @json_option
-@operator_options
+@journaling_options
 @click.pass_context
 async def requeue(
     context: click.Context,
     /,
-    group: str,
+    keys: GroupKeys,
     ids: tuple[str, ...],
-    stream: str | None,
     lost: bool,
-    since: str,
+    since: float,
     dry_run: bool,
     machine: bool,
     settings: ReaperSettings,
 ) -> None:
-    """Give lost deliveries of GROUP back, by ID or --lost.
+    """Make lost deliveries ready again.
 
-    The leader reports a delivery as lost (event lost_delivery) when somebody deleted its consumer or the group. Each
-    becomes a copy at the end of the stream. Entries that are pending or settled are left alone.
-
-    Exit code 0 done, 1 not all could be copied, 2 not possible.
+    The leader reports a delivery as lost if a third party deleted its consumer or its group. Select them by ID, or
+    with --lost. Each becomes a copy at the end of the stream. Pending and settled entries are skipped.
     """
     if bool(ids) is lost:
-        raise ConfigurationError("which deliveries: name entry IDs, or --lost, and not both.")
-    pair, age_ms = Wanted(stream, group), read_age_ms(since, "--since")
+        raise ConfigurationError("requeue needs either entry IDs or --lost. Name one of them.")
     how = Requeue(settings.redelivery, Journal.at(settings.journal, settings.journal_maxlen), dry_run)
     results = []
-    async with connected(settings, pair) as (client, _):
-        keys = await find_pair(client, settings, pair)
-        told = await read_journal(client, keys, await server_ms(client) - age_ms)
+    async with connected(settings, keys) as (client, _):
+        await check_exists(client, keys)
+        told = await read_journal(client, keys, await server_ms(client) - int(since * 1000))
         entries = list(told.lost) if lost else entries_of(ids)
         async for result in requeue_entries(client, keys, entries, told.ended, how):
             results.append(result)
@@ -73,11 +70,11 @@ async def requeue(
             await forget_count(client, keys)
     counts = Counter(result.outcome for result in results)
     if machine:
-        show_json({"pair": keys.pair, "dry_run": dry_run, "results": [_as_json(result) for result in results]})
+        show_json({"group": keys.pair, "dry_run": dry_run, "results": [_as_json(result) for result in results]})
     else:
         done = counted(counts[RequeueOutcome.REQUEUED], "delivery")
         show(f"{keys.pair}: {done} {'would be ' if dry_run else ''}requeued")
-    context.exit(INCOMPLETE_EXIT if counts[RequeueOutcome.HELD] else 0)
+    context.exit(NEGATIVE_EXIT if counts[RequeueOutcome.HELD] else 0)
 
 
 def _line(result: Requeued, dry_run: bool) -> str:

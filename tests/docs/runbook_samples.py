@@ -67,7 +67,7 @@ class Scene:
 
     async def run(self, command: str) -> None:
         """Run a command on the group."""
-        argv = [sys.executable, "-m", "reaper", command, GROUP, "--redis-url", self._url]
+        argv = [sys.executable, "-m", "reaper", "groups", command, GROUP, "--redis-url", self._url]
         await to_thread.run_sync(partial(subprocess.run, argv, capture_output=True, check=True))
 
     def finish(self) -> None:
@@ -141,7 +141,9 @@ async def _delete(scene: Scene) -> None:
     scene.stall("worker-4")
     await anyio.sleep(2.5)  # the leader scans once a second
     scene.redis.xgroup_delconsumer("orders", "billing", "worker-4")
-    await scene.sample("lost", "requeue", "billing", "--lost", "--dry-run", shows="would be requeued", keeps=".")
+    await scene.sample(
+        "lost", "groups", "requeue", "orders/billing", "--lost", "--dry-run", shows="would be requeued", keeps="."
+    )
 
 
 async def _crash_often(scene: Scene) -> None:
@@ -150,7 +152,7 @@ async def _crash_often(scene: Scene) -> None:
         await wait_until(lambda: not scene.redis.xpending("orders", "billing")["pending"], "all are recovered")
         if number == 1:
             await scene.sample("quarantine", "status", shows="suspects [1-9]|quarantined [1-9]", keeps="^  jobs")
-    listed = ("dead-letters", "list", "--stream", "orders", "--group", "billing")
+    listed = ("dead-letters", "list", "orders/billing")
     await scene.sample("dead-letters", *listed, shows=r"\d{13}-\d+", keeps=".")
     scene.finish()
     job, worker = str(scene.redis.xadd("orders", {"order": 17})), scene.worker()
