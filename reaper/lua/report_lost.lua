@@ -1,6 +1,6 @@
 -- pending -> reported: deliveries that Redis forgot because somebody deleted their consumer, or destroyed the group.
 --
--- Nothing is restored here: whether a delivery was acknowledged or dropped may be in doubt, so a person decides (`reaper requeue`).
+-- Nothing is restored here: whether a delivery was acknowledged or dropped may be in doubt, so a person decides (`reaper groups requeue`).
 -- The caller leaves out entries that the journal names as settled. The script leaves out entries that are pending again, entries whose
 -- payload is gone, and entries behind the group's position, because the group delivers those again.
 --

@@ -1,7 +1,7 @@
 """Gives lost deliveries back: copies of their entries become ready (``requeue.lua``).
 
-Deliveries are lost when somebody deletes a consumer that held them, or destroys the group. The leader reports them
-with `lost_delivery` events in the journal. The entries are still in the stream, but no consumer receives them.
+Redis loses the deliveries of a consumer or a group that a third party deletes. The leader reports them with
+`lost_delivery` events in the journal. The entries are still in the stream, but no consumer receives them.
 """
 
 from collections.abc import AsyncIterator, Container, Sequence
@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from reaper.recovery.lost import SETTLED
 from workers.protocol.calls import CALL_BYTES, Journal
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.events import EventName, LifecycleEvent, events_of
+from workers.protocol.events import ENDS, EventName, LifecycleEvent, events_of
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, is_entry_id, text, told
 from workers.protocol.scripts import load_script
@@ -22,12 +21,11 @@ from workers.protocol.scripts import load_script
 BATCH = 100
 PAGE = 1_000
 """Journal entries that are read in one call."""
-_ENDS = frozenset({*SETTLED, EventName.REQUEUED})
-_OF_INTEREST = frozenset({*_ENDS, EventName.LOST_DELIVERY})
+_OF_INTEREST = ENDS | {EventName.LOST_DELIVERY}
 
 
 class RequeueOutcome(IntEnum):
-    """What became of one entry. Numbers as in ``requeue.lua``."""
+    """Outcome for one entry. Numbers as in ``requeue.lua``."""
 
     GONE = 0
     """The entry is not there: it was deleted, or requeued before."""
@@ -52,7 +50,7 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class Told:
-    """What the journal says of the group's entries."""
+    """The group's entries in the journal."""
 
     lost: dict[Entry, None] = field(default_factory=dict)
     """Reported as lost, and not as settled or requeued later; oldest first."""
@@ -102,7 +100,7 @@ def entries_of(ids: Sequence[str]) -> list[Entry]:
 
 
 async def read_journal(client: Redis, keys: GroupKeys, since_ms: int) -> Told:
-    """Read what the journal says of the group's entries since ``since_ms``. Raises what redis-py raises."""
+    """Read the journal since ``since_ms`` for the group's entries. Raises errors of redis-py."""
     found, start = Told(), f"{max(0, since_ms)}"
     while True:
         rows: Any = await client.execute_command("XRANGE", keys.journal, start, "+", "COUNT", PAGE)
@@ -120,7 +118,7 @@ async def requeue(
 ) -> AsyncIterator[Requeued]:
     """Make entries ready again, but for those that have ``ended``. Yield one result each, as they are done.
 
-    Raises ConfigurationError if the group does not exist, and what redis-py raises.
+    Raises ConfigurationError if the group does not exist, and errors of redis-py.
     """
     for entry in entries:
         if entry.entry_id in ended:
@@ -149,7 +147,7 @@ async def _in_batches(
 
 
 async def forget_count(client: Redis, keys: GroupKeys) -> None:
-    """Set the number of lost deliveries, which makes the service degraded, to 0. Raises what redis-py raises."""
+    """Set the number of lost deliveries, which makes the service degraded, to 0. Raises errors of redis-py."""
     await client.hdel(keys.agreement, "lost_delivery", "lost_delivery_ms")
 
 

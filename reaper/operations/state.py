@@ -89,7 +89,7 @@ class GroupState:
     lost_payload_ms: int = 0
     """When the latest of them was found, by the server's clock; 0 = never."""
     lost_deliveries: int = 0
-    """Deliveries that were reported as lost for certain, since the last `reaper requeue --lost`."""
+    """Deliveries that were reported as lost for certain, since the last `reaper groups requeue --lost`."""
     lost_deliveries_ms: int = 0
     groups_lost: int = 0
     """How often somebody destroyed the group, or deleted all of its consumers, since it was first served."""

@@ -198,11 +198,12 @@ class GroupWatch:
         self._next_full = anyio.current_time() + interval_s * random.uniform(1 - SPREAD, 1)
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if not self._settings.observe:
-            await self._look_for_lost()
+            await self._note_lost()
             for source in self._sources.values():
                 source.scanner.forget_gone()
             self._journal_at = journal_at
             self._suspects.wake()  # some may have been parked in an earlier term
+            await self._report_lost()
         if self._verdict:
             if not self._has_scanned:
                 timers = [source.timers for source in self._sources.values()]
@@ -210,8 +211,8 @@ class GroupWatch:
             self._notes.verdict(self._verdict)
         self._has_scanned = True
 
-    async def _look_for_lost(self) -> None:
-        """Keep house, and report the deliveries that are lost since somebody deleted their consumer or the group."""
+    async def _note_lost(self) -> None:
+        """Keep house, and note the deliveries whose consumer, or group, was deleted since the last full scan."""
         looks = [await self._lost.look(key, one.scanner.gone_by_consumer()) for key, one in self._sources.items()]
         if self._groups_lost is None:
             self._groups_lost = await self._writer.groups_lost()
@@ -228,6 +229,9 @@ class GroupWatch:
             self._telemetry.lost_group()
         for look in looks:
             self._lost.note(look, self._journal_at, is_remade=is_remade and look.source == self._keys.stream)
+
+    async def _report_lost(self) -> None:
+        """Report those of them that are lost by now."""
         reports = await self._lost.report(self._sources)
         if isinstance(reports, Refusal):
             self._call_refused(reports)

@@ -1,8 +1,8 @@
-"""Deliveries that Redis forgot because somebody deleted their consumer or destroyed the group: reported, not restored.
+"""Reports lost deliveries. Redis loses them if a third party deletes their consumer or destroys the group.
 
-To all other processes a forgotten delivery looks like an acknowledged one. Two facts tell them apart. Full scans
-remember which consumer held which entry, and the journal names the entries that were settled. A worker of ours that
-is alive holds its deliveries again, so a report waits until its registration ends, at most one visibility timeout.
+To all other processes a lost delivery looks like an acknowledged one. Two facts tell them apart. Full scans remember
+which consumer had which entry, and the journal names the entries that were settled. A worker that is alive holds its
+deliveries again. So a report waits until its registration ends, at most one visibility timeout.
 """
 
 import re
@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from reaper.recovery.writer import GroupWriter
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.events import EventName, events_of
+from workers.protocol.events import ENDS, events_of
 from workers.protocol.keys import is_worker
 from workers.protocol.meaning import Meaning, meaning_of
 
@@ -25,18 +25,11 @@ PAGE = 1_000
 """Journal entries that are read in one call."""
 BEGINNING = b"0-0"
 
-SETTLED = frozenset(
-    {
-        EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.DEAD_LETTERED, EventName.RECOVERED,
-        EventName.SUSPECTED,
-    }
-)  # fmt: skip
-"""After these, an entry is not pending any more, unless it became ready without a copy."""
 _ENTRY = re.compile(rb"\d+-\d+")
 
 
 class Look(NamedTuple):
-    """What a full scan has found gone in one source, and who is there."""
+    """Entries that are gone from one source since the last full scan, and its consumers."""
 
     source: str
     gone: Mapping[bytes, Sequence[bytes]]
@@ -62,7 +55,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Entries that were reported as lost. ``is_certain``: the journal would name them if they had been settled."""
+    """Entries that were reported as lost. If ``is_certain``, the journal would name settled ones."""
 
     consumer: bytes
     ids: Sequence[bytes]
@@ -70,7 +63,7 @@ class Report:
 
 
 class LostDeliveries:
-    """The lost deliveries of one group in one term. Methods raise what redis-py raises."""
+    """The lost deliveries of one group in one term. Methods raise errors of redis-py."""
 
     def __init__(self, writer: GroupWriter) -> None:
         self._writer = writer
@@ -86,9 +79,9 @@ class LostDeliveries:
         return bytes(newest[0][0]) if newest else BEGINNING
 
     async def look(self, source: str, gone: Mapping[bytes, Sequence[bytes]]) -> Look:
-        """Look which consumers of ``source`` are there. ``gone``: entries that are gone, by the consumer that had them.
+        """Read the consumers of ``source``. ``gone`` has the entries that are gone, by the consumer that had them.
 
-        To be called before the house is kept, which removes registrations of deleted consumers.
+        Call it before the house is kept, which removes registrations of deleted consumers.
         """
         there = await self._writer.consumers(source) if gone else set()
         workers = [consumer for consumer in gone if is_worker(consumer)]
@@ -97,9 +90,9 @@ class LostDeliveries:
         return Look(source, gone, there, {consumer: now + left / 1000 for consumer, left in left_ms.items()})
 
     def note(self, look: Look, journal_at: bytes, *, is_remade: bool) -> None:
-        """Note what is gone with consumers that somebody has deleted, or with the whole group if it ``is_remade``.
+        """Note the entries of deleted consumers, or of all consumers if the group ``is_remade``.
 
-        A worker of ours that leaves removes its registration together with its consumer, so it deleted that itself.
+        A worker that leaves removes its registration together with its consumer. So it deleted the consumer itself.
         """
         now, visibility_s = anyio.current_time(), self._writer.group.visibility_timeout.total_seconds()
         for consumer, ids in look.gone.items():
@@ -110,7 +103,7 @@ class LostDeliveries:
                 self._missing.append(Missing(look.source, consumer, ids, journal_at, due_s))
 
     async def report(self, sources: Container[str]) -> list[Report] | Refusal:
-        """Report what is due; forget what was noted of other ``sources``, which do not exist any more."""
+        """Report the entries that are due. Forget those of other ``sources``, which do not exist any more."""
         now, reports = anyio.current_time(), []
         self._missing = [missing for missing in self._missing if missing.source in sources]
         for missing in [missing for missing in self._missing if missing.due_s <= now]:
@@ -159,13 +152,13 @@ def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], gr
         return ()
     settled = [
         str(event.data.get("entry")).encode()
-        for event in events_of(entry_id, flat, SETTLED)
+        for event in events_of(entry_id, flat, ENDS)
         if event.data.get("group") == group and event.data.get("new_entry") != event.data.get("entry")
     ]
     return [one for one in settled if one in ids]
 
 
 def _raise_if_away(error: ResponseError) -> None:
-    """Raise an error that passes. Any other means that the journal cannot be read."""
+    """Raise an error that passes. Any other error means that the journal cannot be read."""
     if meaning_of(error) in (Meaning.AWAY, Meaning.LOCKED_OUT):
         raise error

@@ -244,7 +244,9 @@ class GroupNotes:
     def lost(self, report: Report) -> None:
         """Deliveries are lost, because somebody deleted their consumer; or in doubt, as they may have been settled."""
         number, pair, consumer = counted(len(report.ids), "delivery"), self._pair, on_one_line(report.consumer)
-        requeue = f"`reaper requeue {self._group.keys.word} --lost` gives lost deliveries back (events lost_delivery)"
+        requeue = (
+            f"`reaper groups requeue {self._group.keys.word} --lost` gives lost deliveries back (events lost_delivery)"
+        )
         if report.is_certain:
             logger.error("%s: somebody deleted consumer %s with %s. %s", pair, consumer, number, requeue)
         else:

@@ -79,7 +79,7 @@ class Scanner:
     def gone_by_consumer(self) -> dict[bytes, Sequence[bytes]]:
         """Return what is gone since the full scan before, and not by us, by the consumer that held it then."""
         gone = set(self._gone)
-        held = {consumer: bytes(ids).split() for consumer, ids in self._held_before.items()}
+        held = {consumer: dict.fromkeys(bytes(ids).split()) for consumer, ids in self._held_before.items()}
         found = {consumer: [entry_id for entry_id in ids if entry_id in gone] for consumer, ids in held.items()}
         return {consumer: ids for consumer, ids in found.items() if ids}
 

@@ -360,7 +360,7 @@ async def test_what_a_dead_worker_held_whose_consumer_is_deleted_is_reported_and
 
 
 async def requeue_lost(case: Case) -> int:
-    """Give back what the journal reports as lost, as ``reaper requeue billing --lost`` does; return how many."""
+    """Requeue the lost deliveries of the journal, as ``reaper groups requeue --lost`` does. Return their number."""
     told = await read_journal(case.client, case.keys, 0)
     how = Requeue(Redelivery.STREAM, DEFAULT_JOURNAL)
     results = [one async for one in requeue(case.client, case.keys, list(told.lost), told.ended, how)]
@@ -422,7 +422,7 @@ async def test_who_goes_by_itself_loses_nothing(case: Case, how: str) -> None:
             await wait_until(lambda: _are_consumers(case, set()), "the silent consumer is deleted")
             await give_word(case, OURS, for_ms=600_000)  # it lives, and joins again as ever
         report = await looked_again(case)
-    reported = ["lost_consumer"] if how == "its payload is deleted" else []  # by somebody else, and nothing is lost
+    reported = ["lost_consumer"] if how == "its payload is deleted" else []
     assert (report.timers, report.in_doubt, leader.errors()) == (0, 0, reported)
     assert await case.events(EventName.LOST_DELIVERY) == []
     assert await case.pending() == []

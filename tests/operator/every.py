@@ -26,8 +26,8 @@ ASKING: dict[str, tuple[str, ...]] = {
     "reaper leader show": (),
     "reaper leader step-down": (),
     "reaper groups pause": (KEYS.pair,),
+    "reaper groups requeue": (KEYS.pair, "--lost"),
     "reaper groups resume": (KEYS.pair,),
-    "reaper requeue": (KEYS.pair, "--lost"),
     "reaper status": PAIR,
 }
 """Commands that ask a Redis of the user's, and answer; with what is typed after them."""

@@ -1,4 +1,4 @@
-"""`reaper requeue`: what it takes from the journal, and what it prints."""
+"""`reaper groups requeue`: what it takes from the journal, and what it prints."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from workers.protocol.events import encode_data
 
 pytestmark = pytest.mark.anyio
 
-BILLING = ("billing", "--stream", "orders")
+BILLING = "orders/billing"
 
 
 async def lost(scene: Scene, *, source: str = "stream", group: str = "billing") -> str:
@@ -29,7 +29,7 @@ async def journal(scene: Scene, event: str, entry: str, **data: str) -> None:
 
 async def outcomes(reaper: Command, *words: str) -> dict[str, str]:
     """Run the command; return the outcomes by entry ID."""
-    answer = await reaper("requeue", *BILLING, *words, "--json")
+    answer = await reaper("groups", "requeue", BILLING, *words, "-o", "json")
     return {result["id"]: result["outcome"] for result in answer.data["results"]}
 
 
@@ -63,13 +63,13 @@ async def test_other_groups_have_a_journal_in_common_and_their_own_losses(scene:
 
 async def test_losses_of_long_ago_are_left_alone(scene: Scene, reaper: Command) -> None:
     await lost(scene)
-    assert await outcomes(reaper, "--lost", "--since", "0") == {}
+    assert await outcomes(reaper, "--lost", "--since", "0s") == {}
 
 
 async def test_an_entry_is_named_by_its_id_in_either_stream(scene: Scene, reaper: Command) -> None:
     await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
     one, other = await lost(scene), await lost(scene, source="retry")
-    answer = await reaper("requeue", *BILLING, one, other, "9-9")
+    answer = await reaper("groups", "requeue", BILLING, one, other, "9-9")
     lines = answer.out.splitlines()
     assert answer.code == 0
     assert [line.split()[0] for line in lines[:-1]] == [one, other, "9-9"]
@@ -81,16 +81,16 @@ async def test_an_entry_is_named_by_its_id_in_either_stream(scene: Scene, reaper
 @pytest.mark.usefixtures("scene")
 @pytest.mark.parametrize("words", [(), ("1-0", "--lost")])
 async def test_either_ids_or_lost(reaper: Command, words: tuple[str, ...]) -> None:
-    answer = await reaper("requeue", *BILLING, *words)
+    answer = await reaper("groups", "requeue", BILLING, *words)
     assert answer.code == 2
-    assert "name entry IDs, or --lost" in answer.err
+    assert "either entry IDs or --lost" in answer.err
 
 
 @pytest.mark.usefixtures("scene")
 @pytest.mark.parametrize(
-    ("words", "why"), [(("order-1",), "'order-1' is no entry ID"), (("--lost", "--since", "soon"), "--since 'soon'")]
+    ("words", "why"), [(("order-1",), "'order-1' is no entry ID"), (("--lost", "--since", "soon"), "'soon' is not")]
 )
 async def test_what_cannot_be_read_is_named(reaper: Command, words: tuple[str, ...], why: str) -> None:
-    answer = await reaper("requeue", *BILLING, *words)
+    answer = await reaper("groups", "requeue", BILLING, *words)
     assert answer.code == 2
     assert why in answer.err

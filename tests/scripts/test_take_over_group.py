@@ -31,7 +31,7 @@ async def take_over(
     visibility_ms: int = 30_000,
     recreate: bool = False,
 ) -> list[Any]:
-    """Return code, detail, and what was agreed before, as text."""
+    """Return code, detail, the former settings, and where the group was created, as text."""
     keys = scene.keys
     reply = await load_script("reaper", "take_over_group").run(
         scene.client,
@@ -43,7 +43,7 @@ async def take_over(
 
 @pytest.fixture
 async def scene(scene: Scene) -> Scene:
-    """A group that nobody has served yet."""
+    """A group without a leader so far."""
     await scene.client.delete(scene.keys.fence)
     return scene
 

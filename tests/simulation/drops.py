@@ -74,7 +74,8 @@ class Drops:
                 )
                 if consumer and holder is None:
                     self._unseen[job] = dropped
-                    self._foreign.add(job)
+                    if not is_worker(consumer[0]):
+                        self._foreign.add(job)
                 seen_ms = min(idle_ms, world.witness.claimed_ago_s(source.encode(), entry_id) * 1000)
                 if self._is_nobodys_to_know(seen_ms, *consumer) or (holder and proven is None):
                     world.ledger.lost.add(job)

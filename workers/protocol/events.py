@@ -50,6 +50,15 @@ class EventName(StrEnum):
     FAULT_INJECTED = "fault_injected"
 
 
+ENDS = frozenset(
+    {
+        EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.DEAD_LETTERED, EventName.RECOVERED,
+        EventName.SUSPECTED, EventName.REQUEUED,
+    }
+)  # fmt: skip
+"""After these, an entry is not pending any more, unless it became ready without a copy (``new_entry`` = ``entry``)."""
+
+
 MOST = 2**53
 """Numbers beyond it are not exact in a script, nor in JSON elsewhere."""
 

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 CONSUMER_DELETED = (
     "%s: consumer %s is gone, and its worker has not left by itself: somebody deleted it. What it held and had not "
-    "settled is lost; the entries are still in the stream, and `reaper requeue` gives them back by their IDs"
+    "settled is lost; the entries are still in the stream, and `reaper groups requeue` gives them back by their IDs"
 )
 
 
