@@ -13,8 +13,9 @@ async def give_up(scene: Scene, *flat: Word) -> str:
     """Dead-letter one job with these user fields; returns the dead letter's ID."""
     entry = await scene.doomed(*(flat or USER_FIELDS))
     reply = await scene.recover(entry)
-    assert reply[1][0] == 3, reply
-    return text(reply[1][1])
+    [told] = reply[6]
+    assert (told[1], told[-2]) == (b"dead_lettered", b"new_entry"), reply
+    return text(told[-1])
 
 
 async def give_up_many(scene: Scene, number: int) -> list[str]:

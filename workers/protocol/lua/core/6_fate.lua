@@ -68,6 +68,8 @@ local function recover(row, entry, agreed, take)
     return why
   end
   told.new_entry = new_entry
-  redis.pcall('HINCRBY', settings, 'recovered', fate == 'dead' and 0 or 1)
+  if fate ~= 'dead' then
+    redis.pcall('HINCRBY', settings, 'recovered', 1)
+  end
   tell(EVENT_OF[fate], row[2], digits(row[4]), reason, told)
 end
