@@ -139,7 +139,7 @@ def _judge_losses(group: GroupState, now_ms: int) -> Iterator[tuple[Trouble, str
         were = _deliveries(group.lost_deliveries, "was", "were")
         yield (
             Trouble.LOST_DELIVERY,
-            f"{were} lost after a deletion of a consumer or the group: `reaper groups requeue {group.keys.word} --lost`",
+            f"{were} lost after a deletion of a consumer or group: `reaper groups requeue {group.keys.word} --lost`",
         )
     if group.groups_lost and now_ms - group.groups_lost_ms <= RECENT_MS:
         yield Trouble.LOST_GROUP, f"somebody {DESTROYED_OR_EMPTIED}: the jobs are still in the stream"
