@@ -1,4 +1,4 @@
-"""Who plays in an act, and how each process is started."""
+"""The processes of an act, and their command lines."""
 
 import os
 import site
@@ -19,7 +19,7 @@ BARE_WORKER = Path(__file__).with_name("bare_worker.py")
 
 
 def slots(stage: Stage) -> list[Slot]:
-    """Return who plays: workers (the last one may be bare), and the reapers where this recovery has them."""
+    """Return the slots of the workers (the last one may be bare) and of the reapers."""
     count = stage.settings.workers
     workers = [_worker_slot(stage, n) for n in range(1, count + 1)]
     reapers = range(1, stage.settings.reapers + 1) if stage.recovery.by_reapers else ()
@@ -76,10 +76,10 @@ def _as_words(flags: Mapping[str, str | float]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment without anybody's settings for reapers and workers: the drill chooses them all.
+    """Return our environment without settings for reapers and workers, because the drill chooses them all.
 
-    The processes run in a folder of the drill, where no package of the same name shadows ours, and find ours where it
-    is: installed, or in a checkout.
+    The processes run in a folder of the drill, where no package of the same name shadows ours. They find ours where it
+    is installed, or in a checkout.
     """
     others = ("REAPER_", "REDIS_URL", "OTEL_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(others)}

@@ -1,4 +1,4 @@
-"""Why jobs were started again, and which work was completed twice. Pure."""
+"""The causes of second starts, and jobs that were completed twice. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
