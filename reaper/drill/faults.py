@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import ClassVar, Literal
+from typing import Literal
 
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings_errors import did_you_mean
@@ -68,10 +68,7 @@ FORMS: Mapping[str, Form] = {
         hits="leaders",
     ),
     FaultKind.KILL_REAPERS: Form(
-        "kill-reapers@4+10",
-        "kill -9 of all reapers, which start again 10 s later",
-        lasts=True,
-        hits="leaders",
+        "kill-reapers@4+10", "kill -9 of all reapers, which start again 10 s later", lasts=True, hits="leaders"
     ),
     FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", "SIGSTOP of Redis for 10 s", lasts=True, hits="redis"),
     FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", "no fault: 20 more jobs at once, 6 s each", _JOBS, lasts=True),
@@ -88,17 +85,15 @@ class Fault:
     All others come exactly then.
     """
 
-    ONE: ClassVar[str] = "1"
-
     kind: str
     at: timedelta
-    amount: str = ONE
+    amount: str = "1"
     """The word after the colon, or the default of its form."""
     lasts: timedelta = timedelta(0)
     """0 for a kind that is over at once."""
 
     def __str__(self) -> str:
-        amount = f":{self.amount}" if self.amount != self.ONE else ""
+        amount = f":{self.amount}" if self.amount != "1" else ""
         return f"{self.kind}{amount}@{self.at.total_seconds():g}{f'+{self.lasts_s:g}' if self.lasts else ''}"
 
     def slots(self, of: int) -> set[str]:

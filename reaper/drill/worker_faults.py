@@ -57,7 +57,7 @@ class WorkerFaults:
 
     async def _victims(self, fault: Fault, least: int) -> list[ProcessRun]:
         """Return the worker with the most jobs in flight, if it has ``least``, or the workers that ``fault`` names."""
-        if fault.amount == Fault.ONE:
+        if fault.amount == "1":
             found = await self.busiest(least)
             return [found[0]] if found else []
         slots = fault.slots(self.tools.stage.settings.workers)
