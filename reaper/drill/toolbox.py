@@ -1,4 +1,4 @@
-"""The tools of every fault: the processes to hit, waiting for an effect, and the record of faults."""
+"""Tools of the faults. They find a target, wait for the effect, and record the fault."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Toolbox:
-    """The state that all faults of one act share, and that the screen shows."""
+    """State that all faults of one act share, and the news for the screen."""
 
     stage: Stage
     supervisor: Supervisor
@@ -32,9 +32,9 @@ class Toolbox:
     witness: Witness
     injected: list[InjectedFault] = field(default_factory=list)
     waiting: int = 0
-    """Faults that are due and have no process to hit yet."""
+    """Faults whose time has come and that find nothing to hit."""
     nothing_left: bool = False
-    """Set from outside when the work is done. Then no fault waits for a process to hit any more."""
+    """Set from outside: there will be nothing more to hit, so no fault needs to wait for it."""
     started_at: float = 0.0
     news: list[tuple[float, str]] = field(default_factory=list)
     """Sentences, each with the seconds since the start."""
@@ -65,7 +65,7 @@ class Toolbox:
         return self.stage.settings.visibility_timeout.total_seconds()
 
     async def once(self, attempt: Callable[[], Awaitable[_T | None]], *, poll_s: float = _POLL_S) -> _T | None:
-        """Attempt until the result is not None, or until the work is done."""
+        """Attempt until it succeeds, or until no target is left."""
         result = await attempt()
         self.waiting += 1
         while result is None and not self.nothing_left:
@@ -75,7 +75,7 @@ class Toolbox:
         return result
 
     async def within(self, seconds: float, attempt: Callable[[], Any]) -> Any:
-        """Attempt until the result is true, awaited or at once. Return None after ``seconds``."""
+        """Attempt until the result is true. Return None after ``seconds``."""
         with anyio.move_on_after(seconds):
             while True:
                 result = attempt()
@@ -97,7 +97,7 @@ class Toolbox:
             )  # fmt: skip
 
     def over(self, fault: InjectedFault, sentence: str = "", **facts: Any) -> None:
-        """Record that a fault has ended now, with ``facts`` that are known only at its end."""
+        """Record that a fault has ended now, and its ``facts``, which are known only then."""
         self.injected[self.injected.index(fault)] = replace(fault, until=time.time(), **facts)
         if sentence:
             self.announce(sentence)

@@ -83,6 +83,7 @@ async def test_what_becomes_of_an_overdue_delivery_depends_on_its_count(
     scene: Scene, reaper: Command, times: int, next_: str
 ) -> None:
     await _served(scene, policy="retry-stream")
+    await scene.beats()
     entry = await scene.stalled("n", 1, times=times)
     told = await _explained(reaper, entry)
     assert told["due_in_ms"] == 0

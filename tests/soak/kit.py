@@ -89,7 +89,7 @@ class SoakKit(Kit):
         In a chaos, a fault may find no target any more. Most of them must find one.
         """
         witness = Witness(stage)
-        await witness.read_journals()  # anew: of what was read before, a failover may have forgotten some
+        await witness.read_journals()  # again, because a failover may have lost events that were read before
         evidence = replace(
             evidence,
             events=witness.events,
