@@ -13,7 +13,6 @@ from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Command, Slot
 from workers.protocol.messages import CLAIM_READY_MS
 
-Flags = dict[str, str | float]
 BARE_WORKER = Path(__file__).with_name("bare_worker.py")
 """A program that is started as a file and never imported."""
 
@@ -34,7 +33,7 @@ def _worker_slot(stage: Stage, n: int) -> Slot:
 
 def _worker(stage: Stage, name: str) -> Command:
     settings = stage.settings
-    flags: Flags = {
+    flags: dict[str, object] = {
         "stream": stage.keys.stream,
         "group": stage.keys.group,
         "name": name,  # new for each process, so that no process adopts the jobs of the one before it
@@ -57,7 +56,7 @@ def _bare(stage: Stage, name: str) -> Command:
 
 def _reaper(stage: Stage, name: str) -> Command:
     settings = stage.settings
-    flags: Flags = {
+    flags: dict[str, object] = {
         "name": name,
         "namespace": stage.namespace.namespace,
         "config": str(stage.reaper_settings),
@@ -71,7 +70,7 @@ def _reaper(stage: Stage, name: str) -> Command:
     return argv, {**_environment(), **own}
 
 
-def _as_words(flags: Mapping[str, str | float]) -> list[str]:
+def _as_words(flags: Mapping[str, object]) -> list[str]:
     return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
 
 

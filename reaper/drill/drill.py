@@ -27,8 +27,6 @@ from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.runtime.signals import received
 
 CLEANUP_TIMEOUT_S = 5.0
-FULL_BELOW = 8_192
-"""Bytes. A full file system may still have a page for itself."""
 
 
 class _InterruptedError(Exception):
@@ -101,7 +99,7 @@ async def _perform(
 
 def _check_space(folder: Path) -> None:
     """Raise OSError on a full disk, because a worker that cannot write its lines seems to have done nothing."""
-    if shutil.disk_usage(folder).free < FULL_BELOW:
+    if shutil.disk_usage(folder).free < 8_192:  # bytes: a file system may keep a page for itself
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 

@@ -19,8 +19,7 @@ RESTART_DELAY_S = 1.0
 STOP_TIMEOUT_S = 15.0
 LOG_TAIL = 2_000
 
-_FALSE_START_S = 5.0
-_FALSE_STARTS = 3  # in a row; then it is no accident
+_FALSE_STARTS, _FALSE_START_S = 3, 5.0  # so many ends in a row that soon after the start are no accident
 
 
 class ProcessFailedError(StreamReaperError):
