@@ -137,10 +137,8 @@ def _judge_losses(group: GroupState, now_ms: int) -> Iterator[tuple[Trouble, str
         yield Trouble.LOST_PAYLOAD, f"{_lost_payload(group)}: {TRIMMED}"
     if group.lost_deliveries:
         were = _deliveries(group.lost_deliveries, "was", "were")
-        yield (
-            Trouble.LOST_DELIVERY,
-            f"{were} lost after a deletion of a consumer or group: `reaper groups requeue {group.keys.word} --lost`",
-        )
+        requeue = f"`reaper groups requeue {group.keys.word} --lost`"
+        yield Trouble.LOST_DELIVERY, f"{were} lost, because somebody deleted a consumer or the group: run {requeue}"
     if group.groups_lost and now_ms - group.groups_lost_ms <= RECENT_MS:
         yield Trouble.LOST_GROUP, f"somebody {DESTROYED_OR_EMPTIED}: the jobs are still in the stream"
 

@@ -360,7 +360,7 @@ async def test_what_a_dead_worker_held_whose_consumer_is_deleted_is_reported_and
 
 
 async def requeue_lost(case: Case) -> int:
-    """Requeue the lost deliveries of the journal, as ``reaper groups requeue --lost`` does. Return their number."""
+    """Give back the lost deliveries, as ``reaper groups requeue --lost`` does; return how many."""
     told = await read_journal(case.client, case.keys, 0)
     how = Requeue(Redelivery.STREAM, DEFAULT_JOURNAL)
     results = [one async for one in requeue(case.client, case.keys, list(told.lost), told.ended, how)]
