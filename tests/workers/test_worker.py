@@ -256,7 +256,6 @@ async def test_a_settlement_is_journalled_with_all_that_a_report_needs(server: R
         "acked",
         job_id,
         {
-            "v": 1,
             "group": "billing",
             "consumer": worker.consumer,
             "mode": "reaper",
