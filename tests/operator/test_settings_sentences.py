@@ -244,8 +244,12 @@ def test_bytes_that_are_no_text_are_refused_where_no_file_is_named(name: str, tm
 
 
 def test_a_file_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match=r"file /dev/zero has more than 1,000,000 bytes\. Name a settings file"):
+    with pytest.raises(
+        ConfigurationError, match=r"file /dev/zero has more than 1,000,000 bytes\. Name a settings file"
+    ):
         load_settings(ReaperSettings, file=Path("/dev/zero"))
     monkeypatch.setenv("REAPER_REDIS_URL_FILE", "/dev/zero")
-    with pytest.raises(ConfigurationError, match=r"file /dev/zero has more than 1,000,000 bytes\. Name a settings file"):
+    with pytest.raises(
+        ConfigurationError, match=r"file /dev/zero has more than 1,000,000 bytes\. Name a settings file"
+    ):
         load_settings(ReaperSettings)
