@@ -28,8 +28,6 @@ JAVA_OPTIONS = "-XX:+UseParallelGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheS
 """A report may pause, and the garbage collector that avoids pauses costs a fifth of its CPU time. A report has
 so much code that smaller spaces for it would be searched for garbage again and again, each time with all of the heap.
 """
-QUICK_START = "-XX:TieredStopAtLevel=1"
-"""Compile once, and not very well: the better code takes longer to make than it saves on a small lake."""
 SMALL_LAKE_BYTES = 200_000_000
 """Some eight million events. With five, compiling once took a sixth less CPU time; that share shrinks."""
 
@@ -113,6 +111,7 @@ def _read(settings: PipelineSettings, scope: "Scope", progress: ProgressLine) ->
 
 def _java_options(layout: "Layout") -> str:
     from reaper.pipeline.lake.delta import LakeTable
+    from reaper.pipeline.spark.java import QUICK_START
 
     small = sum(file.bytes for file in LakeTable(layout.table("events")).files()) < SMALL_LAKE_BYTES
     return f"{JAVA_OPTIONS} {QUICK_START}" if small else JAVA_OPTIONS

@@ -12,15 +12,26 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pyspark
+
 from workers.protocol.errors import ConfigurationError
 
 OLDEST_JAVA = 17
 SHIM = Path(__file__).with_name("home")
 """The Java home whose ``bin/java`` starts the Java that `VARIABLE` names."""
-VARIABLE, _LACKS = "STREAM_REAPER_JAVA", "STREAM_REAPER_JAVA_LACKS"
+VARIABLE, _LACKS, JARS = "STREAM_REAPER_JAVA", "STREAM_REAPER_JAVA_LACKS", "STREAM_REAPER_JARS"
 _ASK_TIMEOUT_S = 20
 _GONE, _GONE_SINCE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED", 24
 """An option of Spark's launcher for a package that newer versions do not have, and warn of."""
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""Compile once, and not very well: the better code takes longer to make than it saves on a small lake. And do not verify
+classes: they are of a package that pip has verified, and verification is a seventh of the CPU time of a small report.
+"""
+_FIRST = ("spark-catalyst", "scala-library", "spark-core", "scala-reflect", "spark-sql-api", "spark-sql_", "commons-compiler",
+          "log4j-core", "hadoop-client", "jackson-databind", "parquet", "janino")  # fmt: skip
+"""Jars with most of the classes that Spark loads. Java looks for each class in one jar after the other."""
+_UNUSED = re.compile("(spark-)?(arpack|breeze|datanucleus|derby|hive|jersey|kubernetes|lapack|mllib|spire|vertx|volcano)")
+"""Jars for machine learning, Hive and Kubernetes. Where they are, Spark loads some of it at every start."""
 
 
 class JavaMissingError(ConfigurationError):
@@ -34,6 +45,12 @@ def java_environment() -> dict[str, str]:
         return {name: os.environ[name] for name in ("JAVA_HOME", VARIABLE, _LACKS) if name in os.environ}
     java, version = find_java()
     return {"JAVA_HOME": str(SHIM), VARIABLE: java, _LACKS: _GONE if version >= _GONE_SINCE else ""}
+
+
+def embedded_jars() -> str:
+    """Return the jars that Spark needs in this process and its children, as a class path."""
+    jars = [jar for jar in Path(pyspark.__file__).parent.glob("jars/*.jar") if not _UNUSED.match(jar.name)]
+    return ":".join(str(jar) for jar in sorted(jars, key=lambda jar: (not jar.name.startswith(_FIRST), jar.name)))
 
 
 def find_java() -> tuple[str, int]:
