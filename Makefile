@@ -1,4 +1,4 @@
-# Everything starts from here: `make demo`, `make test`, `make check`, `make site`, `make bench`, `make soak`,
+# Everything starts from here: `make demo`, `make test`, `make check`, `make site`, `make site-version`, `make bench`, `make soak`,
 # `make test-matrix`, `make test-lowest`, `make test-deploy`, `make mutants`, `make sbom`.
 # Each target makes the virtual environment it needs, from Python 3.11 to 3.14 (another one: `make PYTHON=… test`).
 
@@ -15,6 +15,8 @@ TEST_PROCESSES ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 # Material tells of its successor in each build.
 export NO_MKDOCS_2_WARNING := 1
+# Of `make site-version`.
+VERSION ?= 0.1
 SOAK_MINUTES ?= 30
 SOAK_SEED ?= 1
 # Options of `python -m tests.simulation.mutants`: --only NAME, --jobs N, --near, …
@@ -43,7 +45,7 @@ PYTHONS := 3.11 3.12 3.13 3.14
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 CANDIDATES := $(if $(PYTHON),$(PYTHON),$(addprefix python,$(PYTHONS)) python3 python)
 
-.PHONY: help demo test check site bench soak test-matrix test-lowest test-deploy mutants sbom clean
+.PHONY: help demo test check site site-version bench soak test-matrix test-lowest test-deploy mutants sbom clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -65,6 +67,10 @@ check: $(DEV) $(DOCS)  ## lint, formatting, types, import contracts, generated d
 
 site: $(DOCS)  ## build the documentation as a site, in the folder site/; every link is checked, and nothing is fetched
 	@$(SITE) --site-dir site
+
+site-version: $(DOCS)  ## commit the site as VERSION, and as the latest one, to the branch pages (VERSION=0.1)
+	@$(BIN)/mike deploy -F .mkdocs.yml -b pages --update-aliases "$(VERSION)" latest
+	@$(BIN)/mike set-default -F .mkdocs.yml -b pages latest
 
 bench: $(DEV)  ## measure; writes docs/internals/benchmarks.md
 	@$(BIN)/python -m tests.benchmarks

@@ -1,12 +1,12 @@
 """Checks that prose is plain English: `python docs/prose.py [FILE…] [--shrink]`. Limits are in `pyproject.toml`.
 
-A linter such as proselint or vale looks for single words and cannot see the clauses that made these texts hard to read.
+A linter like proselint or vale looks for single words and cannot see the clauses that made these texts hard to read.
 Four figures are counted for each file, over pages and over the docstrings and comments of Python files:
 
-- ``relative``: percentage of sentences with a headless what/who/where clause ("What fails is retried")
-- ``actors``: words such as "nobody" and "told", per 1,000 words
-- ``chained``: semicolons and colons per 100 sentences
-- ``long``: percentage of sentences of more than 30 words
+- ``relative`` is the percentage of sentences with a headless what/who/where clause ("What fails is retried")
+- ``actors`` counts vague actors per 1,000 words
+- ``chained`` counts semicolons and colons per 100 sentences
+- ``long`` is the percentage of sentences of more than 30 words
 """
 
 import ast
@@ -37,6 +37,9 @@ _INSIDE = re.compile(
 _ACTORS = re.compile(r"\b(nobody|somebody|anybody|everybody|nothing|whoever|whatever|such|told|tells)\b", re.IGNORECASE)
 _FENCED = re.compile(r"^[ \t]*(```|~~~).*?^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _GENERATED = re.compile(r"^::: .*(?:\n    .*)*", re.MULTILINE)
+_LABEL = re.compile(r"^\s*[\w*.]+:(?:\s|$)", re.MULTILINE)
+"""The name of a section in a docstring, of an argument, or of an error."""
+_DIRECTIVE = re.compile(r"(?:type|noqa|pragma|fmt):")
 _ITEM = re.compile(r"^(?:[-*+•]|\d+[.)])\s+")
 
 
@@ -90,9 +93,10 @@ def prose_of(path: Path) -> str:
         return text
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     parts = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(text)) if isinstance(node, documented)]
+    parts = [_LABEL.sub("", part) for part in parts]
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    parts += [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
-    return "\n\n".join(parts)
+    comments = [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
+    return "\n\n".join([*parts, *(one for one in comments if not _DIRECTIVE.match(one))])
 
 
 def problems(path: Path, settings: dict[str, Any]) -> Iterator[str]:
@@ -111,7 +115,7 @@ def problems(path: Path, settings: dict[str, Any]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the problems; return 1 if there are any, or if the list of allowed files could be shorter."""
+    """Print the problems. Return 1 if there are any, or if the list of allowed files could be shorter."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["prose"]
     names = [Path(one).resolve() for one in arguments if one != "--shrink"]
     paths = names or sorted(path for pattern in settings["files"] for path in ROOT.glob(pattern))

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from workers.protocol.errors import StreamReaperError as StreamReaperError
     from workers.protocol.errors import UnreachableError as UnreachableError
     from workers.protocol.errors import UnsupportedServerError as UnsupportedServerError
-    from workers.protocol.events import JournalLevel as JournalLevel
     from workers.protocol.messages import Redelivery as Redelivery
     from workers.runtime.callbacks import Report as Report
 else:
@@ -33,7 +32,6 @@ else:
         "ConfigurationError": "workers.protocol.errors",
         "EndOfTerm": "reaper.election.elector",
         "GroupSettings": "reaper.settings",
-        "JournalLevel": "workers.protocol.events",
         "Reaper": "reaper.service",
         "ReaperEvent": "reaper.service",
         "ReaperSettings": "reaper.settings",

@@ -8,7 +8,7 @@ from pydantic_settings import NoDecode
 
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_REDELIVERY, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys, split_pair
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
 from workers.runtime.redis_settings import ProgramSettings
@@ -143,7 +143,7 @@ class ReaperSettings(ProgramSettings):
         description="File with the token (16 characters or more) for the actions of the status page. Default: the page "
         "has no actions.",
     )
-    journal: JournalLevel = Field(default=JournalLevel.SETTLEMENTS, description="Which lifecycle events are written.")
+    journal: bool = Field(default=True, description="Write lifecycle events to the journal of the stream.")
 
     namespace: str = Field(
         default="reaper",

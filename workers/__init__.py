@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from workers.protocol.errors import StreamReaperError as StreamReaperError
     from workers.protocol.errors import UnreachableError as UnreachableError
     from workers.protocol.errors import UnsupportedServerError as UnsupportedServerError
-    from workers.protocol.events import JournalLevel as JournalLevel
     from workers.protocol.messages import RecoveryMode as RecoveryMode
     from workers.protocol.messages import Redelivery as Redelivery
     from workers.runtime.callbacks import Report as Report
@@ -55,7 +54,6 @@ else:
         "InvalidJobError": "workers.protocol.errors",
         "Job": "workers.loop.job",
         "JobId": "workers.outbox",
-        "JournalLevel": "workers.protocol.events",
         "NewJob": "workers.new_jobs",
         "NotReplicatedError": "workers.protocol.errors",
         "Producer": "workers.producer",

@@ -1,8 +1,8 @@
 """A process that a handler forks is not a second worker. It gets the signals, sockets and event loop of a new process.
 
 A fork copies the signal handlers that stop the worker, the event loop's wakeup socket, the connections that Redis
-delivers on, and the listening port. So `Process.terminate()` of such a child would stop its parent. A child that
-outlives the worker would keep its connections open. `workers.runtime.children` ends a child that comes back to us.
+delivers on, and the listening port. So `Process.terminate()` of a child would stop its parent. A child that outlives
+the worker would keep its connections open. `workers.runtime.children` ends a child that comes back to us.
 
 `workers.runtime.entrance` imports this module first, so it imports only fast modules.
 """

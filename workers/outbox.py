@@ -59,7 +59,7 @@ class HasRedis(Protocol):
 def address_of(redis: str | HasRedis | None, otherwise: str) -> str:
     """Return the address given to a producer, directly or in settings, or for None the one of the environment.
 
-    Raises ConfigurationError for other values, such as a client of the other kind. ``otherwise`` names the other
+    Raises ConfigurationError for other values, for example a client of the other kind. ``otherwise`` names the other
     accepted values.
     """
     if redis is None:
@@ -149,7 +149,7 @@ class Call:
     def pause_after(self, error: Exception) -> float | None:
         """Return after how many seconds to send again, or None where Redis has refused the call.
 
-        Raises UnreachableError if the repetitions took too long, or after an error that says nothing about the call.
+        Raises UnreachableError if the repetitions took too long, or after an error that leaves the effect open.
         """
         if isinstance(error, (StreamReaperError, DataError)):  # redis-py raises DataError before it sends
             return None

@@ -17,7 +17,6 @@ from workers.loop.dispatch import Handlers
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import Held
 from workers.loop.isolation import Isolation
-from workers.loop.journal import JournalWriter
 from workers.loop.reading import Reader
 from workers.loop.reporting import Counts
 from workers.loop.runner import Runner
@@ -27,7 +26,6 @@ from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.capabilities import knows_claim
 from workers.protocol.errors import HandlerExitError, StreamReaperError, UnreachableError, UnsupportedServerError
-from workers.protocol.events import EventName
 from workers.protocol.meaning import in_words
 from workers.protocol.messages import RecoveryMode, counted
 from workers.protocol.server_check import check_server
@@ -68,26 +66,22 @@ class WorkerProcess:
         self._runners = anyio.create_task_group()
         # ---- the parts
         self._context = context = WorkerContext.make(settings, callbacks)
-        starts = context.journal(EventName.STARTED).writes
-        self._journal = JournalWriter(context.commands, settings, context.consumer) if starts else None
         self._recovery = EmbeddedRecovery(context) if settings.recovery.is_of_workers else None
         self._adoption = Adoption(context)
         self._heartbeat = Heartbeat(context, carry)
         isolation = Isolation(context.membership.both, lambda: context.membership.visibility_s)
         self._settlements = Settlements(context, isolation.have_settled)
-        self._runner = Runner(
-            context, calls, self._settlements, self._heartbeat, isolation, self._journal, self._is_ending
-        )
+        self._runner = Runner(context, calls, self._settlements, self._heartbeat, isolation, self._is_ending)
         self._slots = Slots(
             self._runners, settings.concurrency, self._runner.perform, self._runner.hand_back, isolation
         )
         stalled = self._recovery.stalled if self._recovery else StalledDeliveries()
-        self._reader = Reader(context, self._slots, self._adoption, self._journal, stalled)
+        self._reader = Reader(context, self._slots, self._adoption, stalled)
 
     # ---- life
 
     async def run(self, *, handle_signals: bool, task_status: TaskStatus[None]) -> None:
-        """Work. Raises UnreachableError, UnsupportedServerError, or what redis-py raises while joining.
+        """Work. Raises UnreachableError, UnsupportedServerError, or redis-py's errors while joining.
 
         Raises HandlerExitError where a handler or a callback has raised SystemExit or KeyboardInterrupt.
         """
@@ -141,17 +135,11 @@ class WorkerProcess:
             services.start_soon(membership.keep_fresh)
             if self._recovery:
                 services.start_soon(self._recovery.run)
-            journal, telemetry = self._journal, self._context.telemetry
-            if journal:
-                services.start_soon(journal.run)
-                await journal.wait_until_connected()
-                if telemetry:
-                    telemetry.watch_journal(lambda: journal.dropped)
             if signals is not None:
                 services.start_soon(self._obey, signals)
             recovers = ", and recovers what stalls there" if membership.recovers else ""
             logger.info("%s works on %s%s", self.consumer, self._context.settings.keys.pair, recovers)
-            if telemetry:
+            if telemetry := self._context.telemetry:
                 telemetry.watch_refusals(lambda: len(self.refusals))
             task_status.started()
             await self._work()
@@ -185,8 +173,6 @@ class WorkerProcess:
         self._flush_scope.deadline = max(self._drain_scope.deadline, anyio.current_time() + FLUSH_S)
         with self._flush_scope:
             await self._settlements.wait_until_settled()
-            if self._journal:
-                await self._journal.wait_until_answered()
 
     # ---- state, read by other threads too
 

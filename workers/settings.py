@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack
 from pydantic import Field, field_validator, model_validator
 
 from workers.backoff import Backoff
-from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery, is_entry_id
 from workers.runtime.redis_settings import ProgramSettings, RedisArguments
@@ -25,7 +25,7 @@ MAX_NAME_LENGTH = 200
 
 
 class UnknownJobTypes(StrEnum):
-    """What happens to jobs of a type without a handler."""
+    """The fate of jobs of a type without a handler."""
 
     DEAD_LETTER = "dead-letter"
     LEAVE = "leave"
@@ -48,7 +48,7 @@ class WorkerOptions(RedisArguments, total=False):
     timeout: Duration | None
     drain_timeout: Duration
     health_port: int | None
-    journal: JournalLevel | Literal["off", "settlements", "full"]
+    journal: bool
     job_type_field: str
     backoff_cap: Duration
     group_start: str
@@ -133,10 +133,7 @@ class WorkerSettings(ProgramSettings):
         description="Port of `/livez`, `/readyz`, `/status` and `/metrics`. 0 takes a free port and logs it. Default: "
         "no port.",
     )
-    journal: JournalLevel = Field(
-        default=JournalLevel.SETTLEMENTS,
-        description="Which lifecycle events are written.",
-    )
+    journal: bool = Field(default=True, description="Write lifecycle events to the journal of the stream.")
     job_type_field: str = Field(
         default="",
         max_length=256,

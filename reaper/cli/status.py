@@ -108,7 +108,7 @@ def _row(label: str, *parts: str) -> str:
 def _leadership_lines(snapshot: Snapshot) -> Iterator[str]:
     leader = snapshot.leader
     yield _row("namespace", snapshot.namespace)
-    yield _row("server", snapshot.server, in_words(snapshot.capabilities) if snapshot.capabilities else "")
+    yield _row("server", snapshot.server, in_words(snapshot.capabilities))
     if leader is None:
         observing = f"none, {', '.join(one.id for one in snapshot.observers)} observes"
         yield _row("leader", styled(observing, "yellow") if snapshot.is_tried_out else styled("none", "red"))

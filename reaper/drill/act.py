@@ -13,8 +13,8 @@ from reaper.drill.evidence import Evidence
 from reaper.drill.history import read_state
 from reaper.drill.kit import Injector, Kit
 from reaper.drill.ledger import Ledger
-from reaper.drill.live import Scene, Screen
-from reaper.drill.meters import Meters, Usage, used_between
+from reaper.drill.live import Screen
+from reaper.drill.meters import Meters, Usage
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import WORKERS, Role
@@ -28,8 +28,6 @@ from workers.protocol.errors import StreamReaperError
 
 READY_TIMEOUT_S = 120.0
 CHECK_INTERVAL_S = 0.1
-SETTLING_S = 1.0
-"""After everybody is ready, before they are measured idle."""
 
 
 class NotReadyError(StreamReaperError):
@@ -51,8 +49,6 @@ class Ending:
     """By kind, how many run at a time."""
     started: int
     """Processes that were started in all."""
-    idle: Usage | None = None
-    """Before the first job, where that was asked for."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for machines."""
@@ -64,7 +60,7 @@ class Ending:
                 {"asked": str(asked), "played": str(played) if played else None, "why": "no reaper runs"}
                 for asked, played in stage.settings.left_out(stage.recovery)
             ],
-            **usage_as_json(self.usage, self.idle, jobs=self.ledger.enqueued),
+            **usage_as_json(self.usage, jobs=self.ledger.enqueued),
             "processes": dict(self.processes),
             "processes_started": self.started,
             "keys": {
@@ -83,69 +79,56 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen, kit: Ki
     """Play one act. Raises ProcessFailedError, NotReadyError and errors of redis-py; leaves no process behind."""
     meters = Meters(stage.client, counts=stage.server.single)
     await stage.client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
-    scene = Scene(stage, Producer(stage, jobs), Witness(stage))
-    supervisor, witness = scene.supervisor, scene.witness
-    tools = Toolbox(stage, supervisor, scene.producer, witness, scene.announce)
+    supervisor, witness = Supervisor(stage.folder), Witness(stage)
+    tools = Toolbox(stage, supervisor, Producer(stage, jobs), witness)
     injector = Injector(tools, await kit.plays(tools))
     slots, clock_ahead_s = cast.slots(stage), await _clock_ahead_s(stage)
     async with anyio.create_task_group() as everybody:
         strangers = await queries.waiting_readers(stage)
         await everybody.start(supervisor.run, slots)
         await _until_ready(stage, supervisor, strangers)
-        idle = await _idle(stage, supervisor, meters) if stage.settings.idle else None
         before = await meters.read(supervisor.measure())
-        scene.begin()
+        tools.begin()
         async with anyio.create_task_group() as playing:
             playing.start_soon(witness.run)
-            playing.start_soon(screen, scene)
-            playing.start_soon(scene.producer.run)
+            playing.start_soon(screen, tools)
+            playing.start_soon(tools.producer.run)
             playing.start_soon(injector.run, stage.settings.faults_for(stage.recovery))
             await _until_over(stage, injector)
-            usage = used_between(before, await meters.read(supervisor.measure()))
+            usage = (await meters.read(supervisor.measure())).since(before)
             await anyio.sleep(3 * stage.settings.look_s)  # so that the screen shows the end
             playing.cancel_scope.cancel()
         # Workers first, so that their last settlements are in before the leader goes.
         await supervisor.stop(*WORKERS)
         await supervisor.stop(Role.REAPER)
     await witness.look()
-    if not stage.server.single:
-        await witness.read_again()
-    ledger, objections = await kit.judge(await _evidence(scene, injector, clock_ahead_s), stage)
+    ledger, objections = await kit.judge(await _evidence(injector, clock_ahead_s), stage)
     return Ending(
         stage=stage,
-        started_at=scene.started_at,
+        started_at=tools.started_at,
         ledger=ledger,
         objections=tuple(objections),
         usage=usage,
         processes=Counter(str(slot.role) for slot in slots),
         started=len(supervisor.history),
-        idle=idle,
     )
 
 
-async def _evidence(scene: Scene, injector: Injector, clock_ahead_s: float) -> Evidence:
+async def _evidence(injector: Injector, clock_ahead_s: float) -> Evidence:
     """Collect the rows after the end."""
-    stage, settings = scene.stage, scene.stage.settings
+    tools, stage, settings = injector.tools, injector.tools.stage, injector.tools.stage.settings
     return Evidence(
-        enqueued=scene.producer.enqueued,
-        lines=scene.witness.lines,
-        events=scene.witness.events,
-        processes=scene.supervisor.history,
+        enqueued=tools.producer.enqueued,
+        lines=tools.witness.lines,
+        events=tools.witness.events,
+        processes=tools.supervisor.history,
         state=await read_state(stage.client, stage.keys),
-        faults=injector.tools.injected,
+        faults=tools.injected,
         missed=injector.missed,
         visibility_s=settings.visibility_timeout.total_seconds(),
         max_deliveries=settings.max_deliveries,
         clock_ahead_s=clock_ahead_s,
     )
-
-
-async def _idle(stage: Stage, supervisor: Supervisor, meters: Meters) -> Usage:
-    """Measure everybody with nothing to do."""
-    await anyio.sleep(SETTLING_S)
-    before = await meters.read(supervisor.measure())
-    await anyio.sleep(stage.settings.idle.total_seconds())
-    return used_between(before, await meters.read(supervisor.measure()))
 
 
 async def _clock_ahead_s(stage: Stage) -> float:
@@ -163,16 +146,14 @@ async def _until_ready(stage: Stage, supervisor: Supervisor, strangers: int) -> 
     deadline = anyio.current_time() + READY_TIMEOUT_S
     while missing := await _missing(stage, strangers):
         if anyio.current_time() > deadline:
-            break
+            printed = supervisor.printed(*supervisor.history)
+            raise NotReadyError(f"{missing} within {READY_TIMEOUT_S:g} s. Printed was:", *printed)
         await anyio.sleep(CHECK_INTERVAL_S)
-    else:
-        return
-    raise NotReadyError(f"{missing} within {READY_TIMEOUT_S:g} s. Printed was:", *supervisor.logs().splitlines())
 
 
 async def _missing(stage: Stage, strangers: int) -> str:
     """Say what is not there yet; empty = everything is."""
-    waiting, expected = await queries.waiting_readers(stage) - strangers, cast.readers_expected(stage)
+    waiting, expected = await queries.waiting_readers(stage) - strangers, stage.settings.workers
     if waiting < expected:
         return f"{waiting} of {expected} readers of {stage.settings.workers} workers were ready"
     if stage.recovery.by_reapers and not await queries.fence(stage):
@@ -184,7 +165,7 @@ async def _until_over(stage: Stage, injector: Injector) -> None:
     """Wait until nothing more will happen: by what Redis shows, or in the end by the clock."""
     interval_s = max(CHECK_INTERVAL_S, stage.settings.look_s / 2)
     tools, view = injector.tools, View()
-    with anyio.move_on_after(stage.settings.patience_s(stage.recovery, tools.producer.jobs)):
+    with anyio.move_on_after(stage.settings.patience_s(tools.producer.jobs)):
         while True:
             if tools.producer.finished and injector.open <= tools.waiting:
                 view = await queries.look(stage, view)
@@ -196,11 +177,10 @@ async def _until_over(stage: Stage, injector: Injector) -> None:
 
 
 async def _at_rest(tools: Toolbox, view: View) -> bool:
-    """Tell whether every job has come to its end; where nobody recovers, also those that are stuck."""
-    nobody_recovers = not tools.stage.recovery.recovers or tools.supervisor.none_left(Role.REAPER)
+    """Tell whether every job has come to its end; without recovery, also if it is stuck."""
     if view.outstanding == 0:
         return not any(tools.witness.in_hand(run.pid) > 0 for run in tools.supervisor.alive(Role.BARE_WORKER))
-    if view.ready or not nobody_recovers:
+    if view.ready or tools.stage.recovery.promises:
         return False
     overdue_ms = 1.25 * tools.visibility_s * 1000
     return all(row.idle_ms > overdue_ms for row in await queries.pending(tools.stage))

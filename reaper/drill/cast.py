@@ -12,11 +12,10 @@ from reaper.drill.records import Role
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Command, Slot
 from workers.protocol.messages import CLAIM_READY_MS
-from workers.runtime.settings import to_ms
 
 Flags = dict[str, str | float]
-BARE_WORKER, CLAIMING_WORKER = (Path(__file__).with_name(f"{name}_worker.py") for name in ("bare", "claiming"))
-"""Programs that are started as files and never imported."""
+BARE_WORKER = Path(__file__).with_name("bare_worker.py")
+"""A program that is started as a file and never imported."""
 
 
 def slots(stage: Stage) -> list[Slot]:
@@ -27,17 +26,8 @@ def slots(stage: Stage) -> list[Slot]:
     return workers + [Slot(f"r{n}", Role.REAPER, partial(_reaper, stage)) for n in reapers]
 
 
-def readers_expected(stage: Stage) -> int:
-    """Return how many clients wait in a read once all workers are ready.
-
-    Loops that also claim poll, so a few are always between two reads. So many that each process has one are enough.
-    """
-    settings = stage.settings
-    return (settings.workers - 1) * settings.loops + 1 if stage.recovery.bare else settings.workers
-
-
 def _worker_slot(stage: Stage, n: int) -> Slot:
-    if stage.recovery.bare or (n == stage.settings.workers and stage.settings.has_bare_worker):
+    if n == stage.settings.workers and stage.settings.has_bare_worker:
         return Slot(f"w{n}", Role.BARE_WORKER, partial(_bare, stage))
     return Slot(f"w{n}", Role.WORKER, partial(_worker, stage))
 
@@ -56,17 +46,13 @@ def _worker(stage: Stage, name: str) -> Command:
         flags["recovery"] = stage.recovery.mode
     argv = [sys.executable, "-m", "workers", "run", "reaper.drill.program:worker", *_as_words(flags)]
     own = {"REAPER_REDIS_URL": stage.server.url, "DRILL_LEDGER": str(stage.ledger_of(name))}
-    return Command(argv, {**_environment(), **own})
+    return argv, {**_environment(), **own}
 
 
 def _bare(stage: Stage, name: str) -> Command:
-    settings = stage.settings
     argv = [sys.executable, str(BARE_WORKER), stage.keys.stream, stage.keys.group, name]
-    if stage.recovery.bare:
-        argv[1] = str(CLAIMING_WORKER)
-        argv += map(str, (settings.loops, to_ms(settings.visibility_timeout), settings.max_deliveries))
-    claims = {"CLAIM_MS": str(CLAIM_READY_MS)} if settings.gives_back_in_place(stage.recovery) else {}
-    return Command(argv, {**_environment(), "REDIS_URL": stage.server.url, **claims})
+    claims = {"CLAIM_MS": str(CLAIM_READY_MS)} if stage.settings.gives_back_in_place(stage.recovery) else {}
+    return argv, {**_environment(), "REDIS_URL": stage.server.url, **claims}
 
 
 def _reaper(stage: Stage, name: str) -> Command:
@@ -82,7 +68,7 @@ def _reaper(stage: Stage, name: str) -> Command:
     }
     argv = [sys.executable, "-m", "reaper", "run", *_as_words(flags)]
     own = {"REAPER_REDIS_URL": stage.server.url, failpoints.ENVIRONMENT_VARIABLE: str(stage.failpoints)}
-    return Command(argv, {**_environment(), **own})
+    return argv, {**_environment(), **own}
 
 
 def _as_words(flags: Mapping[str, str | float]) -> list[str]:

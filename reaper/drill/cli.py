@@ -3,22 +3,19 @@
 import json
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import click
 
 from reaper.drill.act import Ending
-from reaper.drill.drill import InterruptedDrillError, Programme, perform
+from reaper.drill.drill import Programme, perform
 from reaper.drill.faults import DEMO_FAULTS, FORMS
 from reaper.drill.live import fitted, plain_screen, quiet_screen
-from reaper.drill.recoveries import RECOVERIES, find_recovery
+from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.report import as_text
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
 from workers.protocol.messages import counted
-from workers.runtime.entrance import INTERRUPTED_EXIT
 from workers.runtime.options import errors_as_sentences, examples, settings_options
 from workers.runtime.output_files import OutputFile, output_file
 from workers.runtime.printing import show
@@ -38,7 +35,6 @@ Recovery:
   reaper     replicated reapers beside plain workers
   embedded   no reapers; the workers recover stalled jobs
   claim      the same without copies: reads with CLAIM bring stalled jobs (Redis 8.4)
-  published  a reference: the usual auto-claiming loop; it may lose jobs and repeat work
   none       a reference: stalled jobs stay
 
 \b
@@ -79,12 +75,12 @@ _json_option = output_file("--json", "json_file", metavar="FILE", help="Write th
 @_json_option
 def drill(recovery: str, json_file: OutputFile | None, **flags: Any) -> None:
     """Play one drill; see `HELP`."""
-    with errors_for_people():
+    with errors_as_sentences():
         settings = load_settings(DrillSettings, flags=flags)
         jobs = settings.jobs()
         if not flags.get("faults"):  # the default ones only as far as the trace goes
             settings = settings.fitting(jobs)
-        (ending,) = show_and_perform(Programme(settings, jobs, [find_recovery(recovery)]))
+        (ending,) = show_and_perform(Programme(settings, jobs, [RECOVERIES[recovery]]))
         _write(json_file, ending.as_json())
     sys.exit(EXIT_FAILED if ending.objections else 0)
 
@@ -99,9 +95,9 @@ def demo(json_file: OutputFile | None, **flags: Any) -> None:
     Three acts on the same trace with the same faults, in about a minute. Exits 0 only if the second and the third
     end as promised (see: reaper drill --help), else 1, 2 where they cannot be played, and 130 when interrupted.
     """
-    with errors_for_people():
+    with errors_as_sentences():
         settings = load_settings(DrillSettings, flags=flags | {"faults": DEMO_FAULTS, "limit": DEMO_JOBS})
-        acts = [find_recovery(name) for name in ("none", "reaper", "embedded")]
+        acts = [RECOVERIES[name] for name in ("none", "reaper", "embedded")]
         endings = show_and_perform(Programme(settings, settings.jobs(), acts))
         _write(json_file, {"acts": [ending.as_json() for ending in endings]})
         show("", *_conclusion(endings), "", *_next_steps(sys.argv[0]))
@@ -168,14 +164,3 @@ def _close(ending: Ending) -> None:
 def _write(file: OutputFile | None, report: dict[str, Any]) -> None:
     if file:
         file.write(json.dumps(report, indent=2) + "\n")
-
-
-@contextmanager
-def errors_for_people() -> Iterator[None]:
-    """Print an error as a sentence, and exit."""
-    with errors_as_sentences():
-        try:
-            yield
-        except InterruptedDrillError as error:
-            show(str(error), err=True)
-            sys.exit(INTERRUPTED_EXIT)

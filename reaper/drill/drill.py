@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -20,9 +21,9 @@ from reaper.drill.live import Screen
 from reaper.drill.recoveries import Recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
-from reaper.drill.stage import Stage, new_run_id, set_stage
+from reaper.drill.stage import Stage, set_stage
 from reaper.drill.trace import PlannedJob
-from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
+from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.runtime.signals import received
 
 CLEANUP_TIMEOUT_S = 5.0
@@ -30,8 +31,8 @@ FULL_BELOW = 8_192
 """Bytes. A file system may keep a page for itself."""
 
 
-class InterruptedDrillError(StreamReaperError):
-    """Somebody ended the drill by a signal."""
+class _InterruptedError(Exception):
+    """A signal ends the drill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,8 @@ def perform(
 
     Raises a StreamReaperError whose message is for people; leaves no process and no key behind, however it ends.
     """
-    for recovery in programme.recoveries:
-        programme.settings.check(recovery)
     settings = programme.settings.for_jobs(programme.jobs)
-    mixed = any(not recovery.bare for recovery in programme.recoveries)
-    if mixed and programme.settings.has_bare_worker and not settings.bare_worker:
+    if programme.settings.has_bare_worker and not settings.bare_worker:
         opens("Some jobs reach the visibility timeout: no bare worker takes part, which cannot extend them.")
     programme = replace(programme, settings=settings)
     try:
@@ -69,6 +67,8 @@ def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, _InterruptedError):
+        return KeyboardInterrupt()
     if isinstance(error, RedisError):
         return UnreachableError(f"Redis failed during the drill: {error}")
     return error
@@ -80,14 +80,15 @@ async def _perform(
     endings: list[Ending] = []
     async with anyio.create_task_group() as group:
         group.start_soon(_end_on_signal)
-        run_id = new_run_id()
+        run_id = secrets.token_hex(4)
         settings = programme.settings
         with run_folder(settings.files, "drill") as folder:
             async with programme.kit.server(settings, folder) as server:
                 await _check_claim(programme, server)
                 opens(f"{server.description}.")
                 for recovery in programme.recoveries:
-                    opens(_heading(len(endings) + 1, len(programme.recoveries), recovery))
+                    heading = f"Act {len(endings) + 1}" if len(programme.recoveries) > 1 else "Drill"
+                    opens(f"\n{heading}: {recovery.title}")
                     async with _stage(programme, server, recovery, folder, run_id) as stage:
                         endings.append(await play(stage, programme.jobs, screen, programme.kit))
                     if endings[-1].objections:
@@ -103,14 +104,10 @@ def _check_space(folder: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
-def _heading(number: int, acts: int, recovery: Recovery) -> str:
-    return f"\nAct {number}: {recovery.title}" if acts > 1 else f"\nDrill: {recovery.title}"
-
-
 async def _end_on_signal() -> None:
     with received(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         async for number in signals:
-            raise InterruptedDrillError(f"ended by {signal.Signals(number).name}")
+            raise _InterruptedError(number)
 
 
 @contextmanager
@@ -123,7 +120,7 @@ def run_folder(files: Path | None, kind: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=f"reaper-{kind}-") as temporary:
             yield Path(temporary)
         return
-    folder = files.absolute() / f"{kind}-{new_run_id()}"
+    folder = files.absolute() / f"{kind}-{secrets.token_hex(4)}"
     try:
         folder.mkdir(parents=True)
     except OSError as error:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from reaper.drill.promises import Execution, FinalState, History
+from reaper.drill.promises import Execution, FinalState, History, early_ms, is_timed
 from reaper.drill.records import Effect, Enqueued, InjectedFault, Line, MissedFault, ProcessRun, Step
 from workers.protocol.events import EventName, LifecycleEvent
 
@@ -71,6 +71,16 @@ class Evidence:
     def jobs(self) -> dict[int, Enqueued]:
         """The jobs by number."""
         return {job.n: job for job in self.enqueued}
+
+    def job_id(self, n: int) -> str:
+        """Return the ID of job ``n``; empty if the producer does not know it."""
+        return self.jobs[n].entry_id if n in self.jobs else ""
+
+    @cached_property
+    def timed_out(self) -> frozenset[str]:
+        """Entries that were recovered in time."""
+        timed = (event for event in self.events if is_timed(event) and early_ms(self.history, event) <= 0)
+        return frozenset(str(event.data["entry"]) for event in timed)
 
     @cached_property
     def numbers(self) -> dict[str, int]:

@@ -40,8 +40,8 @@ class Form:
     """Pattern of the word after the colon; empty = none may follow."""
     default: str = "1"
     """The amount where none is written."""
-    lasts: Literal["", "optional", "required"] = ""
-    """Whether ``+seconds`` may follow."""
+    lasts: bool = False
+    """Whether ``+seconds`` follows."""
     hits: Literal["", "leaders", "redis"] = ""
     """Other processes than workers that it hits. While ``redis`` is hit, it does not answer or takes no writes."""
 
@@ -49,8 +49,8 @@ class Form:
     def pattern(self) -> str:
         """Regular expression of a fault, with the groups ``amount``, ``at`` and ``lasts``. No fault lasts for 0 s."""
         amount = rf"(?::(?P<amount>{self.amount}))?" if self.amount else "(?P<amount>(?!))?"
-        lasts = rf"(?:\+(?=.*[1-9])(?P<lasts>{_SECONDS}))" if self.lasts else "(?P<lasts>(?!))"
-        return rf"[^:@+]*{amount}@(?P<at>{_SECONDS}){lasts}{'' if self.lasts == 'required' else '?'}"
+        lasts = rf"\+(?=.*[1-9])(?P<lasts>{_SECONDS})" if self.lasts else "(?P<lasts>(?!))?"
+        return rf"[^:@+]*{amount}@(?P<at>{_SECONDS}){lasts}"
 
 
 FORMS: Mapping[str, Form] = {
@@ -58,7 +58,7 @@ FORMS: Mapping[str, Form] = {
         "kill-worker@4", "kill -9 of the worker with the most jobs in flight; also :half, :all, :w1,w3 *", _WORKERS
     ),
     FaultKind.PAUSE_WORKER: Form(
-        "pause-worker@4+6", "SIGSTOP of the worker with the most jobs in flight for 6 s *", lasts="required"
+        "pause-worker@4+6", "SIGSTOP of the worker with the most jobs in flight for 6 s *", lasts=True
     ),
     FaultKind.POISON: Form("poison@4", "a job that kills every worker that runs it (poison:3@4: three jobs)", _JOBS),
     FaultKind.KILL_LEADER: Form("kill-leader@4", "kill -9 of the reaper that leads *", hits="leaders"),
@@ -69,12 +69,12 @@ FORMS: Mapping[str, Form] = {
     ),
     FaultKind.KILL_REAPERS: Form(
         "kill-reapers@4+10",
-        "kill -9 of all reapers, which start again 10 s later (without +10: never)",
-        lasts="optional",
+        "kill -9 of all reapers, which start again 10 s later",
+        lasts=True,
         hits="leaders",
     ),
-    FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", "SIGSTOP of Redis for 10 s", lasts="required", hits="redis"),
-    FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", "no fault: 20 more jobs at once, 6 s each", _JOBS, lasts="required"),
+    FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", "SIGSTOP of Redis for 10 s", lasts=True, hits="redis"),
+    FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", "no fault: 20 more jobs at once, 6 s each", _JOBS, lasts=True),
 }
 AFTER_PAUSE_S = 10.0
 """How long after an outage of Redis processes may still fail because of it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import Cause, SecondStart
 from reaper.drill.faults import FaultKind
-from reaper.drill.records import InjectedFault, Step
+from reaper.drill.records import Step
 from workers.protocol.events import EventName
 from workers.protocol.messages import entry_ms
 
@@ -41,30 +41,20 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """Healthy jobs in a stretch of time."""
-
-    seconds: float = 0.0
-    enqueued: int = 0
-    """Jobs that were enqueued in it."""
-    done: int = 0
-    """Jobs that were completed in it, for the first time."""
-    latency_s: Spread = field(default_factory=Spread)
-    """From enqueueing to first start, of those enqueued in it."""
-
-    throughput_per_s: float | None = None
-    """Jobs completed a second; None for no time at all."""
-
-
-@dataclass(frozen=True, slots=True)
 class Healthy:
-    """Jobs that are no poison, and that no process held when it died."""
+    """How the jobs fared that are no poison, and that no process held when it died, while there were faults.
+
+    That is from each fault until two visibility timeouts after it, for poison until its last run would be over. Without
+    faults it is from the first job to the last completion.
+    """
 
     jobs: int = 0
-    total: Figures = field(default_factory=Figures)
-    """From the first job to the last completion."""
-    during_faults: Figures = field(default_factory=Figures)
-    """From each fault until two visibility timeouts after it; for poison, until its last run would be over."""
+    """In the whole act."""
+    seconds: float = 0.0
+    latency_s: Spread = field(default_factory=Spread)
+    """From enqueueing to first start, of the jobs that were enqueued in this time."""
+    throughput_per_s: float | None = None
+    """Jobs that were completed a second, for the first time. None for no time at all."""
 
 
 def healthy_jobs(evidence: Evidence, starts: Sequence[SecondStart]) -> Healthy:
@@ -75,31 +65,31 @@ def healthy_jobs(evidence: Evidence, starts: Sequence[SecondStart]) -> Healthy:
         for job in evidence.enqueued
         if not job.poison and job.n not in hit
     }
-    started = {n: lines[0].at for n, lines in evidence.lines_of(Step.START).items() if n in enqueued}
-    done = {n: lines[0].at for n, lines in evidence.lines_of(Step.DONE).items() if n in enqueued}
     if not enqueued:
         return Healthy()
-    whole = min(enqueued.values()), max([*enqueued.values(), *done.values()])
-
-    def figures(windows: Sequence[Window]) -> Figures:
-        seconds = sum(end - start for start, end in windows)
-        completed = sum(_within(at, windows) for at in done.values())
-        return Figures(
-            seconds=seconds,
-            enqueued=sum(_within(at, windows) for at in enqueued.values()),
-            done=completed,
-            latency_s=spread(max(0.0, at - enqueued[n]) for n, at in started.items() if _within(enqueued[n], windows)),
-            throughput_per_s=completed / seconds if seconds else None,
-        )
-
-    return Healthy(len(enqueued), figures([whole]), figures(_clipped(fault_windows(evidence), whole)))
+    started = {n: lines[0].at for n, lines in evidence.lines_of(Step.START).items() if n in enqueued}
+    done = {n: lines[0].at for n, lines in evidence.lines_of(Step.DONE).items() if n in enqueued}
+    first, last = min(enqueued.values()), max([*enqueued.values(), *done.values()])
+    clipped = ((max(start, first), min(end, last)) for start, end in fault_windows(evidence))
+    windows = [(start, end) for start, end in clipped if start < end] or [(first, last)]
+    seconds = sum(end - start for start, end in windows)
+    return Healthy(
+        jobs=len(enqueued),
+        seconds=seconds,
+        latency_s=spread(max(0.0, at - enqueued[n]) for n, at in started.items() if _within(enqueued[n], windows)),
+        throughput_per_s=sum(_within(at, windows) for at in done.values()) / seconds if seconds else None,
+    )
 
 
 def fault_windows(evidence: Evidence) -> list[Window]:
     """Return when faults were being coped with, without overlaps."""
+    found: list[Window] = []
+    for fault in evidence.faults:
+        timeouts = evidence.max_deliveries + 1 if fault.kind == FaultKind.POISON else COPING_TIMEOUTS
+        if fault.kind != FaultKind.LONG_JOBS:
+            found.append((fault.at, (fault.until or fault.at) + timeouts * evidence.visibility_s))
     windows: list[Window] = []
-    harmful = (fault for fault in evidence.faults if fault.kind != FaultKind.LONG_JOBS)
-    for start, end in sorted(_window(fault, evidence) for fault in harmful):
+    for start, end in sorted(found):
         if windows and start <= windows[-1][1]:
             windows[-1] = windows[-1][0], max(end, windows[-1][1])
         else:
@@ -115,17 +105,6 @@ def _read_by_the_dead(evidence: Evidence) -> set[int]:
         if run and run.ended_at is not None and run.ended_at <= evidence.local(event):
             hit.add(evidence.numbers.get(event.job, 0))
     return hit
-
-
-def _clipped(windows: Sequence[Window], whole: Window) -> list[Window]:
-    """Leave out what is before the first job or after the last completion: there was nothing to do."""
-    clipped = ((max(start, whole[0]), min(end, whole[1])) for start, end in windows)
-    return [(start, end) for start, end in clipped if start < end]
-
-
-def _window(fault: InjectedFault, evidence: Evidence) -> Window:
-    timeouts = evidence.max_deliveries + 1 if fault.kind == FaultKind.POISON else COPING_TIMEOUTS
-    return fault.at, (fault.until or fault.at) + timeouts * evidence.visibility_s
 
 
 def _within(at: float, windows: Sequence[Window]) -> bool:

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 
@@ -42,22 +43,19 @@ class LeaderFaults:
             return ""
 
     async def kill_reapers(self, fault: Fault) -> str:
-        """Kill all reapers now, and start none again while the fault lasts, or at all."""
+        """Kill all reapers now, and start none again while the fault lasts."""
         supervisor, holder = self.tools.supervisor, await queries.holder(self.tools.stage)
         supervisor.hold_back(Role.REAPER)
         try:
             killed = [run for run in supervisor.alive(Role.REAPER) if supervisor.kill(run)]
             names = ", ".join(run.name for run in killed) or "those that were about to start"
-            away = f"for {fault.lasts_s:g} s" if fault.lasts else "from now on"
             at = killed[0].killed_at if killed else None
             injected = InjectedFault(FaultKind.KILL_REAPERS, names, at or time.time(), holder)
-            await self.tools.note(injected, f"kill -9 of all reapers ({names}); none is there {away}")
-            if fault.lasts:
-                await anyio.sleep(fault.lasts_s)
-                self.tools.over(injected, "reapers are started again")
+            await self.tools.note(injected, f"kill -9 of all reapers ({names}); none is there for {fault.lasts_s:g} s")
+            await anyio.sleep(fault.lasts_s)
+            self.tools.over(injected, "reapers are started again")
         finally:
-            if fault.lasts:
-                supervisor.let_start(Role.REAPER)
+            supervisor.let_start(Role.REAPER)
         return ""
 
     async def _leading(self) -> tuple[ProcessRun, str] | None:
@@ -79,7 +77,10 @@ class LeaderFaults:
             paused = await tools.within(PATIENCE_S, self._catch_leader)
             failpoints.disarm(folder, FAILPOINT)
             if not paused:
-                await self._let_go(self._claimant())
+                late = self._claimant()
+                if late:  # it came by at the last moment, and goes on once it is stopped
+                    await tools.within(PATIENCE_S, partial(tools.supervisor.is_paused, late))
+                    tools.supervisor.resume(late)
                 return "no leader came to write a recovery"
             try:
                 await self._let_another_lead(paused)
@@ -111,16 +112,6 @@ class LeaderFaults:
         pid = failpoints.claimed_by(self.tools.stage.failpoints, FAILPOINT)
         return next((run for run in self.tools.supervisor.alive(Role.REAPER) if run.pid == pid), None)
 
-    async def _let_go(self, caught: ProcessRun | None) -> None:
-        """Let one go on that has come by at the last moment, once it is stopped."""
-        if caught:
-
-            async def is_stopped() -> bool:
-                return self.tools.supervisor.is_paused(caught)
-
-            await self.tools.within(PATIENCE_S, is_stopped)
-            self.tools.supervisor.resume(caught)
-
     async def _anything_overdue(self) -> bool:
         rows = await queries.pending(self.tools.stage)
         return any(row.idle_ms >= self.tools.visibility_s * 1000 for row in rows)
@@ -143,7 +134,7 @@ class LeaderFaults:
         tools.supervisor.resume(paused)
         tools.over(fault, f"{paused.name} goes on, as if it led still")
 
-        async def term_is_over() -> bool:
+        def term_is_over() -> bool:
             return any(
                 event.event in (EventName.LEASE_LOST, EventName.LEASE_RELEASED) and event.data.get("holder") == holder
                 for event in tools.witness.events

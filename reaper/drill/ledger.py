@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, second_starts
@@ -57,8 +58,8 @@ class Ledger:
     recovery_s: Spread = field(default_factory=Spread)
     overshoot_s: Spread = field(default_factory=Spread)
     early_recoveries: int = 0
-    stale_writes_refused: int = 0
-    settlements_refused: int = 0
+    stale_writes_rejected: int = 0
+    settlements_rejected: int = 0
     healthy: Healthy = field(default_factory=Healthy)
     faults: tuple[InjectedFault, ...] = ()
     missed: tuple[MissedFault, ...] = ()
@@ -86,12 +87,9 @@ def build_ledger(evidence: Evidence) -> Ledger:
     """Account for every job."""
     history, found = evidence.history, fates(evidence.history)
     starts, losses = second_starts(evidence), _losses(evidence, found)
-    recovered = [
-        event
-        for event in evidence.named(EventName.RECOVERED, EventName.SUSPECTED)
-        if event.data.get("reason") != "suspect"  # a parked suspect made ready: its recovery is counted already
-    ]
-    timed = [event for event in evidence.events if is_timed(event) and event.data.get("reason") != "suspect"]
+    # When a quarantined job is released, its recovery is counted already.
+    events = [event for event in evidence.events if event.data.get("reason") != "suspect"]
+    timed = [event for event in events if is_timed(event)]
     late_ms = [event.data["idle_ms"] - event.data.get("visibility_ms", history.visibility_ms) for event in timed]
     refused = evidence.named(EventName.REFUSED)
     stale = sum(event.data.get("verb") in FENCED_VERBS for event in refused)
@@ -106,12 +104,12 @@ def build_ledger(evidence: Evidence) -> Ledger:
         losses=losses,
         second_starts=tuple(starts),
         duplicates=tuple(duplicates(evidence, starts)),
-        recovered=len(recovered),
+        recovered=sum(event.event in (EventName.RECOVERED, EventName.SUSPECTED) for event in events),
         recovery_s=spread(start.recovery_s for start in starts if start.recovery_s is not None),
         overshoot_s=spread(late / 1000 for late in late_ms),
         early_recoveries=sum(early_ms(history, event) > 0 for event in timed),
-        stale_writes_refused=stale,
-        settlements_refused=len(refused) - stale,
+        stale_writes_rejected=stale,
+        settlements_rejected=len(refused) - stale,
         healthy=healthy_jobs(evidence, starts),
         faults=tuple(evidence.faults),
         missed=tuple(evidence.missed),
@@ -122,12 +120,12 @@ def build_ledger(evidence: Evidence) -> Ledger:
 def objections(ledger: Ledger, faults: Iterable[str]) -> list[str]:
     """Say in sentences what is wrong with ``ledger``, given the kinds of ``faults`` that were asked for."""
     unexplained = [start.n for start in ledger.second_starts if start.cause is Cause.UNEXPLAINED]
-    stale_missing = FaultKind.PAUSE_LEADER in faults and ledger.stale_writes_refused == 0
+    stale_missing = FaultKind.PAUSE_LEADER in faults and ledger.stale_writes_rejected == 0
     found = {
         f"{counted(ledger.stuck, 'job is', 'jobs are')} stuck": ledger.stuck,
         f"payloads that did not arrive as they were sent: {_some(ledger.altered)}": ledger.altered,
         f"jobs started again for no reason: {_some(unexplained)}": unexplained,
-        "a leader was to be paused past its lease, and no stale write of it was refused": stale_missing,
+        "a leader was to be paused past its lease, and no stale write of it was rejected": stale_missing,
         f"processes that ended by themselves: {_some(ledger.unexpected_ends)}": ledger.unexpected_ends,
     } | {f"{missed.kind} was left out: {missed.why}": True for missed in ledger.missed}
     return [*ledger.violations, *(sentence for sentence, wrong in found.items() if wrong)]
@@ -148,8 +146,8 @@ def _violations(evidence: Evidence, forgotten: set[str]) -> Iterable[str]:
     found += [f"I1: job {job} is in Redis and was not enqueued" for job in sorted(set(there) - set(ours) - dead)]
     if set(there) <= dead:
         found += [f"I5: poison job {job} is no dead letter" for job in sorted((history.poison or set()) - dead)]
-    for promise in sorted({sentence.partition(":")[0] for sentence in found}):
-        sentences = [sentence for sentence in found if sentence.startswith(promise)]
+    for promise, group in groupby(sorted(found), key=lambda sentence: sentence.partition(":")[0]):
+        sentences = list(group)
         yield from sentences[:MOST_SENTENCES]
         if len(sentences) > MOST_SENTENCES:
             yield f"{promise}: {len(sentences) - MOST_SENTENCES} more"
@@ -162,17 +160,9 @@ def _altered(evidence: Evidence) -> tuple[int, ...]:
 
 
 def _losses(evidence: Evidence, found: Mapping[str, Fate]) -> tuple[Loss, ...]:
-    starts = evidence.lines_of(Step.START)
+    starts, lost = evidence.lines_of(Step.START), (job for job in evidence.enqueued if found[job.entry_id] is Fate.LOST)
     return tuple(
-        Loss(
-            n=job.n,
-            job=job.entry_id,
-            starts=len(starts.get(job.n, ())),
-            poison=job.poison,
-            forgotten=job.n in evidence.forgotten,
-        )
-        for job in evidence.enqueued
-        if found[job.entry_id] is Fate.LOST
+        Loss(job.n, job.entry_id, len(starts.get(job.n, ())), job.poison, job.n in evidence.forgotten) for job in lost
     )
 
 

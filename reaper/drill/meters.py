@@ -13,37 +13,29 @@ from workers.protocol.messages import text
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """All meters at one moment."""
-
-    at: float = 0.0
-    """Seconds of a clock that only goes forward."""
-    cpu_s: Mapping[str, float] = field(default_factory=dict)
-    """CPU time by kind of process, also of those that have ended."""
-    requests: int = 0
-    """Requests to this Redis, without the drill's own: reads from its sockets, so a pipeline is one request."""
-    redis_cpu_s: float = 0.0
-    server_run: str | None = None
-    """Which life of the server the two figures of Redis belong to. None: there are no such figures."""
-
-
-@dataclass(frozen=True, slots=True)
 class Usage:
-    """The difference of two readings. Redis's figures are None where it was started again in between."""
+    """All meters at one moment, or between two moments."""
 
     seconds: float = 0.0
     cpu_s: Mapping[str, float] = field(default_factory=dict)
-    requests: int | None = 0
+    """CPU time by kind of process, also of those that have ended."""
+    requests: float | None = 0
+    """Requests to this Redis, without the drill's own: reads from its sockets, so a pipeline is one request."""
     redis_cpu_s: float | None = 0.0
+    """This and ``requests`` are None if they are unknown: of several servers, and if the server was started again."""
+    server_run: str | None = None
+
+    def since(self, before: "Usage") -> "Usage":
+        """Return the usage from one moment to this one."""
+        cpu_s = {role: used - before.cpu_s.get(role, 0.0) for role, used in self.cpu_s.items()}
+        is_same = self.server_run == before.server_run
+        requests = _less(self.requests, before.requests) if is_same else None
+        redis_cpu_s = _less(self.redis_cpu_s, before.redis_cpu_s) if is_same else None
+        return Usage(self.seconds - before.seconds, cpu_s, requests, redis_cpu_s)
 
 
-def used_between(before: Reading, after: Reading) -> Usage:
-    """Return the usage from one reading to the next."""
-    cpu_s = {role: used - before.cpu_s.get(role, 0.0) for role, used in after.cpu_s.items()}
-    if after.server_run is None or after.server_run != before.server_run:
-        return Usage(after.at - before.at, cpu_s, None, None)
-    requests, redis_cpu_s = after.requests - before.requests, after.redis_cpu_s - before.redis_cpu_s
-    return Usage(after.at - before.at, cpu_s, requests, redis_cpu_s)
+def _less(now: float | None, before: float | None) -> float | None:
+    return None if now is None or before is None else now - before
 
 
 def cpu_s(pid: int) -> float:
@@ -76,18 +68,18 @@ class Meters:
             kind.__name__, (kind,), {"send_packed_command": send_packed_command}
         )
 
-    async def read(self, processes: Iterable[ProcessRun]) -> Reading:
+    async def read(self, processes: Iterable[ProcessRun]) -> Usage:
         """Read them now. Raises what redis-py raises."""
         used: dict[str, float] = {}
         for run in processes:
             used[run.role] = used.get(run.role, 0.0) + run.cpu_s
         if not self._counts:
-            return Reading(time.monotonic(), used)
+            return Usage(time.monotonic(), used, None, None)
         pipeline = self._client.pipeline(transaction=False)
         for section in ("stats", "cpu", "server"):
             pipeline.info(section)
         stats, cpu, server = await pipeline.execute()
-        return Reading(
+        return Usage(
             time.monotonic(),
             used,
             int(stats["total_reads_processed"]) - self._sent,

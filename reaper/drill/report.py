@@ -39,8 +39,8 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
     }  # fmt: skip
 
 
-def usage_as_json(usage: Usage, idle: Usage | None, *, jobs: int) -> dict[str, Any]:
-    """Return CPU time and requests for a report: in all, a job (CPU in microseconds), and a second without jobs."""
+def usage_as_json(usage: Usage, *, jobs: int) -> dict[str, Any]:
+    """Return CPU time and requests for a report: in all, and a job (CPU in microseconds)."""
 
     def per_job(amount: float | None, scale: float = 1.0) -> float | None:
         return None if amount is None or not jobs else amount * scale / jobs
@@ -53,50 +53,33 @@ def usage_as_json(usage: Usage, idle: Usage | None, *, jobs: int) -> dict[str, A
         "redis_cpu_us_per_job": per_job(usage.redis_cpu_s, 1e6),
         "cpu_s": dict(usage.cpu_s),
         "cpu_us_per_job": {role: per_job(used, 1e6) for role, used in usage.cpu_s.items()},
-        "idle": idle
-        and {
-            "seconds": idle.seconds,
-            "redis_requests_per_s": (idle.requests or 0) / idle.seconds,
-            "redis_cpu_ms_per_s": (idle.redis_cpu_s or 0.0) / idle.seconds * 1000,
-            "cpu_ms_per_s": {role: used / idle.seconds * 1000 for role, used in idle.cpu_s.items()},
-        },
     }
 
 
 def as_text(ledger: Ledger, *, recovery: Recovery) -> str:
     """Return the ledger as a table, without the lines that ``recovery`` cannot fill."""
-    held = "" if recovery.recovers else "   (held by workers that are dead)"
+    held = "" if recovery.promises else "   (held by workers that are dead)"
+    forgotten = f"   (forgotten by Redis because of a fault: {ledger.forgotten})" if ledger.forgotten else ""
     rows = [
         ("enqueued", str(ledger.enqueued)),
         ("settled", str(ledger.fates[Fate.SETTLED])),
         ("dead-lettered", f"{ledger.fates[Fate.DEAD_LETTERED]}   (poison jobs put in: {ledger.poison})"),
         ("stuck", f"{ledger.stuck}{held}"),
-        ("lost", _losses(ledger)),
+        ("lost", f"{ledger.fates[Fate.LOST]}{forgotten}"),
     ]
     if recovery.promises:
-        rows.append(("recovered", str(ledger.recovered)))
-    if recovery.recovers:
         rows += [
+            ("recovered", str(ledger.recovered)),
             ("second starts", _by_cause(start.cause for start in ledger.second_starts)),
             ("duplicates", _by_cause(duplicate.cause for duplicate in ledger.duplicates)),
             ("fault to second start", _spread(ledger.recovery_s)),
-        ]
-    if recovery.promises:
-        rows += [
             ("past visibility timeout", _spread(ledger.overshoot_s)),
             ("early recoveries", str(ledger.early_recoveries)),
         ]
     if recovery.by_reapers:
-        rows.append(("stale writes refused", str(ledger.stale_writes_refused)))
+        rows.append(("stale writes rejected", str(ledger.stale_writes_rejected)))
     rows.append(("balanced", "yes" if ledger.balanced else "NO"))
     return "\n".join(f"  {label:<26}{value}" for label, value in rows)
-
-
-def _losses(ledger: Ledger) -> str:
-    details = f"forgotten by Redis because of a fault: {ledger.forgotten}" if ledger.forgotten else ""
-    if not details and ledger.losses:
-        details = f"poison jobs: {sum(loss.poison for loss in ledger.losses)}"
-    return f"{ledger.fates[Fate.LOST]}{f'   ({details})' if details else ''}"
 
 
 def _by_cause(causes: Iterable[str]) -> str:

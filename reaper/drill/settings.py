@@ -1,6 +1,6 @@
 """How a drill is played, as its options say."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -9,24 +9,26 @@ from pydantic import Field, field_validator
 
 from reaper.drill.faults import DEFAULT_FAULTS, FORMS, Fault, FaultKind, Form, parse_fault, without_reapers
 from reaper.drill.recoveries import Recovery
-from reaper.drill.trace import LONGEST, MOST_JOBS, PlannedJob, TokenTimes, generate_requests, plan_jobs, read_requests
+from reaper.drill.trace import (
+    LONGEST,
+    MOST_JOBS,
+    PlannedJob,
+    Request,
+    TokenTimes,
+    generate_requests,
+    plan_jobs,
+    read_requests,
+)  # fmt: skip
 from workers.protocol.connection import read_address
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings import Seconds, Section
 
 MOST_MS = LONGEST / timedelta(milliseconds=1)
-MOST_SLOTS = 10_000
-"""Jobs that a worker runs at a time, at most."""
-MOST_LOOPS = 250
-"""Loops in a process that claims by itself: each is a thread that polls."""
-CLAIMED_AT_ONCE = 10
-"""Jobs that a bare loop may claim and run one after the other."""
 MORE_PATIENCE_S = 60.0
 """For the start of processes, and for faults that wait for something to hit."""
-GENERATED_JOBS = 1_000
-GENERATED_RATE = 70.0
-"""Jobs a second; with the generated durations about 20 are in flight at a time."""
+GENERATED_JOBS, GENERATED_RATE = 1_000, 70.0
+"""How many, and jobs a second: with the generated durations about 20 are in flight at a time."""
 NO_OPTIONS = ("faults", "max_deliveries")
 """Fields that are not options of their own."""
 IN_PLACE = "in-place"
@@ -47,12 +49,7 @@ class DrillSettings(Section):
     prefill_ms: float = Field(_TOKENS.prefill / _MS, ge=0, le=MOST_MS, description="Duration of a context token.")
     decode_ms: float = Field(_TOKENS.decode / _MS, ge=0, le=MOST_MS, description="Duration of a generated token.")
     workers: int = Field(4, ge=1, le=1_000, description="Worker processes.")
-    concurrency: int = Field(
-        16,
-        ge=1,
-        le=MOST_SLOTS,
-        description=f"Jobs that a worker runs at a time (the bare one: 1; a published one: at most {MOST_LOOPS}).",
-    )
+    concurrency: int = Field(16, ge=1, le=10_000, description="Jobs that a worker runs at a time (a bare one: 1).")
     bare_worker: bool = Field(True, description="Let the last worker be a bare redis-py loop; without, all are alike.")
     reapers: int = Field(3, ge=0, le=100, description="Reaper replicas.")
     policy: Literal["stream", "in-place"] = Field(
@@ -72,9 +69,6 @@ class DrillSettings(Section):
         DEFAULT_FAULTS,
         description=f"Repeatable; or none. Default: {' '.join(map(str, DEFAULT_FAULTS))}, as far as the trace goes.",
     )
-    idle: Seconds = Field(
-        timedelta(0), ge=timedelta(0), description="Measure all processes for so many seconds before the first job."
-    )
     quiet: bool = Field(False, description="Show nothing, and look at Redis once a second only: for measurements.")
     seed: int = Field(1, description="Of the generated trace and the payloads.")
     files: Path | None = Field(None, description="Keep the ledgers and logs of all processes in this folder.")
@@ -90,11 +84,6 @@ class DrillSettings(Section):
         if "none" in value:
             raise ConfigurationError("--fault none plays no fault: leave it away, or the others.")
         return tuple(parse_fault(one, cls.forms) if isinstance(one, str) else one for one in value)
-
-    @property
-    def times(self) -> TokenTimes:
-        """How long a token takes."""
-        return TokenTimes(self.prefill_ms * _MS, self.decode_ms * _MS)
 
     @property
     def scan(self) -> timedelta:
@@ -131,11 +120,6 @@ class DrillSettings(Section):
         """Whether the last worker is a bare loop, if the recovery has such workers."""
         return self.bare_worker and self.workers > 1
 
-    @property
-    def loops(self) -> int:
-        """Loops in each process of `Recovery.bare`."""
-        return min(self.concurrency, MOST_LOOPS)
-
     def jobs(self) -> list[PlannedJob]:
         """Return the jobs of the trace, or generated ones. Raises ConfigurationError, by the names of options."""
         if self.trace:
@@ -145,16 +129,19 @@ class DrillSettings(Section):
             if count > MOST_JOBS:
                 raise ConfigurationError(f"--limit asks for {count} jobs: at most {MOST_JOBS} are generated.")
             requests = generate_requests(self.seed, count=count, rate=GENERATED_RATE)
-        return plan_jobs(requests, self.times, speedup=self.speedup)
+        return self.planned(requests)
 
-    def patience_s(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
+    def planned(self, requests: Iterable[Request]) -> list[PlannedJob]:
+        """Return the jobs of these requests."""
+        return plan_jobs(requests, TokenTimes(self.prefill_ms * _MS, self.decode_ms * _MS), speedup=self.speedup)
+
+    def patience_s(self, jobs: Sequence[PlannedJob]) -> float:
         """Return after how many seconds an act is over, whatever is left: long after all work could have been done."""
         last = max([job.at for job in jobs] + [fault.over_at for fault in self.faults], default=timedelta(0))
         work = sum((job.duration for job in jobs), timedelta(0))
         work += sum((int(fault.amount) * fault.lasts for fault in self.long_jobs), timedelta(0))
         longest = max([job.duration for job in jobs] + [fault.lasts for fault in self.long_jobs], default=last)
-        in_a_row = CLAIMED_AT_ONCE if recovery.bare else 1
-        executions = self.max_deliveries * (work / (self.workers * self.loops) + in_a_row * longest)
+        executions = self.max_deliveries * (work / (self.workers * self.concurrency) + longest)
         timeouts = (self.max_deliveries * 3 + 1) * self.visibility_timeout
         return (last + executions + timeouts).total_seconds() + MORE_PATIENCE_S
 
@@ -212,10 +199,10 @@ class DrillSettings(Section):
         """Return the settings for a report; durations are seconds."""
         return {
             "workers": self.workers,
-            "bare_worker": self.has_bare_worker and not recovery.bare,
+            "bare_worker": self.has_bare_worker,
             "reapers": self.reapers if recovery.by_reapers else 0,
             "policy": IN_PLACE if self.gives_back_in_place(recovery) else self.policy,
-            "concurrency": self.loops if recovery.bare else self.concurrency,
+            "concurrency": self.concurrency,
             "visibility_timeout": self.visibility_timeout.total_seconds(),
             "max_deliveries": self.max_deliveries,
             "lease_ttl": self.lease_ttl.total_seconds(),
@@ -224,5 +211,4 @@ class DrillSettings(Section):
             "seed": self.seed,
             "trace": self.trace.name if self.trace else "generated",
             "speedup": self.speedup,
-            "idle": self.idle.total_seconds(),
         }

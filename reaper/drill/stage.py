@@ -1,6 +1,5 @@
 """What an act is played on: its keys, its clients, its folder."""
 
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,23 +44,13 @@ class Stage:
 
 
 def set_stage(
-    server: Server,
-    settings: DrillSettings,
-    recovery: Recovery,
-    folder: Path,
-    names: tuple[str, str],
+    server: Server, settings: DrillSettings, recovery: Recovery, folder: Path, names: tuple[str, str]
 ) -> Stage:
     """Give the stage of one act, and make its folder. ``names`` are those of the stream and of the namespace."""
     stream, namespace = group_keys(names[0], GROUP), namespace_keys(names[1])
-    patience_s = settings.away_s
-    client = server.client(patience_s=patience_s, key=stream.stream)
-    leaders = client if server.single else server.client(patience_s=patience_s, key=namespace.lease)
+    client = server.client(patience_s=settings.away_s, key=stream.stream)
+    leaders = client if server.single else server.client(patience_s=settings.away_s, key=namespace.lease)
     stage = Stage(client, leaders, server, settings, recovery, folder / recovery.name, stream, namespace)
     stage.failpoints.mkdir(parents=True)
     stage.reaper_settings.write_text(f"visibility_timeout = {settings.visibility_timeout.total_seconds()}\n", "utf-8")
     return stage
-
-
-def new_run_id() -> str:
-    """Return a short name for one run of the drill."""
-    return secrets.token_hex(4)

@@ -27,17 +27,13 @@ class ProcessFailedError(StreamReaperError):
     """A process cannot be kept running. The message ends with what it printed last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """How to start a process."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str]
+Command = tuple[Sequence[str], Mapping[str, str]]
+"""How to start a process: its words and its environment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place that one process at a time fills. ``command`` gets the process's own name: ``w1-2``, the second of w1."""
+    """A place for one process at a time. ``command`` gets the name of the process: ``w1-2`` is the second of w1."""
 
     name: str
     role: Role
@@ -57,8 +53,8 @@ class Supervisor:
     """Keeps one process running in each slot. ``folder`` gets what they print: ``<name>.out`` and ``<name>.log``."""
 
     folder: Path
-    on_end: Callable[[ProcessRun], None]
-    """Told of each process that ended."""
+    on_end: Callable[[ProcessRun], None] = lambda _: None
+    """Called with each process that ended."""
     restart_delay_s: float = RESTART_DELAY_S
     history: list[ProcessRun] = field(default_factory=list)
     """Every process that was started, in order."""
@@ -86,13 +82,12 @@ class Supervisor:
             number += 1
             run = await self._run_once(slot, f"{slot.name}-{number}")
             failed_early = (run.exit_code or 0) > 0 and time.time() - run.started_at < _FALSE_START_S
-            false_starts = false_starts + 1 if failed_early and not self._forgives else 0
+            false_starts = false_starts + 1 if failed_early and time.monotonic() >= self._forgives_until else 0
             if false_starts == _FALSE_STARTS:
-                printed = self.log_of(run.name).splitlines()
                 raise ProcessFailedError(
                     f"{slot.role} {run.name} ended {false_starts} times right after its start, with exit code "
-                    f"{run.exit_code}. It printed{':' if printed else ' nothing.'}",
-                    *printed,
+                    f"{run.exit_code}. It printed:",
+                    *self.printed(run),
                 )
             if slot.role not in self._stopping:
                 await anyio.sleep(self.restart_delay_s)
@@ -100,9 +95,9 @@ class Supervisor:
                 await self._held_back[slot.role].wait()
 
     async def _run_once(self, slot: Slot, name: str) -> ProcessRun:
-        command = slot.command(name)
+        argv, env = slot.command(name)
         with (self.folder / f"{name}.out").open("ab") as out, (self.folder / f"{name}.log").open("ab") as log:
-            process = Child(launch(command.argv, output=out, errors=log, cwd=self.folder, env=command.env))
+            process = Child(launch(argv, output=out, errors=log, cwd=self.folder, env=env))
         run = ProcessRun(name, slot.role, process.pid, time.time())
         self.history.append(run)
         running = self._running[name] = _Running(run, process)
@@ -116,15 +111,13 @@ class Supervisor:
         self.on_end(run)
         return run
 
-    def log_of(self, name: str) -> str:
-        """Return the end of what process ``name`` printed to stderr."""
-        log = self.folder / f"{name}.log"
-        return log.read_text(errors="replace")[-LOG_TAIL:].strip() if log.exists() else ""
-
-    def logs(self) -> str:
-        """Return the end of what each process printed to stderr, by name."""
-        texts = {run.name: self.log_of(run.name) for run in self.history}
-        return "\n".join(f"--- {name}\n{text}" for name, text in texts.items() if text)
+    def printed(self, *runs: ProcessRun) -> list[str]:
+        """Return the last lines that these processes printed to stderr, under their names."""
+        lines: list[str] = []
+        for run in runs:
+            text = (self.folder / f"{run.name}.log").read_text(errors="replace")[-LOG_TAIL:].strip()
+            lines += [f"--- {run.name}", *text.splitlines()] if text else []
+        return lines
 
     def alive(self, *roles: Role) -> list[ProcessRun]:
         """Return the processes of ``roles`` that run now, by name."""
@@ -137,10 +130,6 @@ class Supervisor:
         """Take no process for a failure for so long: nothing can start well, since Redis is away."""
         self._forgives_until = max(self._forgives_until, time.monotonic() + seconds)
 
-    @property
-    def _forgives(self) -> bool:
-        return time.monotonic() < self._forgives_until
-
     def hold_back(self, role: Role) -> None:
         """Start no process of ``role`` again, until `let_start`."""
         self._held_back.setdefault(role, anyio.Event())
@@ -150,10 +139,6 @@ class Supervisor:
         if role in self._held_back:
             self._held_back.pop(role).set()
 
-    def none_left(self, role: Role) -> bool:
-        """Tell whether no process of ``role`` runs, and none will be started."""
-        return role in self._held_back and not self.alive(role)
-
     def measure(self) -> list[ProcessRun]:
         """Record how much CPU time the running processes have used, and return all processes that were started."""
         for running in self._running.values():
@@ -161,12 +146,11 @@ class Supervisor:
         return self.history
 
     def kill(self, run: ProcessRun) -> bool:
-        """Kill -9; False where it has ended by itself meanwhile."""
-        running = self._running.get(run.name)
-        if not running:
+        """Kill -9; return False if it has ended by itself meanwhile."""
+        if run.name not in self._running:
             return False
         run.killed_at = time.time()
-        running.process.signal(signal.SIGKILL)
+        self._running[run.name].process.signal(signal.SIGKILL)
         return True
 
     def is_paused(self, run: ProcessRun) -> bool:
@@ -178,16 +162,14 @@ class Supervisor:
         return state in (b"T", b"t")
 
     def pause(self, run: ProcessRun) -> None:
-        """Freeze a process (SIGSTOP)."""
-        self._signal(run, signal.SIGSTOP)
+        """Stop a process (SIGSTOP). Harmless if it has ended."""
+        if run.name in self._running:
+            self._running[run.name].process.pause()
 
     def resume(self, run: ProcessRun) -> None:
-        """Let a frozen process go on; harmless otherwise."""
-        self._signal(run, signal.SIGCONT)
-
-    def _signal(self, run: ProcessRun, number: signal.Signals) -> None:
+        """Let a stopped process continue (SIGCONT). Harmless otherwise."""
         if run.name in self._running:
-            self._running[run.name].process.signal(number)
+            self._running[run.name].process.resume()
 
     async def stop(self, *roles: Role, within_s: float = STOP_TIMEOUT_S) -> None:
         """Tell all of ``roles`` to stop in order (SIGTERM), restart none of them, and wait; then kill what is left."""

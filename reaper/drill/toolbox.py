@@ -1,14 +1,15 @@
-"""What every fault is injected with: whom it can hit, how to wait for its effect, and where it is noted."""
+"""Tools of the faults. They find a target, wait for the effect, and record the fault."""
 
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from inspect import isawaitable
 from typing import Any, TypeVar
 
 import anyio
 
 from reaper.drill.producer import Producer
-from reaper.drill.records import InjectedFault
+from reaper.drill.records import InjectedFault, ProcessRun
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.witness import Witness
@@ -23,18 +24,40 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Toolbox:
-    """Shared by all faults of one act. ``announce`` is told of each in a sentence."""
+    """State that all faults of one act share, and the news for the screen."""
 
     stage: Stage
     supervisor: Supervisor
     producer: Producer
     witness: Witness
-    announce: Callable[[str], None]
     injected: list[InjectedFault] = field(default_factory=list)
     waiting: int = 0
     """Faults whose time has come and that find nothing to hit."""
     nothing_left: bool = False
-    """Set from outside: there will be nothing more to hit, so nobody needs to wait for it."""
+    """Set from outside: there will be nothing more to hit, so no fault needs to wait for it."""
+    started_at: float = 0.0
+    news: list[tuple[float, str]] = field(default_factory=list)
+    """Sentences, each with the seconds since the start."""
+
+    def begin(self) -> None:
+        """Start the clock, and announce the faults that this mode cannot play, and processes that die."""
+        self.started_at = time.time()
+        self.supervisor.on_end = self._ended
+        for asked, played in self.stage.settings.left_out(self.stage.recovery):
+            self.announce(f"{asked} {f'becomes {played}' if played else 'is left out'}: no reaper runs")
+
+    def _ended(self, run: ProcessRun) -> None:
+        if run.killed_at is None and not run.stopped:
+            self.announce(f"{run.role} {run.name} died (exit code {run.exit_code}); it is restarted")
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since the start."""
+        return time.time() - self.started_at
+
+    def announce(self, sentence: str) -> None:
+        """Add a sentence to the news."""
+        self.news.append((self.passed_s, sentence))
 
     @property
     def visibility_s(self) -> float:
@@ -42,7 +65,7 @@ class Toolbox:
         return self.stage.settings.visibility_timeout.total_seconds()
 
     async def once(self, attempt: Callable[[], Awaitable[_T | None]], *, poll_s: float = _POLL_S) -> _T | None:
-        """Attempt until something comes of it, or there is nothing left to wait for."""
+        """Attempt until it succeeds, or until no target is left."""
         result = await attempt()
         self.waiting += 1
         while result is None and not self.nothing_left:
@@ -51,18 +74,19 @@ class Toolbox:
         self.waiting -= 1
         return result
 
-    async def within(self, seconds: float, attempt: Callable[[], Awaitable[_T]]) -> _T | None:
-        """Attempt until something true comes of it; None after ``seconds``."""
+    async def within(self, seconds: float, attempt: Callable[[], Any]) -> Any:
+        """Attempt until the result is true. Return None after ``seconds``."""
         with anyio.move_on_after(seconds):
             while True:
-                result = await attempt()
+                result = attempt()
+                result = await result if isawaitable(result) else result
                 if result:
                     return result
                 await anyio.sleep(_POLL_S)
         return None
 
     async def note(self, fault: InjectedFault, sentence: str) -> None:
-        """Put an injected fault on record: here, on the screen, and in the namespace's journal."""
+        """Record an injected fault here, on the screen, and in the journal of the namespace."""
         self.injected.append(fault)
         self.announce(sentence)
         data = {"kind": fault.kind, "target": fault.target, "holder": fault.holder, "in_flight": fault.in_flight}

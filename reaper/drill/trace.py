@@ -65,46 +65,33 @@ def plan_jobs(requests: Iterable[Request], times: TokenTimes, *, speedup: float 
     """
     jobs = []
     for n, request in enumerate(requests, start=1):
-        _check_length(n, request, times, speedup)
-        duration = request.context_tokens * times.prefill + request.generated_tokens * times.decode
-        jobs.append(PlannedJob(n, request.at / speedup, duration))
+        # As numbers: the longest timedelta is shorter than what this is about.
+        at_s = request.at.total_seconds() / speedup
+        context_s = request.context_tokens * times.prefill.total_seconds()
+        duration_s = context_s + request.generated_tokens * times.decode.total_seconds()
+        if at_s > LONGEST.total_seconds():
+            raise ConfigurationError(
+                f"job {n} of the trace comes more than a day after the first one: replay it faster (--speedup), or "
+                "less of it (--limit)."
+            )
+        if duration_s > LONGEST.total_seconds():
+            raise ConfigurationError(
+                f"job {n} of the trace ({request.context_tokens} and {request.generated_tokens} tokens) takes more "
+                "than a day: --prefill-ms and --decode-ms say how many milliseconds a token takes."
+            )
+        jobs.append(PlannedJob(n, timedelta(seconds=at_s), timedelta(seconds=duration_s)))
     return jobs
-
-
-def _check_length(n: int, request: Request, times: TokenTimes, speedup: float) -> None:
-    longest_s = LONGEST.total_seconds()  # as numbers: longer times than the longest timedelta are what this is about
-    if request.at.total_seconds() / speedup > longest_s:
-        raise ConfigurationError(
-            f"job {n} of the trace comes more than a day after the first one: replay it faster (--speedup), or less of "
-            "it (--limit)."
-        )
-    context_s = request.context_tokens * times.prefill.total_seconds()
-    if context_s + request.generated_tokens * times.decode.total_seconds() > longest_s:
-        raise ConfigurationError(
-            f"job {n} of the trace ({request.context_tokens} and {request.generated_tokens} tokens) takes more than a "
-            "day: --prefill-ms and --decode-ms say how many milliseconds a token takes."
-        )
 
 
 def generate_requests(seed: int, *, count: int, rate: float) -> list[Request]:
     """Make up a trace: Poisson arrivals (``rate`` a second), heavy-tailed token counts, the same for the same seed."""
-    draw = random.Random(seed)
-    at = 0.0
-    requests = []
+    draw, at_s, requests = random.Random(seed), 0.0, []
     for _ in range(count):
-        requests.append(
-            Request(
-                timedelta(seconds=at),
-                _heavy_tailed(draw, _CONTEXT_MEDIAN, _CONTEXT_SIGMA, _CONTEXT_MAX),
-                _heavy_tailed(draw, _GENERATED_MEDIAN, _GENERATED_SIGMA, _GENERATED_MAX),
-            )
-        )
-        at += draw.expovariate(rate)
+        context = min(_CONTEXT_MAX, max(1, round(_CONTEXT_MEDIAN * draw.lognormvariate(0.0, _CONTEXT_SIGMA))))
+        generated = min(_GENERATED_MAX, max(1, round(_GENERATED_MEDIAN * draw.lognormvariate(0.0, _GENERATED_SIGMA))))
+        requests.append(Request(timedelta(seconds=at_s), context, generated))
+        at_s += draw.expovariate(rate)
     return requests
-
-
-def _heavy_tailed(draw: random.Random, median: int, sigma: float, longest: int) -> int:
-    return min(longest, max(1, round(median * draw.lognormvariate(0.0, sigma))))
 
 
 def read_requests(file: Path, *, limit: int | None = None) -> list[Request]:

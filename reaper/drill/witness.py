@@ -24,7 +24,7 @@ class Witness:
     lines: list[Line] = field(default_factory=list)
     events: list[LifecycleEvent] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    """Events by name, and lines by step."""
+    """Events by name."""
     view: View = field(default_factory=View)
     _read: dict[Path, int] = field(default_factory=dict)
     _steps: Counter[tuple[int, Step]] = field(default_factory=Counter)
@@ -43,7 +43,7 @@ class Witness:
     async def look(self) -> View:
         """Read everything new, and return what Redis shows now."""
         self._read_ledgers()
-        await self._read_journals()
+        await self.read_journals()
         self.view = await queries.look(self.stage, self.view)
         return self.view
 
@@ -59,7 +59,6 @@ class Witness:
         for file in sorted(self.stage.folder.glob("w*.out")):
             for line in read_lines(self._new_text(file)):
                 self.lines.append(line)
-                self.counts[line.step] += 1
                 self._steps[line.pid, line.step] += 1
 
     def _new_text(self, file: Path) -> str:
@@ -72,13 +71,8 @@ class Witness:
         self._read[file] = start + len(whole)
         return whole.decode("ascii")
 
-    async def read_again(self) -> None:
-        """Go by what the journals hold now: of what was read there, a failover may have forgotten some."""
-        self.events.clear()
-        self._journals = dict.fromkeys(self._journals, _BEGINNING)
-        await self._read_journals()
-
-    async def _read_journals(self) -> None:
+    async def read_journals(self) -> None:
+        """Read the events that are new. Raises what redis-py raises."""
         for journal in self._journals:
             while entries := await self._read_on(journal):
                 self._journals[journal] = entries[-1][0]

@@ -78,13 +78,10 @@ class WorkerFaults:
         tools, supervisor = self.tools, self.tools.supervisor
         stopped = list(runs)
 
-        async def all_stand() -> bool:
-            return all(supervisor.is_paused(run) for run in runs)
-
         try:
             for run in runs:
                 supervisor.pause(run)
-            await tools.within(STAND_STILL_S, all_stand)
+            await tools.within(STAND_STILL_S, lambda: all(map(supervisor.is_paused, runs)))
             held = await queries.pending_by_process(tools.stage, [run.name for run in runs])
             stopped = [run for run in runs if not await queries.must_not_crash(tools.stage, held[run.name])]
         except BaseException:

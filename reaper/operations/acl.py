@@ -88,7 +88,6 @@ _WORKER_SCRIPTS = [
     (_PROTOCOL, name)
     for name in (
         "join_group", "adopt", "settle", "extend_visibility", "hold_again", "return_taken", "delete_consumer",
-        "write_events",
     )
 ]  # fmt: skip
 _EMBEDDED_SCRIPTS = [
@@ -120,7 +119,7 @@ _READS = frozenset(
 _LISTENS = frozenset({"subscribe"})
 _DIRECT: dict[Role, frozenset[str]] = {
     Role.PRODUCER: frozenset({"xadd", "wait"}),
-    Role.WORKER: frozenset({"xreadgroup", "hmget", "xinfo|consumers", "script|load"}),
+    Role.WORKER: frozenset({"xreadgroup", "hmget", "xinfo|consumers"}),
     Role.REAPER: _READS | _LISTENS | {"xread", "xreadgroup", "xadd", "hdel"},  # xreadgroup: to ask for CLAIM
     Role.READ_ONLY: _READS,
     Role.OPERATOR: _READS | {"xdel"},

@@ -119,13 +119,19 @@ def _next(job: FoundJob, group: GroupState, now_ms: int) -> tuple[int | None, st
 
 def _next_of_pending(job: FoundJob, group: GroupState) -> tuple[int | None, str]:
     left = 0 if job.idle_ms < 0 else max(0, visibility_of(job, group) - job.idle_ms)
-    if job.idle_ms < 0:
-        when = "nobody owns it, so at the next look"
+    wait = group.recovery_wait
+    if wait and wait.left_ms > left:
+        left = wait.left_ms
+        when = f"unless it is settled or extended, recovery waits {duration(left)}, and then"
+        if not wait.has_ended:
+            when += ", counted from the next heartbeat,"
+    elif job.idle_ms < 0:
+        when = "it has no owner, so at the next scan"
     elif left:
         when = f"unless it is settled or extended within {duration(left)}"
     else:
         late = duration(job.idle_ms - visibility_of(job, group))
-        when = f"its visibility timeout passed {late} ago, so at the next look"
+        when = f"its visibility timeout passed {late} ago, so at the next scan"
     return left, f"{when} it is {_fate(job, group)}"
 
 

@@ -18,9 +18,9 @@ JOBS_IN_A_READ, LARGEST_JOB = 64, 1_048_576
 
 def check_server_facts(server: ServerFacts) -> Iterator[Finding]:
     """Return the findings about the server itself."""
-    yield ok(
-        "server", f"{server.release} ({in_words(server.capabilities)}), answers within {server.round_trip_ms:.1f} ms"
-    )
+    features = in_words(server.capabilities)
+    release = f"{server.release} ({features})" if features else server.release
+    yield ok("server", f"{release}, answers within {server.round_trip_ms:.1f} ms")
     yield _role(server)
     yield _eviction(server)
     yield from _memory(server)

@@ -46,7 +46,7 @@ _SOURCE = ("redis_url", "redis_url_env", "journal_pattern", "dead_letter_pattern
 def pipeline() -> None:
     """Ingest what workers and reapers journal into a lake of Delta tables, and report on it.
 
-    Exit code 0 done; 2 not possible, 3 Redis is unreachable, and one line says why.
+    Exit code 0 done, 2 not possible, 3 Redis is unreachable. One line says why.
     """
 
 
@@ -66,8 +66,8 @@ _INGEST = (*LAKE, *_STATE, *_SOURCE, *_READING, "lake_retention", *SPARK)
 def ingest(config: Path | None, machine: bool, available_now: bool, log_level: str, **flags: Any) -> None:
     """Ingest journals and dead letters into the lake, each entry once, until SIGTERM or SIGINT.
 
-    Entries that are neither go to the table `malformed`, with the reason. Exit code 0 it was told to end, or everything
-    is ingested (--available-now); 2 not possible, 3 unreachable.
+    Entries that are neither go to the table `malformed`, with the reason. Exit code 0 after a stop, or after everything
+    is ingested (--available-now), 2 not possible, 3 unreachable.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()))
     with sentences():
@@ -97,12 +97,12 @@ def _heed(handler: Handler) -> None:
 
 
 def _leave(_number: int, _frame: object) -> None:
-    """End at once: nothing was read yet, and Spark may take long to start."""
+    """End at once, because there are no read entries yet, and Spark may take long to start."""
     os._exit(0)
 
 
 def _stop(stop: threading.Event, number: int, _frame: object) -> None:
-    """Let the running batch finish; a second signal ends the process as usual."""
+    """Let the running batch finish. A second signal ends the process as usual."""
     stop.set()
     signal.signal(number, signal.SIG_DFL)
 
@@ -122,7 +122,7 @@ def _ingest_text(progress: "Progress") -> str:
 def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: Any) -> None:
     """Trim the journals in Redis behind what is safely in the lake. Never dead letters, unless asked to.
 
-    Exit code 0, also where something is left alone (it says why); 2 not possible, 3 unreachable.
+    Exit code 0, also if some entries are left alone (it says why), 2 not possible, 3 unreachable.
     """
     with sentences():
         from reaper.pipeline.lake.ingest import redis_url

@@ -1,4 +1,4 @@
-"""What all commands of the pipeline share: their options, a session, and how results and errors are told."""
+"""Common parts of the pipeline's commands, which are their options, a session, and the output of results and errors."""
 
 import os
 import signal
@@ -109,7 +109,7 @@ def _as_before(*signals: signal.Signals) -> Iterator[None]:
 
 
 def open_session(settings: PipelineSettings, line: ProgressLine, interrupted: Handler | None = None) -> "SparkSession":
-    """Start or reach Spark as the settings say; see `interruptible`."""
+    """Start or reach Spark according to the settings (see `interruptible`)."""
     from reaper.pipeline.spark.session import build_session
 
     line.show("starting Spark …")

@@ -1,4 +1,4 @@
-"""What the status page may change: only with the token, and each change is logged."""
+"""The changes of the status page. Each needs the token, and is logged."""
 
 import codecs
 import hmac
@@ -51,7 +51,7 @@ def is_token(token: bytes, header: str) -> bool:
 
 
 class Actions:
-    """Each takes what the page sent and returns what to show. Raises ConfigurationError, and what redis-py raises."""
+    """Each takes what the page sent and returns what to show. Raises ConfigurationError, and redis-py's errors."""
 
     def __init__(self, client: Redis, reaper: Reaper) -> None:
         self._client = client
@@ -94,7 +94,7 @@ class Actions:
         return _told(f"{replica_of(holder)} was asked to step down")
 
     async def _pair(self, sent: Mapping[str, Any]) -> GroupKeys:
-        """Return the pair that is meant: only one that the replicas know."""
+        """Return the pair in the request. It must be one that the replicas know."""
         keys = await known_pair(self._client, self._settings, sent.get("pair"))
         await check_exists(self._client, keys)
         return keys

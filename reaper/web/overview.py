@@ -62,13 +62,13 @@ class RecoveryFeed:
 
 
 def _lateness(event: LifecycleEvent) -> int | None:
-    """Return how long past its deadline a delivery was recovered, in ms; None where it had none."""
+    """Return how long past its deadline a delivery was recovered in ms, or None without a deadline."""
     idle, visibility = event.number("idle_ms"), event.number("visibility_ms")
     return None if idle is None or visibility is None else max(0, idle - visibility)
 
 
 class Overview:
-    """What the page polls. Used in one event loop."""
+    """The data that the page polls. Used in one event loop."""
 
     def __init__(self, client: Redis, reaper: Reaper) -> None:
         self._client = client
@@ -89,7 +89,7 @@ class Overview:
             return self._found
 
     def forget(self) -> None:
-        """Look anew the next time: something was changed."""
+        """Look anew the next time, after a change."""
         self._looked_at = float("-inf")
 
     async def snapshot(self) -> Snapshot:
@@ -131,13 +131,13 @@ class Overview:
     # ---- consumers
 
     async def _consumers(self, keys: GroupKeys) -> list[dict[str, Any]]:
-        """Return who reads: our workers and foreign ones, with what each holds."""
+        """Return the readers, which are our workers and foreign ones, with their deliveries."""
         found: list[dict[str, Any]] = []
         for source in (keys.stream, keys.retry):
             try:
                 consumers: Any = await self._client.xinfo_consumers(source, keys.group)
             except ResponseError:
-                continue  # no such stream or group
+                continue  # no stream or group of that name
             found += [
                 {
                     "pair": keys.pair,
@@ -149,7 +149,7 @@ class Overview:
                 for one in consumers
                 if one["pending"] or text(one["name"]) not in OUR_CONSUMERS
             ]
-        found.sort(key=lambda one: (-one["pending"], one["idle_ms"]))  # who holds most comes first
+        found.sort(key=lambda one: (-one["pending"], one["idle_ms"]))  # the largest holder comes first
         return found[:CONSUMERS]
 
     # ---- dead letters

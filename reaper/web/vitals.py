@@ -1,4 +1,4 @@
-"""What a replica says of its health, by HTTP (`workers.runtime.health_server`) and to systemd (`service_manager`)."""
+"""The health of a replica, over HTTP (`workers.runtime.health_server`) and for systemd (`service_manager`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,14 +19,14 @@ RENEWAL_SLACK_S = 5.0
 
 
 class ReaperCondition:
-    """What systemd is told. Read from another thread, too."""
+    """The state for systemd. Read from another thread, too."""
 
     def __init__(self, reaper: Reaper, pulse: Pulse) -> None:
         self._reaper = reaper
         self._pulse = pulse
 
     def ailments(self) -> Sequence[str]:
-        """Why the process should be restarted. Redis being away is no reason: a restart would not bring it back."""
+        """Why the process should be restarted. An outage of Redis is no reason, because a restart would not end it."""
         settings = self._reaper.settings
         found = self._pulse.ailments(LIVENESS_TIMEOUT_S)
         silent_s = self._reaper.since_renewal_s
@@ -35,11 +35,11 @@ class ReaperCondition:
         return found
 
     def is_ready(self) -> bool:
-        """Ready: it has taken part, as a follower too, and is refused nothing now."""
+        """Ready means that it has taken part, also as a follower, and that Redis rejects none of its calls."""
         return self._reaper.has_worked and not self._reaper.refusals
 
     def is_stopping(self) -> bool:
-        """It was told to leave."""
+        """It is leaving."""
         return self._reaper.is_stopping
 
     def summary(self) -> str:
@@ -55,9 +55,9 @@ class ReaperCondition:
 
 
 class ReaperVitals(ReaperCondition):
-    """What is told over HTTP, from another thread, too.
+    """The answers over HTTP, given from another thread.
 
-    Both clients are the health server's own; ``probing`` is for readiness alone.
+    Both clients are the health server's own. ``probing`` is for readiness only.
     """
 
     def __init__(self, reaper: Reaper, pulse: Pulse, client: Redis, probing: Redis) -> None:
@@ -66,7 +66,10 @@ class ReaperVitals(ReaperCondition):
         self._probing = probing
 
     async def obstacles(self) -> Sequence[str]:
-        """Ready: it has taken part (so scripts run), is refused nothing now, and Redis answers. A follower is, too."""
+        """Ready means that it has taken part (so scripts run), that Redis answers, and rejects none of its calls.
+
+        A follower is, too.
+        """
         if self._reaper.refusals:
             return [f"Redis refuses: {why}" for why in self._reaper.refusals]
         if not self._reaper.has_worked:

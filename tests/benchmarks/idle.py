@@ -1,9 +1,7 @@
-"""What a system asks of the server that has nothing to do, and what each of its parts asks alone. Default settings.
+"""The requests of an idle system, and of each of its parts. Default settings.
 
-Every request is counted that a client of ours sends (``MONITOR``), once all have settled in. Embedded, the workers look
-for what stalls and for what is scheduled by themselves: what that buys is
-that there is no further program to run, and that any one worker is enough to recover what others have left. What it
-costs is seen where a crash is recovered from.
+``MONITOR`` counts every request of our clients after they have settled in. Embedded workers look for stalled and
+scheduled jobs by themselves, so no further process runs.
 """
 
 from collections import Counter

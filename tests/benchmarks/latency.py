@@ -1,7 +1,7 @@
 """How soon a job starts, with 100 jobs a second.
 
-A producer adds a job every 10 ms or so, over a bare socket, and writes into it when; the handler compares when it
-begins. Bare: a loop of ``XREADGROUP COUNT 100`` + ``XACK`` in redis-py, which compares when it has the entry. In turn.
+A producer adds a job every 10 ms with the time in it, over a bare socket. The handler compares this time with its
+start. Bare: a loop of ``XREADGROUP COUNT 100`` and ``XACK`` in redis-py, which compares it with the time of the read.
 """
 
 from collections.abc import Callable

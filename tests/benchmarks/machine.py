@@ -27,8 +27,8 @@ def describe(server: str) -> Machine:
     packages = ", ".join(f"{name} {version(name)}" for name in ("redis", "hiredis", "anyio", "stream-reaper"))
     return Machine(
         hardware=f"{_processor()}, {os.cpu_count()} cores, {memory_gb:.0f} GB of memory",
-        software=f"{_system()}; {server}; Python {platform.python_version()}; {packages}",
-        load=f"other programs kept the cores {_busy_share():.0%} busy when the run began",
+        software=f"{_system()}, {server}, Python {platform.python_version()}, {packages}",
+        load=f"Other programs kept the cores {_busy_share():.0%} busy when the run began",
     )
 
 

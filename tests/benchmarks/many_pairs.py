@@ -1,8 +1,7 @@
-"""One leader for many stream/group pairs, far away from its Redis, on a machine that is busy with something else.
+"""One leader for many groups, far away from its Redis, on a busy machine.
 
-The reaper runs with default settings, all pairs are idle, and beside it two processes do nothing but compute. A term
-that ends by itself (`expired`) is a lease that could not be renewed in time, though Redis was there all along:
-everything is then taken over and scanned anew.
+The reaper runs with default settings, all groups are idle, and beside it two processes use the CPU. A term that ends as
+`expired` is a lease that was not renewed in time although Redis was there. Then all groups are taken over again.
 """
 
 import anyio

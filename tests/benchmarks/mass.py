@@ -1,16 +1,10 @@
-"""How fast one healthy worker works off what a crash has stranded, in each recovery mode.
+"""How fast one healthy worker finishes the jobs of a crashed one, in each recovery mode.
 
-10,000 deliveries of a dead consumer fall due at about the same time. One worker is there to run them, and its handler
-does no work. Time runs from the first completion to the last, on the server's clock. It includes recovery, reading,
-running, settling and the journal (two events a job). The server does most of that work, and sets the pace. The bare
-loop is ``XAUTOCLAIM COUNT 100`` and ``XACK`` in redis-py, in turn. The worker has 200 slots, so that its calls also
-claim 100 at a time. Half of the slots are claimed while the other half runs. With fewer than 128 slots, a call claims
-up to 64, and the server waits while they run. The last row shows that. In reaper mode each job is copied, acknowledged,
-deleted and read again, which costs the server more than a claim does. Also, leader, server and worker share the
-machine's cores. Without copies, on a server with CLAIM (Redis 8.4), the same is measured for the policy ``in-place``
-and for the recovery ``claim``. Neither mode waits. By copies, both cores of a machine with two are busy all the time,
-so that the time follows from the CPU time of server, leader and worker together. In embedded mode it follows mostly
-from the server's.
+10,000 deliveries of a dead consumer fall due at about the same time. The handler does no work. Time runs from the first
+completion to the last, on the server's clock. It includes recovery, reading, running, settling and the journal. The
+bare loop is ``XAUTOCLAIM COUNT 100`` and ``XACK`` in redis-py. The worker has 200 slots, so that half of them are
+claimed while the other half runs. The last row has fewer. In reaper mode each job is copied, acknowledged, deleted and
+read again, and leader, server and worker share two cores.
 """
 
 from collections.abc import Sequence

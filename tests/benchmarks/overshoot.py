@@ -1,9 +1,7 @@
 """How late the deliveries of a killed worker are ready again.
 
-A worker with 1,000 deliveries in flight is killed with -9: once with all of them delivered in one batch, once with
-deliveries spread over a second. The overshoot of a delivery is the time from the end of its visibility timeout to the
-ID of its copy, both on the server's clock. Bare: what people write by hand, a loop that calls ``XAUTOCLAIM`` once a
-second.
+A worker with 1,000 deliveries in flight is killed with -9. The overshoot of a delivery is the time from the end of its
+visibility timeout to the ID of its copy, on the server's clock. Bare: a loop that calls ``XAUTOCLAIM`` once a second.
 """
 
 import math

@@ -19,7 +19,7 @@ For maintainers. The users' page is [benchmarks](../benchmarks.md).
 `make bench` (`python -m tests.benchmarks`) writes this page in a quarter of an hour.
 Each benchmark starts its own Redis.
 `python -m tests.benchmarks --only NAME` runs one of {names}, and renews its part of the page.
-To measure another Python, run `make bench VENV=.venv-3.13 PYTHON=python3.13`.
+Each benchmark has its last result here. To measure another Python, run `make bench VENV=.venv-3.13 PYTHON=python3.13`.
 With `--quick` it uses small numbers and leaves the page alone.
 """
 
@@ -78,11 +78,11 @@ class Page:
     """What was measured on last, by the version of Python."""
 
     def renewed(self, chapters: Iterable[Chapter]) -> "Page":
-        """Return the page with ``chapters`` in place of the former results of the same benchmarks and Pythons."""
-        told = {(one.name, one.python): one for one in self.told}
+        """Return the page with ``chapters`` in place of the former results of the same benchmarks."""
+        told = {one.name: one for one in self.told}
         machines = dict(self.machines)
         for chapter in chapters:
-            told[chapter.name, chapter.python] = _told(chapter)
+            told[chapter.name] = _told(chapter)
             machines[chapter.python] = (chapter.machine.hardware, chapter.machine.software)
         return Page(tuple(told.values()), tuple(machines.items()))
 
@@ -123,7 +123,7 @@ def verdict(demands: Iterable[tuple[str, bool]]) -> str:
     demanded = list(demands)
     missed = [what for what, met in demanded if not met]
     summary = f"{len(demanded) - len(missed)} of {len(demanded)} demands are met"
-    return f"{summary}; not met: {'; '.join(missed)}" if missed else summary
+    return f"{summary}. Not met: {' · '.join(missed)}" if missed else summary
 
 
 def demands_of(rows: Iterable[Row]) -> tuple[tuple[str, bool], ...]:
@@ -144,7 +144,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _as_told(name: str, part: str) -> Told:
-    python = part.partition(", Python ")[2].partition(";")[0]
+    python = part.partition(" with Python ")[2].partition(". ")[0]
     return Told(name, python, part.rstrip("\n") + "\n", _demands_in(part))
 
 
@@ -164,8 +164,6 @@ def _demands_in(text: str) -> tuple[tuple[str, bool], ...]:
 def _run(python: str, by_name: Mapping[str, Sequence[Told]], machine: Sequence[str]) -> str:
     here = {name: one for name, found in by_name.items() for one in found if one.python == python}
     lines = [f"## Python {python}", "", f"- {verdict(demand for one in here.values() for demand in one.demands)}."]
-    if missing := [name for name in by_name if name not in here]:
-        lines.append(f"- Not run here: {', '.join(missing)}.")
     return "\n".join([*lines, *(f"- {line}." for line in machine), ""])
 
 
@@ -177,7 +175,7 @@ def _chapters(about: str, told: Sequence[Told]) -> str:
 
 def _told(chapter: Chapter) -> Told:
     table = _table(HEADER, [row.cells() for row in chapter.result.rows], numbers=range(1, 4))
-    when = f"Measured on {chapter.day.isoformat()}, Python {chapter.python}; {chapter.machine.load}."
+    when = f"Measured on {chapter.day.isoformat()} with Python {chapter.python}. {chapter.machine.load}."
     text = f"{when}\n\n{table}"
     return Told(chapter.name, chapter.python, text, demands_of(chapter.result.rows))
 

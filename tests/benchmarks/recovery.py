@@ -1,11 +1,9 @@
 """The speed of a leader that makes a mass of stalled deliveries ready, and its effect on other clients.
 
-All deliveries are overdue when a follower takes over. Time runs from the begin of its term until the last copy is
+All deliveries are overdue when a follower takes over. Time runs from the start of its term until the last copy is
 ready, on the server's clock. It includes the takeover, scan, timers and journal. The bare loop is a script that copies,
-acknowledges and deletes ID by ID. A process that knows all IDs beforehand calls it in a loop with the same batch size.
-A second bare loop first finds the IDs page by page, as a real one has to. A bystander's PING shows how long the server
-answers no other client. The server time of calls is wall time, so on a busy machine it includes the time that the
-kernel gave to others. If the leader needs less CPU time for an entry than the server, the server sets the pace.
+acknowledges and deletes ID by ID. A second bare loop first finds the IDs page by page. A bystander's PING shows how
+long the server answers no other client. The server time of calls includes waiting on a busy machine.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -4,11 +4,6 @@ A lake is generated, with the events of seven kinds of jobs in four groups. Some
 or poison. Then `reaper pipeline report` runs on it as its own process, on two cores and the Java of the extra `jre`. It
 starts Java and Spark, asks every question, and writes the page. The time is from start to end of the process, without
 the generation of the lake.
-
-Spark answers all questions in 27 jobs and 50 stages, with seven passes over the events. With 1.5 million events, a
-quarter of the CPU time starts Java and Spark and opens the lake. A tenth is Python and the page. The rest is the
-questions. A third of that finds the few jobs with a story, a quarter is for durations, and the rest is small queries
-that run their code for the first time. Running small queries without code generation costs the same.
 """
 
 import sys

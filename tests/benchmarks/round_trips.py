@@ -1,9 +1,8 @@
-"""How fast jobs that do nothing are worked off far away from their Redis.
+"""How fast jobs that do no work are finished far away from their Redis.
 
 Two processes with 64 slots each drain a stream over a forwarder that holds every byte for half of a round trip, each
-way; a leader that is near has agreed with them on all there is to agree on. Bare: two loops of redis-py that
-acknowledge the last 64 and read the next 64 in one round trip. In turn. Nobody who has 64 jobs in hand at most can be
-faster than 64 a round trip; what is left to lose is the time between round trips, and the settlements of the last jobs.
+way. Bare: two loops of redis-py that acknowledge the last 64 and read the next 64 in one round trip. A worker with 64
+slots cannot be faster than 64 jobs a round trip.
 """
 
 from collections.abc import Sequence

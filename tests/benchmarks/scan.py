@@ -1,8 +1,8 @@
-"""How fast a leader reads a long pending entries list, and what memory its process needs for that.
+"""How fast a leader reads a long pending entries list, and the memory that it needs.
 
-A million deliveries are pending and none is due. A reaper with a lease of 2 s takes over, scans them, arms a timer for
-each, and scans them again. The rate is from the begin of its term to the end of its first full scan, on the server's
-clock. Bare: a redis-py loop over ``xpending_range`` with the same page size, which keeps nothing.
+A million deliveries are pending and none is due. A reaper takes over, scans them, arms a timer for each, and scans them
+again. The rate is from the start of its term to the end of its first full scan, on the server's clock. Bare: a redis-py
+loop over ``xpending_range`` with the same page size, which keeps no entry.
 """
 
 from dataclasses import dataclass

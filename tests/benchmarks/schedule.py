@@ -1,8 +1,7 @@
 """How late scheduled jobs are ready.
 
-Jobs are enqueued with delays spread over some seconds, while a reaper leads that had nothing to do before: it is woken
-by the first notice, and sleeps until jobs are due. The lateness of a job is the time from when it was due to the ID
-of its entry, both on the server's clock. Bare: what people write by hand, a loop that looks into the sorted set twenty
+Jobs are enqueued with delays spread over some seconds, while an idle reaper leads. The lateness of a job is the time
+from its due time to the ID of its entry, both on the server's clock. Bare: a loop that looks into the sorted set twenty
 times a second.
 """
 

@@ -77,8 +77,6 @@ class _Teller:
     def deliver(self) -> Self:
         self.now = self.delivered = self.now.plus(waits=1)
         self.delivery += 1
-        self._tell(EventName.DELIVERED, delivered=self.delivered)
-        self._tell(EventName.STARTED, delivered=self.delivered)
         return self
 
     def ack(self) -> Self:

@@ -35,7 +35,7 @@ from tests.benchmarks.synthetic_steps import (
 )
 from tests.pipeline.lakes import publish
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.events import FULL_ONLY, EventName
+from workers.protocol.events import EventName
 from workers.protocol.keys import namespace_keys
 
 ROWS_PER_FILE = 500_000
@@ -92,8 +92,6 @@ def _events_per_job() -> float:
 
 
 def _is_told(kind: Kind, step: Step) -> bool:
-    if step.event in FULL_ONLY and not kind.full:
-        return False
     return step.by != "worker" or not kind.foreign
 
 

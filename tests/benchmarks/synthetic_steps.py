@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from reaper.pipeline.lake.schema import EVENTS
 from tests.benchmarks.stories import STORIES, Moment, Step
-from workers.protocol.events import FULL_ONLY, EventName
+from workers.protocol.events import EventName
 from workers.protocol.keys import group_keys
 
 BEGIN_MS = round(datetime(2026, 1, 5, 6, tzinfo=UTC).timestamp() * 1000)
@@ -35,17 +35,15 @@ class Kind:
     sigma: float
     type: str | None = None
     mode: str = "reaper"
-    full: bool = False
-    """The workers journal at level full."""
     workers: int = 12
     foreign: bool = False
     """The workers are somebody else's, and journal nothing."""
 
 
 KINDS = (
-    Kind("orders", "billing", 300, 30_000, 180, 0.9, type="invoice", full=True),
-    Kind("orders", "billing", 100, 30_000, 60, 0.6, type="refund", full=True),
-    Kind("orders", "billing", 30, 30_000, 4_000, 1.1, type="report", full=True),
+    Kind("orders", "billing", 300, 30_000, 180, 0.9, type="invoice"),
+    Kind("orders", "billing", 100, 30_000, 60, 0.6, type="refund"),
+    Kind("orders", "billing", 30, 30_000, 4_000, 1.1, type="report"),
     Kind("mail", "sender", 320, 10_000, 40, 1.0, workers=4),
     Kind("media", "encoder", 150, 60_000, 120, 0.7, type="thumbnail", mode="embedded", workers=6),
     Kind("media", "encoder", 50, 60_000, 9_000, 0.8, type="video", mode="embedded", workers=6),
@@ -107,11 +105,11 @@ def _kinds(spark: SparkSession) -> DataFrame:
     for number, kind in enumerate(KINDS):
         keys = group_keys(kind.stream, kind.group)
         rows.append(
-            (number, kind.visibility_ms, kind.median_ms, kind.sigma, kind.mode == "embedded", kind.full, kind.foreign,
+            (number, kind.visibility_ms, kind.median_ms, kind.sigma, kind.mode == "embedded", kind.foreign,
              keys.journal, keys.dead, kind.stream, kind.group, kind.type, kind.mode, kind.workers)
         )  # fmt: skip
     names = (
-        "kind int, timeouts bigint, median_ms bigint, sigma double, embedded boolean, full boolean, foreign boolean, "
+        "kind int, timeouts bigint, median_ms bigint, sigma double, embedded boolean, foreign boolean, "
         "journal string, dead string, source string, group string, type string, kind_mode string, workers int"
     )
     return spark.createDataFrame(rows, names)
@@ -156,7 +154,7 @@ def steps(spark: SparkSession, jobs: int, seed: int, files: int) -> DataFrame:
 
 def _moments(jobs: DataFrame, kinds: DataFrame, script: DataFrame) -> DataFrame:
     """Return one row an event, with its name, its moment, and the times of its job."""
-    of_kind = kinds.select("kind", "timeouts", "median_ms", "sigma", "embedded", "full", "foreign")
+    of_kind = kinds.select("kind", "timeouts", "median_ms", "sigma", "embedded", "foreign")
     timed = jobs.join(F.broadcast(of_kind), "kind")
     # Embedded workers look for stalled deliveries now and then, up to a quarter of the visibility timeout late.
     late = F.when(F.col("embedded"), F.floor(F.pmod("detail", F.col("timeouts") / 4))).otherwise(0)
@@ -167,9 +165,8 @@ def _moments(jobs: DataFrame, kinds: DataFrame, script: DataFrame) -> DataFrame:
         }
     ).drop("z", "delay_ms", "median_ms", "sigma", "embedded")
     told = (F.col("by") != "worker") | ~F.col("foreign")
-    at_level = F.col("full") | ~F.col("event").isin(*FULL_ONLY)
     when = script.select("story", "step", "event", "by", *(f"at_{part}" for part in Moment._fields))
-    steps = timed.join(F.broadcast(when), "story").where(told & at_level)
+    steps = timed.join(F.broadcast(when), "story").where(told)
     at_ms = F.col("enqueued_ms") + _span("at")
     return steps.select(
         *jobs.drop("z", "delay_ms").columns,

@@ -1,11 +1,9 @@
 """The cost of the loop around a job, measured with jobs that do no work.
 
 Two worker processes with 64 slots each wait on an empty stream. Then a script adds all jobs at once, and the clock runs
-until the last one is settled (journalled at the default level, with the owner check of every settlement). The bare loop
-is two processes with ``XREADGROUP COUNT 100`` and ``XACK`` in redis-py, drained in turn with ours. On a machine with
-two cores the server and the workers share them, so that the rate follows from the CPU time of all processes. Beyond the
-bare loop ours has a task for each handler, a slot, an extended delivery and a verdict. On the server it has the owner
-check (``XPENDING``), the journal entry (``XADD``), and the Lua that makes one transition of them.
+until the last one is settled, with the journal at its default level. The bare loop is two processes with ``XREADGROUP
+COUNT 100`` and ``XACK`` in redis-py. On a machine with two cores the server and the workers share them, so the rate
+follows from the CPU time of all processes.
 """
 
 import sys

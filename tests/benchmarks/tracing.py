@@ -1,8 +1,7 @@
-"""What telling of jobs costs: throughput with traces exported, and a tenth of the jobs sampled.
+"""The cost of traces: throughput with exported traces, and a tenth of the jobs sampled.
 
-Two worker processes drain jobs that do nothing. In both arms a producer's trace context is in every job, sampled in one
-of ten; in one arm the workers export spans by OTLP/HTTP to a sink that answers at once, in the other nobody
-asks for telemetry. The arms take turns.
+Two worker processes drain jobs that do no work. A producer's trace context is in every job. In one arm the workers
+export spans by OTLP/HTTP to a sink that answers at once. In the other arm telemetry is off. The arms take turns.
 """
 
 import threading

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from workers.telemetry import instruments
-from workers.telemetry.instruments import JOURNAL_DROPS, Gauge
+from workers.telemetry.instruments import Gauge
 
 OF_THE_PROCESS = {"target_info", "process_resident_memory_bytes"}
 """What the exporter adds to ours."""
@@ -22,7 +22,7 @@ def exposed() -> set[str]:
     found: set[str] = set(OF_THE_PROCESS)
     for one in vars(instruments).values():
         if isinstance(one, Gauge):
-            kind = "counter" if one is JOURNAL_DROPS else "gauge"
+            kind = "gauge"
             found |= _exposed(one.name, one.unit, kind)
         elif type(one).__name__ in ("_ProxyCounter", "_ProxyHistogram"):
             found |= _exposed(one._name, one._unit, type(one).__name__.removeprefix("_Proxy").lower())

@@ -54,6 +54,13 @@ def test_docstrings_and_comments_are_prose_and_strings_are_not(tmp_path: Path) -
     assert prose.sentences(prose.prose_of(module)) == ["The module here.", "the reason why"]
 
 
+def test_labels_of_docstrings_and_directives_are_no_prose(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    text = '"""Read it here.\n\nArgs:\n    path: Name of the file.\n\nRaises:\n    OSError: It is not there.\n"""'
+    module.write_text(f"{text}\nx = 1  # type: ignore[arg-type]\n", encoding="utf-8")
+    assert prose.sentences(prose.prose_of(module)) == ["Read it here.", "Name of the file.", "It is not there."]
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a project with one good and one bad page."""

@@ -94,11 +94,11 @@ def test_a_drill_fails_where_anything_is_wrong_in_any_mode(theatre: Theatre, rec
 
 
 def test_options_reach_the_programme(theatre: Theatre) -> None:
-    words = "--fault none --visibility-timeout 30 --no-bare-worker --idle 5 --quiet --keep-keys --limit 3"
+    words = "--fault none --visibility-timeout 30 --no-bare-worker --quiet --keep-keys --limit 3"
     assert theatre.exit_code(cli.drill, *words.split(), "--redis-url", SERVER.url) == 0
     (programme,) = theatre.played
     settings = programme.settings
-    assert (settings.faults, settings.bare_worker, settings.idle.total_seconds()) == ((), False, 5.0)
+    assert (settings.faults, settings.bare_worker) == ((), False)
     assert (settings.scan.total_seconds(), settings.look_s) == (1.0, 1.0)
     assert (settings.redis_url, settings.keep_keys) == (SERVER.url, True)
     assert len(programme.jobs) == 3

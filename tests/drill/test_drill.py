@@ -47,7 +47,7 @@ async def test_every_job_is_accounted_for_after_every_fault(processes: Processes
     assert (told["balanced"], told["objections"]) == (True, [])
     assert (told["enqueued"], told["settled"], told["dead_lettered"], told["lost"]) == (351, 350, 1, 0)
     assert told["early_recoveries"] == 0
-    assert told["stale_writes_refused"] >= 1
+    assert told["stale_writes_rejected"] >= 1
     assert sorted({fault["kind"] for fault in told["faults"]}) == [
         "kill-leader",
         "kill-worker",
@@ -114,31 +114,12 @@ async def test_a_worker_that_is_stopped_loses_what_it_held_and_settles_none_of_i
     assert {start["previous_worker"] for start in told["second_starts"]} == {fault["target"]}
 
 
-async def test_the_published_loop_drops_the_poison_job_and_the_report_says_so(
-    processes: Processes, tmp_path: Path
-) -> None:
-    report = tmp_path / "report.json"
-    drill = _drill(
-        processes, "--recovery", "published", "--limit", "60", "--workers", "2",
-        *with_faults("poison@0.5"), "--json", str(report),
-    )  # fmt: skip
-    assert await drill.wait() == 1, drill.output
-    told = read(report)
-    (dropped,) = (loss for loss in told["losses"] if loss["poison"])
-    assert dropped["n"] == 61
-    assert 1 <= dropped["starts"] <= 3, "this loop claims ten and runs one by one: a delivery may run out in its queue"
-    assert (told["balanced"], told["dead_lettered"], told["stuck"]) == (False, 0, 0)
-    assert told["settled"] + told["lost"] == told["enqueued"] == 61
-    assert told["settings"]["concurrency"] == 16
-    assert "NOT AS PROMISED" not in drill.output, "nothing is promised of a reference"
-
-
 async def test_reapers_may_be_gone_for_a_while_and_the_journals_can_be_kept(
     processes: Processes, start_server: StartServer, tmp_path: Path
 ) -> None:
     server, report = start_server(), tmp_path / "report.json"
     drill = _drill(
-        processes, "--limit", "200", "--workers", "2", "--no-bare-worker", "--reapers", "2", "--quiet", "--idle", "0.3",
+        processes, "--limit", "200", "--workers", "2", "--no-bare-worker", "--reapers", "2", "--quiet",
         *with_faults("kill-worker:half@0.5", "kill-reapers@1+1.5", "long-jobs:5@0.2+2.2"),
         "--redis-url", server.url, "--keep-keys", "--json", str(report),
     )  # fmt: skip
@@ -151,7 +132,6 @@ async def test_reapers_may_be_gone_for_a_while_and_the_journals_can_be_kept(
     assert lasted(faults["kill-reapers"]) >= 1.5
     assert (told["processes"], told["processes_started"]) == ({"worker": 2, "reaper": 2}, 7)
     assert told["redis_requests"] > 0
-    assert told["idle"]["seconds"] >= 0.3
     hit = {start["n"] for start in told["second_starts"]}
     assert 205 - told["recovered"] <= told["healthy"]["jobs"] <= 205 - len(hit), "started or not when their worker died"
     async with _client(server.url) as client:

@@ -74,7 +74,7 @@ def test_what_is_no_fault_is_refused_with_what_to_write_instead(text: str, sente
 
 
 def test_without_leaders_the_faults_that_hit_workers_are_left() -> None:
-    asked = [*DEFAULT_FAULTS, parse_fault("kill-reapers@3"), parse_fault("kill-worker:half@4")]
+    asked = [*DEFAULT_FAULTS, parse_fault("kill-reapers@3+2"), parse_fault("kill-worker:half@4")]
     assert [str(without_reapers(fault)) for fault in asked] == [
         "kill-worker@1.5", "poison@5", "None", "kill-worker@12", "None", "kill-worker:half@4",
     ]  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import second_starts
-from reaper.drill.figures import Figures, Healthy, Spread, fault_windows, healthy_jobs
+from reaper.drill.figures import Healthy, Spread, fault_windows, healthy_jobs
 from reaper.drill.records import Enqueued, InjectedFault, Line
 from tests.drill.rows import done, event, evidence, job, process, start
 
@@ -26,16 +26,15 @@ def test_without_jobs_there_is_nothing_to_measure() -> None:
 
 def test_latency_counts_to_the_first_start_and_throughput_to_the_last_completion() -> None:
     lines = [start(1, 7, 1.5), done(1, 7, 2.0), start(2, 7, 2.25), done(2, 7, 5.0), done(2, 7, 9.0)]
-    assert _healthy([job(1), job(2)], lines).total == Figures(
-        seconds=4.0, enqueued=2, done=2, latency_s=Spread(0.25, 0.5, 0.5), throughput_per_s=0.5
-    )
+    expected = Healthy(2, seconds=4.0, latency_s=Spread(0.25, 0.5, 0.5), throughput_per_s=0.5)
+    assert _healthy([job(1), job(2)], lines) == expected
 
 
 def test_the_time_of_faults_ends_with_the_work() -> None:
     lines = [start(n, 7, n + 0.1) for n in (1, 2, 3)] + [done(n, 7, n + 0.5) for n in (1, 2, 3)]
     kill = InjectedFault("kill-worker", "w9-1", 1.6)
-    during = _healthy([job(1), job(2), job(3)], lines, faults=[kill]).during_faults
-    assert (round(during.seconds, 6), during.enqueued, during.done) == (1.9, 2, 2)
+    during = _healthy([job(1), job(2), job(3)], lines, faults=[kill])
+    assert round(during.seconds, 6) == 1.9
     assert during.throughput_per_s == pytest.approx(2 / 1.9)
 
 
@@ -56,7 +55,7 @@ def _hit_by_a_kill() -> Evidence:
 def test_what_a_process_held_when_it_died_is_not_healthy_started_or_not() -> None:
     rows = _hit_by_a_kill()
     healthy = healthy_jobs(rows, second_starts(rows))
-    assert (healthy.jobs, healthy.total.latency_s) == (1, Spread(2.5, 2.5, 2.5))
+    assert (healthy.jobs, healthy.latency_s) == (1, Spread(2.5, 2.5, 2.5))
 
 
 def test_what_the_journal_says_was_recovered_from_the_dead_is_not_healthy() -> None:

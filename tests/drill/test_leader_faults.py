@@ -52,7 +52,7 @@ def faults(tmp_path: Path, reapers: Reapers, monkeypatch: pytest.MonkeyPatch) ->
     nothing = cast("Any", None)
     stage = cast("Any", SimpleNamespace(failpoints=tmp_path, settings=SimpleNamespace(visibility_timeout=nothing)))
     monkeypatch.setattr(Toolbox, "visibility_s", 2.0)
-    tools = Toolbox(stage, cast("Any", reapers), nothing, nothing, nothing)
+    tools = Toolbox(stage, cast("Any", reapers), nothing, nothing)
     return LeaderFaults(tools, cast("Any", SimpleNamespace(kill_busy_workers=kills_one)))
 
 

@@ -125,7 +125,7 @@ def test_overshoot_is_measured_past_the_visibility_timeout_and_a_negative_one_is
 def test_refused_writes_of_leaders_and_refused_settlements_are_counted_apart() -> None:
     rows = [event("refused", verb=verb) for verb in ("recover", "release_suspects", "ack", "nack", "ack")]
     ledger = build_ledger(evidence([], events=rows))
-    assert (ledger.stale_writes_refused, ledger.settlements_refused) == (2, 3)
+    assert (ledger.stale_writes_rejected, ledger.settlements_rejected) == (2, 3)
 
 
 def test_processes_that_ended_by_themselves_are_named() -> None:
@@ -187,6 +187,6 @@ def test_what_is_wrong_is_said_in_a_sentence(ledger: Ledger, objection: str) -> 
 
 
 def test_a_leader_that_was_to_be_paused_must_have_had_a_write_refused() -> None:
-    assert objections(replace(GOOD, stale_writes_refused=1), list(FaultKind)) == []
+    assert objections(replace(GOOD, stale_writes_rejected=1), list(FaultKind)) == []
     (objection,) = objections(GOOD, [FaultKind.PAUSE_LEADER])
-    assert "no stale write of it was refused" in objection
+    assert "no stale write of it was rejected" in objection

@@ -11,7 +11,7 @@ from reaper.drill import cast, queries
 from reaper.drill.faults import parse_fault
 from reaper.drill.queries import View
 from reaper.drill.records import Role
-from reaper.drill.recoveries import find_recovery
+from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage, set_stage
@@ -21,8 +21,8 @@ from workers.protocol.errors import ConfigurationError
 
 pytestmark = pytest.mark.anyio
 
-REAPER = find_recovery("reaper")
-NONE = find_recovery("none")
+REAPER = RECOVERIES["reaper"]
+NONE = RECOVERIES["none"]
 
 
 def _jobs(seconds: float) -> list[PlannedJob]:
@@ -53,8 +53,6 @@ def test_a_cast_that_cannot_play_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="--reapers 1 or more"):
         DrillSettings(reapers=0).check(REAPER)
     DrillSettings(reapers=0).check(NONE)
-    with pytest.raises(ConfigurationError, match="there is no --recovery 'repaer': did you mean 'reaper'"):
-        find_recovery("repaer")
 
 
 async def test_the_last_of_several_workers_is_bare_and_reapers_come_with_the_recovery(stage: Stage) -> None:
@@ -64,44 +62,34 @@ async def test_the_last_of_several_workers_is_bare_and_reapers_come_with_the_rec
     ]  # fmt: skip
 
 
-async def test_loops_that_claim_play_alone_and_embedded_ones_are_told(stage: Stage) -> None:
-    published, embedded = (replace(stage, recovery=find_recovery(name)) for name in ("published", "embedded"))
-    assert [slot.role for slot in cast.slots(published)] == [Role.BARE_WORKER] * 4
+async def test_embedded_workers_are_told_to_recover(stage: Stage) -> None:
+    embedded = replace(stage, recovery=RECOVERIES["embedded"])
     assert [slot.role for slot in cast.slots(embedded)] == [Role.WORKER] * 3 + [Role.BARE_WORKER]
-    flags = [cast.slots(played)[0].command("w1-1").argv for played in (stage, embedded)]
+    flags = [cast.slots(played)[0].command("w1-1")[0] for played in (stage, embedded)]
     assert ["--recovery" in words for words in flags] == [False, True]
-    assert list(cast.slots(published)[0].command("w1-1").argv[2:]) == [
-        stage.keys.stream, "workers", "w1-1", "16", "2000", "3",
-    ]  # fmt: skip
-
-
-async def test_all_are_ready_when_no_process_can_be_without_a_reader(stage: Stage) -> None:
-    assert cast.readers_expected(stage) == 4
-    assert cast.readers_expected(replace(stage, recovery=find_recovery("published"))) == 3 * 16 + 1
 
 
 def test_long_jobs_count_for_who_can_take_part_and_how_long_an_act_may_last() -> None:
     settings = DrillSettings(faults=(parse_fault("long-jobs:100@5+3"),))
     assert not settings.for_jobs(_jobs(0.1)).bare_worker
     usual = DrillSettings(faults=(parse_fault("poison@8"),))
-    longer = settings.patience_s(REAPER, _jobs(0.1)) - usual.patience_s(REAPER, _jobs(0.1))
+    longer = settings.patience_s(_jobs(0.1)) - usual.patience_s(_jobs(0.1))
     assert longer == pytest.approx(3 * (100 * 3 / (4 * 16) + 3 - 0.1))
 
 
 def test_the_report_tells_the_settings_that_were_in_force() -> None:
     settings = DrillSettings(concurrency=2_500)
-    told = {name: settings.as_json(find_recovery(name)) for name in ("reaper", "embedded", "published")}
+    told = {name: settings.as_json(RECOVERIES[name]) for name in ("reaper", "embedded")}
     assert {name: (it["reapers"], it["bare_worker"], it["concurrency"]) for name, it in told.items()} == {
         "reaper": (3, True, 2_500),
         "embedded": (0, True, 2_500),
-        "published": (0, False, 250),
     }
 
 
 async def test_processes_get_no_settings_but_those_of_the_drill(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REAPER_NAMESPACE", "REAPER_STREAM", "REDIS_URL"):
         monkeypatch.setenv(name, "somebody-elses")
-    given = [slot.command("x-1").env for slot in cast.slots(stage)]
+    given = [slot.command("x-1")[1] for slot in cast.slots(stage)]
     assert given
     assert "somebody-elses" not in {value for environment in given for value in environment.values()}
 

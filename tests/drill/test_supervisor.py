@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from reaper.drill.records import ProcessRun, Role
-from reaper.drill.supervisor import Command, ProcessFailedError, Slot, Supervisor
+from reaper.drill.supervisor import ProcessFailedError, Slot, Supervisor
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -19,11 +19,11 @@ WAIT_FOR_TERM = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {{sign
 
 
 def _slot(name: str, program: str, role: Role = Role.WORKER) -> Slot:
-    return Slot(name, role, lambda _: Command([sys.executable, "-c", program], dict(os.environ)))
+    return Slot(name, role, lambda _: ([sys.executable, "-c", program], dict(os.environ)))
 
 
 def _supervisor(folder: Path) -> Supervisor:
-    return Supervisor(folder, on_end=lambda _: None, restart_delay_s=0)
+    return Supervisor(folder, restart_delay_s=0)
 
 
 async def _up(supervisor: Supervisor, name: str) -> ProcessRun:
@@ -93,7 +93,7 @@ async def test_what_fails_again_and_again_is_given_up_with_what_it_printed(tmp_p
     (error,) = failure.value.exceptions
     assert isinstance(error, ProcessFailedError)
     assert "w1-3 ended 3 times" in str(error)
-    assert str(error).splitlines()[1:] == ["no such setting"], "sentences, each on a line of its own"
+    assert str(error).splitlines()[1:] == ["--- w1-3", "no such setting"], "sentences, each on a line of its own"
     assert not any(_exists(run.pid) for run in supervisor.history)
 
 
@@ -103,15 +103,12 @@ async def test_what_is_held_back_starts_again_only_when_it_is_let(tmp_path: Path
         await group.start(supervisor.run, [_slot("r1", WAIT_FOR_TERM, Role.REAPER), _slot("w1", WAIT_FOR_TERM)])
         reaper, worker = await _up(supervisor, "r1-1"), await _up(supervisor, "w1-1")
         supervisor.hold_back(Role.REAPER)
-        assert not supervisor.none_left(Role.REAPER), "one still runs"
         supervisor.kill(reaper)
         supervisor.kill(worker)
         await _up(supervisor, "w1-2")
-        assert supervisor.none_left(Role.REAPER)
         assert [run.name for run in supervisor.alive(*Role)] == ["w1-2"]
         supervisor.let_start(Role.REAPER)
         await _up(supervisor, "r1-2")
-        assert not supervisor.none_left(Role.REAPER)
         await supervisor.stop(*Role)
 
 
@@ -122,7 +119,7 @@ async def test_what_is_held_back_to_the_end_does_not_keep_anybody_waiting(tmp_pa
         reaper = await _up(supervisor, "r1-1")
         supervisor.hold_back(Role.REAPER)
         supervisor.kill(reaper)
-        await wait_until(lambda: supervisor.none_left(Role.REAPER), "the reaper is gone")
+        await wait_until(lambda: not supervisor.alive(Role.REAPER), "the reaper is gone")
         await supervisor.stop(Role.REAPER)
     assert [run.name for run in supervisor.history] == ["r1-1"]
 
@@ -146,6 +143,15 @@ async def test_what_a_process_has_used_is_known_after_it_was_killed(tmp_path: Pa
         supervisor.kill(run)
         await supervisor.stop(Role.WORKER)
     assert 0 < used <= run.cpu_s
+
+
+async def test_what_a_process_has_used_is_known_after_it_died_by_itself(tmp_path: Path) -> None:
+    supervisor = _supervisor(tmp_path)
+    async with anyio.create_task_group() as group:
+        await group.start(supervisor.run, [_slot("w1", "raise SystemExit(0)")])
+        await wait_until(lambda: len(supervisor.history) > 1, "it is started again")
+        await supervisor.stop(Role.WORKER)
+    assert supervisor.history[0].cpu_s > 0
 
 
 async def test_it_is_known_when_a_process_is_frozen(tmp_path: Path) -> None:

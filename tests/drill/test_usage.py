@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.meters import Meters, Reading, Usage, cpu_s, used_between
+from reaper.drill.meters import Meters, Usage, cpu_s
 from reaper.drill.records import ProcessRun, Role
 from tests.support.servers import RedisServer
 from workers.protocol.connection import commands_client
@@ -38,11 +38,11 @@ async def test_cpu_time_is_added_up_by_kind_of_process_the_dead_included(client:
 
 
 def test_usage_is_the_difference_of_two_readings() -> None:
-    before = Reading(10.0, {"worker": 1.0}, 5, 1.0, "life")
-    after = Reading(12.0, {"worker": 3.0, "reaper": 0.5}, 9, 1.5, "life")
+    before = Usage(10.0, {"worker": 1.0}, 5, 1.0, "life")
+    after = Usage(12.0, {"worker": 3.0, "reaper": 0.5}, 9, 1.5, "life")
     used = {"worker": 2.0, "reaper": 0.5}
-    assert used_between(before, after) == Usage(2.0, used, 4, 0.5)
-    assert used_between(before, replace(after, server_run="next life")) == Usage(2.0, used, None, None)
+    assert after.since(before) == Usage(2.0, used, 4, 0.5)
+    assert replace(after, server_run="next life").since(before) == Usage(2.0, used, None, None)
 
 
 async def test_requests_of_others_are_told_from_our_own(server: RedisServer, client: Redis) -> None:
@@ -59,7 +59,7 @@ async def test_requests_of_others_are_told_from_our_own(server: RedisServer, cli
             for _ in range(2):
                 pipeline.execute_command("PING")
             await pipeline.execute()
-        used = used_between(before, await meters.read([]))
+        used = (await meters.read([])).since(before)
     finally:
         await ours.aclose()
     assert (used.requests, used.cpu_s) == (7, {})

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.recoveries import find_recovery
+from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import set_stage
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def witness(server: RedisServer, client: Redis, tmp_path: Path) -> Witness:
     at = Server(server.url, "7", "a server of the tests")
-    own = set_stage(at, DrillSettings(), find_recovery("published"), tmp_path, ("drill", "reapers"))
+    own = set_stage(at, DrillSettings(), RECOVERIES["none"], tmp_path, ("drill", "reapers"))
     stage = replace(own, client=client, namespace_client=client)
     await client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
     return Witness(stage)

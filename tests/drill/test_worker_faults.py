@@ -71,7 +71,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Workers:
 @pytest.fixture
 def faults(workers: Workers) -> WorkerFaults:
     nothing = cast("Any", None)
-    return WorkerFaults(Toolbox(cast("Any", SimpleNamespace()), cast("Any", workers), nothing, nothing, nothing))
+    return WorkerFaults(Toolbox(cast("Any", SimpleNamespace()), cast("Any", workers), nothing, nothing))
 
 
 async def test_a_fault_waits_until_a_worker_holds_a_job(

@@ -1,7 +1,7 @@
-"""Sets how old deliveries are, on the server: what is to be overdue is overdue at once, and stays so.
+"""Sets the age of deliveries on the server, so that they are overdue at once, and stay so.
 
-Where a test waited for a visibility timeout instead, that would have to be short, and a busy machine would keep live
-workers from extending within it. Each call is one script: nobody sees the state in between.
+A test that waited for a visibility timeout would need a short one, and a busy machine would keep live workers from
+extending within it. Each call is one script, so no process sees the state in between.
 """
 
 from typing import Any
@@ -39,7 +39,8 @@ end
 return aged
 """
 
-# Field `since_ms` of a worker's word, as `join_group.lua` writes it: what was proven before is not believed any more.
+# Field `since_ms` of a worker's registration, as `join_group.lua` writes it. Earlier heartbeats are not believed any
+# more.
 _DATE = """
 local now = redis.call('TIME')
 local word = redis.call('HGET', KEYS[1], ARGV[1])
@@ -51,17 +52,17 @@ redis.call('HSET', KEYS[1], ARGV[1], before .. now[1] * 1000 + math.floor(now[2]
 async def read_long_ago(
     client: Redis, source: str, group: str, consumer: str, count: int, idle_ms: int, times: int = 1
 ) -> list[bytes]:
-    """Let ``consumer`` have read ``count`` ready entries that long ago, for the ``times``-th time; return their IDs."""
+    """Let ``consumer`` have read ``count`` ready entries that long ago, for the ``times``-th time. Return their IDs."""
     entry_ids: Any = await client.eval(_READ, 1, source, group, consumer, count, idle_ms, times)
     return list(entry_ids)
 
 
 async def age(client: Redis, source: str, group: str, idle_ms: int, *consumers: str) -> list[bytes]:
-    """Set how long nobody has extended what ``consumers`` hold (all of them, where none is named); return entry IDs.
+    """Set the time since the last heartbeat for the deliveries of ``consumers``, or all. Return entry IDs.
 
-    Who lives, and extends, makes them young again: to stay overdue, they must belong to consumers that cannot.
+    A live owner that extends them makes them young again, so they must belong to consumers that cannot.
     """
-    await client.ping()  # what a consumer has sent before it died or was paused is done by the time of the answer
+    await client.ping()  # calls that a consumer has sent before its death or pause are done by the time of the answer
     entry_ids: Any = await client.eval(_AGE, 1, source, group, idle_ms, *consumers)
     return list(entry_ids)
 

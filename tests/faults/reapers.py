@@ -1,4 +1,5 @@
-"""What the tests of a reaper's faults share: a case with jobs, replicas that look often, and the evidence."""
+"""Common parts of the tests of a reaper's faults, which are a case with jobs, replicas that look often, and the
+evidence."""
 
 import itertools
 import random
@@ -50,7 +51,7 @@ class Addressed(Protocol):
 
     @property
     def url(self) -> str:
-        """What programs are given as ``redis_url``."""
+        """The ``redis_url`` of programs."""
 
 
 Event = tuple[str, int]
@@ -90,7 +91,7 @@ async def running(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncI
 
 @asynccontextmanager
 async def leading(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncIterator["Listened"]:
-    """Run a replica in this process until the block ends; it leads when the block begins."""
+    """Run a replica in this process until the block ends. It leads when the block begins."""
     async with running(settings, *listened_to) as listened:
         await wait_until(lambda: listened.reaper.is_leader, "the replica leads")
         yield listened
@@ -98,7 +99,7 @@ async def leading(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncI
 
 @dataclass
 class Listened:
-    """A replica in this process, and what it told."""
+    """A replica in this process, and its reports."""
 
     reaper: Reaper
     heard: list[Report] = field(default_factory=list)
@@ -113,13 +114,13 @@ class Listened:
 
 
 async def claimed(failpoints: Path, name: str) -> int:
-    """Wait until a process has passed failpoint ``name``; return its ID."""
+    """Wait until a process has passed failpoint ``name``. Return its ID."""
     return await wait_until(lambda: claimed_by(failpoints, name) or 0, f"somebody passes {name}")
 
 
 @dataclass
 class Case:
-    """One stream and one group, the jobs that were enqueued there, and what became of them."""
+    """One stream and one group, the jobs that were enqueued there, and their outcomes."""
 
     server: RedisServer
     client: Redis
@@ -141,7 +142,10 @@ class Case:
     # ---- jobs
 
     async def enqueue(self, count: int, **fields: str) -> list[str]:
-        """Add jobs as any producer may: bytes of every kind, duplicate fields, a number ``n``. Returns their IDs."""
+        """Add jobs as any producer may, with bytes of every kind, duplicate fields, and a number ``n``.
+
+        Returns their IDs.
+        """
         pipeline = self.client.pipeline(transaction=False)
         payloads = [self._payload(number, fields) for number in itertools.islice(self._numbers, count)]
         for pairs in payloads:
@@ -162,7 +166,7 @@ class Case:
         ]
 
     async def read(self, consumer: str = "w1", count: int = 1_000, source: str | None = None) -> list[str]:
-        """Read what is ready, as a plain worker does; return entry IDs."""
+        """Read the ready entries, as a plain worker does. Return entry IDs."""
         entries = await self._read(consumer, count, source or self.keys.stream)
         return [text(entry_id) for entry_id, _ in entries]
 
@@ -173,14 +177,14 @@ class Case:
         return [entry for _, entries in reply or () for entry in entries]
 
     async def stall(self, *entry_ids: str, times: int = 1, consumer: str = "w1", source: str | None = None) -> None:
-        """Make entries that were read overdue: delivered ``times`` times, the last time long ago."""
+        """Make entries overdue that were read, delivered ``times`` times, the last time long ago."""
         await self.client.execute_command(
             "XCLAIM", source or self.keys.stream, self.keys.group, consumer, 0, *entry_ids,
             "IDLE", LONG_IDLE_MS, "RETRYCOUNT", times, "JUSTID",
         )  # fmt: skip
 
     async def stalled(self, count: int, *, times: int = 1, consumer: str = "w1") -> list[str]:
-        """Add jobs and let a worker die over them long ago; returns their IDs."""
+        """Add jobs and let a worker die over them long ago. Returns their IDs."""
         jobs = await self.enqueue(count)
         stream, group = self.keys.stream, self.keys.group
         read = await read_long_ago(self.client, stream, group, consumer, count, LONG_IDLE_MS, times)
@@ -188,25 +192,31 @@ class Case:
         return jobs
 
     async def doomed(self, count: int) -> list[str]:
-        """Add jobs that had their last delivery long ago: suspects that were let out, each alone; returns their IDs."""
+        """Add jobs that had their last delivery long ago, as suspects that were let out, each alone.
+
+        Returns their IDs.
+        """
         jobs = [job for number in range(count) for job in await self.stalled(1, times=3, consumer=f"alone-{number}")]
         for job in jobs:
             await self.client.hset(self.keys.suspects, job, "stream")
         return jobs
 
     async def age(self, idle_ms: int, *consumers: str) -> list[str]:
-        """Set how long nobody has extended what ``consumers`` (all) hold; return entry IDs."""
+        """Set the time since the last heartbeat for the deliveries of ``consumers``, or all. Return entry IDs."""
         aged = []
         for source in (self.keys.stream, self.keys.retry):
             aged += await age(self.client, source, self.keys.group, idle_ms, *consumers)
         return [text(entry_id) for entry_id in aged]
 
     async def make_overdue(self, *consumers: str) -> list[str]:
-        """Make overdue what ``consumers`` (all) hold, who cannot extend any more; return entry IDs."""
+        """Make the deliveries of ``consumers``, or all, overdue. The owners cannot extend any more.
+
+        Return entry IDs.
+        """
         return await self.age(LONG_IDLE_MS, *consumers)
 
     async def taken_from(self, *consumers: str) -> None:
-        """Make overdue what ``consumers`` hold, who are dead or paused, and wait until all of it was recovered."""
+        """Make the deliveries of dead or paused ``consumers`` overdue, and wait until all of them were recovered."""
 
         async def hold_nothing() -> bool:
             return not await self.make_overdue(*consumers)
@@ -220,11 +230,11 @@ class Case:
     # ---- leadership
 
     async def end_lease(self, *, in_ms: int = 0, namespace: str = "reaper") -> None:
-        """Let the lease run out, now or soon. Its holder must be dead or paused: a live one renews it."""
+        """Let the lease run out, now or soon. Its holder must be dead or paused, because a live one renews it."""
         assert await self.client.pexpire(namespace_keys(namespace).lease, in_ms), "nobody holds the lease"
 
     async def work_off(self, until: Callable[[FinalState], bool], consumer: str = "plain") -> list[str]:
-        """Run what is ready, as a plain worker that never fails, until the state is as asked; return jobs in order."""
+        """Run the ready jobs, as a plain worker that never fails, until the state is as asked. Return jobs in order."""
         executed: list[str] = []
 
         async def step() -> bool:
@@ -254,7 +264,7 @@ class Case:
         return await read_state(self.client, self.keys)
 
     async def pending(self) -> list[tuple[str, str, int]]:
-        """Return the stream's pending entries: ID, consumer, delivery count."""
+        """Return ID, consumer and delivery count of the stream's pending entries."""
         rows: Any = await self.client.execute_command("XPENDING", self.keys.stream, self.keys.group, "-", "+", 100_000)
         return [(text(entry_id), text(consumer), count) for entry_id, consumer, _, count in rows]
 
@@ -281,7 +291,7 @@ class Case:
         return {text(read_metadata(entry_id, pair_up(flat)).job_id): user_fields(flat) for entry_id, flat in rows}
 
     async def lease_events(self, namespace: str = "reaper") -> list[Event]:
-        """Return what happened to the lease: event and token, oldest first."""
+        """Return the changes of the lease as event and token, oldest first."""
         return [(event.event, int(event.data["token"])) for event in await self.lease_history(namespace)]
 
     async def lease_history(self, namespace: str = "reaper") -> list[LifecycleEvent]:
@@ -290,7 +300,7 @@ class Case:
         return [event for entry_id, flat in rows for event in decode_entry(entry_id, flat)]
 
     async def fence_token(self) -> int:
-        """Return the token in the group's fence; 0 where there is none."""
+        """Return the token in the group's fence, or 0 without one."""
         fence = text(await self.client.get(self.keys.fence) or b"")
         return int(fence.split(":")[1]) if fence else 0
 

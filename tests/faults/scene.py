@@ -1,10 +1,11 @@
-"""What the tests of network, memory and foreign workers share: one stream and group, and jobs that wait.
+"""Common parts of the tests of network, memory and foreign workers, which are one stream and group, and waiting jobs.
 
-Each job says in its fields what its handler does: ``hold`` waits for the gate, ``fail`` raises, ``reject`` gives up.
-`Handler` is the handler of workers inside the test; `tests.faults.program` is a worker as a process.
+Each job's fields say how its handler acts. ``hold`` waits for the gate, ``fail`` raises, ``reject`` gives up. `Handler`
+is the handler of workers inside the test. `tests.faults.program` is a worker as a process.
 
-Nothing here falls due, and no lease runs out, while a test waits: a busy machine would decide then what comes first.
-What is to be overdue is made so on the server (`strand`, `make_overdue`), and a lease is ended there (`end_lease`).
+No delivery falls due, and no lease runs out, while a test waits, because a busy machine would decide then which event
+comes first. Deliveries are made overdue on the server (`strand`, `make_overdue`), and a lease is ended there
+(`end_lease`).
 """
 
 from collections import Counter
@@ -75,7 +76,7 @@ class Handler:
 
 
 async def enqueue(client: Redis, number: int = 1, **fields: str | bytes) -> dict[str, Pairs]:
-    """Add ``number`` jobs by bare XADDs; return their fields by job ID."""
+    """Add ``number`` jobs by bare XADDs. Return their fields by job ID."""
     pairs = [(b"n", b""), *((name.encode(), _bytes(value)) for name, value in fields.items())]
     pipeline = client.pipeline(transaction=False)
     rows = [[(b"n", str(n).encode()), *pairs[1:]] for n in range(number)]
@@ -98,7 +99,7 @@ async def create_group(client: Redis) -> None:
 async def strand(
     client: Redis, number: int, consumer: str = "gone", *, overdue: bool = False, times: int = 1
 ) -> list[bytes]:
-    """Let a consumer that never comes back read ``number`` ready jobs for the ``times``-th time; return entry IDs.
+    """Let a consumer that never comes back read ``number`` ready jobs for the ``times``-th time. Return entry IDs.
 
     With ``overdue``, that was two visibility timeouts ago.
     """
@@ -109,9 +110,9 @@ async def strand(
 
 
 async def make_overdue(client: Redis, *consumers: str) -> list[bytes]:
-    """Make overdue what these consumers hold (all of them, where none is named); return entry IDs.
+    """Make the deliveries of these consumers, or all, overdue. Return entry IDs.
 
-    They must be dead, or paused: who extends makes it young again.
+    The consumers must be dead or paused, because an extension makes deliveries young again.
     """
     aged = await age(client, KEYS.stream, GROUP, OVERDUE_MS, *consumers)
     return aged + await age(client, KEYS.retry, GROUP, OVERDUE_MS, *consumers)
@@ -129,7 +130,7 @@ async def make_due(client: Redis) -> None:
 
 
 async def end_lease(client: Redis, namespace: NamespaceKeys = NAMESPACE) -> None:
-    """Let the lease run out, now. Its holder must be dead, or paused: else it would only learn that it has lost it."""
+    """Let the lease run out, now. Its holder must be dead or paused, or it would only learn that it has lost it."""
     assert await client.pexpire(namespace.lease, 0), "nobody holds the lease"
 
 
@@ -148,7 +149,7 @@ async def let_embedded_workers_begin(client: Redis) -> None:
 
 
 def worker_settings(url: str, **changes: Any) -> WorkerSettings:
-    """Return the settings of a worker of the scene; what fails there is ready again at once."""
+    """Return the settings of a worker of the scene, with failed jobs ready again at once."""
     defaults = {
         "redis_url": url,
         "stream": STREAM,
@@ -162,9 +163,10 @@ def worker_settings(url: str, **changes: Any) -> WorkerSettings:
 
 @asynccontextmanager
 async def running_worker(url: str, handler: Callable[[Job], Any], **changes: Any) -> AsyncIterator[Worker]:
-    """Run a worker inside the test; at the end it is stopped, and may drain.
+    """Run a worker inside the test. At the end it is stopped, and may drain.
 
-    ``refresh_s``: how often it reads the group settings, and all workers that run meanwhile; else a setting.
+    ``refresh_s`` is the interval of reading the group settings, for all workers that run meanwhile. Otherwise a setting
+    decides.
     """
     refresh_s = changes.pop("refresh_s", None)
     worker = Worker(settings=worker_settings(url, **changes))
@@ -179,7 +181,7 @@ async def running_worker(url: str, handler: Callable[[Job], Any], **changes: Any
 
 
 def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
-    """Return the settings of a replica of the scene. It looks often, and waits for nothing."""
+    """Return the settings of a replica of the scene. It looks often, and does not wait."""
     defaults = {
         "redis_url": url,
         "groups": f"{STREAM}/{GROUP}",
@@ -205,13 +207,13 @@ async def running_reaper(url: str, **changes: Any) -> AsyncIterator[Reaper]:
 
 
 async def leads(reaper: Reaper) -> int:
-    """Wait until ``reaper`` leads; return its token."""
+    """Wait until ``reaper`` leads. Return its token."""
     term = await wait_until(lambda: reaper.term, "the replica leads")
     assert term
     return term.token
 
 
-# --- what came of it ----------------------------------------------------------------------------------------
+# --- results
 
 
 async def nothing_left(client: Redis) -> None:
@@ -247,7 +249,7 @@ async def violations(
     journal: bool = True,
     **facts: Any,
 ) -> list[str]:
-    """Return what is wrong with the history of the group, by the one checker; without ``journal`` it is not read."""
+    """Return the errors in the history of the group, from the one checker. Without ``journal`` it is not read."""
     state = await read_state(client, KEYS)
     handlers = list(handlers)
     return check(
@@ -268,7 +270,7 @@ def times(notes: Sequence[Execution | LifecycleEvent]) -> Counter[str]:
 
 
 async def scanned_by_term_after(client: Redis, token: int) -> GroupReport:
-    """Wait until a leader of a later term than ``token`` has scanned everything; return what it registered."""
+    """Wait until a leader of a later term than ``token`` has scanned everything. Return its registration."""
 
     async def report() -> GroupReport | None:
         for replica in await read_replicas(client, NAMESPACE):

@@ -1,6 +1,6 @@
-"""A change of what a group has agreed on robs nobody: not a shorter timeout, not a first leader, not a lost agreement.
+"""A change of the group settings robs no worker. The cases are a shorter timeout, a first leader, and lost settings.
 
-Deliveries are made as old as the worker would let them become by what it goes by, and older than the group allows now.
+Deliveries are made as old as the worker's own settings allow, and older than the group's settings allow now.
 """
 
 from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ async def group(client: Redis) -> None:
 
 @asynccontextmanager
 async def busy(server: RedisServer, client: Redis, handler: Handler, **changes: Any) -> AsyncIterator[Worker]:
-    """Run a worker that has been at work on jobs for as long as it may be silent about them by what it goes by."""
+    """Run a worker that has been silent about its jobs for as long as its own settings allow."""
     await enqueue(client, JOBS, hold="")
     async with running_worker(server.url, handler, **{**SELDOM, **changes}) as worker:
         await handler.has_started(JOBS)
@@ -58,7 +58,8 @@ async def busy(server: RedisServer, client: Redis, handler: Handler, **changes: 
 
 
 async def has_agreed(client: Redis, reaper: Reaper) -> None:
-    """Wait until the leader has taken the group over: a worker that joins before does not know its timeout yet."""
+    """Wait until the leader has taken the group over, because a worker that joins before does not know its timeout
+    yet."""
     await leads(reaper)
     await wait_until(lambda: client.hexists(KEYS.agreement, "fence_token"), "the group is taken over")
 
@@ -79,7 +80,7 @@ async def strand_one(client: Redis) -> None:
 
 
 async def is_recovered(client: Redis, recovered: int = 1) -> bool:
-    """Tell whether so many deliveries were taken from anybody."""
+    """Return whether so many deliveries were taken from any worker."""
     return (await count_events(client))["recovered"] >= recovered
 
 

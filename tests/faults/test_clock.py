@@ -1,7 +1,7 @@
-"""The server's clock is set, by an hour, while deliveries are pending: recovery comes all the same, and soon.
+"""The server's clock is set, by an hour, while deliveries are pending. Recovery still comes, and soon.
 
-Redis tells idle times by its wall clock. Set back, it says 0 of everything for an hour; set forward, that everything
-has been idle for an hour. Without what is tested here nothing happens within that hour, and the test gives up before.
+Redis computes idle times by its wall clock. Set back, it says 0 for an hour. Set forward, it says that all entries have
+been idle for an hour. Without the tested code there is no recovery within that hour, and the test gives up before.
 """
 
 import time
@@ -42,7 +42,7 @@ def clocked(binary: Path, clock: ServerClock, tmp_path: Path) -> Iterator[RedisS
 
 
 async def _step(client: Redis, clock: ServerClock, ahead_s: int) -> None:
-    """Set the clock, and wait until the server shows it: Valkey 9 keeps what it last saw for a millisecond."""
+    """Set the clock, and wait until the server shows it, because Valkey 9 keeps its time for a millisecond."""
     clock.step_to(ahead_s)
 
     async def is_seen() -> bool:
@@ -117,7 +117,7 @@ async def test_embedded_workers_recover_soon_after_a_step(
             await handler.has_started(STRANDED)
             await scene.nothing_left(client)
             handler.starts.clear()
-            # Read and never settled by somebody else, in the worker's own way of reading: it is there first otherwise.
+            # Another client reads it and never settles it, in the worker's own way of reading, before the worker can.
             await client.execute_command(
                 "EVAL",
                 "redis.call('XADD', KEYS[1], '*', 'n', '0') "
@@ -164,12 +164,12 @@ async def test_a_clock_that_is_set_forward_robs_nobody_who_lives(clocked: RedisS
 async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_step_back(
     clocked: RedisServer, clock: ServerClock, recovery: str
 ) -> None:
-    """The worker's word stands since a moment that has not come yet: it is given anew as soon as the step is seen."""
+    """The worker's registration begins in the future. It is renewed as soon as the step is seen."""
     visibility_s = scaled(6)  # a busy machine may keep a worker from its proof for a while
     settings = {"recovery": recovery, "visibility_timeout": visibility_s, "refresh_s": HOUR_S}
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
-        if recovery == "reaper":  # what a leader has agreed on that is gone by now
+        if recovery == "reaper":  # settings of a leader that is gone by now
             agreed: Any = {
                 "policy": "stream",
                 "version": 1,
@@ -191,7 +191,9 @@ async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_ste
 
             given_ms = await wait_until(word_is_of_now, "it has given its word anew")
 
-            def proven_since() -> bool:  # as the worker knows: it asked after it had heard that its word stands anew
+            def proven_since() -> (
+                bool
+            ):  # as the worker knows, because it asked after it had heard that its registration is new
                 assert worker.process is not None
                 membership, in_hand = worker.process._context.membership, worker.process.in_hand()
                 stands_since_ms, _ = membership._word_stands
@@ -222,7 +224,7 @@ async def _server_ms(client: Redis) -> int:
 async def test_a_read_that_claims_takes_nothing_from_the_living_after_a_step(
     clocked: RedisServer, clock: ServerClock, step_s: int
 ) -> None:
-    """Redis gives it what was handed out in the future: it is given back, and those who have it do not even notice."""
+    """Redis gives it deliveries of the future. They are given back, and their owners do not even notice."""
     holds, reads = scene.Handler(), scene.Handler()
     settings = {"recovery": "claim", "refresh_s": 0.2}
     async with commands_client(clocked.url) as client:

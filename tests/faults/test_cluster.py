@@ -1,4 +1,4 @@
-"""A cluster: streams on every node, under one reaper. What befalls one node, or one slot, is no matter to the rest."""
+"""A cluster with streams on every node, under one reaper. Faults of one node, or one slot, do not affect the rest."""
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
@@ -61,7 +61,7 @@ class Load:
             while True:
                 await self.enqueue(producer, [[(b"n", b"%d" % n)] for n in itertools.islice(numbers, BATCH)])
                 began = self.calls[-1][0]
-                await anyio.sleep(max(0.0, began + BATCH / RATE - anyio.current_time()))  # a rate; nobody waits for it
+                await anyio.sleep(max(0.0, began + BATCH / RATE - anyio.current_time()))  # a rate, not a wait
 
     async def enqueue(self, producer: Producer, rows: list[Pairs]) -> None:
         """Enqueue jobs, and remember them."""
@@ -78,12 +78,12 @@ class Load:
         return len(self.since(moment).keys() & {done.job for done in self.completions})
 
     async def handle(self, job: Job) -> None:
-        """Do nothing but note it."""
+        """Only note it."""
         self.starts.append(Execution(job.id, job.generation))
         self.completions.append(Execution(job.id, job.generation))
 
     async def judge(self, client: Redis, enqueued: dict[str, Pairs], *, counts_kept: bool = True) -> None:
-        """Wait until the work is over, and say what has to be true of it."""
+        """Wait until the work is over, and check it."""
         keys = group_keys(self.stream, GROUP)
 
         async def nothing_left() -> bool:
@@ -291,7 +291,7 @@ async def test_producers_that_block_find_their_stream(masters: Cluster, client: 
 
 
 def jobs_at(node: RedisServer, stream: str) -> dict[str, Pairs]:
-    """Return the jobs that a replica has received, done or not: nothing is deleted from the stream but for a copy."""
+    """Return the jobs that a replica has received, done or not. The stream's entries are deleted only for a copy."""
     with node.client() as client:
         own = client.client()
         own.execute_command("READONLY")

@@ -133,7 +133,7 @@ async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refus
     await wait_until(lambda: len(said(healthy, "start")) == 4, "another worker has claimed and runs them")
     scripts, before = Scene(client), await pending_of(client)
     assert await scripts.settle(*(item(one, "ack") for one in jobs), consumer=owner, journal=False) == [0] * 4
-    assert await scripts.extend(*jobs, consumer=owner, journal=False) == [0] * 4
+    assert await scripts.extend(*jobs, consumer=owner) == [0] * 4
     assert await pending_of(client) == before, "nothing was taken back, and no count was raised"
     paused.resume()
     await wait_until(lambda: len(said(paused, "cancelled")) == 4, "the handlers are cancelled")

@@ -1,7 +1,7 @@
-"""The master goes, and Sentinels promote a replica: nobody is restarted, and nothing is lost that Redis has kept.
+"""The master goes, and Sentinels promote a replica. No process restarts, and no job is lost that Redis has kept.
 
-What the promoted replica had not received yet is gone with the master, whoever wrote it. What it had is read from it
-while it receives nothing any more: between the end of the master and its own promotion.
+Writes that the promoted replica had not received yet are gone with the master. Its jobs are read from it while it
+receives no more, between the end of the master and its own promotion.
 """
 
 import itertools
@@ -59,7 +59,7 @@ async def client(setup: Setup) -> AsyncIterator[Redis]:
 
 @dataclass
 class Load:
-    """Jobs at a steady rate, from a producer that knows nothing of failovers, and a handler that notes them."""
+    """Jobs at a steady rate, from a producer without knowledge of failovers, and a handler that notes them."""
 
     calls: list[tuple[float, dict[str, Pairs]]] = field(default_factory=list)
     """When it was begun, and the jobs of every call that came back, with their fields."""
@@ -76,10 +76,10 @@ class Load:
                 rows = [[(b"n", b"%d" % number)] for number in itertools.islice(numbers, BATCH)]
                 jobs = await producer.enqueue_many([NewJob(row) for row in rows])
                 self.calls.append((began, dict(zip(jobs, rows, strict=True))))
-                await anyio.sleep(max(0.0, began + BATCH / RATE - anyio.current_time()))  # a rate; nobody waits for it
+                await anyio.sleep(max(0.0, began + BATCH / RATE - anyio.current_time()))  # a rate, not a wait
 
     async def handle(self, job: Job) -> None:
-        """Do nothing but note it."""
+        """Only note it."""
         self.starts.append(Execution(job.id, job.generation))
         self.completions.append(Execution(job.id, job.generation))
         self.done_at.setdefault(job.id, anyio.current_time())
@@ -94,7 +94,7 @@ class Load:
 
 
 def jobs_at(node: RedisServer) -> dict[str, Pairs]:
-    """Return the jobs that ``node`` has received, done or not: nothing is deleted from the stream but for a copy."""
+    """Return the jobs that ``node`` has received, done or not. The stream's entries are deleted only for a copy."""
     entries = [(row[0], row[1]) for row in node.command("EVAL", _ENTRIES, 1, scene.STREAM)]
     return {text(read_metadata(entry_id, pair_up(flat)).job_id): user_fields(flat) for entry_id, flat in entries}
 
@@ -134,10 +134,10 @@ async def run_through(setup: Setup, client: Redis, fault: Fault, *, embedded: bo
 
 
 async def judge(client: Redis, load: Load, kept: dict[str, Pairs], visibility_s: float) -> None:
-    """Wait until the work is over, and say what has to be true of it."""
+    """Wait until the work is over, and check it."""
     await scene.nothing_left(client)
     handler = scene.Handler(load.starts, load.completions)
-    # What was counted on the old master alone was counted in vain.
+    # Counts on the old master alone are lost.
     facts: dict[str, Any] = {"visibility_ms": round(visibility_s * 1000), "counts_kept": False, "finished": True}
     assert await scene.violations(client, kept, [handler], **facts) == []
     assert set(kept) <= set(load.done_at)
@@ -160,7 +160,7 @@ async def test_a_master_hangs_under_load_and_comes_back(setup: Setup, client: Re
 async def test_a_leader_that_was_paused_over_a_failover_changes_nothing(
     setup: Setup, client: Redis, processes: Processes, tmp_path: Path, fault: Fault
 ) -> None:
-    """It goes on as its master does, if that one does: with a write that was due when both were paused."""
+    """It goes on as its master does, if that one does, with a write that was due when both were paused."""
     before = setup.master
     stalled = Stalled(await Case.prepared(before, client))
     await stalled.prepare()
@@ -193,7 +193,7 @@ async def test_a_leader_that_was_paused_over_a_failover_changes_nothing(
 async def test_a_dead_letter_that_no_replica_had_received_is_forgotten_with_the_end_of_its_delivery(
     setup: Setup, client: Redis
 ) -> None:
-    """One script writes both, so the job is pending where there is no dead letter: producers alone need replicas."""
+    """One script writes both, so the job is pending if there is no dead letter. Only producers need replicas."""
     before, visibility_s = setup.master, scaled(VISIBILITY_S)
     replicas = [node for node in setup.nodes if node is not before]
     handler = scene.Handler()

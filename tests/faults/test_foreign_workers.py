@@ -1,4 +1,4 @@
-"""Workers that have never heard of us are served unchanged: the examples in `docs/examples`, run as processes.
+"""Foreign workers are served unchanged. They are the examples in `docs/examples`, run as processes.
 
 The example in another language needs Node. It is collected where ``node`` is on the PATH, as it is in continuous
 integration, and only there.
@@ -37,7 +37,7 @@ POLICIES = pytest.mark.parametrize("policy", ["stream", "retry-stream"])
 
 
 def start_bare_worker(processes: Processes, server: RedisServer | Proxy, language: str, consumer: str) -> Running:
-    """Start an example as somebody's own worker would be started."""
+    """Start an example as a foreign worker would be started."""
     words = (scene.STREAM, scene.GROUP, consumer)
     if language == "node":
         return processes.start("node", str(EXAMPLES / "bare_worker.js"), str(server.port), *words, name=consumer)
@@ -46,7 +46,7 @@ def start_bare_worker(processes: Processes, server: RedisServer | Proxy, languag
 
 
 def printed(worker: Running, what: str) -> list[Sequence[str]]:
-    """Return the words of the lines in which a bare worker says ``what``: start or done."""
+    """Return the words of the lines in which a bare worker says ``what``, either start or done."""
     return [line.split() for line in worker.output.splitlines() if line.startswith(f"{what} ")]
 
 
@@ -123,7 +123,7 @@ async def add(client: Redis, pairs: Pairs) -> str:
 
 
 async def read_raw(client: Redis, key: str, consumer: str) -> list[tuple[str, list[bytes]]]:
-    """Read as a bare worker does; fields as they are on the wire."""
+    """Read as a bare worker does. Fields are as they are on the wire."""
     reply: Any = await client.execute_command(
         "XREADGROUP", "GROUP", scene.GROUP, consumer, "COUNT", 100, "STREAMS", key, ">"
     )
@@ -145,7 +145,7 @@ async def test_the_users_fields_arrive_byte_for_byte_after_recovery_and_after_be
         await scene.strand(client, len(AWKWARD), overdue=True)
 
         async def read_on() -> bool:
-            """Let each job come back twice: recovered at first, then parked, since one delivery is left."""
+            """Let each job come back twice. At first it is recovered, then parked, because one delivery is left."""
             for entry_id, flat in await read_raw(client, key, "reader"):
                 ours = [*OURS, b"reaper.suspect"] if flat[-2] == b"reaper.suspect" else OURS
                 assert flat[-2 * len(ours) :: 2] == ours, "the user's fields come first"

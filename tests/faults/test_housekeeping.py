@@ -1,4 +1,4 @@
-"""What others do while a leader watches: groups come and go, entries are deleted, consumers fall silent."""
+"""Events of a group while a leader watches. Groups come and go, entries are deleted, consumers fall silent."""
 
 from functools import partial
 from typing import Any
@@ -120,7 +120,7 @@ async def test_what_falls_due_while_the_group_is_gone_is_put_back_too(case: Case
         await scan.wait()
         await case.client.xgroup_destroy("orders", "billing")
         recovery.release()
-        # The leader hears first from its recovery that nothing can be done, and then that the group is gone.
+        # The leader hears first from its recovery that it cannot act, and then that the group is gone.
         await case.wait_for_report(lambda report: "recover" in report.error, "the recovery failed")
         scan.release()
         await wait_until(case.recovered, "what was due is recovered")
@@ -132,7 +132,7 @@ async def _remembers(case: Case, position: str) -> bool:
     return await case.client.hget(case.keys.agreement, "last_id") == position.encode()
 
 
-# ---- made again by somebody who tells nobody
+# ---- made again by a stranger
 
 
 async def remake(case: Case, start: str) -> None:
@@ -261,7 +261,7 @@ async def test_what_was_put_back_is_put_back_again_where_our_consumer_is_deleted
     jobs = await case.enqueue(3)
     await case.read(OURS, count=3)
     [old] = await case.stalled(1)  # so that the group is known to be the one that it was
-    await case.client.hset(case.keys.agreement, "paused", "1")  # what is put back waits
+    await case.client.hset(case.keys.agreement, "paused", "1")  # the returned jobs wait
     async with leading(quick_settings(case.server)):
         await give_word(case, OURS)
         await scanned_fully(case, 4)
@@ -295,7 +295,7 @@ async def is_told_as_lost(case: Case) -> bool:
 
 
 async def read_retries(case: Case) -> list[str]:
-    """Read both streams as a worker does; fails where a group is missing. Returns jobs of the retry stream."""
+    """Read both streams as a worker does. Fails without the group. Returns jobs of the retry stream."""
     reply: Any = await case.client.execute_command(
         "XREADGROUP", "GROUP", "billing", "w1", "STREAMS", "orders", case.keys.retry, ">", ">"
     )
@@ -413,14 +413,14 @@ async def _are_consumers(case: Case, names: set[str]) -> bool:
     return await _consumers(case) == names
 
 
-# ---- consumers that somebody deletes with what they hold
+# ---- deleted consumers with deliveries
 
 OURS = "host.0123456789ab"
 """As workers of ours name their consumers."""
 
 
 async def give_word(case: Case, consumer: str, *, for_ms: int = -60_000) -> None:
-    """Join as a worker of ours does; its word counts for so long, or, of one that died, ended a minute ago."""
+    """Join as a worker of ours does. Its registration lasts so long, or ended a minute ago for a dead one."""
     seconds, _ = await case.client.time()
     until_ms = seconds * 1_000 + for_ms
     await case.client.hset(case.keys.agreement, f"member:{consumer}", f"1,{VISIBILITY_MS},3,{until_ms},")
@@ -435,7 +435,7 @@ def settle(pipeline: Any, case: Case, consumer: str, acknowledged: str, *, journ
 
 
 async def drop(case: Case, consumer: str, *, acknowledged: str, journalled: bool) -> None:
-    """Let ``consumer`` settle one delivery, and somebody delete it with what it holds, before anybody looks."""
+    """Let ``consumer`` settle one delivery, and delete it with the others, before a leader looks."""
     async with case.client.pipeline(transaction=True) as pipeline:
         settle(pipeline, case, consumer, acknowledged, journalled=journalled)
         pipeline.xgroup_delconsumer("orders", "billing", consumer)
@@ -447,7 +447,7 @@ def _was_later(moment_ms: int, report: GroupReport) -> bool:
 
 
 async def looked_again(case: Case) -> GroupReport:
-    """Wait until two full scans have begun and ended; returns what the leader reports then."""
+    """Wait until two full scans have begun and ended. Returns the leader's report then."""
     report = await case.wait_for_report(lambda report: report.last_full_scan_ms > 0, "a full scan is over")
     for _ in range(3):
         is_newer = partial(_was_later, report.last_full_scan_ms)

@@ -1,4 +1,4 @@
-"""Policy `in-place`, on a server that knows CLAIM: workers of ours and plain ones, a leader, and what befalls them."""
+"""Policy `in-place`, on a server with CLAIM, for workers of ours and plain ones, a leader, and faults."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -33,12 +33,12 @@ def in_place(server: RedisServer, **changes: Any) -> ReaperSettings:
 
 
 def working(server: RedisServer, handler: Callable[[Job], Any], **changes: Any) -> AbstractAsyncContextManager[Worker]:
-    """Run a worker of ours in this process until the block ends; what fails there is ready again at once."""
+    """Run a worker of ours in this process until the block ends. Failed jobs are ready again at once."""
     return running_worker(server.url, handler, refresh_s=0.2, **changes)
 
 
 async def claim(case: Case, consumer: str = "plain", count: int = 1_000) -> list[tuple[str, int]]:
-    """Read with CLAIM, as a worker in any language may: ``(entry ID, deliveries before)``."""
+    """Read with CLAIM, as a worker in any language may. Returns ``(entry ID, deliveries before)``."""
     reply: Any = await case.client.execute_command(
         "XREADGROUP", "GROUP", "billing", consumer, "COUNT", count, "CLAIM", MIN_IDLE_MS, "STREAMS", "orders", ">"
     )
@@ -51,7 +51,7 @@ async def held_by(case: Case, *consumers: str) -> list[str]:
 
 
 async def ready_there(case: Case) -> list[str]:
-    """Return the entries that are ready where they are: held by our consumer, or by nobody where there is XNACK."""
+    """Return the entries that are ready in place. Our consumer owns them, or no consumer if there is XNACK."""
     return await held_by(case, READY_CONSUMER, NOBODY)
 
 
@@ -189,7 +189,7 @@ async def test_a_paused_owner_has_its_verdicts_refused(server: RedisServer, clie
         assert worker.process is not None
         for held in worker.process.in_hand():
             held.prove(monotonic() - VISIBILITY_MS / 1000)
-        await case.stall(job, consumer="paused")  # as if nobody had extended it for long
+        await case.stall(job, consumer="paused")  # as if it had no heartbeat for long
         await wait_until(lambda: ready_there(case), "it is given back")
         assert await claim(case) == [(job, 1)]
         gate.set()
@@ -300,7 +300,7 @@ async def test_a_plain_reader_without_claim_gets_none_of_it_and_disturbs_nobody(
 
 
 async def test_our_consumer_is_deleted_and_a_leader_tells_of_what_it_held(server: RedisServer, client: Redis) -> None:
-    """Where there is XNACK it holds nothing, and what is ready stays so."""
+    """With XNACK it holds no entry, and ready entries stay so."""
     case = await Case.prepared(server, client)
     jobs = await case.stalled(3)
 

@@ -29,8 +29,7 @@ async def break_journals(client: Redis) -> None:
         await client.set(journal, "no stream")
 
 
-@pytest.mark.parametrize("level", ["settlements", "full"])
-async def test_jobs_are_run_recovered_and_dead_lettered(server: RedisServer, client: Redis, level: str) -> None:
+async def test_jobs_are_run_recovered_and_dead_lettered(server: RedisServer, client: Redis) -> None:
     handler = scene.Handler()
     await break_journals(client)
     await scene.create_group(client)
@@ -39,8 +38,8 @@ async def test_jobs_are_run_recovered_and_dead_lettered(server: RedisServer, cli
     enqueued |= await scene.enqueue(client, 50) | await scene.enqueue(client, 5, fail="")
     enqueued |= await scene.enqueue(client, 5, reject="")
     async with (
-        scene.running_reaper(server.url, journal=level) as reaper,
-        scene.running_worker(server.url, handler, journal=level) as worker,
+        scene.running_reaper(server.url) as reaper,
+        scene.running_worker(server.url, handler) as worker,
     ):
         await scene.leads(reaper)
         await scene.nothing_left(client)

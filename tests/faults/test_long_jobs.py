@@ -1,4 +1,4 @@
-"""Real processes at a visibility timeout of 2 s, with jobs that last longer, and a fault: no live worker loses a job.
+"""Real processes at a visibility timeout of 2 s, with jobs that last longer, and a fault. No live worker loses a job.
 
 Two workers run 14 jobs, and a third one, which runs 6, is killed shortly before the fault. Its jobs have to run again
 after the fault, and those of the others must not.
@@ -42,7 +42,7 @@ async def lasts(timeouts: float) -> None:
 
 @dataclass
 class Play:
-    """The processes of one test, and what the jobs noted."""
+    """The processes of one test, and the notes of the jobs."""
 
     server: RedisServer
     clock: ServerClock
@@ -75,7 +75,7 @@ class Play:
         return self.processes.worker("tests.faults.long_jobs_program:worker", *flags, env=env)
 
     async def begins(self) -> None:
-        """Start the replicas; the second one once the first one leads."""
+        """Start the replicas, the second one after the first one leads."""
         await scene.create_group(self.client)
         if self.recovery == "reaper":
             self.start_replica()
@@ -115,7 +115,7 @@ class Play:
 async def play(
     request: pytest.FixtureRequest, binary: Path, clock: ServerClock, processes: Processes, tmp_path: Path
 ) -> AsyncIterator[Play]:
-    """A server whose clock can be set and whose data survives a restart, and the group's replicas, if it has any."""
+    """A server with an adjustable clock and lasting data, and the group's replicas, if it has any."""
     folder = tmp_path / "redis"
     folder.mkdir()
     config = {"appendonly": "yes", "appendfsync": "always"}
@@ -140,7 +140,7 @@ async def frozen(timeouts: float, play: Play) -> None:
 
 
 async def frozen_again_and_again(play: Play) -> None:
-    """Freeze the server five times for less than what counts as a gap."""
+    """Freeze the server five times, each for less than a gap."""
     for _ in range(5):
         await frozen(0.3, play)
         await lasts(0.15 / VISIBILITY_S)
@@ -161,14 +161,14 @@ async def clock_set(*ahead_s: float, play: Play) -> None:
 
 
 async def denied(command: str, timeouts: float, play: Play) -> None:
-    """Deny a command to everybody."""
+    """Deny a command to all users."""
     play.server.command("ACL", "SETUSER", "default", f"-{command}")
     await lasts(timeouts)
     play.server.command("ACL", "SETUSER", "default", f"+{command}")
 
 
 async def leader_killed(play: Play) -> None:
-    """Kill the replica that leads: the one that was started first."""
+    """Kill the leading replica, which was started first."""
     play.replicas[0].kill()
 
 

@@ -55,7 +55,7 @@ async def test_a_worker_can_start_and_take_over_what_its_earlier_process_held(
     enqueued = await scene.enqueue(client, 20)
     await scene.strand(client, 10, "w1.0123456789ab")
     await fill_memory(client)
-    async with scene.running_worker(server.url, handler, name="w1", journal="full"):
+    async with scene.running_worker(server.url, handler, name="w1"):
         await scene.nothing_left(client)
     assert (await scene.count_events(client))["acked"] == 20
     assert await scene.violations(client, enqueued, [handler], finished=True) == []

@@ -1,8 +1,8 @@
-"""Redis is away while the workers live: nothing of theirs is recovered, and recovery goes on once they had a chance.
+"""Redis is away while the workers live. None of their jobs is recovered, and recovery goes on after they had a chance.
 
 After an outage that was longer than the visibility timeout everything pending looks overdue. Here, all of it is made
-overdue, and the last beat two hours old, while nobody but the test reaches Redis. Recovery would wait for an hour then:
-the test ends that, once it has seen that live workers extend what they hold.
+overdue, and the last beat two hours old, while only the test reaches Redis. Recovery would wait for an hour then. The
+test ends that, after it has seen that live workers extend their deliveries.
 """
 
 from collections.abc import Awaitable, Callable
@@ -37,7 +37,7 @@ Step = Callable[[], Awaitable[object]]
 
 
 async def _outlasts(through: Proxy, begin: Step, end: Step) -> None:
-    """Let an outage pass over live workers and dead ones, and say what has to hold."""
+    """Let an outage pass over live workers and dead ones, and check the result."""
     handler = scene.Handler()
     async with commands_client(through.server.url) as client:
         await scene.create_group(client)
@@ -47,7 +47,7 @@ async def _outlasts(through: Proxy, begin: Step, end: Step) -> None:
         async with scene.running_reaper(through.url, **TIMES) as reaper, scene.running_worker(through.url, handler):
             await scene.leads(reaper)
             await handler.has_started(SLOW_JOBS)
-            through.blackhole()  # so that nobody sees what is overdue, and no worker extends it
+            through.blackhole()  # so that no process sees the overdue deliveries, and no worker extends them
             await scene.make_overdue(client)
             long_ago = await server_ms(client) - GAP_MS
             await client.hset(scene.KEYS.agreement, "beat", long_ago)
@@ -55,7 +55,7 @@ async def _outlasts(through: Proxy, begin: Step, end: Step) -> None:
             await begin()
             await wait_until(lambda: not reaper.is_leader, "its lease is over, as it hears nothing")
             await end()
-            # Everything is overdue, and a leader has seen it; only then the living extend, and the wait ends.
+            # Everything is overdue, and a leader has seen it. Only then the live workers extend, and the wait ends.
             await scene.scanned_by_term_after(client, terms_before)
             wait = await scene.recovery_waits(client)
             assert wait is not None
@@ -183,7 +183,7 @@ async def test_a_write_that_the_network_held_back_until_another_leads_is_refused
             await wait_until(lambda: _ready(client, 10), "the other one recovers")
             held.release()
             await wait_until(lambda: _refused(client, "recover"), "the late write is refused")
-    refused = await _refused(client, "recover")  # what it sent again before it learnt of its end is, too
+    refused = await _refused(client, "recover")  # a repetition before it learnt of its end is, too
     assert {(event.data["token"], event.data["entries"]) for event in refused} == {(token, 10)}
     assert scene.times(await scene.events(client, "recovered")) == dict.fromkeys(enqueued, 1)
     assert await scene.violations(client, enqueued) == []

@@ -1,7 +1,7 @@
-"""A leader is paused, killed or cut off at every step of a recovery: nothing is lost, nothing is done twice.
+"""A leader is paused, killed or cut off at every step of a recovery. No job is lost, and none is done twice.
 
-A paused leader (SIGSTOP) goes on once another one has taken over and has done the work. What it writes then is refused
-by the fence, counted and journalled.
+A paused leader (SIGSTOP) goes on once another one has taken over and has done the work. The fence rejects its later
+writes. They are counted and journalled.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ AFTER_ACQUIRING = STEPS[1:]
 
 
 class Stalled:
-    """Jobs of every kind that a recovery meets: to be redelivered, parked as suspects, dead-lettered."""
+    """Jobs of every kind that a recovery meets. They are redelivered, parked as suspects, or dead-lettered."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -60,16 +60,16 @@ class Stalled:
         self.poison = await self.case.doomed(2)
 
     def is_recovered(self, state: FinalState) -> bool:
-        """Tell whether everything stalled was recovered; suspects are let out one at a time."""
+        """Return whether all stalled jobs were recovered. Suspects are let out one at a time."""
         return not state.pending and len(state.dead) == len(self.poison) and state.released_suspects == 1
 
     async def finish(self) -> None:
-        """Run what is ready until nothing is left, and say what has to be true of it all."""
+        """Run the ready jobs until none is left, and check all of them."""
         executed = await self.case.work_off(nothing_left)
         assert Counter(executed) == Counter([*self.redelivered, *self.suspects])
         assert sorted(letter.job for letter in (await self.case.state()).dead) == self.poison
         assert await self.case.violations(finished=True, poison=frozenset(self.poison)) == []
-        # A suspect is parked, and later let out: two events, each once.
+        # A suspect is parked, and later let out. Those are two events, each once.
         recovered = await self.case.recovered()
         once = {*self.redelivered, *self.poison}
         assert {job: len(tokens) for job, tokens in recovered.items()} == dict.fromkeys(once, 1) | dict.fromkeys(
@@ -79,7 +79,7 @@ class Stalled:
 
 @pytest.fixture
 async def stalled(server: RedisServer, client: Redis) -> Stalled:
-    """Deliveries whose time is up, before anybody watches."""
+    """Overdue deliveries, before a leader watches."""
     jobs = Stalled(await Case.prepared(server, client))
     await jobs.prepare()
     return jobs

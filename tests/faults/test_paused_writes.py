@@ -1,4 +1,4 @@
-"""A server that pauses its clients, as it does for a planned failover and for a shutdown: nobody crashes it then.
+"""A server that pauses its clients, as for a planned failover and for a shutdown. No process crashes then.
 
 Redis 6.2 and 7.0 abort where a client that is paused is sent CLIENT UNBLOCK (Redis issue 14164, Valkey issue 2111).
 """
@@ -37,11 +37,11 @@ class Group:
     enqueued: dict[str, Any] = field(default_factory=dict)
 
     async def add_jobs(self) -> None:
-        """Enqueue jobs; that waits as long as writes are paused."""
+        """Enqueue jobs. That waits as long as writes are paused."""
         self.enqueued |= await scene.enqueue(self.client, 10)
 
     async def is_worked_off(self) -> None:
-        """Wait until every job was run, and see that nothing was lost."""
+        """Wait until every job was run, and check that none was lost."""
         await scene.nothing_left(self.client)
         assert {done.job for done in self.handler.completions} == set(self.enqueued)
 
@@ -67,9 +67,9 @@ async def group_of(server: RedisServer, mode: str) -> AsyncIterator[Group]:
 
 
 async def last_long_enough(client: Redis) -> None:
-    """Wait until the pause has lasted for long enough: all reads that were under way are over, and the next ones wait.
+    """Wait until the pause has lasted long enough. All earlier reads are over, and the next ones wait.
 
-    It is the server's own time that passes: nothing has to happen in it.
+    The server's own time passes, without events.
     """
     begun_s, begun_us = await client.time()
 
@@ -104,7 +104,7 @@ async def test_writes_are_paused_while_a_worker_stops(start_server: StartServer,
 
 @in_every_mode
 async def test_all_clients_are_paused_while_a_worker_stops(start_server: StartServer, mode: str) -> None:
-    """Nobody can end this pause: the server does not even listen. It ends by itself."""
+    """This pause cannot be ended, because the server does not even listen. It ends by itself."""
     server = start_server()
     async with group_of(server, mode) as group:
         await group.is_worked_off()
@@ -149,7 +149,7 @@ async def test_a_planned_failover_to_a_replica_that_is_behind(start_server: Star
         replica.resume()
         await role_is(replica, "master")
         await role_is(master, "slave")
-        replica.command("FAILOVER")  # and back: workers know this address alone
+        replica.command("FAILOVER")  # and back, because workers know only this address
         await role_is(master, "master")
         await has_left(group)
         await group.add_jobs()

@@ -1,4 +1,4 @@
-"""A job that kills every process that runs it, read in one batch with 63 others: it alone is given up."""
+"""A job kills every process that runs it, and is read in one batch with 63 others. Only that job is given up."""
 
 import re
 import signal
@@ -54,7 +54,7 @@ def bare_worker(processes: Processes, case: Case) -> Start:
 
 @pytest.fixture
 def our_worker(processes: Processes, case: Case) -> Start:
-    """Start workers of ours. Without a name of their own: nothing is adopted, all recovery is the reaper's."""
+    """Start workers of ours. Without a name of their own, they adopt no delivery, so all recovery is the reaper's."""
 
     def start(name: str) -> Running:
         flags = ("--redis-url", case.server.url, "--stream", case.keys.stream, "--group", case.keys.group)
@@ -66,7 +66,7 @@ def our_worker(processes: Processes, case: Case) -> Start:
 
 
 async def dies(case: Case, worker: Running, name: str) -> None:
-    """Wait until the poison has killed ``worker``, which was started as ``name``; what it held is overdue then."""
+    """Wait until the poison has killed ``worker``, which was started as ``name``. Its deliveries are overdue then."""
     assert await worker.wait() == -signal.SIGKILL
     ours = re.search(r"(\S+) works on", worker.output)
     await case.make_overdue(ours[1] if ours else name)
@@ -88,7 +88,7 @@ async def supervised(case: Case, start: Start, *names: str) -> AsyncIterator[Non
 
 
 async def enqueue_batch(case: Case, position: int) -> str:
-    """Enqueue a batch with the poison at ``position``; return the poison's job ID."""
+    """Enqueue a batch with the poison at ``position``. Return the poison's job ID."""
     await case.enqueue(position)
     (poison,) = await case.enqueue(1, poison="")
     await case.enqueue(BATCH - 1 - position)
@@ -109,7 +109,7 @@ async def all_over(case: Case) -> None:
 
 
 async def only_the_poison_was_given_up(case: Case, poison: str) -> None:
-    """Say what has to be true when all is over."""
+    """Check the result at the end."""
     starts = Counter(start.job for start in case.starts)
     assert starts[poison] == MAX_DELIVERIES
     assert [(letter.job, letter.deliveries) for letter in (await case.state()).dead] == [(poison, MAX_DELIVERIES)]
@@ -127,7 +127,7 @@ async def test_in_a_burst_read_by_a_bare_worker_the_poison_alone_is_given_up(
         return len((await case.state()).ready) == BATCH
 
     async with leading(quick_settings(case.server)):
-        # Nobody reads until all are ready again: those that fall due a bucket earlier would be read, and run, alone.
+        # No worker reads until all are ready again. Jobs that fall due a bucket earlier would be read, and run, alone.
         for _ in range(MAX_DELIVERIES - 1):
             await wait_until(whole_batch_is_ready, "the whole batch is ready")
             await dies(case, bare_worker("w1"), "w1")

@@ -1,6 +1,7 @@
-"""Workers that are slow, blocked, hung or paused, next to a real reaper: the living keep their jobs, the others do not.
+"""Workers that are slow, blocked, hung or paused, next to a real reaper. Live ones keep their jobs, the others do not.
 
-They extend all the time, but no busy machine makes them late: the visibility timeout is long, and passes on the server.
+They extend all the time, and no busy machine makes them late, because the visibility timeout is long, and passes on the
+server.
 """
 
 import re
@@ -33,7 +34,7 @@ def start_worker(
     concurrency: int = 16,
     visibility_s: int = VISIBILITY_S,
 ) -> Running:
-    """Start a worker whose jobs block, or wait; it extends ten times in a second."""
+    """Start a worker whose jobs block, or wait. It extends ten times in a second."""
     return processes.worker(
         f"tests.faults.blocking_program:{worker}",
         *("--redis-url", server.url),
@@ -46,7 +47,7 @@ def start_worker(
 
 
 async def started(worker: Running, jobs: int) -> str:
-    """Wait until ``worker`` runs so many jobs; return its consumer's name."""
+    """Wait until ``worker`` runs so many jobs. Return its consumer's name."""
     await wait_until(lambda: len(said(worker, "start")) == jobs, f"{jobs} jobs run")
     return (await worker.prints(r"(\S+) works on"))[1]
 
@@ -94,14 +95,14 @@ async def test_one_that_blocks_it_past_its_timeout_loses_its_job_and_those_behin
 ) -> None:
     case = await Case.prepared(server, client)
     jobs = [*await case.enqueue(1, block=str(gate.path)), *await case.enqueue(3)]
-    # No slot is free: a read that is under way when the loop is blocked would be given the copies. And there is no
-    # reaper yet: nobody but this worker goes by its visibility timeout.
+    # No slot is free, because a read during the blocking of the loop would be given the copies. There is no reaper yet,
+    # so only this worker uses its visibility timeout.
     hung = start_worker(processes, server, "--timeout", "1", concurrency=4, visibility_s=1)
     consumer = await started(hung, 1)
     await passes(1, "its timeout")
     async with leading(quick_settings(server)):
         await client.hset(case.keys.agreement, "unbroken", 1)  # a busy machine is no gap by the leader's timeout
-        await case.make_overdue(consumer)  # once: were anything extended, it would be young again
+        await case.make_overdue(consumer)  # once, because an extension would make it young again
         healthy = start_worker(processes, server)
         await wait_until(lambda: len(said(healthy, "completion")) == 4, "the other worker has done all of them")
         assert said(hung, "completion") == []
@@ -138,7 +139,7 @@ async def test_a_paused_worker_takes_nothing_back_and_its_handlers_are_cancelled
 ) -> None:
     case = await Case.prepared(server, client)
     async with leading(quick_settings(server)):
-        paused = start_worker(processes, server, concurrency=3)  # all busy: it does not read while it is paused
+        paused = start_worker(processes, server, concurrency=3)  # all busy, so it does not read while it is paused
         jobs = await case.enqueue(3, wait=str(gate.path))
         consumer = await started(paused, 3)
         paused.pause()

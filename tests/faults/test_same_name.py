@@ -1,6 +1,6 @@
-"""Two processes of one name, or one that was taken for dead: no settlement passes that should not.
+"""Two processes of one name, or one that was taken for dead. No wrong settlement passes.
 
-Processes are real: they are killed, paused and resumed.
+Processes are real. They are killed, paused and resumed.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ MOST_DEATHS = 8
 
 
 def start_worker(processes: Processes, server: RedisServer, *flags: str, name: str = "") -> Running:
-    """Start a worker process; with ``name``, under that name."""
+    """Start a worker process. With ``name``, it has that name."""
     return processes.worker(
         "tests.faults.program:worker",
         "--redis-url", server.url, "--stream", scene.STREAM, "--group", scene.GROUP,
@@ -113,8 +113,9 @@ async def test_a_paused_process_whose_jobs_were_recovered_cannot_settle_them(
     server: RedisServer, client: Redis, processes: Processes
 ) -> None:
     enqueued = await scene.enqueue(client, JOBS, hold="")
-    # No slot is free: a read that blocks while its process is paused would swallow what becomes ready. And nothing
-    # is extended before the handlers end: a refused extension takes the job from its handler, and nothing is settled.
+    # No slot is free, because a blocking read of a paused process would swallow the next ready jobs. No delivery is
+    # extended before the handlers end, because a rejected extension takes the job from its handler, and it is not
+    # settled.
     worker = start_worker(processes, server, "--visibility-timeout", LONG_S, "--concurrency", str(JOBS))
     await starts(client, JOBS)
     worker.pause()
@@ -138,7 +139,7 @@ async def test_a_paused_process_whose_jobs_were_recovered_cannot_settle_them(
 async def test_a_process_that_was_paused_between_reading_and_running_runs_nothing_twice_under_one_settlement(
     server: RedisServer, client: Redis, processes: Processes
 ) -> None:
-    """More jobs than slots: what was not even read goes to the successor once, and only once."""
+    """More jobs than slots. Unread jobs go to the successor once, and only once."""
     enqueued = await scene.enqueue(client, 10, hold="")
     first = start_worker(processes, server, "--concurrency", "4", "--visibility-timeout", LONG_S, name="w1")
     await starts(client, 4)
@@ -170,11 +171,11 @@ async def test_a_paused_process_that_wakes_and_joins_again_settles_nothing_that_
     await scene.nothing_left(client)
     assert not await has_word(client, first_consumer), "its successor has taken it away"
 
-    await client.client_kill_filter(_type="normal", skipme=True)  # whoever lost contact joins again
+    await client.client_kill_filter(_type="normal", skipme=True)  # a worker that lost contact joins again
     first.resume()
     await wait_until(lambda: has_word(client, first_consumer), "it joins again")
     await open_gate(client, first)
-    # Its word begins anew, so it proves at once what it has in hand: some may be refused before they are settled.
+    # Its registration begins anew, so it extends its deliveries at once. Some may be rejected before they are settled.
     await wait_until(lambda: first.output.count(" was refused after ") >= JOBS, "it is refused all of them")
     acked = await scene.events(client, "acked")
     assert {event.job for event in acked} == set(enqueued)
@@ -210,7 +211,7 @@ async def test_a_delivery_that_was_claimed_meanwhile_cannot_be_settled_under_its
 
 
 async def run_crash_loop(processes: Processes, server: RedisServer, client: Redis) -> int:
-    """Start a worker of one name again whenever it dies, as a supervisor does; return how often it died."""
+    """Start a worker of one name again whenever it dies, as a supervisor does. Return how often it died."""
     for deaths in range(MOST_DEATHS + 1):
         worker = start_worker(processes, server, "--visibility-timeout", LONG_S, name="w1")
 

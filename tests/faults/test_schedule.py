@@ -1,4 +1,4 @@
-"""Delayed retries and delayed enqueues with a real leader: each runs once, in its order, whoever leads."""
+"""Delayed retries and delayed enqueues with a real leader. Each runs once, in its order, under any leader."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,14 +31,14 @@ def payload(number: int) -> Pairs:
 
 
 async def enqueue_later(client: Redis, number: int, delay: float = SOON) -> dict[str, Pairs]:
-    """Enqueue delayed jobs; return their fields by job ID."""
+    """Enqueue delayed jobs. Return their fields by job ID."""
     async with Producer(scene.STREAM, client) as producer:
         ids = await producer.enqueue_many([NewJob(payload(n), delay=delay) for n in range(number)])
     return {job_id: payload(n) for n, job_id in enumerate(ids)}
 
 
 class Scripted:
-    """Runs jobs as a script says: what the n-th delivery of any job raises; then it succeeds."""
+    """Runs jobs by a script. It raises the script's exception at the n-th delivery of any job, and then succeeds."""
 
     def __init__(self, *answers: Exception) -> None:
         self.inner = scene.Handler()
@@ -174,7 +174,7 @@ async def test_a_leader_that_missed_notices_looks_when_it_is_connected_again(
         held = through.hold_request(command("SUBSCRIBE"))
         await through.disconnect()
         await held.wait()
-        await enqueue_later(client, 3)  # nobody hears of it
+        await enqueue_later(client, 3)  # the notice is lost
         held.release()
         await handler.has_started(3)
         assert reaper.term
@@ -199,8 +199,8 @@ async def test_an_idle_leader_looks_when_something_is_due_and_not_before(
         for number in range(1, 6):
             await enqueue_later(client, 1)
             await handler.has_started(number)
-    # One when the term begins, one for each channel, and for each job one for the notice and one when it is due; a
-    # sleep may end a moment early, and an EVALSHA that is not known yet is followed by an EVAL.
+    # One when the term begins, one for each channel, and for each job one for the notice and one when it is due. A
+    # sleep may end a moment early, and an unknown EVALSHA is followed by an EVAL.
     assert len(looks) <= 3 + 5 * 3 + 1
 
 

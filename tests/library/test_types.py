@@ -70,7 +70,7 @@ async def serve() -> None:
     assert_type(settings.visibility_timeout, timedelta)
     assert_type(WorkerSettings(stream="orders", group="billing").redis_url, str)
     assert ReaperUnreachableError is UnreachableError
-    ReaperSettings(groups="orders/billing,orders/audit", visibility_timeout=30, journal="full")
+    ReaperSettings(groups="orders/billing,orders/audit", visibility_timeout=30, journal=False)
     ReaperSettings(groups=["orders/billing"], redelivery=Redelivery.STREAM, lease_ttl=timedelta(10), recovery_rate=1)
     GroupSettings(stream="orders", group="billing", visibility_timeout=0.5, redelivery="stream")
     WorkerSettings(stream="orders", group="billing", visibility_timeout=30, recovery="embedded", backoff_base=0.5)

@@ -1,4 +1,4 @@
-"""``reaper acl``: with exactly these rights everybody does the whole of its job, and what it must not do is denied."""
+"""``reaper acl`` prints exact rights. Each role does the whole of its job with them, and other calls are denied."""
 
 import shlex
 from collections.abc import AsyncIterator, Sequence
@@ -50,7 +50,7 @@ OTHERS = ("orders-eu", "{orders}:dead:audit", "{other}:lease")
 
 
 async def let_in(client: Redis, server: RedisServer, role: Role, mode: RecoveryMode = REAPER) -> str:
-    """Make a user with exactly the rights of a role; return the URL with which it connects."""
+    """Make a user with exactly the rights of a role. Return the URL of its connection."""
     words = rules_of(role, mode, [KEYS], [NAMESPACE]).words()
     await client.execute_command("ACL", "SETUSER", role.value, "reset", "on", f">{PASSWORD}", *words)
     return f"redis://{role.value}:{PASSWORD}@127.0.0.1:{server.port}/0"
@@ -74,7 +74,7 @@ async def as_user(client: Redis, server: RedisServer, role: Role, mode: Recovery
 
 
 async def denials(client: Redis) -> list[str]:
-    """Return what was denied so far, without what redis-py tells of itself (servers below 7.2 do not know it)."""
+    """Return the denied calls so far, without redis-py's CLIENT SETINFO (servers below 7.2 do not know it)."""
     log: Any = await client.execute_command("ACL", "LOG", "100")
     entries = [dict(zip(entry[::2], entry[1::2], strict=True)) if isinstance(entry, list) else entry for entry in log]
     objects = [entry.get(b"object", entry.get("object")) for entry in entries]
@@ -92,7 +92,7 @@ async def test_reaper_and_workers_do_their_whole_job_with_their_rules(server: Re
     stranded = await enqueue(client, 5)
     await strand(client, 5, overdue=True)
     handler = Handler()
-    async with running_reaper(reaps) as reaper, running_worker(works, handler, journal="full", backoff_base=0.01):
+    async with running_reaper(reaps) as reaper, running_worker(works, handler, backoff_base=0.01):
         await leads(reaper)
         async with Producer(STREAM, await let_in(client, server, Role.PRODUCER)) as producer:
             await producer.enqueue({"n": "1"})
@@ -140,7 +140,7 @@ async def test_workers_recover_by_themselves_with_their_rules(
     await strand(client, 5, overdue=True)
     works = await let_in(client, server, Role.WORKER, recovery)
     handler = Handler()
-    async with running_worker(works, handler, recovery=recovery, visibility_timeout=0.4, journal="full"):
+    async with running_worker(works, handler, recovery=recovery, visibility_timeout=0.4):
         await wait_until(lambda: len(handler.completions) == 5, "the stranded jobs are done")
         await nothing_left(client)
     assert await violations(client, enqueued, [handler], max_deliveries=3) == []
@@ -153,13 +153,13 @@ EARLIER = "w." + "0" * 12
 """A process of the worker's name that has died."""
 
 
-SENT_OTHERWISE = {"write_events", "hold_again", "return_taken"}
+SENT_OTHERWISE = {"hold_again", "return_taken"}
 """Written by the journal's own connection, which waits for no answers: `denials` sees them; and what one needs who has
 lost his consumer by others' hands (`tests/workers/test_vanished.py`)."""
 
 
 class Ran:
-    """Which scripts each user has run; every call must name the keys that the script's header describes."""
+    """The scripts that each user has run. Every call must name the keys in the script's header."""
 
     def __init__(self) -> None:
         self.scripts: set[tuple[str, str]] = set()
@@ -221,7 +221,7 @@ async def _ask_for_everything(url: str) -> None:
 
 
 class Busy(Handler):
-    """Does, besides, what is told in the fields ``wait`` (a retry that does not count, once) and ``long``."""
+    """Also follows the fields ``wait`` (a retry that does not count, once) and ``long``."""
 
     async def __call__(self, job: Job) -> None:
         """Do what the job's fields say."""
@@ -242,7 +242,7 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
     stranded = await enqueue(client, 5)
     await strand(client, 5, overdue=True)
     urls = {role: await let_in(client, server, role) for role in Role}
-    settings = {"name": "w", "journal": "full", "refresh_s": 0.05, "backoff_base": 0.02, "redelivery": policy}
+    settings = {"name": "w", "refresh_s": 0.05, "backoff_base": 0.02, "redelivery": policy}
     handler = Busy()
     async with running_reaper(urls[Role.REAPER], consumer_retention=0.1, redelivery=policy) as reaper:
         await leads(reaper)
@@ -284,7 +284,7 @@ async def test_a_worker_that_recovers_by_itself_lives_for_long_with_its_own_righ
     await strand(client, 5, overdue=True)
     recovery = RecoveryMode.CLAIM if policy == "in-place" else EMBEDDED
     urls = {role: await let_in(client, server, role, recovery) for role in roles_in(recovery)}
-    settings = {"name": "w", "journal": "full", "refresh_s": 0.05, "backoff_base": 0.02}
+    settings = {"name": "w", "refresh_s": 0.05, "backoff_base": 0.02}
     settings |= {"redelivery": policy} if recovery is EMBEDDED else {}
     handler = Busy()
     async with running_worker(
@@ -315,7 +315,7 @@ async def _gave_up(client: Redis, number: int) -> None:
 
 
 async def _refreshes(worker: Worker, ran: Ran, times: int) -> None:
-    """Wait until the worker has looked at its group so often again, and after each look for what it has lost."""
+    """Wait until the worker has looked at its group so often again, and after each look for lost deliveries."""
     assert worker.process is not None
     membership = worker.process._context.membership
     before = membership.joins
@@ -470,7 +470,7 @@ async def test_the_lines_are_accepted_as_they_are_printed(client: Redis) -> None
 
 @pytest.mark.parametrize("role", Role)
 async def test_what_an_address_asks_of_a_connection_is_allowed(client: Redis, server: RedisServer, role: Role) -> None:
-    """Another database, a name: else the user that `reaper acl` prints is let in, and may not go there."""
+    """With another database or name, the user that `reaper acl` prints is let in, and may not go there."""
     await client.execute_command("ACL", "LOG", "RESET")
     where = f"127.0.0.1:{server.port}/1?client_name=ours"
     printed = await run_command(f"redis://{where}", "acl", role.value, "--json", "--groups", "orders/billing")

@@ -174,7 +174,7 @@ async def test_capabilities_are_told_by_trying(scene: Scene, reaper: Command, se
     before = await scene.state()
     first = (await reaper("doctor")).out.splitlines()[0]
     can = in_words(await capabilities_of(scene.client, "absent"))
-    assert f"{shown(server.binary)} ({can}), answers within " in first
+    assert f"{shown(server.binary)}{f' ({can})' if can else ''}, answers within " in first
     assert await scene.state() == before
 
 
@@ -198,8 +198,10 @@ async def test_replicas_with_other_settings_are_found(scene: Scene, reaper: Comm
 
 async def test_a_worker_that_complained_of_other_settings_is_found(scene: Scene, reaper: Command) -> None:
     await _served(scene)
-    await scene.agree(mismatch="worker w1 has max_deliveries 9")
-    assert await _wrong(reaper) == [("mismatch", "worker w1 has max_deliveries 9")]
+    until_ms = await scene.now_ms() + 600_000
+    registration = f"7,30000,3,{until_ms},worker w1: max_deliveries 3 is agreed, 9 is set"
+    await scene.client.hset(scene.keys.agreement, "member:w1.1", registration)
+    assert await _wrong(reaper) == [("mismatch", "worker w1: max_deliveries 3 is agreed, 9 is set")]
 
 
 async def test_settings_that_are_not_in_force_are_found(scene: Scene, reaper: Command) -> None:

@@ -74,15 +74,16 @@ async def test_a_job_of_a_pair_that_nobody_watches_is_found_where_the_pair_is_na
 @pytest.mark.parametrize(
     ("times", "next_"),
     [
-        (1, "so at the next look it is copied to {orders}:retry:billing and ready again, for delivery 2 of 3"),
-        (2, "so at the next look it is parked as a suspect: its next delivery (3 of 3) is its last, and runs alone"),
-        (3, "so at the next look it is dead-lettered: 3 of 3 deliveries are used up"),
+        (1, "so at the next scan it is copied to {orders}:retry:billing and ready again, for delivery 2 of 3"),
+        (2, "so at the next scan it is parked as a suspect: its next delivery (3 of 3) is its last, and runs alone"),
+        (3, "so at the next scan it is dead-lettered: 3 of 3 deliveries are used up"),
     ],
 )
 async def test_what_becomes_of_an_overdue_delivery_depends_on_its_count(
     scene: Scene, reaper: Command, times: int, next_: str
 ) -> None:
     await _served(scene, policy="retry-stream")
+    await scene.beats()
     entry = await scene.stalled("n", 1, times=times)
     told = await _explained(reaper, entry)
     assert told["due_in_ms"] == 0
@@ -182,7 +183,11 @@ async def test_what_stalls_while_recovery_waits_says_so(scene: Scene, reaper: Co
     await _served(scene, visibility_ms=3_600_000)
     await scene.beats()
     await scene.agree(unbroken=await scene.now_ms(), gap=41_000)
-    [said] = (await _explained(reaper, await scene.stalled("n", 1)))["obstacles"]
+    told = await _explained(reaper, await scene.stalled("n", 1))
+    assert told["next"].startswith("unless it is settled or extended, recovery waits ")
+    assert told["next"].endswith(" and then it is copied to orders and ready again, for delivery 2 of 3")
+    assert 3_000_000 < told["due_in_ms"] <= 3_600_000
+    [said] = told["obstacles"]
     assert said.startswith("recovery waits 3")
     assert said.endswith(" s: no heartbeat could be served for 41 s")
 

@@ -118,7 +118,7 @@ def test_unknown_and_missing_names(toml: str, sentence: str, tmp_path: Path) -> 
                 "'in-place' (did you mean 'retry-stream'?)."
             ),
         ),
-        ('journal = "none"', "'journal' (in FILE) cannot be 'none': write 'off' or 'settlements' or 'full'."),
+        ('journal = "none"', "'journal' (in FILE) cannot be 'none': write true or false."),
         ("groups = 5", "'groups' (in FILE) cannot be 5: write [[groups]] tables, each with stream and group."),
         ("groups = [5]", "'groups.0' (in FILE) cannot be 5: write [[groups]] tables, each with stream and group."),
         (

@@ -41,7 +41,10 @@ async def test_the_server_is_named_and_what_it_can(scene: Scene, reaper: Command
     await _healthy(scene)
     can = await capabilities_quietly(scene.client)
     answer, told = await reaper("status"), await reaper("status", "--json")
-    assert answer.out.splitlines()[1].split(maxsplit=1) == ["server", f"{shown(server.binary)} · {in_words(can)}"]
+    assert answer.out.splitlines()[1].split(maxsplit=1) == [
+        "server",
+        " · ".join(filter(None, [shown(server.binary), in_words(can)])),
+    ]
     assert (told.data["server"], told.data["capabilities"]) == (shown(server.binary), can)
 
 

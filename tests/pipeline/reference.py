@@ -1,4 +1,4 @@
-"""The second computation: plain Python over the raw journal, event by event, with nothing of the pipeline.
+"""The second computation, in plain Python over the raw journal, event by event, without code of the pipeline.
 
 Slow and simple on purpose. It follows docs/protocol.md, and the definitions of docs/analysis.md.
 """
@@ -33,7 +33,7 @@ class Told:
 
 
 def read(stream: str, entry_id: bytes, flat: Sequence[bytes]) -> Iterator[Told]:
-    """Read one raw entry: one event, or a row for each job."""
+    """Read one raw entry, which is one event, or a row for each job."""
     fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
     ms, seq = map(int, entry_id.decode().split("-"))
     common = json.loads(fields["data"])
@@ -62,7 +62,7 @@ def ranked(values: Iterable[int]) -> Quantiles:
 
 @dataclass
 class Delivery:
-    """One handing of an entry to a consumer, as far as the journal tells."""
+    """One delivery of an entry to a consumer, as far as the journal shows it."""
 
     generation: int
     entry: str
@@ -76,9 +76,8 @@ class Delivery:
     def start(self) -> int | None:
         if self.begins:
             return min(self.begins)
-        names = {told.event for told in self.told}
         unstarted = any("run_ms" in told.data for told in self.told)
-        return None if "delivered" in names or unstarted else min(self.delivered)
+        return None if unstarted else min(self.delivered)
 
     def has(self, *names: str) -> bool:
         return any(told.event in names for told in self.told)
@@ -106,8 +105,6 @@ def lives(events: Iterable[Told]) -> dict[tuple[str, str, str], list[Delivery]]:
         key = (data["generation"], data["entry"], number)
         delivery = found[told.stream, data["group"], told.job].setdefault(key, Delivery(*key))
         delivery.told.append(told)
-        if told.event == "started":
-            delivery.begins.append(told.ms)
         if "begun_ms" in data:
             delivery.begins.append(data["begun_ms"])
         if "delivered_ms" in data:
@@ -234,7 +231,7 @@ def stalls_by_worker(events: Iterable[Told]) -> dict[str, tuple[int, int, int]]:
 
 
 def refused(events: Iterable[Told]) -> dict[tuple[str, str], int]:
-    """Return how many calls were refused by verb and whose they were."""
+    """Return the number of rejected calls by verb and consumer."""
     verbs = (told.data for told in events if told.event == "refused")
     return dict(Counter((data["verb"], "leader" if "token" in data else "worker") for data in verbs))
 

@@ -190,23 +190,7 @@ FROM_THE_FUTURE = [event("quarantined", 26_000, **about("26000", 1))]
 
 RECOVERED_ONLY = [recovered(17_100, 3_100, about("14000", 1), "17100")]
 PARKED = [suspected(18_100, 3_100, about("15000", 2))]
-RUNNING = [event("started", 16_010, ready_ms=16_000, delivered_ms=16_005, **about("16000", 1))]
 """Jobs that are not settled yet."""
-
-FULL = [
-    event("delivered", 17_001, delivered_ms=17_001, **about("17000", 1)),
-    recovered(20_001, 3_000, about("17000", 1), "20001"),
-    event("delivered", 20_010, delivered_ms=20_010, **about("17000", 2, "20001")),
-    event("started", 20_020, delivered_ms=20_010, **about("17000", 2, "20001")),
-    acked(20_220, 205, about("17000", 2, "20001")),
-]
-"""At level full: the first delivery waited in its worker and was never started. The second began at 20,015."""
-
-FULL_PLAIN = [
-    event("delivered", 18_001, delivered_ms=18_001, **about("18000", 1)),
-    event("started", 18_003, delivered_ms=18_001, **about("18000", 1)),
-    acked(18_203, 200, about("18000", 1), wait=1),
-]
 
 UNOWNED = [recovered(22_500, -1, about("19000", 1), "22500"), acked(22_700, 100, about("19000", 2, "22500"))]
 """Nobody owned it, so it was due at once."""
@@ -217,7 +201,7 @@ STALE = [event("refused", 24_000, verb="recover", token=3, fence="reaper:4:r2", 
 
 STORIES = (
     PLAIN, CRASH, SLOW, LATE, CUT_OFF, CUT_OFF_AND_SLOW, LATE_BUT_FIRST, EARLY, FAILS, WAITS, LEAVES, POISON, COMPANY,
-    RESTART, REDRIVEN, TWICE, TWICE_AT_ONCE, FROM_THE_FUTURE, RECOVERED_ONLY, PARKED, RUNNING, FULL, FULL_PLAIN,
-    UNOWNED, LOST, STALE,
+    RESTART, REDRIVEN, TWICE, TWICE_AT_ONCE, FROM_THE_FUTURE, RECOVERED_ONLY, PARKED, UNOWNED,
+    LOST, STALE,
 )  # fmt: skip
 ALL = [row for story in STORIES for row in story]

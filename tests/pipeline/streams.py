@@ -52,7 +52,7 @@ def add(server: RedisServer, *numbers: int, stream: str = JOURNAL) -> None:
 
 
 def add_at(server: RedisServer, ids: Iterable[tuple[int, int]], stream: str = JOURNAL) -> None:
-    """Add an entry for each ID; its field n is the first part."""
+    """Add an entry for each ID. Its field n is the first part."""
     with connected(server) as client, client.pipeline(transaction=False) as pipeline:
         for ms, seq in ids:
             pipeline.xadd(stream, {"n": ms}, id=f"{ms}-{seq}")
@@ -70,7 +70,7 @@ def delete(server: RedisServer, *numbers: int, stream: str = JOURNAL) -> None:
 
 
 def set_options(server: HasUrl, **given: Any) -> dict[str, str]:
-    """Return options as Spark hands them over; the stream is the journal unless something else is said."""
+    """Return options in Spark's form. The stream is the journal by default."""
     values = {"url": server.url, "streamPattern": JOURNAL, "discoverSeconds": 0, "retrySeconds": FOR_EVER_S, **given}
     return {name: str(value) for name, value in values.items()}
 
@@ -90,7 +90,7 @@ def small_pages(page: int = ranges.PAGE_ENTRIES, part: int = 1) -> Iterator[None
 
 
 def pages_of(server: HasUrl, part: StreamRange, **given: Any) -> Iterator[list[int]]:
-    """Yield the pages of a range: the numbers in its entries."""
+    """Yield the pages of a range, with the numbers in its entries."""
     client = Client(parse(server, **given))
     try:
         for page in ranges.RangeReader(client, part).pages():
@@ -113,7 +113,7 @@ def read_all(server: HasUrl, **given: Any) -> list[dict[str, Any]]:
 
 
 class Query:
-    """A streaming query without Spark: it asks a reader what Spark asks, in the same order."""
+    """A streaming query without Spark. It calls a reader as Spark does, in the same order."""
 
     def __init__(self, server: HasUrl, *, checkpoint: "Query | None" = None, **given: Any) -> None:
         self.reader = StreamReader(parse(server, **given))
@@ -127,7 +127,7 @@ class Query:
             self.offset = self.reader.initialOffset()
 
     def plan(self) -> Any:
-        """Plan the next batch; return where it ends."""
+        """Plan the next batch. Return its end."""
         self.start()
         end = self.reader.latestOffset(self.offset, self.limit)
         self.planned = list(self.reader.partitions(self.offset, end))  # type: ignore[arg-type]
@@ -138,7 +138,7 @@ class Query:
         return rows(self.reader, self.planned)
 
     def batch(self) -> list[int]:
-        """Run one batch; return the numbers in it."""
+        """Run one batch. Return the numbers in it."""
         end = self.plan()
         found = self.read()
         self.offset = end

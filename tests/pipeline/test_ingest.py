@@ -1,4 +1,4 @@
-"""From Redis into the lake: each entry once, whatever happens in between."""
+"""From Redis into the lake, each entry once, through all interruptions."""
 
 import itertools
 import json
@@ -70,7 +70,7 @@ LAKE = Layout.of(Path("lake"))
 
 @pytest.fixture
 def redis_server(start_server: StartServer) -> RedisServer:
-    """One server of the test's own: how each version is read is the data source's concern, and tested there."""
+    """One server of the test's own, because the data source's tests cover the versions."""
     return start_server()
 
 
@@ -79,7 +79,7 @@ def settings(server: RedisServer, **given: object) -> PipelineSettings:
 
 
 class Hurry(threading.Event):
-    """Is never set, and waits for nothing."""
+    """It is never set, and does not wait."""
 
     def wait(self, timeout: float | None = None) -> bool:
         return super().wait(timeout and 0)
@@ -293,7 +293,7 @@ def test_a_checkpoint_that_goes_while_it_runs_ends_it_and_nothing_is_taken_for_w
 
 
 def test_what_cannot_be_read_for_a_moment_is_tried_again(tmp_path: Path) -> None:
-    """Not only what Spark says: also what is asked of the lake beside it."""
+    """This covers Spark's messages, and those of the lake's calls beside it."""
     layout = lake_at(tmp_path)
     failures: list[Exception] = [OSError(5, "Input/output error"), DeltaError("Generic S3 error: connection refused")]
 
@@ -311,12 +311,12 @@ def test_what_cannot_be_read_for_a_moment_is_tried_again(tmp_path: Path) -> None
 def test_a_lake_that_is_moved_away_under_way_is_waited_for_and_none_is_begun_in_its_place(
     spark: SparkSession, redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Spark would begin a checkpoint there, so that the lake could not be moved back, and tells of some file."""
+    """Spark would begin a checkpoint there, so that the lake could not be moved back, and would name some file."""
     layout, away = lake_at(tmp_path / "lake"), tmp_path / "away"
     write_events(redis_server, 3)
 
     class Patience(Hurry):
-        """What is waited for comes back while the ingester waits for the second time."""
+        """The server comes back while the ingester waits for the second time."""
 
         def wait(self, timeout: float | None = None) -> bool:
             if len(told()) == 2 and not Path(layout.root).exists():

@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (folder / "report.html").write_text(write_page(findings))
     scenarios = list(SCENARIOS.values())
-    modes = ("reaper/stream", "embedded", "published")
+    modes = ("reaper/stream", "embedded", "none")
     narrow = {"p50": 1.8, "p99": 3.3, "max": 3.3}  # less than a decade: an axis has to find its ticks in between
     drills = [played(mode, scenario=scenario, recovery_s=narrow) for scenario in scenarios for mode in modes]
     comparison = conclude(Drills(Plan(scenarios, modes, 1), drills), "2026-11-20T16:00:00+00:00")

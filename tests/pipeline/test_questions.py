@@ -67,7 +67,12 @@ def test_every_second_start_has_its_cause(spark: SparkSession) -> None:
 @pytest.mark.usefixtures("asked")
 def test_jobs_that_went_well_have_no_story(spark: SparkSession) -> None:
     told = {row.job.removesuffix("-0") for row in spark.sql("select distinct job from story").collect()}
-    assert told == {str(n * 1_000) for n in range(2, 21)} - {"18000"} | {"25000", "27000", "28000", "29000"}
+    assert told == {str(n * 1_000) for n in range(2, 21)} - {"16000", "17000", "18000"} | {
+        "25000",
+        "27000",
+        "28000",
+        "29000",
+    }
 
 
 def test_second_starts_are_counted_by_cause(tables: Tables) -> None:
@@ -101,9 +106,8 @@ def test_jobs_without_an_end_are_named_with_their_last_place(tables: Tables) -> 
     assert by_job(tables["unsettled_jobs"], "event", "at_ms", "last_entry") == {
         "14000": ("recovered", 17_100, "17100-0"),
         "15000": ("suspected", 18_100, None),
-        "16000": ("started", 16_010, "16000-0"),
     }
-    assert dict(picked(tables["unsettled"], "event", "jobs")) == dict.fromkeys(("recovered", "suspected", "started"), 1)
+    assert dict(picked(tables["unsettled"], "event", "jobs")) == dict.fromkeys(("recovered", "suspected"), 1)
 
 
 def test_lost_payloads_and_rejected_writes_are_counted(tables: Tables) -> None:
@@ -122,11 +126,11 @@ def test_recoveries_have_overshoots_and_waits_by_mode_outcome_and_reason(tables:
     times = {tuple(row[name] for name in cause): row for row in tables["recovery_times"]}
     by_timeout = ("reaper", "recovered", "visibility_timeout")
     tenths = [SHARES.index(n / 10) for n in range(1, 10)]
-    assert [times[*by_timeout, "overshoot"]["quantiles"][n] for n in tenths] == [-10, 0, 4, 10, 20, 20, 30, 50, 50]
-    assert [times[*by_timeout, "wait"]["quantiles"][n] for n in tenths] == [0, 14, 20, 50, 50, 80, 100, 100, 100]
+    assert [times[*by_timeout, "overshoot"]["quantiles"][n] for n in tenths] == [-10, 4, 10, 20, 20, 30, 50, 50, 100]
+    assert [times[*by_timeout, "wait"]["quantiles"][n] for n in tenths] == [0, 20, 50, 50, 80, 100, 100, 100, 480]
     assert {key: (row["n"], row["p50"], row["p95"], row["max"]) for key, row in times.items()} == {
-        (*by_timeout, "overshoot"): (10, 20, 100, 100),
-        (*by_timeout, "wait"): (10, 50, 480, 480),
+        (*by_timeout, "overshoot"): (9, 20, 100, 100),
+        (*by_timeout, "wait"): (9, 80, 480, 480),
         ("reaper", "suspected", "last_delivery", "overshoot"): (2, 0, 100, 100),
         ("reaper", "suspected", "last_delivery", "wait"): (1, 400, 400, 400),
         ("reaper", "suspected", "crashed_in_company", "overshoot"): (1, 0, 0, 0),
@@ -140,14 +144,14 @@ def test_recoveries_before_their_time_are_counted(tables: Tables) -> None:
     assert picked(tables["recovery_counts"], "mode", "outcome", "reason", "recoveries", "early") == [
         ("adopt", "recovered", "restart", 1, 0),
         ("reaper", "dead_lettered", "max_deliveries", 1, 0),
-        ("reaper", "recovered", "visibility_timeout", 10 + 1, 1),
+        ("reaper", "recovered", "visibility_timeout", 10, 1),
         ("reaper", "suspected", "crashed_in_company", 1, 0),
         ("reaper", "suspected", "last_delivery", 2, 0),
     ]
 
 
 def test_the_time_from_a_crash_to_the_second_start_is_one_figure(tables: Tables) -> None:
-    """Visibility timeout, overshoot and wait: 3,110 of job 2000, 3,500 and 3,400 of 9000, 3,200 of 10000.
+    """Visibility timeout, overshoot and wait are 3,110 for job 2000, 3,500 and 3,400 for 9000, and 3,200 for 10000.
 
     The entry of job 19000 had no owner, so no one knows when a worker was last alive.
     """
@@ -260,7 +264,7 @@ def test_a_duration_that_cannot_be_is_counted_and_in_no_figure(spark: SparkSessi
         acked(1_000_100, 100, about("1000000", 1), wait=5),
         acked(1_000_200, 100, about("1000001", 1), wait=-100_000),
         acked(2 * year_ms, 100, about("1000002", 1), wait=7) | {"delivered_ms": 0},
-        acked(1_000_400, -3, about("1000003", 1), wait=-1),  # two clocks that differ a little: no wait at all
+        acked(1_000_400, -3, about("1000003", 1), wait=-1),  # two clocks that differ a little give no wait at all
         nacked(1_000_500, -3, about("1000004", 1)),
     ]
     answers = ask(spark, ("durations",), events=rows).answers
@@ -281,7 +285,7 @@ def lease(
 
 
 def seen(name: str, at: int, token: int) -> stories.Row:
-    """What a leader wrote into the journal of a group."""
+    """The lines of a leader in the journal of a group."""
     return event(name, at, "1", token=token)
 
 
@@ -290,14 +294,14 @@ def test_terms_have_holders_ends_and_the_gap_after_them(spark: SparkSession) -> 
         lease("lease_acquired", 1_000, 1, "r1.a@1500"),
         lease("lease_released", 5_000, 1, "r1.a@1500", reason="stopped"),
         lease("lease_acquired", 5_020, 2, "r2.b@1500"),
-        # r2 is killed: its lease expires, and for a while there is no leader
+        # r2 is killed, so its lease expires, and for a while there is no leader
         seen("recovered", 7_000, 2),
         seen("dead_lettered", 8_000, 2),
-        seen("refused", 8_900, 2),  # a write that came too late proves nothing
+        seen("refused", 8_900, 2),  # a write that came too late is no proof
         seen("dead_lettered", 9_000 + 1, 2),  # nor does an event after its successor's first
         lease("lease_acquired", 9_000, 3, "r3.c@1500"),
         lease("lease_acquired", 12_000, 4, "r1.d@1500"),
-        # r3 was paused, and reports its end when r1 leads already; r1 reports its own twice
+        # r3 was paused, and reports its end when r1 leads already. r1 reports its own twice.
         lease("lease_lost", 13_000, 3, "r3.c@1500", reason="expired"),
         lease("lease_lost", 14_000, 4, "r1.d@1500", reason="token_behind"),
         lease("lease_lost", 14_000, 4, "r1.d@1500", seq=1, reason="token_behind"),
@@ -305,7 +309,7 @@ def test_terms_have_holders_ends_and_the_gap_after_them(spark: SparkSession) -> 
         lease("lease_acquired", 14_600, 7, "r2.f@1500"),
         lease("lease_acquired", 2_000, 1, "x.a", stream=OTHER),
         lease("lease_released", 2_500, 1, "x.a", stream=OTHER, reason="stopped"),
-        # Two namespaces, and the event does not say whose token 3 it is.
+        # Two namespaces exist, and the event does not name the one of token 3.
         lease("lease_acquired", 8_000, 3, "x.b", stream=OTHER),
         lease("lease_acquired", 14_500, 4, "x.c", stream=OTHER),
         seen("dead_lettered", 11_000, 3),

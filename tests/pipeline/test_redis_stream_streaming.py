@@ -1,4 +1,4 @@
-"""Streaming queries, asked for what Spark asks: offsets, limits, streams that come and go, loss."""
+"""Streaming queries with the calls of Spark, about offsets, limits, streams that come and go, and loss."""
 
 from collections.abc import Callable
 
@@ -240,7 +240,7 @@ def test_a_loss_stops_the_query(server: RedisServer, name: str, partitions: int)
         for act, given in steps:
             act(server, *given)
         if not counts(server) and name != "a lost end":
-            running.batch()  # what is not counted cannot be missed
+            running.batch()  # uncounted entries cannot be missed
             return
         with pytest.raises(DataLossError, match=f"stream journal: .*{sentence}"):
             running.batch()

@@ -113,7 +113,7 @@ def test_the_drills_own_ledger_agrees(drill: Drilled, findings: Findings) -> Non
     made_ready = sum(row["recoveries"] for row in recoveries if row["outcome"] != "dead_lettered")
     assert (made_ready, sum(row["early"] for row in recoveries)) == (ledger["recovered"], ledger["early_recoveries"])
     refused = findings.tables["refused_writes"]
-    assert sum(row["calls"] for row in refused if row["of"] == "leader") == ledger["stale_writes_refused"]
+    assert sum(row["calls"] for row in refused if row["of"] == "leader") == ledger["stale_writes_rejected"]
     assert findings.total("duplicates", "jobs") <= len(ledger["duplicates"])
 
 

@@ -40,43 +40,29 @@ def test_stories_are_shares_of_a_million() -> None:
 @pytest.mark.parametrize(
     ("name", "events"),
     [
-        ("went well", [("delivered", 1, 0), ("started", 1, 0), ("acked", 1, 0)]),
+        ("went well", [("acked", 1, 0)]),
         (
             "slow but alive",
             [
-                ("delivered", 1, 0),
-                ("started", 1, 0),
                 ("recovered", 1, 0),
                 ("refused", 1, 0),
-                ("delivered", 2, 0),
-                ("started", 2, 0),
                 ("acked", 2, 0),
             ],
         ),
         (
             "poison",
             [
-                ("delivered", 1, 0),
-                ("started", 1, 0),
                 ("recovered", 1, 0),
-                ("delivered", 2, 0),
-                ("started", 2, 0),
                 ("suspected", 2, 0),
                 ("recovered", 2, 0),
-                ("delivered", 3, 0),
-                ("started", 3, 0),
                 ("dead_lettered", 3, 0),
             ],
         ),
         (
             "redriven",
             [
-                ("delivered", 1, 0),
-                ("started", 1, 0),
                 ("dead_lettered", 1, 0),
                 ("redriven", 0, 1),
-                ("delivered", 1, 1),
-                ("started", 1, 1),
                 ("acked", 1, 1),
             ],
         ),
@@ -148,7 +134,7 @@ def test_jobs_lie_interleaved_in_order_of_time(events: DataFrame) -> None:
     times = [row["at"] for row in events.where(F.col("group") == "billing").limit(300).collect()]
     assert times == sorted(times)
     runs = 1 + sum(before != after for before, after in pairwise(first))
-    assert runs > 1.5 * len(set(first))
+    assert runs > len(set(first)), "some job has events on both sides of another's"
 
 
 def jobs(events: DataFrame, condition: str) -> int:

@@ -128,7 +128,7 @@ async def test_a_blocking_read_may_take_as_long_as_it_blocks(server: RedisServer
 
 
 async def test_a_connection_that_is_closed_while_it_sends_is_a_lost_contact(client: Redis) -> None:
-    """Who reads on a connection closes it when it ends, whatever another task is sending just then."""
+    """The reader on a connection closes it when it ends, also while another task is sending."""
     connection = await client.connection_pool.get_connection()
 
     async def send() -> None:
@@ -244,7 +244,7 @@ async def test_a_kept_connection_that_was_closed_while_idle_is_replaced(client: 
 
 
 class Resetting:
-    """Passes on what clients and a server say, and resets connections, as a machine that went down does."""
+    """Forwards between clients and a server, and resets connections, as a machine that went down does."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -284,7 +284,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 async def test_a_connection_that_was_reset_while_idle_is_replaced_and_fails_nobody(
     server: RedisServer, client: Redis, is_kept: bool
 ) -> None:
-    """Who sends on it would take what was never sent for a command whose reply was lost."""
+    """The next sender would take its unsent command for one with a lost reply."""
     async with Resetting(server) as between, commands_client(f"redis://127.0.0.1:{between.port}/0") as owner:
         caller = KeptConnection(owner) if is_kept else owner
         await caller.execute_command("SET", "counter", 1)
@@ -332,7 +332,7 @@ async def test_a_kept_connection_tells_what_was_never_sent(start_server: StartSe
 
 
 async def test_who_waits_for_a_turn_waits_no_longer_than_a_call_may_take(start_server: StartServer) -> None:
-    """What it says of its deliveries counts no longer than that (seed 12758)."""
+    """Its statement about its deliveries counts no longer than that (seed 12758)."""
     server = start_server()
     async with commands_client(server.url, timeout_s=scaled(0.5)) as owner:
         kept = KeptConnection(owner)
@@ -435,7 +435,7 @@ async def test_why_a_server_turns_new_clients_away_is_told_though_its_word_is_lo
 
     async def full(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         met.append(b"")
-        if len(met) == 1:  # what it said is dropped with the reset, as by the kernel of who has written
+        if len(met) == 1:  # its message is dropped with the reset, as by the kernel of a client that has written
             met[0] = await reader.read(100)
             writer.transport.abort()
             return
@@ -556,7 +556,7 @@ async def test_a_connection_whose_end_takes_too_long_is_closed_all_the_same() ->
     async with commands_client("redis://127.0.0.1:1") as idle:
         connection: Any = idle.connection_pool.make_connection()
         connection._reader, connection._writer = object(), (writer := NeverClosed())
-        connection.socket_connect_timeout = 0.0  # it has passed: as where the event loop was blocked for longer
+        connection.socket_connect_timeout = 0.0  # it has passed, as if the event loop was blocked for longer
         await connection.disconnect()
     assert writer.closed
     assert not connection.is_connected

@@ -5,15 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.protocol.events import (
-    EventName,
-    JournalLevel,
     LifecycleEvent,
     decode_entry,
     encode_data,
     encode_rows,
     events_of,
     head_of_many,
-    journalled,
 )
 from workers.protocol.messages import text
 
@@ -138,14 +135,3 @@ def test_many_jobs_that_nobody_can_tell_apart_are_no_event(data: str) -> None:
     with pytest.raises(ValueError, match="5-0"):
         decode_entry(b"5-0", many(data))
     assert events_of(b"5-0", many(data)) == ()
-
-
-def test_levels_keep_what_they_promise() -> None:
-    kept = {level: {name for name in EventName if journalled(name, level)} for level in JournalLevel}
-    assert kept[JournalLevel.OFF] == set()
-    assert kept[JournalLevel.FULL] == set(EventName)
-    assert kept[JournalLevel.FULL] - kept[JournalLevel.SETTLEMENTS] == {
-        EventName.DELIVERED,
-        EventName.STARTED,
-        EventName.EXTENDED,
-    }

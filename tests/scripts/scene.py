@@ -279,19 +279,18 @@ class Scene:
         source: str | None = None,
         consumer: str = "w1",
         times: int = 1,
-        journal: bool = True,
         as_ours: bool = False,
     ) -> Any:
         """Run ``extend_visibility`` on deliveries that ``consumer`` says it holds for the ``times``-th time.
 
         ``as_ours``: with all keys that a worker of ours names; the server's time is left out of the reply.
         """
-        items = [(one, times, one, f'{{"v":1,"entry":"{one}"}}') for one in ids]
+        items = [(one, times) for one in ids]
         more = [self.keys.agreement, self.keys.stream, self.keys.retry, self.keys.suspects] if as_ours else []
         reply: Any = await load_script("workers.protocol", "extend_visibility").run(
             self.client,
             [source or self.keys.stream, self.keys.journal, *more],
-            [self.keys.group, consumer, int(journal), 1_000, *(word for one in items for word in one)],
+            [self.keys.group, consumer, *(word for one in items for word in one)],
         )
         return reply[: len(ids)]
 

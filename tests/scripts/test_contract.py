@@ -31,7 +31,6 @@ NEEDS_NO_MEMORY = {
     "look_at_group": "reads only",
     "inspect_layout": "reads only",
     "find_scheduled": "reads only",
-    "write_events": "a journal may be refused",
     "enqueue": "a producer is refused, and nothing is enqueued",
 }
 """Scripts that need no harmless write in front: when memory is full, what they do is allowed, or may be refused."""

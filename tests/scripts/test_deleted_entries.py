@@ -39,7 +39,7 @@ async def proven(scene: Scene, ago_ms: int = 100, more: str = "") -> str:
 
 
 async def extend(scene: Scene, times: str, source: str = "orders") -> int:
-    words: list[Word] = ["billing", "w1", 0, 1_000, E1, times, E1, ""]
+    words: list[Word] = ["billing", "w1", E1, times]
     keys = [source, scene.keys.journal, scene.keys.agreement, "orders"]
     reply: Any = await load_script("workers.protocol", "extend_visibility").run(scene.client, keys, words)
     return int(reply[0])

@@ -25,7 +25,7 @@ async def test_idle_time_starts_over_and_count_and_owner_stay(scene: Scene) -> N
 async def test_many_are_extended_in_one_call_and_each_has_its_own_result(scene: Scene) -> None:
     ids = [await scene.stalled(consumer="w1" if n % 3 else "w2") for n in range(1_500)]
     before = await scene.pending()
-    results = await scene.extend(*ids, journal=False)
+    results = await scene.extend(*ids)
     assert results == [EXTENDED if n % 3 else REFUSED for n in range(1_500)]
     assert await scene.pending() == before
     idle = await scene.idle_ms()
@@ -85,21 +85,6 @@ async def test_a_deleted_payload_is_told_and_its_entry_stays_pending(scene: Scen
     assert await scene.extend(E1, E2) == [PAYLOAD_GONE, EXTENDED]
     assert await scene.pending() == [(E1, "w1", 1), (E2, "w1", 1)]
     assert not await is_extended(scene, E1)
-
-
-async def test_an_extension_is_journalled_on_request_and_a_refusal_never(scene: Scene) -> None:
-    await scene.stalled()
-    await scene.stalled(consumer="w2")
-    await scene.extend(E1, E2, journal=False)
-    assert "{orders}:journal" not in await scene.state()
-    await scene.extend(E1, E2)
-    assert (await scene.state())["{orders}:journal"] == [("extended", E1, {"entry": E1})]
-
-
-async def test_a_broken_journal_stops_no_extension(scene: Scene) -> None:
-    await scene.client.set(scene.keys.journal, "no stream")
-    await scene.stalled()
-    assert await scene.extend(E1) == [EXTENDED]
 
 
 async def test_workers_prove_their_life_when_memory_is_full(scene: Scene) -> None:

@@ -35,7 +35,7 @@ async def proven(scene: Scene, times: int = 1, ago_ms: int = 100) -> str:
 
 async def extend(scene: Scene, *, times: Word = "", source: str = "orders", stream: str = "orders") -> int:
     """Run ``extend_visibility`` for the first entry, proven alive lately; returns its result."""
-    words: list[Word] = ["billing", "w1", 0, 1_000, E1, times or await proven(scene), E1, "{}"]
+    words: list[Word] = ["billing", "w1", E1, times or await proven(scene)]
     script = load_script("workers.protocol", "extend_visibility")
     reply: Any = await script.run(scene.client, [source, scene.keys.journal, scene.keys.agreement, stream], words)
     return int(reply[0])

@@ -1,4 +1,4 @@
-"""keep_house, restore_group, count_after, pause_group, register_replica, write_events: what is tidied and reported."""
+"""keep_house, restore_group, count_after, pause_group, register_replica: what is tidied and reported."""
 
 from typing import Any
 
@@ -362,27 +362,6 @@ async def test_a_group_is_paused_and_resumed(scene: Scene) -> None:
     assert (await scene.state())["{orders}:group:billing"] == {"paused": "1"}
     assert [await pause(scene, 0), await pause(scene, 0)] == [1, 0]
     assert await scene.state() == before
-
-
-async def write_events(client: Redis) -> Any:
-    """Write two events."""
-    events = ("delivered", "J", '{"v":1,"group":"billing"}', "started", "J", '{"v":1}')
-    return await load_script("workers.protocol", "write_events").run(client, ["{orders}:journal"], [1_000, *events])
-
-
-async def test_events_are_written_in_order(client: Redis) -> None:
-    assert await write_events(client) == 2
-    journal = [("delivered", "J", {"group": "billing"}), ("started", "J", {})]
-    assert await dump(client) == {"{orders}:journal": journal}
-
-
-async def test_a_journal_that_refuses_events_says_why(client: Redis) -> None:
-    await client.config_set("maxmemory", "1")
-    assert b"OOM" in await write_events(client)
-    await client.config_set("maxmemory", "0")
-    await client.set("{orders}:journal", "in the way")
-    assert b"WRONGTYPE" in await write_events(client)
-    assert await dump(client) == {"{orders}:journal": "in the way"}
 
 
 async def test_a_replica_registers_even_when_memory_is_full(client: Redis) -> None:

@@ -139,7 +139,7 @@ async def test_a_late_verdict_is_refused_and_one_whose_reply_was_lost_is_unknown
     before = await scene.state()
     assert await scene.settle(item(one, "ack"), policy=IN_PLACE, journal=False) == [0]
     assert await scene.settle(item(one, "ack"), policy=IN_PLACE, journal=False, reply_was_lost=True) == [3]
-    assert [int(one) for one in await scene.extend(one, journal=False)] == [0]
+    assert [int(one) for one in await scene.extend(one)] == [0]
     assert await scene.state() == before
 
 

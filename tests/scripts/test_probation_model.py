@@ -279,11 +279,11 @@ class World:
     def _extend(self, process: Process) -> None:
         for source in (KEYS.stream, KEYS.retry):
             held = [one for one in sorted(process.held) if process.held[one].source == source]
-            items = [word for one in held for word in (one, process.held[one].times, "", "")]
+            items = [word for one in held for word in (one, process.held[one].times)]
             if items:
                 results = self.script(
                     "workers.protocol", "extend_visibility", [source, KEYS.journal],
-                    [KEYS.group, process.consumer, 0, 1_000, *items],
+                    [KEYS.group, process.consumer, *items],
                 )  # fmt: skip
                 assert set(results) == {1}, "nothing is taken from a process that lives"
         for delivery in process.held.values():

@@ -36,7 +36,7 @@ async def taken(scene: Scene, *, times: int = 1) -> str:
 
 
 async def extend(scene: Scene, one: str, times: Word, consumer: str = "w1") -> int:
-    words: list[Word] = ["billing", consumer, 0, 1_000, one, times, one, "{}"]
+    words: list[Word] = ["billing", consumer, one, times]
     script = load_script("workers.protocol", "extend_visibility")
     keys = ["orders", scene.keys.journal, scene.keys.agreement, "orders"]
     reply: Any = await script.run(scene.client, keys, words)

@@ -152,7 +152,6 @@ NO_COPIES = {
     "restore_group": "claims, and copies nothing",
     "return_taken": "gives back where it is",
     "take_over_group": "writes fence and agreement",
-    "write_events": "writes the journal",
     "register_replica": "no jobs", "acquire_lease": "no jobs", "renew_lease": "no jobs", "release_lease": "no jobs",
     "raise_token": "no jobs", "step_down": "no jobs", "pause_group": "no jobs",
     "beat": "notes the beat",

@@ -33,7 +33,6 @@ from workers.producer import Producer
 from workers.protocol.calls.settlement import Extend
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.errors import StreamReaperError
-from workers.protocol.events import JournalLevel
 from workers.protocol.keys import RESTORED_CONSUMER, RETURNED_CONSUMER
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode, Redelivery, pair_up, read_metadata, text
@@ -182,7 +181,7 @@ def worker_settings(setting: Setting, name: str, recovery: RecoveryMode) -> Work
         backoff_cap=timedelta(seconds=setting.visibility_s),
         drain_timeout=timedelta(seconds=setting.visibility_s / 3),
         delete_settled=setting.delete_settled,
-        journal=JournalLevel(setting.journal),
+        journal=setting.journal,
         journal_maxlen=1_000_000,
     )
 
@@ -488,7 +487,7 @@ class Replica(Actor):
             scan_interval=timedelta(seconds=setting.visibility_s / 8),
             full_scan_interval=timedelta(seconds=setting.visibility_s * FULL_SCANS_PART),
             heartbeat_interval=timedelta(seconds=max(setting.lease_s, setting.visibility_s / 4)),
-            journal=JournalLevel(setting.journal),
+            journal=setting.journal,
             journal_maxlen=1_000_000,
             recreate_groups=True,
         )

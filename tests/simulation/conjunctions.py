@@ -1,6 +1,8 @@
-"""Draws faults that come together: when a process does something, such as sending a recovery call, a fault befalls it.
+"""Draws faults that come together.
 
-Faults at instants that are drawn by themselves hardly ever meet. For example: in 300 such stories no leader's call
+When a process does a certain step, for example sends a recovery call, a fault hits it.
+
+Faults at instants that are drawn by themselves hardly ever meet. In 300 of those stories, for example, no leader's call
 arrived after its term had ended. So stories have scenes from the lists below, or conjunctions that are drawn.
 """
 
@@ -69,7 +71,7 @@ _HELD = Cue("sent recover_entries", "part", ITSELF, leases=_TERM, value="request
 _HELD_LATER = Cue("sent recover_entries", "part", ITSELF, leases=_TERM, value="requests", later=1.25)
 
 SCENES_OF_LEADERS = (
-    # a stale leader: after a failover, while a quarantined job is released, and both
+    # a stale leader after a failover, a released quarantined job, and both
     (_KILLED, _HELD),
     (_KILLED, Cue("", "failover", parts=_SHORT, later=0.5), _HELD),
     (_KILLED, _KILLED_LATER, _HELD_LATER),
@@ -142,7 +144,7 @@ def with_conjunctions(story: Story) -> Story:
 
 
 def _draw_scenes(random: Random, story: Story, setting: Setting) -> Iterator[Step]:
-    """Draw some scenes, one after the other: each in its turn, so that it comes as often as the others."""
+    """Draw some scenes, one after the other in turn, so that each comes equally often."""
     scenes = (*SCENES_OF_LEADERS, *SCENES) if setting.recovery == REAPER else SCENES
     turn = story.seed // 4 * 2 + story.seed % 2
     for number, begins in enumerate(SCENES_BEGIN):

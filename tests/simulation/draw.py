@@ -70,7 +70,6 @@ def _draw_setting(random: Random) -> Setting:
         concurrency=random.choice((1, 2, 4, 8)),
         named=random.random() < 0.3,
         delete_settled=random.random() < 0.2,
-        journal=random.choice(("settlements", "settlements", "full")),
         own_timeout=random.random() < 0.5,
     )
 

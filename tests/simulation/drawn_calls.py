@@ -218,9 +218,9 @@ def settle(scene: Scene) -> None:
 def extend(scene: Scene) -> None:
     """A worker proves that it lives."""
     source, consumer, rows = _mine(scene)
-    words = [word for entry_id, _, times in rows for word in (entry_id, times, f"job-{entry_id}", DATA)]
+    words = [word for entry_id, _, times in rows for word in (entry_id, times)]
     keys = source, KEYS.journal, KEYS.agreement, KEYS.stream, KEYS.retry, KEYS.suspects
-    scene.call("extend_visibility", keys, GROUP, consumer, "1", 50, *words)
+    scene.call("extend_visibility", keys, GROUP, consumer, *words)
 
 
 def beat(scene: Scene) -> None:
@@ -409,7 +409,6 @@ def elect(scene: Scene) -> None:
 
 def tell(scene: Scene) -> None:
     """A worker tells, and clears up."""
-    scene.call("write_events", (KEYS.journal,), 50, "started", "job-1", DATA, "delivered", "job-2", DATA)
     scene.call("delete_consumer", (scene.source(), KEYS.agreement), GROUP, *scene.some([*CONSUMERS]))
 
 

@@ -15,7 +15,6 @@ from tests.simulation.places import GROUP, KEYS
 from tests.simulation.plays import Dropped
 from tests.simulation.server.streams import Group, Stream
 from tests.simulation.server.words import entry_id as number_of
-from workers.protocol.events import JournalLevel
 from workers.protocol.keys import RESTORED_CONSUMER, WAITING_CONSUMER, is_worker
 from workers.protocol.messages import pair_up, read_metadata, text
 
@@ -166,7 +165,7 @@ class Drops:
             return True
         if world.loop.now - world.clock.set_back_at < max(world.visibilities):
             return True
-        is_told_of = world.story.setting.journal != JournalLevel.OFF and all(
+        is_told_of = world.story.setting.journal and all(
             world.command("HEXISTS", KEYS.agreement, b"member:" + name) for name in consumer
         )
         is_seen = "xpending" not in world.server.denied.get("default", ())  # by leaders, in full scans

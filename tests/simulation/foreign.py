@@ -1,4 +1,4 @@
-"""Foreign workers on virtual time: readers as frameworks write them, a replica that watches, and what it tells."""
+"""Foreign workers on virtual time. Readers are as frameworks write them, and a replica watches and reports."""
 
 import asyncio
 import logging
@@ -106,7 +106,7 @@ class Place:
     readers: dict[str, Reader] = field(default_factory=dict)
 
     def add(self, *payloads: bytes) -> list[bytes]:
-        """Enqueue jobs; return entry IDs."""
+        """Enqueue jobs. Return entry IDs."""
         return [self.world.command("XADD", STREAM, "*", FIELD, payload) for payload in payloads]
 
     def start(self, name: str, habits: Habits | None = None) -> Reader:
@@ -133,22 +133,22 @@ class Place:
 
     @property
     def report(self) -> GroupReport:
-        """What the replica knows of the group."""
+        """The replica's knowledge of the group."""
         assert self.replica.reaper
         return self.replica.reaper._work.reports()[KEYS.pair]
 
     def pending(self) -> list[tuple[str, str, int]]:
-        """Return what is pending: entry ID, consumer, and Redis's count."""
+        """Return the pending entries as entry ID, consumer, and Redis's count."""
         rows = self.world.command("XPENDING", STREAM, GROUP, "-", "+", 1_000)
         return [(text(entry_id), text(consumer), count) for entry_id, consumer, _, count in rows]
 
     def left(self) -> int:
-        """Return how many jobs nobody has read yet."""
+        """Return the number of unread jobs."""
         ((_, _, _, _, _, _, _, last_id, *_),) = self.world.command("XINFO", "GROUPS", STREAM)
         return len(self.world.command("XRANGE", STREAM, b"(" + last_id, "+"))
 
     async def until_all_is_done(self, longest_s: float) -> None:
-        """Wait until nothing is ready or pending, for so long."""
+        """Wait until no job is ready or pending, for so long."""
         ends_at = self.world.loop.now + longest_s
         while (self.pending() or self.left()) and self.world.loop.now < ends_at:  # noqa: ASYNC110 - time is virtual
             await asyncio.sleep(5)
@@ -161,9 +161,9 @@ class Place:
 def play(
     program: Callable[[Place], Awaitable[Any]], *, seed: int = 1, group: Any = None, ours: int = 0, **changes: Any
 ) -> Any:
-    """Run a program in such a place; ``group`` and ``changes`` are settings of the pair and of the replica.
+    """Run a program in that place. ``group`` and ``changes`` are settings of the pair and of the replica.
 
-    ``ours``: so many workers of ours are there, too.
+    ``ours`` is the number of workers of ours there.
     """
     setting = Setting(workers=ours, replicas=1, visibility_s=VISIBILITY_S)
     disabled = logging.root.manager.disable

@@ -1,4 +1,4 @@
-"""Judges a world: the invariants, and what is to be said of the time in between."""
+"""Judges a world by the invariants, and by rules for the time in between."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -55,7 +55,7 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
     enqueued = {job: payload for job, payload in ledger.enqueued.items() if job not in ledger.lost}
     for job, payload in ledger.payloads.items():
         if job not in ledger.lost:
-            enqueued.setdefault(job, payload)  # whose producer never knew
+            enqueued.setdefault(job, payload)  # their producer did not know
     for job in lost_and_told(ledger, world.tellings, events):
         enqueued.pop(job, None)
     for letter in state.dead:
@@ -78,10 +78,10 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
 
 
 def lost_and_told(ledger: Ledger, tellings: Sequence[Telling], events: Iterable[LifecycleEvent]) -> Iterator[str]:
-    """Yield the jobs whose delivery others have dropped, where somebody has told since: a loss by their hands.
+    """Yield the jobs whose delivery others have deleted, if that was reported, so that the loss is theirs.
 
-    One of which nobody tells stays a violation. A lost delivery is told with its job, a lost consumer with its name, a
-    lost group as a whole; and where nobody may write the journal, a lost consumer is reported all the same.
+    An unreported one stays a violation. A lost delivery is reported with its job, a lost consumer with its name, a lost
+    group as a whole. If the journal is not writable, a lost consumer is still reported.
     """
     journal = list(events)
     named = {event.job for event in journal if event.event == EventName.LOST_DELIVERY}

@@ -1,8 +1,8 @@
-"""An event loop for many simulated processes: virtual time, one thread, and a gate before each process.
+"""An event loop for many simulated processes, with virtual time, one thread, and a gate before each process.
 
-Every callback belongs to the process in whose context it was scheduled, as contextvars have it. What belongs to a
-process that is paused waits for it, and what belongs to one that was killed never runs: nothing of it is told, no
-``finally`` block of its has a say, as after ``SIGKILL``. Computing takes a little time: what spins is not for ever.
+Every callback belongs to the process in whose context it was scheduled, as contextvars have it. Callbacks of a paused
+process wait for it. Those of a killed process never run. Its ``finally`` blocks do not run either, as after
+``SIGKILL``. Computing takes a little time, so a spinning program does not last for ever.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ LATE_S = 1e-6
 
 
 class Process:
-    """One simulated process, or a thread of one: what is scheduled in its context, and whether that may run."""
+    """One simulated process, or a thread of one. Holds its scheduled callbacks, and whether they may run."""
 
     def __init__(self, loop: "SimulatedLoop", name: str, *, role: str = "", parent: "Process | None" = None) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class Process:
         return f"<{self.name}>"
 
     def thread(self, name: str) -> "Process":
-        """Return a gate of its own inside this process: it goes on while the event loop is blocked."""
+        """Return another gate inside this process, which goes on while the event loop is blocked."""
         thread = Process(self._loop, f"{self.name} ({name})", parent=self)
         self._threads.append(thread)
         return thread
@@ -65,7 +65,7 @@ class Process:
             self._held.append(handle)
 
     def block(self) -> None:
-        """Let nothing run of the event loop: a handler is computing. Threads go on."""
+        """Let the event loop stand, because a handler is computing. Threads go on."""
         self.closed = True
 
     def unblock(self) -> None:
@@ -76,7 +76,7 @@ class Process:
             self._loop.put_back(held)
 
     def pause(self) -> None:
-        """Let nothing run at all, as by ``SIGSTOP``."""
+        """Let all of it stand, as by ``SIGSTOP``."""
         for one in (self, *self._threads):
             one.block()
 
@@ -97,7 +97,7 @@ class Process:
             one._stands_until = self._loop.now + seconds
 
     def kill(self) -> None:
-        """Let nothing run any more."""
+        """Let it never run again."""
         for one in (self, *self._threads):
             one.closed = one.dead = True
             one._held.clear()
@@ -107,12 +107,12 @@ _PROCESS: ContextVar[Process | None] = ContextVar("simulated_process", default=N
 
 
 def current_process() -> Process | None:
-    """Return the process, or its thread, that runs now; None for the world itself."""
+    """Return the process, or its thread, that runs now, or None for the world itself."""
     return _PROCESS.get()
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """Starts at ``time() == 0``. Raises RuntimeError where everything waits for what never comes."""
+    """Starts at ``time() == 0``. Raises RuntimeError if everything waits for an event that never comes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._number = count()
         self._spins = 0
 
-    # ---- what programs use
+    # ---- for programs
 
     def time(self) -> float:
         """Return seconds of the monotonic clock of the process that asks."""
@@ -142,7 +142,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """The same; what a thread wants called is called in its process's event loop."""
+        """The same. Callbacks of a thread are called in its process's event loop."""
         process = _PROCESS.get()
         if context is None and process is not None and process.parent is not None:
             context = process.parent.context.copy()
@@ -165,7 +165,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return handle
 
     def call_when(self, due: float, callback: Any, *args: Any, context: Context) -> asyncio.TimerHandle:
-        """Have ``callback`` called when the loop's own clock says ``due``, whatever the clock of its process says."""
+        """Call ``callback`` at the time ``due`` of the loop's own clock, at any time of its process's clock."""
         process = context.get(_PROCESS)
         when = due if process is None else due - process.lag_s
         return self.call_at(when, callback, *args, context=context)
@@ -175,14 +175,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         assert self.connect is not None
         return await self.connect(protocol_factory, host, port, _PROCESS.get())
 
-    # ---- what drives it
+    # ---- for the driver
 
     def put_back(self, handles: list[asyncio.Handle]) -> None:
         """Run in the next turn what was held."""
         self._ready.extend(handles)  # type: ignore[attr-defined]
 
     def come_earlier(self, process: Process) -> None:
-        """Note that timers of a process are due earlier than it seemed: its clock goes on."""
+        """Note that timers of a process are due earlier than they seemed, because its clock goes on."""
         queue = self._queue
         for at, (_, number, handle) in enumerate(queue):
             if handle._context.get(_PROCESS) is process:  # type: ignore[attr-defined]
@@ -190,7 +190,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         heapq.heapify(queue)
 
     def forget_everything(self) -> None:
-        """Run nothing any more."""
+        """Never run again."""
         self._ready.clear()  # type: ignore[attr-defined]
         self._queue.clear()
 

@@ -1,8 +1,8 @@
-"""The network between simulated processes and the server: connections of redis-py over links that fail.
+"""The network between simulated processes and the server, with connections of redis-py over links that fail.
 
-A link is a TCP connection as its two ends see it: bytes arrive in order, late or never; nothing is lost in the middle
-of one that lives. What is sent while a machine is cut off arrives when the contact is back, unless the link is reset
-first. So a request may be executed long after its sender has given it up, as in life.
+A link is a TCP connection as its two ends see it. Bytes arrive in order, late or never, and a living link loses none in
+the middle. Bytes sent while a machine is cut off arrive when the contact is back, unless the link is reset first. So a
+request may be executed long after its sender has given it up, as in life.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class Weather:
     """Who waits for a connection while nothing gets through."""
 
     def calm(self) -> None:
-        """Let the network be as usual, but for what is held."""
+        """Let the network be as usual, except for held messages."""
         self.latency_s, self.losing_requests, self.losing_replies = LATENCY_S, 0.0, 0.0
         self.refused = False
 
@@ -88,11 +88,11 @@ class Network:
         return self._weathers.setdefault(role, Weather())
 
     def weathers(self) -> list[Weather]:
-        """Return how the network is for everybody who was there."""
+        """Return the state of the network for all present processes."""
         return list(self._weathers.values())
 
     async def connect(self, protocol_factory: Any, host: str, port: int, process: Process | None) -> Any:  # noqa: ARG002
-        """Connect. Raises ConnectionRefusedError; waits for ever where nothing gets through."""
+        """Connect. Raises ConnectionRefusedError. Waits for ever if the network is cut."""
         owner = process.parent or process if process else None
         weather = self.weather(owner.role if owner else "")
         await asyncio.sleep(self._latency(weather))
@@ -158,7 +158,7 @@ class Network:
         self._loop.call_when(link.replied_at, link.deliver, data, context=link.context)
 
     def release(self, role: str) -> None:
-        """Let go on what was held for a process."""
+        """Deliver the held messages of a process."""
         weather = self.weather(role)
         weather.held_requests = weather.held_replies = False
         self._let_connect(weather)
@@ -181,15 +181,18 @@ class Network:
             if not one.done():  # else it was given up
                 one.set_result(None)
 
-    # ---- what befalls it
+    # ---- faults
 
     def reset(self, role: str, *, both: bool = True) -> None:
-        """Break all links of a process. Not ``both``: the server does not notice for long, as after a power failure."""
+        """Break all links of a process.
+
+        Without ``both``, the server does not notice for long, as after a power failure.
+        """
         for link in list(self.weather(role).links):
             link.break_off(self._random.uniform(*NOTICED_S), self._random.uniform(*NOTICED_S) if both else 60.0)
 
     def leave(self, role: str) -> None:
-        """A process has ended: its machine still sends what is held, and then the end of its links."""
+        """A process has ended. Its machine still sends the held messages, and then the end of its links."""
         weather = self.weather(role)
         for link in list(weather.links):
             if weather.held_requests or link.requests:
@@ -198,14 +201,14 @@ class Network:
                 link.break_off(self._random.uniform(*NOTICED_S), self._random.uniform(*NOTICED_S))
 
     def drop_all(self) -> None:
-        """The server is gone: all links with it, at once."""
+        """The server is gone, and all links with it, at once."""
         for weather in list(self._weathers.values()):
             for link in list(weather.links):
                 link.break_off(self._random.uniform(0.001, 0.05), 0.0)
 
 
 class Link(asyncio.Transport):
-    """One connection: the transport that redis-py's streams write to, and the server's session."""
+    """One connection, which is the transport of redis-py's streams, and the server's session."""
 
     def __init__(self, network: Network, weather: Weather, process: Process | None, protocol: Any) -> None:
         super().__init__()
@@ -229,7 +232,7 @@ class Link(asyncio.Transport):
     # ---- the process's end
 
     def write(self, data: Any) -> None:
-        """Send. What is sent on a broken link goes nowhere."""
+        """Send. Bytes on a broken link are lost."""
         if not self._closing:
             self._network.request(self, bytes(data))
 
@@ -238,7 +241,7 @@ class Link(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def close(self) -> None:
-        """Close; what was sent before arrives before."""
+        """Close. Earlier bytes arrive before."""
         if not self._closing:
             self._closing = True
             if self.requests or self.weather.held_requests:
@@ -256,28 +259,28 @@ class Link(asyncio.Transport):
         return self._closing
 
     def set_protocol(self, protocol: Any) -> None:
-        """Have somebody else told of what arrives."""
+        """Let another object receive the bytes."""
         self._protocol = protocol
 
     def get_protocol(self) -> Any:
-        """Return who is told of what arrives."""
+        """Return the receiver of the bytes."""
         return self._protocol
 
     def get_write_buffer_size(self) -> int:
-        """Nothing waits here."""
+        """There is no waiting here."""
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing waits here."""
+        """There is no waiting here."""
 
     def pause_reading(self) -> None:
-        """Whoever reads slowly has what arrives in memory."""
+        """A slow reader keeps the received bytes in memory."""
 
     def resume_reading(self) -> None:
         """See `pause_reading`."""
 
     def is_reading(self) -> bool:
-        """What arrives is delivered."""
+        """Received bytes are delivered."""
         return not self._closing
 
     def deliver(self, data: bytes) -> None:
@@ -299,7 +302,10 @@ class Link(asyncio.Transport):
             self._network.reply(self, data)
 
     def _hung_up(self) -> None:
-        """The server closes the link; what it said before arrives before. Who was broken off notices by himself."""
+        """The server closes the link.
+
+        Its earlier bytes arrive before. A client whose link was broken notices it itself.
+        """
         self._served, self.session = False, None
         if self.replied_at != inf:
             due = max(self.replied_at, self._network._loop.now + self.weather.latency_s[1])
@@ -320,16 +326,16 @@ class Link(asyncio.Transport):
     # ---- in between
 
     def break_off(self, process_after_s: float, server_after_s: float) -> None:
-        """Nothing arrives any more, on either end; each notices in its own time."""
+        """No more bytes arrive on either end. Each notices in its own time."""
         loop = self._network._loop
         self.requests, self.replies = [], []
         if not self._closing:
-            self.requested_at = self.replied_at = inf  # what is sent from now on never arrives
+            self.requested_at = self.replied_at = inf  # bytes from now on never arrive
             loop.call_when(loop.now + process_after_s, self._reset, context=self.context)
         loop.call_when(loop.now + server_after_s, self.end_session, context=self._network._server.context)
 
     def leave(self) -> None:
-        """The process is gone; what it sent arrives before the end."""
+        """The process is gone. Its earlier bytes arrive before the end."""
         self._closing, self.replies = True, []
         self.requests.append(b"")
 

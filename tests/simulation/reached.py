@@ -1,9 +1,9 @@
 """Notes which situations a story reaches. `tests.simulation.situations` lists those that a run has to reach.
 
-A situation is a moment and circumstances: something happens while something else is true. The code that sees a moment
-announces it (`Reached.note`). Moments: ``fault <kind>``, ``event <name>``, ``error <code>``, ``sent <script>``,
+A situation is a moment and circumstances. One event happens while a condition holds. The code that sees a moment
+announces it (`Reached.note`). The moments are ``fault <kind>``, ``event <name>``, ``error <code>``, ``sent <script>``,
 ``ran <script>``, ``failed <script>``, ``again <script>`` (the same process calls it once more for the same entry),
-``fence``, ``killed``, ``started``.
+``fence``, ``killed``, and ``started``.
 """
 
 import re
@@ -68,7 +68,7 @@ _CALL = re.compile(rb"EVAL(?:SHA)?\r\n\$(\d+)\r\n")
 
 
 def script_in(data: bytes, known: Container[bytes]) -> str:
-    """Return the name of the script that a request calls first; '' = none that the server knows."""
+    """Return the name of the script that a request calls first, or '' if the server knows none."""
     if (call := _CALL.search(data, 0, 100)) is None:
         return ""
     script = data[call.end() : call.end() + int(call[1])]

@@ -1,6 +1,6 @@
 """The situations that a run of 300 stories has to reach, each at least once.
 
-A run that never reached one of them shows less than it seems to: for example, in no story a leader was replaced while
+A run that never reached one of them shows less than it seems to. For example, in no story a leader was replaced while
 its recovery call was on its way. `tests.simulation.reached` notes them, `tests.simulation.conjunctions` causes most.
 """
 
@@ -34,7 +34,7 @@ def unserved(*causes: str) -> While:
 
 
 def denied(world: "World", _: Moment) -> bool:
-    """A command is denied to everybody."""
+    """A command is denied to all users."""
     return any(world.server.denied.values())
 
 
@@ -132,7 +132,7 @@ def setting(**wanted: Any) -> While:
 
 
 def after(event: str) -> While:
-    """The journal has such an event of the same job."""
+    """The journal has this event of the same job."""
     return lambda world, moment: (
         moment.event is not None and any(one.event == event for one in world.witness.events_of(moment.event.job)[:-1])
     )
@@ -239,6 +239,6 @@ SITUATIONS = (
 
 
 def never_reached(runs: Iterable[Iterable[str]]) -> list[str]:
-    """Return the names of the situations that no story has reached. ``runs``: the names that each story reached."""
+    """Return the names of the situations that no story has reached. ``runs`` has the reached names of each story."""
     reached = {name for run in runs for name in run}
     return [situation.name for situation in SITUATIONS if situation.name not in reached]

@@ -1,7 +1,7 @@
-"""A story as data: who is there, which jobs come when, and what befalls whom. Printed in sentences.
+"""A story as data, with its processes, jobs and faults. Printed in sentences.
 
-It says nothing of what follows from it; `tests.simulation.world` plays it, and what it draws meanwhile (delays of
-messages, pauses of the product) comes from the story's seed, too.
+It contains no consequences. `tests.simulation.world` plays it, and draws delays of messages and pauses of the product
+from the story's seed, too.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ VERSIONS = ("6.2", "7.0", "8.2", "8.4", "8.6", "8.8")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is there when the story begins. Durations are seconds."""
+    """The cast at the beginning of the story. Durations are seconds."""
 
     version: str = "7.0"
     recovery: str = REAPER
@@ -36,13 +36,13 @@ class Setting:
     named: bool = False
     """Workers have names of their own, and adopt."""
     delete_settled: bool = False
-    journal: str = "settlements"
+    journal: bool = True
     own_timeout: bool = True
     """Workers know the visibility timeout; else they learn it from the agreement."""
 
     @property
     def processes(self) -> int:
-        """How many there are: workers, replicas, and a producer."""
+        """The number of workers, replicas, and producers."""
         return self.workers + self.bare_workers + self.replicas + 1
 
     @property
@@ -72,7 +72,7 @@ class NewJob:
 
     @property
     def name(self) -> str:
-        """Its ID, where its producer gives it one; none is a part of another."""
+        """Its ID, if its producer gives it one. None is a part of another."""
         return f"job-{self.number:03}"
 
     @property
@@ -86,7 +86,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something befalls somebody. `tests.simulation.faults` knows what and how."""
+    """A fault, and its target. `tests.simulation.faults` knows what and how."""
 
     at: float
     kind: str

@@ -64,7 +64,7 @@ def test_nobody_is_given_up_as_the_right_to_look_is_given_back() -> None:
     """Where nothing else was asked for meanwhile, the scan alone finds that it is refused (seed 6011275, reloads)."""
     setting = Setting(
         version="6.2", redelivery="retry-stream", visibility_s=600.0, max_deliveries=1, lease_s=600.0, workers=2,
-        bare_workers=0, replicas=3, concurrency=4, journal="settlements", delete_settled=True,
+        bare_workers=0, replicas=3, concurrency=4, delete_settled=True,
     )  # fmt: skip
     jobs = (
         NewJob(533.9, 5, (Act("ok", 173.7),)),
@@ -89,7 +89,7 @@ def test_a_retry_in_place_that_nobody_may_journal_counts_as_little_as_any_other(
     """Seed 700006: how often a job may be started is read from the journal, where the journal is whole."""
     setting = Setting(
         version="8.6", recovery="claim", redelivery="in-place", visibility_s=120.0, max_deliveries=1, lease_s=20.0,
-        workers=2, bare_workers=0, concurrency=1, journal="settlements", own_timeout=True,
+        workers=2, bare_workers=0, concurrency=1, own_timeout=True,
     )  # fmt: skip
     job = NewJob(118.8, 2, (Act("retry", 62.9), Act("ok", 13.6)), delay=117.0)
     denied = Story(

@@ -1,4 +1,4 @@
-"""What a system asks that has nothing to do, by the shipping code's own intervals: counted, on virtual time."""
+"""The requests of an idle system by the product's own intervals, counted on virtual time."""
 
 import asyncio
 from collections import Counter
@@ -35,7 +35,7 @@ HEARTBEAT_S = HEARTBEAT.total_seconds()
 
 
 class Idle:
-    """A world without jobs, in which everybody goes by default settings."""
+    """A world without jobs, in which all processes have default settings."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -59,7 +59,7 @@ class Idle:
         world.server.execute = count  # type: ignore[method-assign]
 
     def a_second(self, role: str) -> float:
-        """Return how many requests somebody sent a second."""
+        """Return the requests per second of a process."""
         seconds = self.world.loop.now - self.begun_at
         return sum(number for (who, _), number in self.asked.items() if who == role) / seconds
 
@@ -81,11 +81,11 @@ class Idle:
         return actor
 
     def runs(self, role: str, script: Script) -> int:
-        """Return how often somebody has run a script."""
+        """Return how often a process has run a script."""
         return self.ran[role, script.digest.encode()]
 
     def deliver(self) -> bytes:
-        """Have somebody read a new job; return its entry ID."""
+        """Let a consumer read a new job. Return its entry ID."""
         added: bytes = self.world.command("XADD", STREAM, "*", FIELD, plays.written((Act(plays.OK, 0.0),)))
         self.world.command("XREADGROUP", "GROUP", GROUP, "web-1", "STREAMS", STREAM, ">")
         return added
@@ -107,7 +107,7 @@ class Idle:
 
 @contextmanager
 def idle(*, workers: int = 0, replicas: int = 1, **changes: Any) -> Iterator[Idle]:
-    """Make a world; ``changes`` are settings of the replicas."""
+    """Make a world. ``changes`` are settings of the replicas."""
     story = Story(1, Setting(workers=workers, replicas=replicas), (), (), 60.0)
     with undisturbed(), drawn_from("idle"), _made(story, changes) as place:
         yield place
@@ -115,7 +115,7 @@ def idle(*, workers: int = 0, replicas: int = 1, **changes: Any) -> Iterator[Idl
 
 @contextmanager
 def _made(story: Story, changes: dict[str, Any]) -> Iterator[Idle]:
-    """Make the world, and let go of all of it in the end: who collects what is left finds nobody who has it."""
+    """Make the world, and drop all of it in the end, so that the garbage collector finds no rest."""
     world = World(story)
     world.command("XGROUP", "CREATE", STREAM, GROUP, "0", "MKSTREAM")
     for actor in world.actors.values():
@@ -194,7 +194,7 @@ def test_what_no_look_has_seen_comes_again_where_the_group_is_destroyed(recreate
 
 
 def heartbeats(place: Idle) -> float:
-    """Let time pass; return for how long the replicas did not register at most, looking now and then."""
+    """Let time pass. Return the longest time without a registration of the replicas, looking now and then."""
     ages = []
     for _ in range(round(WATCHED_S / 0.7)):
         passes(place, 0.7)

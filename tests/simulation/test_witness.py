@@ -1,4 +1,7 @@
-"""The witness meets what is wrong in the step that does it. Here we do it ourselves: nothing of the product would."""
+"""The witness meets what is wrong in the step that does it.
+
+Here the test does it itself, because no part of the product would.
+"""
 
 import asyncio
 from unittest import mock
@@ -20,7 +23,7 @@ EMPTY = Story(1, Setting(), (), ())
 
 
 def delivered(world: World) -> bytes:
-    """Have one job enqueued, and read by a worker that is none of ours; return its entry ID."""
+    """Enqueue one job, and let a foreign worker read it. Return its entry ID."""
     world.command("XGROUP", "CREATE", KEYS.stream, GROUP, "0", "MKSTREAM")
     entry_id: bytes = world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", "job-1")
     world.command("XREADGROUP", "GROUP", GROUP, "somebody", "STREAMS", KEYS.stream, ">")
@@ -199,7 +202,7 @@ def test_a_lost_heartbeat_excuses_a_recovery_after_half_a_timeout(make: Make, si
         ("load", 3.0, 3.1),
         ("deny xclaim", 3.0, 3.0),
         ("deny write", 3.0, 3.0),
-        ("deny xadd", 3.0, 0.0),  # a heartbeat needs no such right
+        ("deny xadd", 3.0, 0.0),  # a heartbeat does not need that right
         ("memory", 3.0, 0.0),
         ("freeze", 30.0, 5.0),  # it is healed meanwhile
     ],
@@ -221,7 +224,7 @@ def test_time_without_service_is_noted(make: Make, fault: str, seconds: float, u
 
 
 def test_what_stands_still_while_nothing_befalls_anybody_is_met_and_that_status_is_content(make: Make) -> None:
-    # Nobody recovers: there is no replica; and a worker of another's has one job for ever.
+    # There is no replica, so there is no recovery, and a foreign worker keeps one job for ever.
     world = make(Story(1, Setting(workers=1, replicas=0), (), (), 60.0))
     world.begin()
     delivered(world)

@@ -1,6 +1,6 @@
-"""The same commands for a real server and for the model, at the same moment of a clock that stands, and what differs.
+"""Sends the same commands to a real server and to the model, at the same moment of a standing clock, and compares.
 
-Both have the same connections. A blocked client has no reply; a client that a command serves has one more.
+Both have the same connections. A blocked client has no reply. A client that a command serves has one more.
 """
 
 import re
@@ -87,7 +87,7 @@ def _parse(data: bytes, at: int) -> tuple[Reply, int]:
 
 
 class StandingClock:
-    """The clock of the model: it is where it is put, and calls back what has become due."""
+    """The clock of the model. It stays where it is put, and calls the due callbacks."""
 
     def __init__(self) -> None:
         self.us = START_US
@@ -98,7 +98,7 @@ class StandingClock:
         return self.us
 
     def uptime_s(self) -> int:
-        """Return nothing of interest."""
+        """Return no relevant value."""
         return 0
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> "Call":
@@ -274,7 +274,7 @@ class Twins:
 
     def _run(self, number: int, plain: list[bytes], name: bytes, told: str) -> None:
         if self.fake.sessions[number].waiter is not None:
-            return  # who waits sends nothing
+            return  # a waiting client sends no command
         self.told.append(told[:500])
         with self._story():
             self.real.send(number, plain)
@@ -304,7 +304,7 @@ class Twins:
         if caller < CONTROL:
             found[caller] = self._answered(caller, expected[caller])
         if caller == CONTROL or self._others_may_hear(caller):
-            for _ in range(2):  # by the second, what the first turn of the server's loop had to send has come
+            for _ in range(2):  # by the second, the messages of the first turn of the server's loop have come
                 self.real.ask(b"PING")
             for number in range(CONTROL):
                 found[number] += self.real.take(number)
@@ -333,7 +333,7 @@ class Twins:
         return found
 
     def pass_time(self, ms: int) -> None:
-        """Let time pass for both; who waits for less is answered."""
+        """Let time pass for both. Clients that wait for less are answered."""
         self.told.append(f"{ms} ms pass")
         self.now_us += ms * 1000
         self._clock.stand_at(self.now_us)
@@ -342,7 +342,7 @@ class Twins:
             self._compare(CONTROL, b"")
 
     def change(self, told: str, real: Sequence[Word], model: Callable[[ModelServer], None]) -> None:
-        """Change the servers themselves: the real one by a command, the model by its method."""
+        """Change the servers themselves, the real one by a command, the model by its method."""
         self.told.append(told)
         with self._story():
             self.real.ask(*map(as_bytes, real))
@@ -399,7 +399,8 @@ def _equal(one: Reply, other: Reply) -> bool:
 
 
 def _comparable(command: bytes, reply: Reply) -> Reply:
-    """Take off what the model does not stand for: the order of hashes and of scans, nodes in the server's memory."""
+    """Remove the parts that the model does not imitate, which are the order of hashes and of scans, and nodes in
+    memory."""
     if not isinstance(reply, list):
         return reply
     if command in UNORDERED:

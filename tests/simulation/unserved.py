@@ -1,4 +1,5 @@
-"""When the server could serve no heartbeat, whatever the cause: no worker can prove then that it is alive."""
+"""The periods in which the server could serve no heartbeat, by any cause, so that no worker can prove that it is
+alive."""
 
 from collections.abc import Callable
 from math import inf
@@ -10,7 +11,7 @@ NEEDED = ("evalsha", "hget", "hmget", "hset", "xack", "xclaim", "xpending", "xra
 
 
 class Unserved:
-    """Periods without service, by cause. Causes may overlap; instants and durations are seconds of the story."""
+    """Periods without service, by cause. Causes may overlap. Moments and durations are seconds of the story."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """``now`` returns the instant of the story."""
@@ -23,18 +24,18 @@ class Unserved:
         self._begun.setdefault(cause, self._now())
 
     def ends(self, cause: str) -> None:
-        """Note that ``cause`` is over. Does nothing if it was not noted."""
+        """Note that ``cause`` is over. Without effect if it was not noted."""
         if cause in self._begun:
             self._over.append((self._begun.pop(cause), self._now()))
 
     def denied(self, command: str) -> None:
-        """Note that everybody loses the right to ``command``."""
+        """Note that all users lose the right to ``command``."""
         if command in NEEDED:
             self.begins(command)
 
     @property
     def causes(self) -> frozenset[str]:
-        """What keeps the server from serving heartbeats now."""
+        """The current causes without service."""
         return frozenset(self._begun)
 
     def all_end(self) -> None:

@@ -1,8 +1,8 @@
-"""Sees every write, and judges at once: after each command or script, the jobs that it touched.
+"""Sees every write, and judges at once the jobs that the command or script touched.
 
-What may be said at any instant is said here, by the one judge (`reaper/drill/promises.py`): its history of a job is
-where the job is now, what the journal tells of it, and what executions have noted so far. A violation is told with
-the step that brought it about.
+Rules that hold at any moment are judged here, by the one judge (`reaper/drill/promises.py`). Its history of a job is
+the job's place, the journal's events of it, and the notes of executions so far. A violation is reported with the step
+that caused it.
 """
 
 from collections import defaultdict
@@ -50,7 +50,7 @@ Place = tuple[bytes, int]
 
 @dataclass(slots=True)
 class Life:
-    """What is known of one job."""
+    """The knowledge of one job."""
 
     entries: set[Place] = field(default_factory=set)
     """Entries of the two streams that there ever were: whether one is ready or pending, the server says."""
@@ -64,7 +64,8 @@ class Life:
 
 
 class Taken(NamedTuple):
-    """What a read with CLAIM has taken from the schedule, since the server's clock had been set back (decision 10).
+    """The entries that a read with CLAIM has taken from the schedule, since the server's clock had been set back
+    (decision 10).
 
     Its reader knows by the idle time below 0 that it is to give it back. Until then it waits as before.
     """
@@ -118,19 +119,20 @@ class Witness:
             handler(self, words, reply)
 
     def was_not_allowed(self, words: Sequence[bytes]) -> None:
-        """Note what a script would have written: effects go on without the journal (it is written by ``pcall``)."""
+        """Note an event that a script would have written, because effects go on without the journal (it is written by
+        ``pcall``)."""
         if words[0].upper() != b"XADD" or words[1] != JOURNAL:
             return
         fields = words[words.index(b"event") :]
         for event in decode_entry(id_text(self._world.server.now_ms << 64), fields):
             if event.data.get("group") == GROUP and gives_a_delivery_back(event):
-                # No token: it is not known in which order terms have acted.
+                # Without a token, the order of terms is unknown.
                 its_data = {name: value for name, value in event.data.items() if name != "token"}
                 self.untold.append(replace(event, data=its_data))
                 self._lives[event.job].events.append(self.untold[-1])
 
     def begin_anew(self) -> None:
-        """Look at everything: the server has lost what it had written last, or is another one."""
+        """Look at everything, because the server has lost its last writes, or is another one."""
         self._lives.clear()
         self._jobs.clear()
         self._touched.clear()
@@ -153,7 +155,7 @@ class Witness:
                 for member in schedule.scores:
                     self._scheduled(key, member)
         self._touched.clear()
-        self._holders.clear()  # who wrote what is there nobody knows any more
+        self._holders.clear()  # the writers of the rest are unknown
         self._is_reading_anew = False
 
     def step_over(self) -> None:
@@ -170,7 +172,7 @@ class Witness:
                 self._world.findings.add(sentence, self.when)
 
     def events_of(self, job: str) -> list[LifecycleEvent]:
-        """Return what the journal tells of a job, oldest first."""
+        """Return the journal's events of a job, oldest first."""
         return self._lives[job].events
 
     # ---- writes
@@ -238,7 +240,10 @@ class Witness:
         self._claimed_at.update(((words[1], number_of(entry_id)), self._world.loop.now) for entry_id in ids)
 
     def claimed_ago_s(self, key: bytes, entry_id: bytes) -> float:
-        """Return how long ago a delivery was claimed last; what is laid aside tells another idle time (46 days)."""
+        """Return the time since the last claim of a delivery.
+
+        One that is laid aside shows another idle time (46 days).
+        """
         return self._world.loop.now - self._claimed_at.get((key, number_of(entry_id)), -inf)
 
     def _touch_entries(self, key: bytes, ids: Iterable[bytes]) -> None:
@@ -285,7 +290,7 @@ class Witness:
                 self._world.note("fence", Moment(self.caller))
             self._fence = max(before, number)
 
-    # ---- what is judged
+    # ---- judgement
 
     def _judge_term(self, event: LifecycleEvent) -> None:
         """Look whether a term that is over goes on, and whether each is one process's."""
@@ -374,7 +379,8 @@ class Witness:
         yield from check_now(history)
 
     def _judge_owners(self) -> None:
-        """Look whether somebody of ours still believes, by a word that counts, to hold what is another's now."""
+        """Look for a worker of ours that still believes, by a valid registration, to hold a delivery that is another's
+        now."""
         moved, self._moved = self._moved, {}
         world = self._world
         for key, number in moved:

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from reaper.drill.cli import EXIT_FAILED, errors_for_people, show_and_perform
+from reaper.drill.cli import EXIT_FAILED, show_and_perform
 from reaper.drill.drill import Programme
-from reaper.drill.recoveries import RECOVERIES, find_recovery
+from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.settings import NO_OPTIONS
 from tests.soak.kinds import SOAK_FORMS
 from tests.soak.kit import SoakKit
 from tests.soak.settings import SoakSettings
-from workers.runtime.options import settings_options
+from workers.runtime.options import errors_as_sentences, settings_options
 from workers.runtime.printing import show
 from workers.runtime.settings import load_settings
 
@@ -29,8 +29,8 @@ _OTHER_SERVERS = ("redis_url", "keep_keys")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the report to this file.")
 def main(recovery: str, file: Path | None, **flags: Any) -> None:
     """Play one drill; exit with 1 where it does not end as promised."""
-    with errors_for_people():
-        mode, settings = find_recovery(recovery), load_settings(SoakSettings, flags=flags)
+    with errors_as_sentences():
+        mode, settings = RECOVERIES[recovery], load_settings(SoakSettings, flags=flags)
         jobs = settings.jobs()
         settings = settings.with_faults(mode, jobs, given=bool(flags.get("faults")))
         again = settings.command(mode) if settings.chaos else ""

@@ -1,8 +1,8 @@
-"""Draws the faults of a chaos: the same seed, the same faults at the same moments. Pure.
+"""Draws the faults of a chaos. The same seed gives the same faults at the same moments. Pure.
 
 Kinds come from a shuffled deck, so that none is forgotten, at random moments, with random amounts, targets and lengths.
-They overlap as they like, but for `APART`: what would cost an innocent job its payload, or its last delivery, as
-documented, is never drawn together. A chaos is there to find what nobody has documented.
+They overlap freely, except for `APART`. Faults that would together cost an innocent job its payload, or its last
+delivery, as documented, are never drawn together. A chaos is there to find undocumented effects.
 """
 
 import random
@@ -44,7 +44,7 @@ DELAYS = AGAINST_LEADERS | AGAINST_REDIS | {SoakKind.CLOCK_STEP, SoakKind.DESTRO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What a chaos is drawn for. Durations are seconds."""
+    """The parameters of a chaos. Durations are seconds."""
 
     recovery: Recovery
     workers: int
@@ -62,7 +62,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Faults of ``these`` and of ``those`` never come before what the other has stalled is over."""
+    """Faults of ``these`` and of ``those`` wait until the jobs stalled by the other have ended."""
 
     these: frozenset[str]
     those: frozenset[str]
@@ -126,7 +126,7 @@ APART = (
 
 
 def most_blows(conditions: Conditions) -> int:
-    """Return how many kills may hit the same job before it has run again: one more would be its last delivery."""
+    """Return how many kills may hit the same job before it has run again. One more would be its last delivery."""
     return max(1, conditions.max_deliveries - 1)
 
 
@@ -135,7 +135,7 @@ def most_blows(conditions: Conditions) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """How a fault of one kind is drawn: its amount, and how long it lasts."""
+    """The way to draw a fault of one kind, with its amount and its length."""
 
     amount: Callable[[random.Random, Conditions], str] = lambda _dice, _conditions: "1"
     lasts: tuple[float, float] | None = None
@@ -181,7 +181,7 @@ def kinds_for(recovery: Recovery, *, reapers: int, topology: Topology = Topology
         missing |= AGAINST_LEADERS
     elif reapers < 2:
         missing.add(FaultKind.PAUSE_LEADER)
-    if not recovery.promises:  # no worker of theirs survives it, or there is nothing agreed on
+    if not recovery.promises:  # no worker of theirs survives it, or there are no group settings
         missing |= NOT_WITHOUT_US
     return [kind for kind in CATALOGUE if kind not in missing]
 
@@ -203,7 +203,8 @@ def draw(seed: int, duration_s: float, conditions: Conditions) -> tuple[Fault, .
             schedule.add(_fault(SoakKind.SHORTEN_VISIBILITY, dice.uniform(0.6, 0.9) * duration_s, dice, conditions))
     at, deck, fillers = dice.uniform(0.5, 2.0), _shuffled(kinds, dice), set(kinds)
     while at <= duration_s:
-        # What is on top of the deck may need a quiet moment: until then only what does not disturb it, or put it off.
+        # The fault on top of the deck may need a quiet moment. Until then only faults come that do not disturb it, or
+        # put it off.
         top, *others = deck
         beside = others + _shuffled(fillers.difference(deck), dice)
         waits = bool(schedule.objection(_fault(top, at, dice, conditions)))
@@ -265,7 +266,7 @@ class Schedule:
         return [span.fault for span in self._spans]
 
     def add(self, fault: Fault) -> None:
-        """Add ``fault``; one that puts off recovery makes longer what is under way."""
+        """Add ``fault``. If it puts off recovery, it makes the current faults longer."""
         at = fault.at.total_seconds()
         span = _Span(fault, fault.over_at.total_seconds() + calm_s(fault.kind, self.conditions))
         self._open = [other for other in self._open if other.end >= at]
@@ -277,7 +278,7 @@ class Schedule:
         self._open.append(span)
 
     def objection(self, fault: Fault) -> str:
-        """Say why ``fault`` must not be added; empty = nothing speaks against it."""
+        """Say why ``fault`` must not be added. Empty if it may be."""
         at = fault.at.total_seconds()
         end = fault.over_at.total_seconds() + calm_s(fault.kind, self.conditions)
         beside = [span.fault for span in self._open if span.fault.at.total_seconds() <= end and at <= span.end]
@@ -304,7 +305,7 @@ def rule_between(one: str, other: str) -> Apart | None:
 
 
 def calm_s(kind: str, conditions: Conditions) -> float:
-    """Return how long after its end a fault of this kind is felt, in seconds, where nothing else comes."""
+    """Return the seconds that a fault of this kind is felt after its end, without other faults."""
     rerun_s = conditions.visibility_s + RESTART_S + conditions.longest_job_s
     failover_s = conditions.lease_ttl_s + RESTART_S
     match kind:
@@ -333,6 +334,6 @@ def calm_s(kind: str, conditions: Conditions) -> float:
 def patience_s(faults: Iterable[Fault], conditions: Conditions) -> float:
     """Return how much later than without these faults everything may come to its end, in seconds.
 
-    As if each began only when the one before is over, and then some: jobs that lost their workers twice run alone.
+    This is as if each began only after the one before, and more, because jobs that lost their workers twice run alone.
     """
     return sum(fault.lasts_s + 2 * calm_s(fault.kind, conditions) for fault in faults)

@@ -1,9 +1,9 @@
-"""Faults of several servers: a master goes and a replica is promoted, or a slot moves to another master.
+"""Faults of several servers. A master goes and a replica is promoted, or a slot moves to another master.
 
-What a master had answered for and the promoted replica had not received is lost, whoever wrote it: replication is
-asynchronous. Which jobs that are is not guessed. A replica's history is a beginning of its master's, so it has received
-a job exactly if the stream's last ID had come so far; that is read from the replicas until one is promoted, and holds
-where the promoted one says that it had followed this master to that very byte.
+Replication is asynchronous, so a write is lost if the master had answered it and the promoted replica had not received
+it. Which jobs that are is not guessed. A replica's history is a beginning of its master's, so it has received a job
+exactly if the stream's last ID had come so far. That ID is read from the replicas until one is promoted. It holds if
+the promoted one says that it had followed this master to that very byte.
 """
 
 import time
@@ -35,7 +35,7 @@ BEHIND_S = 1.0
 NOBODY_FOLLOWS = "no replica followed the master"
 NOT_PROMOTED = "no replica was promoted"
 _POLL_S = 0.1
-_WRONG_PASSWORD = "of-the-drill"  # noqa: S105 - it opens nothing: the nodes have none
+_WRONG_PASSWORD = "of-the-drill"  # noqa: S105 - it opens no door, because the nodes have no password
 
 
 _FoundT = TypeVar("_FoundT")
@@ -60,7 +60,7 @@ class _Promoted:
 
 @dataclass(slots=True)
 class Failovers:
-    """Each method injects one fault, and returns why it could not, or nothing; one at a time."""
+    """Each method injects one fault at a time, and returns '' or the reason why it could not."""
 
     tools: Toolbox
     lineage: str
@@ -99,7 +99,7 @@ class Failovers:
             return "" if after else NOT_PROMOTED
 
     async def pause_master(self, fault: Fault) -> str:
-        """Stop the master until another is, and for a while longer; it goes on as if nothing had happened."""
+        """Stop the master until another one is promoted, and for a while longer. It goes on as before."""
         async with self._one:
             found = await self._fit()
             if not found:
@@ -161,7 +161,7 @@ class Failovers:
         heirs: Sequence[RedisServer],
         strike: Callable[[RedisServer], None],
     ) -> RedisServer | None:
-        """Strike the master, and return another once there is one; put on record what that one had not received."""
+        """Strike the master, and return another once there is one. Record the jobs that that one had not received."""
         tools = self.tools
         tools.supervisor.forgive(PROMOTED_S + AFTER_PAUSE_S)
         await tools.note(injected, sentence)
@@ -181,7 +181,7 @@ class Failovers:
         return promoted.node
 
     async def _promotion(self, master: RedisServer, heirs: Sequence[RedisServer]) -> _Promoted | None:
-        """Return who was promoted, having looked all the while at what the replicas have received."""
+        """Return the promoted replica. Until then, look all the while at the received jobs of the replicas."""
         seen: dict[int, set[Received]] = {heir.port: set() for heir in heirs}
         stream, nodes, lineage = self._stream, self._nodes, self.lineage
 
@@ -207,7 +207,7 @@ class Failovers:
 
 
 async def _found(look: Callable[[], _FoundT | None], patience_s: float) -> _FoundT | None:
-    """Return what ``look``, called again and again in a thread, finds; None if it finds nothing in time."""
+    """Return the result of ``look``, called again and again in a thread, or None if it stays empty."""
     with anyio.move_on_after(patience_s):
         while True:
             found = await to_thread.run_sync(look)
@@ -230,20 +230,20 @@ def lineage_of(master: RedisServer) -> str:
 
 
 def _received(replica: RedisServer, stream: str) -> Received | None:
-    """Return what a replica has received; None if it is none. Raises errors of redis-py."""
+    """Return the received position of a replica, or None for another server. Raises errors of redis-py."""
     before = -1
     while True:
         with replica.client() as client:
             call = client.pipeline(transaction=False)
             if "cluster-enabled" in replica.config:
-                call.readonly()  # no transaction: what is queued behind it would be rejected
+                call.readonly()  # no transaction, because the queued commands would be rejected
             call.xinfo_stream(stream)
             call.info("replication")
             *_, told, replication = call.execute(raise_on_error=False)
         if replication["role"] != "slave":
             return None
         offset = int(replication["master_repl_offset"])
-        if offset == before:  # nothing came in between, so the answers belong together
+        if offset == before:  # there was no change in between, so the answers belong together
             return Received(offset, _last_entry(told))
         before = offset
 
@@ -257,7 +257,7 @@ def _last_entry(told: Any) -> bytes:
 
 
 def _cut_off(master: RedisServer, replicas: Sequence[RedisServer]) -> None:
-    """Have replicas receive nothing more, as if the network were cut between them and their master."""
+    """Let replicas receive no more, as if the network were cut between them and their master."""
     for replica in replicas:
         replica.command("CONFIG", "SET", "masterauth", _WRONG_PASSWORD)
     master.command("CLIENT", "KILL", "TYPE", "replica")

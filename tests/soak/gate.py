@@ -1,7 +1,7 @@
-"""Keeps faults of a chaos apart that were drawn apart, whatever a busy machine has made of their moments.
+"""Keeps faults of a chaos apart that were drawn apart, also on a busy machine, which shifts their moments.
 
-A schedule says when things are over by rights. Here it is seen whether they are: a fault waits until what must not be
-hit by it has come to its end.
+A schedule says when things are over by rights. Here the real end is observed. A fault waits until the jobs that it must
+not hit have ended.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ _POLL_S = 0.1
 
 @dataclass(slots=True)
 class Gate:
-    """Lets faults through one by one, as soon as nothing is under way that they must not meet."""
+    """Lets faults through one by one, as soon as no job is under way that they must not meet."""
 
     tools: Toolbox
     _playing: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Gate:
     """Who led when it was looked last, and since when, as far as it was looked."""
 
     async def play(self, fault: Fault, inject: Callable[[Fault], Awaitable[str]]) -> str:
-        """Inject ``fault`` as soon as it may come; return why it could not, or nothing."""
+        """Inject ``fault`` as soon as it may come. Return '' or the reason why it could not."""
         if not await self._let_through(fault.kind):
             return NOTHING_LEFT
         try:
@@ -47,7 +47,7 @@ class Gate:
 
     async def _let_through(self, kind: str) -> bool:
         async def attempt() -> bool | None:
-            # What is being played is asked last, so that no two pass at once.
+            # The current faults are asked last, so that no two pass at once.
             if not await self._may_come(kind) or any(rule_between(kind, other) for other in self._playing):
                 return None
             self._playing.append(kind)
@@ -63,7 +63,7 @@ class Gate:
         if kind in NEEDS_NOTHING_STRANDED and await self._anything_stranded():
             return False
         if kind == FaultKind.POISON and await questions.anything_lost_before(stage, self.tools.witness.view):
-            return False  # fresh poison takes all deliveries but one from whoever is beside it: that must be the first
+            return False  # fresh poison takes all deliveries but one from the jobs beside it, so this must be the first
         return kind not in NEEDS_LEADER or not stage.recovery.by_reapers or await self._is_led()
 
     async def _is_led(self) -> bool:

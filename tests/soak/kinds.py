@@ -33,27 +33,25 @@ SOAK_FORMS: Mapping[str, Form] = {
         "Redis postpones all commands for 2 s (CLIENT PAUSE), or :writes alone, as in a planned failover",
         "writes|all",
         "writes",
-        lasts="required",
+        lasts=True,
         hits="redis",
     ),
     SoakKind.FAIL_OVER: Form(
-        "fail-over@4+1", "FAILOVER to a replica that is 1 s behind, and back", lasts="required", hits="redis"
+        "fail-over@4+1", "FAILOVER to a replica that is 1 s behind, and back", lasts=True, hits="redis"
     ),
     SoakKind.SHUT_DOWN: Form(
         "shut-down@4+1",
         "SIGTERM of Redis, whose replica is 1 s behind; it starts again with its RDB file",
-        lasts="required",
+        lasts=True,
         hits="redis",
     ),
     SoakKind.RESTART_REDIS: Form(
         "restart-redis@4+2",
         "kill -9 of Redis, which starts again 2 s later with everything that it had acknowledged",
-        lasts="required",
+        lasts=True,
         hits="redis",
     ),
-    SoakKind.FILL_REDIS: Form(
-        "fill-redis@4+5", "Redis is full for 5 s, and rejects writes", lasts="required", hits="redis"
-    ),
+    SoakKind.FILL_REDIS: Form("fill-redis@4+5", "Redis is full for 5 s, and rejects writes", lasts=True, hits="redis"),
     SoakKind.CUT_CONNECTIONS: Form("cut-connections@4", "every connection to Redis is cut at once", hits="redis"),
     SoakKind.CLOCK_STEP: Form(
         "clock-step:ahead@4",
@@ -71,13 +69,13 @@ SOAK_FORMS: Mapping[str, Form] = {
     SoakKind.PAUSE_MASTER: Form(
         "pause-master@4+2",
         "the master is stopped until a replica is promoted, and 2 s longer",
-        lasts="required",
+        lasts=True,
         hits="redis",
     ),
     SoakKind.MOVE_SLOT: Form(
         "move-slot@4+1",
         "the stream's slot moves to another master, half moved for 1 s",
-        lasts="required",
+        lasts=True,
         hits="redis",
     ),
     SoakKind.SHORTEN_VISIBILITY: Form("shorten-visibility@4", "the visibility timeout becomes a quarter"),

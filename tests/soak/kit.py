@@ -1,4 +1,4 @@
-"""What a drill of the project's own is played with, and judged by."""
+"""The parts and the judge of the project's own drills."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -20,6 +20,7 @@ from reaper.drill.recoveries import Recovery
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage
 from reaper.drill.toolbox import Toolbox
+from reaper.drill.witness import Witness
 from reaper.drill.worker_faults import WorkerFaults
 from tests.soak.consumer_faults import ConsumerFaults
 from tests.soak.failovers import Failovers, lineage_of, nodes_of
@@ -83,12 +84,15 @@ class SoakKit(Kit):
         return {kind: partial(_gated, gate, play) for kind, play in plays.items()}
 
     async def judge(self, evidence: Evidence, stage: Stage) -> tuple[Ledger, list[str]]:
-        """Judge with what follows from faults of Redis and of third parties.
+        """Judge with the effects of faults of Redis and of third parties.
 
-        In a chaos, a fault may find nothing to hit any more: most of them must not.
+        In a chaos, a fault may find no target any more. Most of them must find one.
         """
+        witness = Witness(stage)
+        await witness.read_journals()  # again, because a failover may have lost events that were read before
         evidence = replace(
             evidence,
+            events=witness.events,
             faults=[_with_reported_losses(fault, evidence) for fault in evidence.faults],
             ends_kept=SoakKind.DESTROY_GROUP not in stage.settings.kinds,
             ids_are_times=SoakKind.CLOCK_STEP not in stage.settings.kinds,
@@ -141,7 +145,7 @@ async def _gated(gate: Gate, play: Play, fault: Fault) -> str:
 
 
 def _with_reported_losses(fault: InjectedFault, evidence: Evidence) -> InjectedFault:
-    """Excuse the loss of what a deleted consumer held only if somebody has reported that it is gone."""
+    """Excuse the lost deliveries of a deleted consumer only if a process has reported that it is gone."""
     if fault.kind != SoakKind.DELETE_CONSUMER:
         return fault
     reported = (str(event.data.get("consumer")) for event in evidence.named(EventName.LOST_CONSUMER))

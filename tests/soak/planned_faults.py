@@ -1,7 +1,7 @@
 """What Redis does on purpose: it postpones commands, shuts down, and hands over to its replica."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -48,7 +48,7 @@ class PlannedFaults:
         async with tools.producer.writing:
             async with self._lagging(replica, fault.lasts_s):
                 master.terminate()
-            ended = await tools.within(ENDED_S, _asked(lambda: not master.running))
+            ended = await tools.within(ENDED_S, lambda: not master.running)
             code = master.exit_code
             master.kill()
             await start(master)
@@ -97,10 +97,3 @@ class PlannedFaults:
 
 def _begin_failover(master: RedisServer) -> None:
     master.command("FAILOVER", "TIMEOUT", round(ENDED_S * 1000))
-
-
-def _asked(question: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
-    async def ask() -> bool:
-        return question()
-
-    return ask

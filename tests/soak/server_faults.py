@@ -9,9 +9,9 @@ import anyio
 
 from reaper.drill.faults import AFTER_PAUSE_S, Fault
 from reaper.drill.records import Effect, InjectedFault
-from reaper.drill.redis_server import OUR_NAME, start
+from reaper.drill.redis_server import start
 from reaper.drill.toolbox import Toolbox
-from tests.soak.servers import SoakServer
+from tests.soak.servers import OUR_NAME, SoakServer
 from workers.protocol.messages import text
 
 STEP_S = 3_600.0

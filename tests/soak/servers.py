@@ -8,8 +8,10 @@ from pathlib import Path
 import anyio
 from anyio import to_thread
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ConstantBackoff
 
-from reaper.drill.redis_server import ADVICE, OUR_NAME, Server, release_at, start, started_redis
+from reaper.drill.redis_server import ADVICE, Server, release_at, start, started_redis
 from tests.soak.kinds import NEEDS_REPLICA, SoakKind
 from tests.soak.patient import PatientClient
 from tests.soak.settings import SoakSettings
@@ -18,9 +20,13 @@ from tests.support.cluster import Cluster, started_cluster
 from tests.support.sentinel import Setup, started_setup
 from tests.support.servers import FOLLOWS_AT_ONCE, RedisServer
 from workers.protocol.address import Topology
-from workers.protocol.connection import commands_client
-from workers.testing.server import find_binary
+from workers.protocol.connection import COMMAND_TIMEOUT_S, commands_client
+from workers.testing.server import TIMEOUT_S, find_binary
 
+OUR_NAME = "reaper-drill"
+"""The client name of the drill's own connections."""
+RETRY_S = 0.1
+"""How often the drill tries to reach a server that it has ended."""
 FORGETS_NOTHING = {"appendonly": "yes", "appendfsync": "always"}
 """Settings of a server that has on disk whatever it has acknowledged."""
 _REPLICATES = {name.replace("_", "-"): value for name, value in FOLLOWS_AT_ONCE.items()}
@@ -46,9 +52,12 @@ class SoakServer(Server):
 
     def client(self, *, patience_s: float, key: str = "") -> Redis:
         """Return a client for the slot of ``key``, which goes where the slot goes."""
+        address = f"{self.url}?client_name={OUR_NAME}"
         if self.nodes:
-            return PatientClient(commands_client(f"{self.url}?client_name={OUR_NAME}", key=key))
-        return super().client(patience_s=patience_s, key=key)
+            return PatientClient(commands_client(address, key=key))
+        client = commands_client(address, key=key, timeout_s=COMMAND_TIMEOUT_S + patience_s)
+        client.set_retry(Retry(ConstantBackoff(RETRY_S), round((patience_s + TIMEOUT_S) / RETRY_S)))
+        return client
 
 
 @asynccontextmanager

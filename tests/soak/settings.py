@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from reaper.drill.faults import Form
-from reaper.drill.recoveries import Recovery
+from reaper.drill.recoveries import RECOVERIES, Recovery
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
-from reaper.drill.trace import PlannedJob, generate_requests, plan_jobs
+from reaper.drill.trace import PlannedJob, generate_requests
 from tests.soak.chaos import Conditions, draw, patience_s
 from tests.soak.kinds import FAILOVER_FAULTS, SHORTENED, SOAK_FORMS, SoakKind, objection_to
 from tests.support.clock import can_set_clocks
@@ -41,14 +41,14 @@ class SoakSettings(DrillSettings):
     )
 
     def jobs(self) -> list[PlannedJob]:
-        """Return the jobs: fewer a second in a chaos. Raises ConfigurationError."""
+        """Return the jobs. A chaos has fewer a second. Raises ConfigurationError."""
         if self.chaos is None or self.trace is not None or self.limit:
             return super().jobs()
         count = round((self.chaos.total_seconds() + CHAOS_TAIL_S) * CHAOS_RATE)
-        return plan_jobs(generate_requests(self.seed, count=count, rate=CHAOS_RATE), self.times, speedup=self.speedup)
+        return self.planned(generate_requests(self.seed, count=count, rate=CHAOS_RATE))
 
     def with_faults(self, recovery: Recovery, jobs: Sequence[PlannedJob], *, given: bool) -> "SoakSettings":
-        """Return the settings with the faults that are played: given, drawn, or the default ones."""
+        """Return the settings with the given, drawn or default faults."""
         if self.chaos:
             if given:
                 raise ConfigurationError("--chaos draws all faults by itself: leave --fault away.")
@@ -66,10 +66,10 @@ class SoakSettings(DrillSettings):
         lines = ("recreate_groups = true", "full_scan_interval = 1") if heals else ()
         file.write_text("\n".join([f"visibility_timeout = {visibility_s!r}", *lines, ""]), encoding="utf-8")
 
-    def patience_s(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
-        """Return after how many seconds an act is over, whatever is left: a chaos has faults that put it off."""
-        more_s = patience_s(self.faults, self.conditions(recovery, jobs)) if self.chaos else 0.0
-        return super().patience_s(recovery, jobs) + more_s
+    def patience_s(self, jobs: Sequence[PlannedJob]) -> float:
+        """Return after how many seconds an act is over in any case. A chaos has faults that put it off."""
+        more_s = patience_s(self.faults, self.conditions(RECOVERIES["reaper"], jobs)) if self.chaos else 0.0
+        return super().patience_s(jobs) + more_s
 
     def conditions(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> Conditions:
         """Return what a chaos is drawn for."""
@@ -82,7 +82,7 @@ class SoakSettings(DrillSettings):
             lease_ttl_s=self.lease_ttl.total_seconds(),
             longest_job_s=longest.total_seconds(),
             max_deliveries=self.max_deliveries,
-            bare_worker=self.has_bare_worker and not recovery.bare,
+            bare_worker=self.has_bare_worker,
             topology=Topology(self.topology),
             out_of_reach=self.out_of_reach,
         )
@@ -94,7 +94,7 @@ class SoakSettings(DrillSettings):
 
     @property
     def shortest_visibility(self) -> timedelta:
-        """A quarter where it is shortened; no time at all where the group is destroyed, which ends bare loops."""
+        """A quarter if it is shortened. No time at all if the group is destroyed, which ends bare loops."""
         if SoakKind.DESTROY_GROUP in self.kinds:
             return timedelta(0)
         return self.visibility_timeout / (SHORTENED if SoakKind.SHORTEN_VISIBILITY in self.kinds else 1)
@@ -107,14 +107,12 @@ class SoakSettings(DrillSettings):
     def check(self, recovery: Recovery) -> None:
         """Refuse what cannot be played. Raises ConfigurationError."""
         super().check(recovery)
-        if self.topology != "single" and (self.redis_url or recovery.bare):
-            raise ConfigurationError(f"--topology {self.topology} takes neither --redis-url nor --recovery published.")
         for fault in self.faults_for(recovery):
             if objection := objection_to(fault.kind, Topology(self.topology)):
                 raise ConfigurationError(f"--fault '{fault}' {objection}")
 
     def command(self, recovery: Recovery) -> str:
-        """Return the command that plays a chaos again: the same jobs, and the same faults at the same moments."""
+        """Return the command that repeats a chaos, with the same jobs, and the same faults at the same moments."""
         words = ["python", "-m", "tests.soak", "--recovery", recovery.name]
         for name, field in SoakSettings.model_fields.items():
             value, flag = getattr(self, name), name.replace("_", "-")

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from reaper.drill.faults import Fault, FaultKind, parse_fault
-from reaper.drill.recoveries import RECOVERIES, find_recovery
+from reaper.drill.recoveries import RECOVERIES
 from tests.soak.chaos import (
     BLOWS,
     CATALOGUE,
@@ -29,7 +29,7 @@ SEEDS = range(20)
 
 def _conditions(recovery: str = "reaper", *, reapers: int = 3, bare_worker: bool = True) -> Conditions:
     return Conditions(
-        recovery=find_recovery(recovery),
+        recovery=RECOVERIES[recovery],
         workers=4,
         reapers=reapers,
         visibility_s=2.0,
@@ -70,13 +70,13 @@ def test_every_kind_of_fault_is_in_the_catalogue() -> None:
 @pytest.mark.parametrize("recovery", RECOVERIES)
 def test_every_kind_that_can_be_played_is_drawn_sooner_or_later(recovery: str) -> None:
     drawn = Counter(fault.kind for seed in SEEDS for fault in draw(seed, 60, _conditions(recovery)))
-    assert set(drawn) == set(kinds_for(find_recovery(recovery), reapers=3))
+    assert set(drawn) == set(kinds_for(RECOVERIES[recovery], reapers=3))
 
 
 def test_what_cannot_be_played_is_not_drawn() -> None:
-    assert not AGAINST_LEADERS & set(kinds_for(find_recovery("embedded"), reapers=0))
-    assert FaultKind.PAUSE_LEADER not in kinds_for(find_recovery("reaper"), reapers=1)
-    assert not NOT_WITHOUT_US & set(kinds_for(find_recovery("published"), reapers=0))
+    assert not AGAINST_LEADERS & set(kinds_for(RECOVERIES["embedded"], reapers=0))
+    assert FaultKind.PAUSE_LEADER not in kinds_for(RECOVERIES["reaper"], reapers=1)
+    assert not NOT_WITHOUT_US & set(kinds_for(RECOVERIES["none"], reapers=0))
 
 
 @pytest.mark.parametrize("recovery", ["reaper", "embedded"])

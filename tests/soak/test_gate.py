@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from reaper.drill.faults import Fault, FaultKind, parse_fault
 from reaper.drill.producer import Producer
 from reaper.drill.records import ProcessRun, Role
-from reaper.drill.recoveries import find_recovery
+from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.redis_server import Server
 from reaper.drill.stage import Stage, set_stage
 from reaper.drill.supervisor import Supervisor
@@ -46,9 +46,7 @@ class Play:
     """Faults that go through a gate, each until it is let go."""
 
     def __init__(self, stage: Stage) -> None:
-        self.tools = Toolbox(
-            stage, Company(stage.folder, on_end=lambda _run: None), Producer(stage, []), Witness(stage), _nobody
-        )
+        self.tools = Toolbox(stage, Company(stage.folder), Producer(stage, []), Witness(stage))
         self.gate, self.through, self.results = Gate(self.tools), list[str](), dict[str, str]()
         self._ends = anyio.Event()
 
@@ -68,13 +66,9 @@ class Play:
         self.tools.supervisor.history.append(ProcessRun(name, role, 1, 0.0))
 
 
-def _nobody(_sentence: str) -> None:
-    """Hear what is announced."""
-
-
 def _stage(client: Redis, server: RedisServer, folder: Path, recovery: str) -> Stage:
     at = Server(server.url, "7", "")
-    stage = set_stage(at, SoakSettings(chaos=10), find_recovery(recovery), folder, ("drill", "reapers"))
+    stage = set_stage(at, SoakSettings(chaos=10), RECOVERIES[recovery], folder, ("drill", "reapers"))
     return replace(stage, client=client, namespace_client=client)
 
 

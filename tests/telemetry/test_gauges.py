@@ -16,7 +16,7 @@ from tests.workers.scene import KEYS, make_worker, running
 from workers import Job
 from workers.protocol.scripts import load_script
 from workers.telemetry import names as telemetry
-from workers.telemetry.instruments import GAUGES, HELD, JOURNAL_DROPS, LEASE_HELD, REFUSED, REFUSES, TERM, Gauge
+from workers.telemetry.instruments import GAUGES, HELD, LEASE_HELD, REFUSED, REFUSES, TERM, Gauge
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -28,7 +28,7 @@ def _shown(gauge: Gauge) -> str:
 
 BY_LEADERS = {_shown(gauge) for gauge in (REFUSES, HELD)}
 """What a leader alone knows of its work."""
-OF_GROUPS = {_shown(gauge) for gauge in GAUGES if gauge not in (LEASE_HELD, TERM, JOURNAL_DROPS, REFUSED)}
+OF_GROUPS = {_shown(gauge) for gauge in GAUGES if gauge not in (LEASE_HELD, TERM, REFUSED)}
 HEALTH = ("--health-port", "0")
 PATIENT = ("--visibility-timeout", "600")
 """What a foreign consumer holds stays with it."""

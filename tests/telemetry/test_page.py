@@ -9,7 +9,7 @@ from tests.support.processes import ROOT
 from workers.protocol.calls.settlement import Outcome
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.telemetry.instruments import JOURNAL_DROPS, Gauge
+from workers.telemetry.instruments import Gauge
 
 PAGE = (ROOT / "docs/telemetry.md").read_text(encoding="utf-8")
 
@@ -31,11 +31,7 @@ def test_every_metric_is_listed_with_its_kind_and_unit() -> None:
         for one in vars(instruments).values()
         if type(one).__name__ in kinds
     }
-    known |= {
-        (one.name, "counter" if one is JOURNAL_DROPS else "gauge", one.unit)
-        for one in vars(instruments).values()
-        if isinstance(one, Gauge)
-    }
+    known |= {(one.name, "gauge", one.unit) for one in vars(instruments).values() if isinstance(one, Gauge)}
     assert {(named(row[0])[0], row[1], named(row[2])[0]) for row in rows("metric")} == known
 
 

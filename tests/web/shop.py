@@ -6,7 +6,7 @@ import anyio
 
 from workers import Job, Reject, Worker
 
-worker = Worker("orders", "billing", concurrency=4, journal="full", visibility_timeout=3, max_deliveries=3)
+worker = Worker("orders", "billing", concurrency=4, visibility_timeout=3, max_deliveries=3)
 
 
 @worker.handler

@@ -34,7 +34,7 @@ from workers.health import serving_health as serving_worker
 from workers.protocol.connection import commands_client, connection_of_ones_own
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
-from workers.runtime.health_server import METRICS, MOST_REQUESTS, Pulse, SharedLook, is_loopback
+from workers.runtime.health_server import METRICS, MOST_REQUESTS, Pulse, is_loopback
 
 pytestmark = pytest.mark.anyio
 
@@ -344,32 +344,6 @@ async def test_pages_that_wait_for_redis_keep_no_probe_waiting(served: Served, m
         ready = await served.get("/readyz")
         release.set()
     assert ready.code == 200
-
-
-async def test_many_who_ask_at_once_cost_one_look() -> None:
-    looks, go = [], anyio.Event()
-
-    async def look() -> list[str]:
-        looks.append(1)
-        await go.wait()
-        return ["x"]
-
-    shared, results = SharedLook(look), []
-
-    async def ask() -> None:
-        results.append(await shared.result())
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(20):
-            tasks.start_soon(ask)
-        with anyio.CancelScope() as gives_up:
-            gives_up.cancel()
-            await shared.result()
-        await wait_until(lambda: looks, "a look has begun")
-        go.set()
-    assert (len(looks), results) == (1, [["x"]] * 20)
-    assert await shared.result() == ["x"]
-    assert len(looks) == 2
 
 
 async def test_metrics_are_what_the_telemetry_registers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

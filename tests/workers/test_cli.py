@@ -6,7 +6,6 @@ import pytest
 from click.testing import CliRunner
 from redis.asyncio import Redis
 
-from reaper.drill.history import read_events
 from tests.support.gate import Gate
 from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer
@@ -108,20 +107,6 @@ async def test_the_second_signal_ends_it_at_once_and_leaves_what_runs_pending(
 
     assert await worker.wait() == FORCED_EXIT
     assert [(entry, times) for entry, _, times in await pending_of(client)] == [(job, 1)]
-
-
-@pytest.mark.processes
-async def test_a_job_that_kills_its_worker_leaves_its_start_in_the_full_journal(
-    server: RedisServer, client: Redis, processes: Processes
-) -> None:
-    worker = processes.worker(PROGRAM, "--redis-url", server.url, "--journal", "full")
-    await worker.prints("works on")
-    job = await add(client, {"kill": "1"})
-
-    await worker.wait()
-
-    events = await wait_until(lambda: read_events(client, KEYS), "the journal has arrived")
-    assert [(event.event, event.job) for event in events] == [("delivered", job), ("started", job)]
 
 
 @pytest.mark.processes

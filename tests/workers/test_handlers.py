@@ -1,4 +1,4 @@
-"""The kinds of handlers, and the outcomes of their answers. The settlement of jobs of such handlers is at the end."""
+"""The kinds of handlers, and the outcomes of their answers. The settlement of jobs of these handlers is at the end."""
 
 import asyncio
 import contextlib

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -11,12 +10,12 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.history import read_events
 from tests.conftest import StartProxy
 from tests.support.ports import free_port
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until, wait_until_here
+from tests.workers.extending import extended, extensions
 from tests.workers.scene import (
     KEYS,
     blocked,
@@ -68,18 +67,6 @@ async def steal(client: Redis, entry_id: str, *, stream: str = KEYS.stream) -> N
     await client.execute_command("XCLAIM", stream, KEYS.group, "thief", 0, entry_id)
 
 
-async def extensions(client: Redis) -> list[str]:
-    """Return the jobs that were extended, once for each time."""
-    return [event.job for event in await read_events(client, KEYS) if event.event == "extended"]
-
-
-def extended(client: Redis, job_id: str, times: int) -> Callable[[], object]:
-    async def often_enough() -> bool:
-        return (await extensions(client)).count(job_id) >= times
-
-    return often_enough
-
-
 # ---- extended deliveries
 
 
@@ -89,24 +76,17 @@ async def test_what_runs_is_extended_as_long_as_it_runs(server: RedisServer, cli
     handler = Holding()
     [job_id] = await enqueue(client, 1, stream=stream)
 
-    async with running(
-        make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, journal="full", concurrency=4)
-    ) as worker:
-        await wait_until(extended(client, job_id, 6), "the job was extended again and again")
+    async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, concurrency=4)) as worker:
+        await wait_until(extended(job_id, 6), "the job was extended again and again")
         assert await pending_of(client, stream=stream) == [(job_id, worker.consumer, 1)]
         handler.gate.set()
 
     assert (worker.counts.acked, worker.counts.refused) == (1, 0)
 
 
-def block_until_extended(server: RedisServer, job_id: str, times: int) -> None:
+def block_until_extended(job_id: str, times: int) -> None:
     """Block the event loop until the job was extended so often."""
-
-    def often_enough() -> bool:
-        events = [(fields[b"event"], fields[b"job"]) for _, fields in server.command("XRANGE", KEYS.journal, "-", "+")]
-        return events.count((b"extended", job_id.encode())) >= times
-
-    wait_until_here(often_enough, f"{job_id} was extended {times} times")
+    wait_until_here(extended(job_id, times), f"{job_id} was extended {times} times")
 
 
 @extending
@@ -119,10 +99,10 @@ async def test_a_handler_that_blocks_the_event_loop_and_what_is_queued_behind_it
         ran.append(number_of(job))
         if number_of(job) == 1:
             for one in ids:
-                block_until_extended(server, one, 6)
+                block_until_extended(one, 6)
 
     ids = await enqueue(client, 1, 2, 3)
-    async with running(make_worker(server.url, handle, visibility_timeout=VISIBILITY_S, journal="full")) as worker:
+    async with running(make_worker(server.url, handle, visibility_timeout=VISIBILITY_S)) as worker:
         await wait_for_settled(worker, 3)
 
     assert ran == [1, 2, 3]
@@ -136,14 +116,14 @@ async def test_what_runs_is_extended_where_the_server_takes_no_more_clients(serv
         return any(one["cmd"].partition("|")[0] in {"hello", "client"} for one in others)
 
     handler, before = Holding(), {int(one["id"]) for one in await client.client_list()}
-    worker = make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, journal="full", concurrency=4)
+    worker = make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, concurrency=4)
     async with running(worker):
         await wait_until(partial(blocked, client), "the worker reads")
         await wait_until(has_connected, "what proves life has a connection, before there is anything to prove")
         await client.config_set("maxclients", str(len(await client.client_list())))
         try:
             [job_id] = await enqueue(client, 1)
-            await wait_until(extended(client, job_id, 6), "the job was extended all the same")
+            await wait_until(extended(job_id, 6), "the job was extended all the same")
         finally:
             await client.config_set("maxclients", "10000")
         handler.gate.set()
@@ -159,10 +139,10 @@ async def test_what_runs_is_extended_where_the_thread_alone_gets_no_contact(
     monkeypatch.setattr("workers.loop.beating.blocking_client", lambda _, **options: blocking_client(nobody, **options))
     handler = Holding()
     ids = await enqueue(client, 1, 2)
-    worker = make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, journal="full", concurrency=4)
+    worker = make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, concurrency=4)
     async with running(worker):
         for job_id in ids:
-            await wait_until(extended(client, job_id, 6), "what runs was extended all the same")
+            await wait_until(extended(job_id, 6), "what runs was extended all the same")
         await steal(client, ids[0])
         await wait_until(lambda: handler.ended == [(1, "cancelled")], "what is lost is let go")
         handler.gate.set()
@@ -181,10 +161,10 @@ async def test_a_job_that_was_lost_while_it_was_queued_is_not_started(
         ran.append(number_of(job))
         if number_of(job) == 1:
             server.command("XCLAIM", KEYS.stream, KEYS.group, "thief", 0, lost)
-            block_until_extended(server, kept, 3)
+            block_until_extended(kept, 3)
 
     _, lost, kept = await enqueue(client, 1, 2, 3)
-    async with running(make_worker(server.url, handle, visibility_timeout=visibility_s, journal="full")) as worker:
+    async with running(make_worker(server.url, handle, visibility_timeout=visibility_s)) as worker:
         await wait_for_settled(worker, 3)
 
     assert ran == [1, 3]
@@ -206,13 +186,13 @@ async def test_a_verdict_that_waits_to_be_settled_is_not_extended(
             await handler(job)
 
     done, busy = await enqueue(client, 1, 2)
-    async with running(make_worker(through.url, handle, visibility_timeout=VISIBILITY_S, journal="full")) as worker:
+    async with running(make_worker(through.url, handle, visibility_timeout=VISIBILITY_S)) as worker:
         await settling.wait()
-        so_far = (await extensions(client)).count(busy)
-        await wait_until(extended(client, busy, so_far + 1), "an extension that was under way has arrived")
-        before = (await extensions(client)).count(done)
-        await wait_until(extended(client, busy, so_far + 7), "the other job was extended again and again")
-        assert (await extensions(client)).count(done) == before
+        so_far = extensions().count(busy)
+        await wait_until(extended(busy, so_far + 1), "an extension that was under way has arrived")
+        before = extensions().count(done)
+        await wait_until(extended(busy, so_far + 7), "the other job was extended again and again")
+        assert extensions().count(done) == before
         settling.release()
         handler.gate.set()
         await wait_for_settled(worker, 2)
@@ -225,10 +205,10 @@ async def test_jobs_that_end_soon_cost_no_extension(server: RedisServer, client:
         """Acknowledge."""
 
     await enqueue(client, *range(500))
-    async with running(make_worker(server.url, accept, visibility_timeout=VISIBILITY_S, journal="full")) as worker:
+    async with running(make_worker(server.url, accept, visibility_timeout=VISIBILITY_S)) as worker:
         await wait_for_settled(worker, 500)
 
-    assert await extensions(client) == []
+    assert extensions() == []
 
 
 def test_a_call_is_bounded_by_number_and_by_bytes() -> None:
@@ -344,10 +324,10 @@ async def test_a_deleted_payload_does_not_disturb_who_has_it_in_memory(server: R
     handler = Holding()
     gone, there = await enqueue(client, 1, 2)
 
-    async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, journal="full")) as worker:
+    async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S)) as worker:
         await wait_until(lambda: len(handler.started) == 2, "both run")
         await client.xdel(KEYS.stream, gone)
-        await wait_until(extended(client, there, 6), "the other one was extended again and again")
+        await wait_until(extended(there, 6), "the other one was extended again and again")
         handler.gate.set()
 
     assert (worker.counts.acked, worker.counts.refused) == (2, 0)
@@ -359,14 +339,14 @@ async def test_what_was_told_as_lost_with_its_payload_is_run_to_its_end(server: 
     handler = Holding()
     gone, there = await enqueue(client, 1, 2)
 
-    async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, journal="full")) as worker:
+    async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S)) as worker:
         await wait_until(lambda: len(handler.started) == 2, "both run")
         await client.xdel(KEYS.stream, gone)
-        was_extended = (await extensions(client)).count(there)
-        await wait_until(extended(client, there, was_extended + 3), "it was found to be gone")
+        was_extended = extensions().count(there)
+        await wait_until(extended(there, was_extended + 3), "it was found to be gone")
         await client.xack(KEYS.stream, KEYS.group, gone)
-        was_extended = (await extensions(client)).count(there)
-        await wait_until(extended(client, there, was_extended + 3), "its extension was answered")
+        was_extended = extensions().count(there)
+        await wait_until(extended(there, was_extended + 3), "its extension was answered")
         handler.gate.set()
 
     assert sorted(handler.ended) == [(1, "done"), (2, "done")]
@@ -382,7 +362,7 @@ async def test_no_contact_is_no_refusal(server: RedisServer, client: Redis, prox
     through = await proxy(server)
     handler = Holding()
     [job_id] = await enqueue(client, 1)
-    worker = make_worker(through.url, handler, visibility_timeout=VISIBILITY_S, journal="full")
+    worker = make_worker(through.url, handler, visibility_timeout=VISIBILITY_S)
     errors: list[Report] = []
 
     @worker.on("error")
@@ -393,9 +373,9 @@ async def test_no_contact_is_no_refusal(server: RedisServer, client: Redis, prox
         await wait_until(lambda: handler.started, "the job runs")
         await through.cut()
         await wait_until(lambda: errors, "the outage is noticed")
-        before = (await extensions(client)).count(job_id)
+        before = extensions().count(job_id)
         await through.mend()
-        await wait_until(extended(client, job_id, before + 2), "it is extended again")
+        await wait_until(extended(job_id, before + 2), "it is extended again")
         assert handler.ended == []
         handler.gate.set()
 
@@ -482,10 +462,10 @@ async def only_connection(client: Redis) -> bool:
 async def test_the_script_is_loaded_where_the_server_has_forgotten_it(server: RedisServer, client: Redis) -> None:
     handler = Holding()
     [job_id] = await enqueue(client, 1)
-    async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, journal="full")):
-        await wait_until(extended(client, job_id, 1), "it is extended")
+    async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S)):
+        await wait_until(extended(job_id, 1), "it is extended")
         await client.script_flush()
-        await wait_until(extended(client, job_id, 3), "it is extended again")
+        await wait_until(extended(job_id, 3), "it is extended again")
         handler.gate.set()
 
     assert EXTEND_VISIBILITY.name == "extend_visibility"

@@ -117,7 +117,7 @@ def context_of(held: Held, redis: Redis) -> Any:
 
 def runner_of(context: Any, handle: Callable[[Job], Awaitable[None]], settled: Any) -> Runner:
     calls = Calls(handle, lambda _job: False)
-    return Runner(context, calls, settled, Heartbeat(context), Isolation((), lambda: VISIBILITY_S), None, lambda: False)
+    return Runner(context, calls, settled, Heartbeat(context), Isolation((), lambda: VISIBILITY_S), lambda: False)
 
 
 async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(clock: Clock) -> None:

@@ -7,11 +7,11 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.history import read_events
 from tests.conftest import StartProxy
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from tests.workers.extending import extensions
 from tests.workers.scene import KEYS, enqueue, make_job, make_worker, number_of, pending_of, running, wait_for_settled
 from workers import Job
 from workers.loop.held import Source
@@ -102,16 +102,13 @@ async def test_that_it_is_extended_while_it_waits_is_no_sign_that_it_has_begun(
     server: RedisServer, client: Redis
 ) -> None:
     handler = Gated()
-    worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8, visibility_timeout=3_600, journal="full")
+    worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8, visibility_timeout=3_600)
     async with running(worker):
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
         suspect = await let_out(client)
 
-        async def is_extended() -> bool:
-            return any(one.event == "extended" and one.job == suspect for one in await read_events(client, KEYS))
-
-        await wait_until(is_extended, "the suspect is extended")
+        await wait_until(lambda: suspect in extensions(), "the suspect is extended")
         assert (handler.started, await arrived(client, suspect)) == ([1], False)
         for gate in (1, 2):
             handler.gates[gate].set()

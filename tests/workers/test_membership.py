@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.history import read_events
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from tests.workers.extending import extensions
 from tests.workers.scene import KEYS, enqueue, make_worker, running
-from tests.workers.test_heartbeat import LONG_S, Holding, extending, extensions, steal
+from tests.workers.test_heartbeat import LONG_S, Holding, extending, steal
 from workers import Worker
 from workers.loop.membership import CLOCK_JUMP_MS
 from workers.protocol.calls import recovery
@@ -100,7 +100,7 @@ async def test_all_that_is_in_hand_is_extended_at_once_where_the_timeout_becomes
     server: RedisServer, client: Redis
 ) -> None:
     handler = Holding()
-    worker = make_worker(server.url, handler, visibility_timeout=3_600, journal="full", **SELDOM)
+    worker = make_worker(server.url, handler, visibility_timeout=3_600, **SELDOM)
     jobs = await enqueue(client, 1, 2, 3)
     async with running(worker):
         await wait_until(lambda: len(handler.started) == 3, "all run")
@@ -110,10 +110,10 @@ async def test_all_that_is_in_hand_is_extended_at_once_where_the_timeout_becomes
         await agree(client, 900)
         worker.process._context.membership.join_again()
 
-        async def all_extended() -> bool:
-            return sorted(set(await extensions(client))) == jobs
-
-        await wait_until(all_extended, "all are extended, also what was proven soon enough by the former timeout")
+        await wait_until(
+            lambda: sorted(set(extensions())) == jobs,
+            "all are extended, also what was proven soon enough by the former timeout",
+        )
         assert await word_ms(client, worker) == 900_000
         handler.gate.set()
 
@@ -137,7 +137,7 @@ async def test_a_longer_timeout_stands_in_the_word_at_once(server: RedisServer, 
             return await word_ms(client, worker) == 30_000
 
         await wait_until(lives_by_it, "its word says so")
-        assert not [event for event in await read_events(client, KEYS) if event.event == "extended"]
+        assert not extensions()
 
 
 async def test_what_was_before_a_leap_of_the_clocks_is_no_later_than_either_tells(server: RedisServer) -> None:

@@ -86,7 +86,7 @@ async def test_a_dead_letter_that_may_not_be_written_keeps_no_acknowledgement_wa
 
     await enqueue(client, 1, 2, 3)
     url = await restrict(client, server, "-xadd")
-    async with running(make_worker(url, handle, journal="off")) as worker:
+    async with running(make_worker(url, handle, journal=False)) as worker:
         await wait_until(lambda: worker.counts.acked == 2, "the others are acknowledged")
         await wait_until(lambda: worker.process and worker.process._settlements._failures >= 2, "it is tried again")
         assert worker.counts.held == 0
@@ -299,7 +299,7 @@ async def test_a_right_that_is_given_back_when_nothing_is_in_hand_is_noticed_all
 
     await enqueue(client, 1)
     url = await restrict(client, server)
-    async with running(make_worker(url, handle, visibility_timeout=1, journal="off")) as worker:
+    async with running(make_worker(url, handle, visibility_timeout=1, journal=False)) as worker:
         await wait_until(lambda: worker.process and worker.process.in_hand(), "it runs")
         await change_rights(client, f"-{right}")
         await wait_until(lambda: errors_in(caplog, "Redis refuses", "extending"), "it is told")

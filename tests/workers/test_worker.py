@@ -268,40 +268,13 @@ async def test_a_settlement_is_journalled_with_all_that_a_report_needs(server: R
     )
 
 
-async def test_level_off_writes_no_journal(server: RedisServer, client: Redis) -> None:
+async def test_no_journal_is_written_if_it_is_off(server: RedisServer, client: Redis) -> None:
     await enqueue(client, 1, 2)
 
-    async with running(make_worker(server.url, accept, journal="off")) as worker:
+    async with running(make_worker(server.url, accept, journal=False)) as worker:
         await wait_for_settled(worker, 2)
 
     assert await client.exists(KEYS.journal) == 0
-
-
-async def test_level_full_tells_of_delivery_and_start_too(server: RedisServer, client: Redis) -> None:
-    [job_id] = await enqueue(client, 1)
-
-    async with running(make_worker(server.url, accept, journal="full")) as worker:
-        await wait_for_settled(worker, 1)
-
-    events = await read_events(client, KEYS)
-    assert [(event.event, event.job) for event in events] == [
-        ("delivered", job_id),
-        ("started", job_id),
-        ("acked", job_id),
-    ]
-
-
-async def test_a_broken_journal_stops_no_job(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    await client.set(KEYS.journal, "no stream")
-    await enqueue(client, *range(20))
-
-    async with running(make_worker(server.url, accept, journal="full")) as worker:
-        await wait_for_settled(worker, 20)
-
-    assert worker.counts.acked == 20
-    assert caplog.text.count("refuses events") == 1
 
 
 # ---- the group

@@ -29,7 +29,6 @@ from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.calls.recovery import START, EndOfPage, Page, autoclaim
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
-from workers.protocol.events import EventName
 from workers.protocol.messages import FIELD_VISIBILITY_MS, text, whole_number
 from workers.runtime.clock import monotonic
 
@@ -63,7 +62,7 @@ class Autoclaim(Part, StalledDeliveries):
         self._connection = KeptConnection(context.commands)
         self._suspects_wait = suspects_wait
         self._telling = Telling(context)
-        self._journal = context.journal(EventName.RECOVERED)
+        self._journal = context.journal
         self._walks = {source.key: Walk(source) for source in context.membership.both}
         self._most = max(LEAST_CLAIM, context.settings.concurrency // 2)
         self._ahead: _Call | None = None

@@ -17,7 +17,6 @@ from workers.loop.context import Part, WorkerContext
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_suspects
-from workers.protocol.events import EventName
 from workers.protocol.messages import text
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.pauses import pause_s
@@ -44,7 +43,7 @@ class Upkeep(Part):
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
         self._keys = context.settings.keys
-        self._journal = context.journal(EventName.RECOVERED)
+        self._journal = context.journal
         self.suspects = Suspects(self._release_suspects, self._released, jitter=SUSPECTS_JITTER)
         self._schedules = Schedules(self._move_due, self._moved, self.suspects.wake, jitter_s=DUE_JITTER_S)
         self.suspects.wake()  # some may have been parked before we came

@@ -19,7 +19,6 @@ from workers.loop.telemetry import ADOPT as BY_ADOPTION
 from workers.loop.telemetry import RESTART
 from workers.protocol.calls.membership import delete_consumers
 from workers.protocol.calls.recovery import Adopted, AdoptionMode, Outcome, Recovered, adopt
-from workers.protocol.events import EventName
 from workers.protocol.keys import NONCE_BYTES
 from workers.protocol.messages import counted, text
 from workers.runtime.clock import monotonic
@@ -51,7 +50,7 @@ class Adoption(Part):
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
-        self._journal = context.journal(EventName.RECOVERED)
+        self._journal = context.journal
         self._sweeps: deque[Sweep] = deque()
         self._suspect: Held | None = None
         self._not_before = 0.0

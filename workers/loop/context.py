@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 
 from workers.loop.facts import DeliveryFacts
+from workers.loop.job import Job
 from workers.loop.membership import Membership
 from workers.loop.proof import ProofOfLife
 from workers.loop.reporting import Counts, Reporter
@@ -14,7 +15,6 @@ from workers.loop.telemetry import WorkerTelemetry
 from workers.protocol.calls import Journal
 from workers.protocol.calls.settlement import Extend
 from workers.protocol.connection import READ_PATIENCE_S, KeptConnection, commands_client, reader_client
-from workers.protocol.events import EventName
 from workers.protocol.keys import NONCE_BYTES
 from workers.runtime.callbacks import Callbacks
 from workers.settings import WorkerSettings
@@ -45,9 +45,7 @@ class WorkerContext:
         commands = commands_client(settings.redis_url, key=settings.keys.stream)
         telemetry = WorkerTelemetry.make(settings, consumer)
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
-        extended = Journal.at(settings.journal, settings.journal_maxlen, EventName.EXTENDED)
-        reports = Journal.at(settings.journal, settings.journal_maxlen, EventName.LOST_PAYLOAD)
-        extend = Extend(settings.keys, consumer, extended, _facts(settings, consumer).of_delivery, reports)
+        extend: Extend[Job] = Extend(settings.keys, consumer, Journal.at(settings.journal, settings.journal_maxlen))
 
         def server_ms(moment: float) -> int:
             return membership.server_ms(moment)
@@ -58,9 +56,10 @@ class WorkerContext:
         reads = reader_client(settings.redis_url, key=settings.keys.stream, timeout_s=READ_PATIENCE_S)
         return cls(settings, consumer, commands, kept, reads, membership, proof, reporter, telemetry)
 
-    def journal(self, event: EventName) -> Journal:
-        """Return what scripts are told of the journal that write events of this kind."""
-        return Journal.at(self.settings.journal, self.settings.journal_maxlen, event)
+    @property
+    def journal(self) -> Journal:
+        """The arguments of scripts that write to the journal."""
+        return Journal.at(self.settings.journal, self.settings.journal_maxlen)
 
     def facts(self) -> DeliveryFacts:
         """Return a builder of journalled facts, for one thread."""

@@ -46,10 +46,6 @@ class DeliveryFacts:
         self._types: dict[bytes, str] = {}
         """The type to journal, by the value of the field."""
 
-    def of_delivery(self, job: Job) -> bytes:
-        """Return which delivery it is, how old the job is, and since when this delivery could be read."""
-        return self._open_facts(job) + b"}"
-
     def of_settlement(self, item: Ended[Job]) -> bytes:
         """Return all that a report needs about the end of a delivery, so that it reads no earlier events."""
         verdict = item.verdict

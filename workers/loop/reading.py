@@ -18,13 +18,11 @@ from workers.loop.adoption import Adoption
 from workers.loop.claiming import Claiming
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held, hold_all
-from workers.loop.journal import JournalWriter
 from workers.loop.planner import Planner
 from workers.loop.slots import Slots
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.connection import BLOCK_MS, KeptConnection
 from workers.protocol.errors import UnexpectedReplyError
-from workers.protocol.events import EventName
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of, was_not_run
 from workers.protocol.messages import parse_read_reply
 from workers.runtime.clock import monotonic
@@ -47,7 +45,6 @@ class Reader(Part):
         context: WorkerContext,
         slots: Slots,
         adoption: Adoption,
-        journal: JournalWriter | None,
         stalled: StalledDeliveries,
     ) -> None:
         super().__init__(context)
@@ -55,7 +52,6 @@ class Reader(Part):
         self._connection = KeptConnection(context.reads)
         self._slots = slots
         self._adoption = adoption
-        self._journal = journal
         self._stalled = stalled
         self._by_key = {source.key.encode(): source for source in context.membership.both}
         self._planner = Planner()
@@ -125,9 +121,6 @@ class Reader(Part):
         hold_all(deliveries)
         for source in self._membership.both:
             source.is_read()
-        if self._journal:
-            for held in deliveries:
-                self._journal.note(EventName.DELIVERED, held.job)
         self._stalled.were_delivered(deliveries)
         if deliveries and self._most < inf:
             larger = self._most + max(1, self._most // 4)

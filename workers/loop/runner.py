@@ -11,12 +11,10 @@ from workers.loop.execution import GIVEN_UP, HANDED_BACK, REASON_TIMEOUT, execut
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import ENDED, QUEUED, RUNNING, Held, Interruption
 from workers.loop.isolation import Isolation
-from workers.loop.journal import JournalWriter
 from workers.loop.membership import OLD
 from workers.loop.settlement import Settlements
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.errors import HandlerExitError
-from workers.protocol.events import EventName
 from workers.runtime.clock import monotonic
 from workers.runtime.user_code import describe, exits_in
 
@@ -31,7 +29,6 @@ class Runner(Part):
         settlements: Settlements,
         heartbeat: Heartbeat,
         isolation: Isolation,
-        journal: JournalWriter | None,
         is_ending: Callable[[], bool],
     ) -> None:
         """``is_ending`` returns whether all of the worker is cancelled."""
@@ -43,7 +40,6 @@ class Runner(Part):
         self._settlements = settlements
         self._heartbeat = heartbeat
         self._isolation = isolation
-        self._journal = journal
         self._hands_back = False
         self._is_ending = is_ending
 
@@ -65,8 +61,8 @@ class Runner(Part):
             is_last = job.is_suspect or 1 < job.deliveries >= membership.agreement.max_deliveries
             # As in `Membership.shows_from`, but written out, because each job pays for it.
             is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
-            if is_last or is_old or self._isolation.is_kept or self._journal:
-                if not await self._may_begin(held, is_last=is_last):
+            if is_last or is_old or self._isolation.is_kept:
+                if not await self._has_its_turn(held, is_last=is_last):
                     return monotonic()
                 began = monotonic()
             if held.is_used_up:
@@ -95,17 +91,6 @@ class Runner(Part):
         return now
 
     # ---- the steps
-
-    async def _may_begin(self, held: Held, *, is_last: bool) -> bool:
-        """Wait until the delivery may begin, and announce that. Return whether it may."""
-        if not await self._has_its_turn(held, is_last=is_last):
-            return False
-        if self._journal is None or held.is_used_up:
-            return True
-        self._journal.note(EventName.STARTED, held.job)  # it stands there even if the handler kills us
-        await self._journal.wait_until_sent()  # for long, where another handler blocks the event loop meanwhile
-        is_as_it_was = not self._isolation.is_kept and held.proven >= self._membership.shows_from(monotonic())
-        return is_as_it_was or await self._has_its_turn(held, is_last=is_last)
 
     async def _has_its_turn(self, held: Held, *, is_last: bool) -> bool:
         """Wait until the delivery may begin beside others. Ask Redis if the ownership is still unknown by then."""

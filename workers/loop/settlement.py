@@ -22,7 +22,6 @@ from workers.loop.execution import ACKED
 from workers.loop.held import Held, Interruption, Source
 from workers.protocol.calls.settlement import Outcome, Result, Settled, Verdict, settle
 from workers.protocol.connection import drop_idle
-from workers.protocol.events import EventName
 from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text, was_not_run
 from workers.protocol.messages import in_order
 from workers.runtime.clock import monotonic
@@ -67,7 +66,7 @@ class Settlements(Part):
         self._proof = context.proof
         self._keys = context.settings.keys
         self._facts = context.facts()
-        self._journal = context.journal(EventName.ACKED)
+        self._journal = context.journal
         self._full = SETTLE_BATCH
         self._capacity = GATHER_BATCHES * self._full
         self._piles = {source.key: _Pile(source, part=f"settling {source.key}") for source in context.membership.both}

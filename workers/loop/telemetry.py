@@ -65,11 +65,6 @@ class WorkerTelemetry:
         traces, measures = telemetry.is_tracing(), telemetry.is_measuring()
         return cls(settings, consumer, traces=traces, measures=measures) if traces or measures else None
 
-    def watch_journal(self, dropped: Callable[[], int]) -> None:
-        """Show how many lifecycle events were ``dropped``, until `close`."""
-        ends = instruments.OBSERVATIONS.add(instruments.JOURNAL_DROPS, lambda: [(dropped(), self._labels)])
-        self._shown.callback(ends)
-
     def watch_refusals(self, refused: Callable[[], int]) -> None:
         """Show how many parts of the worker Redis has ``refused``, until `close`."""
         self._shown.callback(instruments.OBSERVATIONS.add(instruments.REFUSED, lambda: [(refused(), self._labels)]))

@@ -66,21 +66,6 @@ async def _knows(client: "Redis", *words: str) -> bool | None:
 
 
 def in_words(capabilities: Capabilities) -> str:
-    """Return the text for people, like ``CLAIM; CLAIM alone is used, to give back in place``.
-
-    Of a server that was not asked for CLAIM (to ask needs a right), it is said who asks.
-    """
-    known = [name for name, can in capabilities.items() if can]
-    unknown = [f"{name} unknown" for name, can in capabilities.items() if can is None]
-    beyond = ", ".join([*known, *unknown]) or f"no {', no '.join(capabilities)}"
-    if capabilities.get(Capability.XNACK):
-        used = f"CLAIM and XNACK are used, to give back in place ({UNSEEN})"
-    elif capabilities.get(Capability.CLAIM) is False:
-        used = "without CLAIM nothing can be given back in place"
-    elif capabilities.get(Capability.CLAIM):
-        used = "CLAIM alone is used, to give back in place"
-    elif Capability.CLAIM in capabilities:
-        used = "it cannot be told whether anything can be given back in place"
-    else:
-        used = "for CLAIM, ask reaper doctor"
-    return f"{beyond}; {used}"
+    """Return the optional features of a server for people, like ``CLAIM, XNACK unknown``. Empty if it has none."""
+    known = [name if can else f"{name} unknown" for name, can in capabilities.items() if can or can is None]
+    return ", ".join(known) + (f" ({UNSEEN})" if capabilities.get(Capability.XNACK) else "")

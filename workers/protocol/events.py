@@ -31,12 +31,9 @@ DEFAULT_JOURNAL_MAXLEN = 100_000
 class EventName(StrEnum):
     """Every lifecycle event that is journalled."""
 
-    DELIVERED = "delivered"
-    STARTED = "started"
     ACKED = "acked"
     NACKED = "nacked"
     HANDED_BACK = "handed_back"
-    EXTENDED = "extended"
     SCHEDULED = "scheduled"
     RECOVERED = "recovered"
     SUSPECTED = "suspected"
@@ -52,25 +49,8 @@ class EventName(StrEnum):
     FAULT_INJECTED = "fault_injected"
 
 
-class JournalLevel(StrEnum):
-    """How many events the journal gets.
-
-    ``settlements`` writes one event for a successful job, and every unusual event.
-    """
-
-    OFF = "off"
-    SETTLEMENTS = "settlements"
-    FULL = "full"
-
-
 MOST = 2**53
 """Numbers beyond it are not exact in a script, nor in JSON elsewhere."""
-FULL_ONLY = frozenset({EventName.DELIVERED, EventName.STARTED, EventName.EXTENDED})
-
-
-def journalled(event: EventName, level: JournalLevel) -> bool:
-    """Tell whether ``event`` is written at ``level``."""
-    return level is JournalLevel.FULL or (level is JournalLevel.SETTLEMENTS and event not in FULL_ONLY)
 
 
 def encode_data(data: Mapping[str, Any]) -> str:

@@ -88,21 +88,6 @@ class Pulse:
         return [f"the event loop has not answered for {silent_s:.0f} s"] if silent_s > patience_s else []
 
 
-class SharedLook:
-    """One look at what all who ask at the same time want to know: however many they are, they cost what one does."""
-
-    def __init__(self, look: Callable[[], Awaitable[Sequence[str]]]) -> None:
-        self._look = look
-        self._running: asyncio.Task[Sequence[str]] | None = None
-
-    async def result(self) -> Sequence[str]:
-        """Return what the look under way finds; begin one where there is none."""
-        if self._running is None or self._running.done():
-            self._running = asyncio.ensure_future(self._look())
-        # Who gives up does not end it for the others.
-        return await asyncio.shield(self._running)
-
-
 AppFactory = Callable[[Pulse], AbstractAsyncContextManager["Starlette"]]
 """Makes the app, in the loop it is served in."""
 
@@ -219,14 +204,12 @@ def probe_routes(vitals: Vitals) -> "list[BaseRoute]":
         state = {"status": "failing" if reasons else "ok", "reasons": list(reasons)}
         return JSONResponse(state, 503 if reasons else 200, NO_STORE)
 
-    obstacles = SharedLook(vitals.obstacles)
-
     async def livez(_request: "Request") -> Response:
         return answer(vitals.ailments())
 
     async def readyz(_request: "Request") -> Response:
         with anyio.move_on_after(READY_TIMEOUT_S):
-            return answer(await obstacles.result())
+            return answer(await vitals.obstacles())
         return answer([f"no answer within {READY_TIMEOUT_S:g} s"])
 
     async def status(_request: "Request") -> Response:

@@ -80,11 +80,10 @@ REFUSES = Gauge("reaper.recovery.refuses", "{group}", "1 while recovery refuses 
 HELD = Gauge("reaper.held", "{delivery}", "Overdue deliveries that cannot be made ready again, and stay pending.")
 DEAD_LETTERS = Gauge("reaper.dead_letters", "{job}", "Dead letters that are kept.")
 REFUSED = Gauge("reaper.refused", "{part}", "Parts of the process' work that Redis refuses now; 0 = none.")
-JOURNAL_DROPS = Gauge("reaper.journal.dropped", "{event}", "Lifecycle events that could not be written. Counts up.")
 
 GAUGES = (
     LEASE_HELD, TERM, RECOVERY_WAIT, PAUSED, REFUSES, HELD, IN_FLIGHT, READY_AGE, PENDING_AGE, SCHEDULED, SUSPECTS,
-    DEAD_LETTERS, REFUSED, JOURNAL_DROPS,
+    DEAD_LETTERS, REFUSED,
 )  # fmt: skip
 
 Look = Callable[[], Iterable[tuple[float, Attributes]]]
@@ -104,10 +103,7 @@ class Observations:
         if looks is None:
             looks = self._looks[gauge.name] = []
             asked = (gauge.name, [self._callback(looks)], gauge.unit, gauge.description)
-            if gauge is JOURNAL_DROPS:
-                self._meter.create_observable_counter(*asked)
-            else:
-                self._meter.create_observable_gauge(*asked)
+            self._meter.create_observable_gauge(*asked)
         looks.append(look)
         return lambda: looks.remove(look)
 

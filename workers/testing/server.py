@@ -72,7 +72,7 @@ def in_package(package: str, pattern: str) -> Iterator[Path]:
 
 @cache
 def release_of(binary: Path) -> tuple[str, Version]:
-    """Return name and version from ``binary --version``, such as ``("Valkey", (9, 1, 2))``. Empty if it fails."""
+    """Return name and version from ``binary --version``, for example ``("Valkey", (9, 1, 2))``. Empty if it fails."""
     try:
         printed = subprocess.run([binary, "--version"], capture_output=True, timeout=TIMEOUT_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -82,7 +82,7 @@ def release_of(binary: Path) -> tuple[str, Version]:
 
 
 def version_of(binary: Path) -> Version:
-    """Return the version of a server's program, such as ``(7, 0, 15)``. Empty if it does not run."""
+    """Return the version of a server's program, for example ``(7, 0, 15)``. Empty if it does not run."""
     return release_of(binary)[1]
 
 

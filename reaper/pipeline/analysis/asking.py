@@ -1,4 +1,4 @@
-"""Asks a lake: every question is one SQL file in `questions`, and Spark runs it.
+"""Asks a lake. Every question is one SQL file in `questions`, and Spark runs it.
 
 Questions read views (`views`). ``event`` is a view of the lake's table ``events``. Spark computes the other views once,
 because several questions read each of them. They are small, or about the few jobs that did not simply go well.
@@ -32,7 +32,7 @@ _MANY_EVENTS = 40_000_000
 _TUNING = {
     # Sorted rows would be aggregated in their order. Here SortAggregate always means an aggregate of strings.
     "spark.sql.execution.replaceHashWithSortAgg": "false",
-    # A first, smaller table for each hash aggregate holds too few groups for what is counted here.
+    # A first, smaller table for each hash aggregate holds too few groups for these counts.
     "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
     # All events of a job are in one part, so its deliveries are.
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
@@ -48,7 +48,7 @@ def read_tables(spark: SparkSession, lake: str) -> dict[str, DataFrame]:
 
 
 class Asker:
-    """Asks about the tables of one lake: see `read_tables`. ``embedded``: Spark runs in this process."""
+    """Asks about the tables of one lake (see `read_tables`). ``embedded`` means that Spark runs in this process."""
 
     def __init__(self, spark: SparkSession, tables: Mapping[str, DataFrame], scope: Scope, *, embedded: bool) -> None:
         self._spark = spark
@@ -72,7 +72,7 @@ class Asker:
         (extent,) = self._rows("questions", "extent")
         first_ms, last_ms, events = extent["first_ms"] or 0, extent["last_ms"] or 0, extent["events"]
         period_ms = self._parameters["period_ms"] = choose_period(last_ms - first_ms)
-        if self._spark.conf.get("spark.sql.shuffle.partitions") == str(_MOST_PARTITIONS):  # nobody has changed it
+        if self._spark.conf.get("spark.sql.shuffle.partitions") == str(_MOST_PARTITIONS):  # it is still ours
             partitions = min(_MOST_PARTITIONS, 1 + events // _EVENTS_A_PARTITION)
             self._spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
         self._spark.conf.set("spark.sql.optimizer.disableHints", str(events > _MANY_EVENTS).lower())
@@ -109,7 +109,7 @@ class Asker:
         return kept
 
     def query(self, folder: str, name: str) -> DataFrame:
-        """Return what a SQL file selects. ``folder``: questions or views."""
+        """Return what a SQL file selects. ``folder`` is questions or views."""
         text = (files("reaper.pipeline.analysis") / folder / f"{name}.sql").read_text(encoding="utf-8")
         return self._spark.sql(text, args={key: value for key, value in self._parameters.items() if f":{key}" in text})
 

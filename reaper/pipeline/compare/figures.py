@@ -45,10 +45,7 @@ def _spread(name: str, part: str) -> Callable[[Report], float | None]:
 
 def _healthy(part: str, quantile: str | None = None) -> Callable[[Report], float | None]:
     def read(report: Report) -> float | None:
-        # Where no fault came (nothing to do, slow jobs alone), the whole drill counts.
-        during, whole = report["healthy"]["during_faults"], report["healthy"]["total"]
-        figures = during if during["seconds"] else whole
-        value = figures[part]
+        value = report["healthy"][part]
         found: float | None = value[quantile] if quantile else value
         return found
 
@@ -65,13 +62,10 @@ def _total(by_role: Mapping[str, float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _idle(part: str) -> Callable[[Report], float | None]:
+def _a_second(part: str, scale: float = 1.0) -> Callable[[Report], float | None]:
     def read(report: Report) -> float | None:
-        idle = report.get("idle")
-        if not idle:
-            return None
-        value = idle[part]
-        return _total(value) if isinstance(value, Mapping) else value
+        used = _total(report[part]) if isinstance(report[part], Mapping) else report[part]
+        return None if used is None else used * scale / report["wall_s"]
 
     return read
 
@@ -100,9 +94,9 @@ FIGURES = (
            kind=Kind.COST),
     Figure("redis_cpu", "CPU of Redis a job", lambda report: report["redis_cpu_us_per_job"], "us", least=10),
     Figure("cpu", "CPU of workers and reapers a job", _cpu_us, "us", least=200, kind=Kind.COST),
-    Figure("idle_requests", "requests to Redis", _idle("redis_requests_per_s"), "/s", least=0.2, kind=Kind.COST),
-    Figure("idle_redis", "CPU of Redis", _idle("redis_cpu_ms_per_s"), "ms/s", least=0.2),
-    Figure("idle_cpu", "CPU of workers and reapers", _idle("cpu_ms_per_s"), "ms/s", least=1.0, kind=Kind.COST),
+    Figure("idle_requests", "requests to Redis", _a_second("redis_requests"), "/s", least=0.2, kind=Kind.COST),
+    Figure("idle_redis", "CPU of Redis", _a_second("redis_cpu_s", 1000), "ms/s", least=0.2),
+    Figure("idle_cpu", "CPU of workers and reapers", _a_second("cpu_s", 1000), "ms/s", least=1.0, kind=Kind.COST),
     Figure("processes", "processes to run and watch", lambda report: sum(report["processes"].values())),
 )  # fmt: skip
 COUNTS_OF_JOBS = ("lost", "stuck", "innocent", "duplicates", "second_starts")

@@ -22,7 +22,7 @@ class DrillFailedError(StreamReaperError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is played."""
+    """The plan of a comparison."""
 
     scenarios: Sequence[Scenario]
     modes: Sequence[str]
@@ -39,7 +39,7 @@ class Plan:
 
     @property
     def shown_options(self) -> list[str]:
-        """The options for people: where the trace lies is nobody's business."""
+        """The options for people, without the trace's path, which is private."""
         traces = [at + 1 for at, word in enumerate(self.options) if word == "--trace"]
         return [Path(word).name if at in traces else word for at, word in enumerate(self.options)]
 
@@ -61,7 +61,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Drills:
-    """What came of a plan."""
+    """The result of a plan."""
 
     plan: Plan
     """Of what was played: without the modes that the server cannot do."""
@@ -121,10 +121,10 @@ async def _drill(words: Sequence[str], file: Path) -> dict[str, Any]:
 
 
 async def _run(argv: Sequence[str]) -> tuple[int, bytes]:
-    """Run a program to its end, and return its exit code and what it printed.
+    """Run a program to its end. Return its exit code and its output.
 
-    Where we are cancelled it is told to end in order: a drill has processes and a folder to put away. Ctrl-C reaches
-    us alone.
+    After our cancellation, it gets time to end in order, because a drill has processes and a folder to remove. Ctrl-C
+    reaches us alone.
     """
     process = await anyio.open_process(argv, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
     async with process:

@@ -1,7 +1,7 @@
 """Which mode is the better one in a situation, said from the numbers. Pure.
 
-Figures are asked in the order of `figures.FIGURES`: first what must not happen, then how long jobs wait. Each takes
-those out that are worse than another one that is left. What it costs decides only which of the rest is the cheapest.
+Figures are compared in the order of `figures.FIGURES`, first the broken promises, then the waiting times of jobs. Each
+takes those out that are worse than another one that is left. The cost decides only among the rest.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ RELATIVE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the numbers of one scenario say."""
+    """The outcome of one scenario."""
 
     best: tuple[str, ...]
     """The modes that none beats in safety and speed; all of them where nothing tells them apart."""
@@ -31,7 +31,7 @@ class Verdict:
 
 
 def judge(table: Table, modes: Sequence[str], *, restarts: bool = False) -> Verdict:
-    """Judge the modes of a scenario by its figures. ``restarts``: jobs have to start again in every turn."""
+    """Judge the modes of a scenario by its figures. ``restarts`` means that jobs have to start again in every turn."""
     modes = [mode for mode in modes if any(mode in row for row in table.values())]
     untested = tuple(mode for mode in modes if restarts and not _was_hit(table, mode))
     if untested:
@@ -44,7 +44,7 @@ def judge(table: Table, modes: Sequence[str], *, restarts: bool = False) -> Verd
 
 
 def _was_hit(table: Table, mode: str) -> bool:
-    """Return whether the faults interrupted a job in every turn: it started again, or came to harm."""
+    """Return whether the faults interrupted a job in every turn, so that it started again, or came to harm."""
     harmed = [row[mode].value for name, row in table.items() if name in _HARMS and mode in row]
     restarted = table.get("second_starts", {}).get(mode)
     return any(harmed) or (restarted is not None and restarted.low > 0)
@@ -72,7 +72,7 @@ def _sieve(table: Table, modes: Sequence[str], kinds: Sequence[Kind]) -> tuple[l
 
 
 def _forgiven(table: Table, best: Sequence[str]) -> Iterable[str]:
-    """Say what must not happen, and did so seldom among the best that it may be chance."""
+    """Name the broken promises that are so rare among the best modes that they may be chance."""
     for figure in FIGURES:
         row = {mode: table[figure.name][mode] for mode in best if mode in table.get(figure.name, {})}
         if figure.kind is Kind.SAFETY and any(row[mode].value > min(row.values(), key=_value).value for mode in row):
@@ -89,7 +89,7 @@ def _winners(figure: Figure, row: Mapping[str, Measured]) -> tuple[str, ...]:
 
 
 def _beats(figure: Figure, one: Measured, other: Measured) -> bool:
-    """Tell whether ``one`` is better by more than chance, a tenth, and what means anything at all."""
+    """Return whether ``one`` is better by more than chance, a tenth, and the smallest relevant difference."""
     better_by = (other.value - one.value) if figure.less_is_better else (one.value - other.value)
     if figure.name in COUNTS_OF_JOBS:
         return better_by > figure.least
@@ -129,7 +129,7 @@ def write(figure: Figure, value: float) -> str:
 
 
 def write_all(figure: Figure, measured: Measured) -> str:
-    """Write a figure and how its turns differ: their span; of what must not happen, in how many it did."""
+    """Write a figure and the span of its turns. For broken promises, write the number of turns."""
     value = write(figure, measured.value)
     if measured.low == measured.high and figure.kind is not Kind.SAFETY:
         return value
@@ -142,7 +142,7 @@ def write_all(figure: Figure, measured: Measured) -> str:
 
 
 def headline(verdict: Verdict, modes: Sequence[str]) -> str:
-    """Return the verdict in a few words; ``modes`` are those that played."""
+    """Return the verdict in a few words. ``modes`` are the played ones."""
     if verdict.untested:
         return "Not tested"
     cheaper = f"{' and '.join(verdict.cheapest)} at less cost" if set(verdict.cheapest) != set(verdict.best) else ""

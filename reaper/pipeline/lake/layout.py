@@ -1,4 +1,4 @@
-"""Where the parts of a lake are. It runs on Spark's side, too.
+"""The places of a lake's parts. It runs on Spark's side, too.
 
 ::
 
@@ -63,7 +63,7 @@ class Layout:
         return f"{self.root}/{name}"
 
     def create(self) -> None:
-        """Make the state; harmless where it exists."""
+        """Make the state. Harmless if it exists."""
         self.state.mkdir(parents=True, exist_ok=True)
         if not self.has_name():
             replace_text(self._name, uuid.uuid4().hex)
@@ -77,13 +77,13 @@ class Layout:
         return self._name.exists()
 
     def name(self) -> str:
-        """Return the name of the state: batches are numbered by its checkpoint, and by no other. Raises OSError."""
+        """Return the name of the state. Batches are numbered by its checkpoint only. Raises OSError."""
         return self._name.read_text()
 
-    # --- totals: written on Spark's side ----------------------------------------------------------------------
+    # --- totals, written on Spark's side
 
     def add_to_totals(self, batch: int, **rows: int) -> None:
-        """Count the rows of a batch. Counting a batch again changes nothing."""
+        """Count the rows of a batch. A second count of a batch has no effect."""
         before = self.totals()
         if batch > before.batch:
             sums = {name: getattr(before, name) + rows.get(name, 0) for name in TABLES}
@@ -113,7 +113,7 @@ class Layout:
         return _newest(self.checkpoint / "offsets")
 
     def flush_plan(self, batch: int) -> None:
-        """Put the range of ``batch`` on the disk: its rows must not outlive it. Raises OSError."""
+        """Put the range of ``batch`` on the disk, because its rows must not outlive it. Raises OSError."""
         plans = self.checkpoint / "offsets"
         beside = (plans / f".{batch}.crc", self.checkpoint / "metadata")
         files = (plans / str(batch), *(file for file in beside if file.exists()))

@@ -1,7 +1,7 @@
-"""Turns stream entries into rows of the lake's tables: each entry belongs to exactly one table, whatever it holds.
+"""Turns stream entries into rows of the lake's tables. Each entry belongs to exactly one table.
 
-Pure. It runs in Spark's Python. The lifecycle events are read by `workers.protocol.events.decode_entry`, the one reader
-of journals; this module puts what it returns into columns.
+Pure. It runs in Spark's Python. `workers.protocol.events.decode_entry`, the one reader of journals, reads the lifecycle
+events. This module puts its results into columns.
 """
 
 import json
@@ -59,7 +59,7 @@ def parse(stream: str, entries: Sequence[Entry]) -> Iterator[TableRows]:
 def _in_columns(stream: str, events: list[tuple[Entry, list[Row]]], malformed: list[Row]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of events. An entry with a value that its column cannot hold goes to ``malformed``.
 
-    Arrow looks at all values at once. Where it rejects one, each half of the entries is tried again.
+    Arrow looks at all values at once. If it rejects one, each half of the entries is tried again.
     """
     waiting = [events] if events else []
     while waiting:
@@ -164,7 +164,7 @@ def _reason(cause: BaseException | None) -> str:
 
 
 def _dead_letter(entry: Entry) -> Row:
-    """Return the row of a dead letter. What is no number in it is null. Raises MalformedError."""
+    """Return the row of a dead letter. Invalid numbers in it are null. Raises MalformedError."""
     entry_id, raw = entry
     fields = {_text(name): _text(value) for name, value in raw.items()}
     if "reaper.dead.group" not in fields:
@@ -174,7 +174,7 @@ def _dead_letter(entry: Entry) -> Row:
         return fields.get(f"reaper.{name}") or None
 
     def number(name: str) -> int | None:
-        """Read a number as the protocol does: 1 to 15 digits, or it counts as absent."""
+        """Read a number by the protocol's rule. It has 1 to 15 digits, or it counts as missing."""
         said = text(name)
         return int(said) if said and _NUMBER.fullmatch(said) else None
 

@@ -1,4 +1,4 @@
-"""The data source of ingestion: its tasks read entries, write them into the lake, and report the files.
+"""The data source of ingestion. Its tasks read entries, write them into the lake, and report the files.
 
 So rows go from Redis into files within one Python process, and never through Java. Spark plans batches, notes them, and
 runs and repeats tasks. This runs in Spark's Python.
@@ -25,7 +25,7 @@ LAKE = "lake"
 
 
 class JournalSource(DataSource):
-    """``format("stream-reaper-journals")``: a row for each file that a task has written, as `WRITTEN` says."""
+    """``format("stream-reaper-journals")`` with a row of `WRITTEN` for each written file."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
@@ -54,7 +54,7 @@ class Share(InputPartition):
 
 
 class JournalReader(StreamReader):
-    """Plans as the reader of ``redis-stream`` does; its tasks write what they read."""
+    """Plans as the reader of ``redis-stream`` does. Its tasks write the entries that they read."""
 
     def __init__(self, options: Options, lake: str) -> None:
         super().__init__(options)

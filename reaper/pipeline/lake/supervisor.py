@@ -1,4 +1,4 @@
-"""Keeps the query of ingestion running: starts it again from its checkpoint, after a pause that grows."""
+"""Keeps the query of ingestion running. After an error it starts again from its checkpoint, after a growing pause."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ class IngestError(StreamReaperError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a run has ingested so far."""
+    """The counts of a run so far."""
 
     batches: int = 0
     events: int = 0
@@ -123,7 +123,7 @@ class Supervisor:
                 return query.exception()
         finally:
             with suppress(ConnectionError):
-                if query.isActive:  # told to end, or the totals cannot be read
+                if query.isActive:  # after a stop, or with unreadable totals
                     query.stop()
         return None
 

@@ -59,7 +59,7 @@ def _of_folder(folder: Path, state: str | Path) -> Layout:
 
 
 def _resolved(folder: Path, setting: str) -> Path:
-    """Return the folder's path. Raises ConfigurationError: links may lead in a circle, and ``~name`` to no user."""
+    """Return the folder's path. Raises ConfigurationError for circular links and unknown users (``~name``)."""
     try:
         return folder.expanduser().resolve()
     except (OSError, RuntimeError) as error:
@@ -94,7 +94,7 @@ def create_tables(layout: Layout) -> None:
 
 @contextmanager
 def only_writer(layout: Layout) -> Iterator[None]:
-    """Be the one process that writes the lake during the block: the ingester. Raises LakeBusyError."""
+    """Be the one ingester of the lake during the block. Raises LakeBusyError."""
     with ExitStack() as held:
         try:
             held.enter_context(layout.lock())
@@ -106,7 +106,7 @@ def only_writer(layout: Layout) -> Iterator[None]:
 
 
 def install_fence(layout: Layout) -> int:
-    """Take over the lake from earlier ingesters; return our number. Raises LakeBusyError."""
+    """Take over the lake from earlier ingesters. Return our number. Raises LakeBusyError."""
     tables = [LakeTable(layout.table(name)) for name in TABLES]
     fence = 1 + max(table.fence() for table in tables)
     try:
@@ -133,7 +133,7 @@ def read_malformed(spark: SparkSession, path: str | Path) -> DataFrame:
 
 
 def _read(spark: SparkSession, path: str | Path, name: str) -> DataFrame:
-    """Read the files of a table by name: Spark's own reader of Delta would need a jar that no package brings."""
+    """Read the files of a table by name, because Spark's own reader of Delta would need another jar."""
     table, schema = LakeTable(existing_lake(path).table(name)), TABLES[name]
     files = table.files()
     if not files:

@@ -1,4 +1,4 @@
-"""Reads streams from one server, from the master that Sentinels name, or from a cluster; waits while none answers."""
+"""Reads streams from one server, from the master that Sentinels name, or from a cluster. Waits through outages."""
 
 import ssl
 import time
@@ -79,7 +79,7 @@ class Client:
         return self.call(scan)
 
     def states(self, streams: Iterable[str]) -> dict[str, State | None]:
-        """Return the states of streams, read in one round trip; None for a stream that does not exist."""
+        """Return the states of streams, read in one round trip, with None for a missing stream."""
         names = sorted(streams)
 
         def look(client: Any) -> dict[str, State | None]:
@@ -183,10 +183,10 @@ def key_of(stream: str) -> bytes:
 
 
 def printable(stream: str) -> str:
-    r"""Return the name of a stream as text; bytes that are no UTF-8 become ``\xNN``."""
+    r"""Return the name of a stream as text. Bytes that are not UTF-8 become ``\xNN``."""
     return text_of(key_of(stream))
 
 
 def text_of(word: bytes) -> str:
-    r"""Return a word as text; bytes that are no UTF-8 become ``\xNN``."""
+    r"""Return a word as text. Bytes that are not UTF-8 become ``\xNN``."""
     return word.decode("utf-8", "backslashreplace")

@@ -1,9 +1,9 @@
 """Entry IDs, how far a stream has been read, and how many entries were lost after that. Pure.
 
-Redis trims from the oldest entry on. While the entry that was read last still exists (the *anchor*), nothing after it
-was trimmed. So each page starts at the anchor, and must begin with it. Where the anchor is gone, Redis 7 and newer give
-the number of entries that were trimmed unread: all that were ever added, minus those still there, minus those read.
-Entries that XDEL deletes are no loss: redriving a dead letter deletes it.
+Redis trims from the oldest entry on. While the last read entry still exists (the *anchor*), no later entry was trimmed.
+So each page starts at the anchor, and must begin with it. Without the anchor, Redis 7 and newer give the number of
+entries that were trimmed unread. It is all entries ever added, without those still there and those read. Entries that
+XDEL deletes are no loss, because the redrive of a dead letter deletes it.
 """
 
 from collections.abc import Mapping
@@ -93,7 +93,7 @@ class State:
 
     @property
     def removed(self) -> int | None:
-        """Entries that were trimmed or deleted; None before Redis 7.0."""
+        """Entries that were trimmed or deleted, or None before Redis 7.0."""
         return None if self.added is None else self.added - self.length
 
     @property
@@ -103,14 +103,14 @@ class State:
 
 
 def initial_position(state: State | None) -> Position:
-    """Return where a stream begins that was never read: at its oldest entry. Earlier trimming is no loss."""
+    """Return the start of a stream that was never read, which is its oldest entry. Earlier trimming is no loss."""
     return Position(ZERO, state.removed if state else 0, initial=True)
 
 
 def find_loss(position: Position, state: State | None) -> str | None:
-    """Describe what was lost after ``position``; None where nothing was, or where Redis does not count entries."""
+    """Describe the loss after ``position``. None without a loss, or if Redis does not count entries."""
     if position.initial and (position.added is None or state is None):
-        return None  # nothing was read, and nobody knows what there was
+        return None  # no entry was read, and the former content is unknown
     at = show_id(position.id)
     if state is None:
         return f"it is gone (deleted, or Redis has restarted without it), and it had been read up to {at}"
@@ -139,7 +139,7 @@ def another_stream(why: str) -> str:
 
 
 def added_at(position: Position, state: State, walked: int) -> int | None:
-    """Return how many entries had been added up to the ``walked``-th one after ``position``; None if not exact.
+    """Return how many entries had been added up to the ``walked``-th one after ``position``, or None if not exact.
 
     XDEL leaves no trace in the count, so the sum is not exact where it may have deleted an entry between the two.
     """

@@ -1,4 +1,4 @@
-"""A task's part of the work: a range of one stream, read page by page, with a proof that nothing of it was trimmed."""
+"""A task's part of the work. It reads a range of one stream page by page, and proves that it was not trimmed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,14 +31,14 @@ LEAST_ENTRIES_A_PART = 5_000
 
 
 class PageSize:
-    """How many entries to ask for: as many as `PAGE_BYTES` hold if all are as large as the largest of late."""
+    """The number of entries to ask for. `PAGE_BYTES` hold so many if all are as large as the largest recent one."""
 
     def __init__(self) -> None:
         self.entries = 1
         self._largest = 1.0
 
     def learn(self, page: Sequence[Entry]) -> None:
-        """Take a page into account. One huge entry makes the next pages small; they grow while no other follows."""
+        """Take a page into account. One huge entry makes the next pages small, and they grow again."""
         largest = max(sum(map(len, fields)) + sum(map(len, fields.values())) for _, fields in page)
         self._largest = max(largest, self._largest / 2)
         fitting = int(PAGE_BYTES / self._largest)
@@ -77,7 +77,7 @@ def plan_ranges(client: Client, stream: str, after: Position, until: Position) -
 
 
 class RangeReader:
-    """Reads one range page by page, and makes sure that nothing of it was trimmed before it was read."""
+    """Reads one range page by page, and makes sure that no entry was trimmed before it was read."""
 
     def __init__(self, client: Client, part: StreamRange) -> None:
         self._client, self._part = client, part
@@ -85,7 +85,7 @@ class RangeReader:
         self._size = PageSize()
 
     def pages(self) -> Iterator[list[Entry]]:
-        """Yield the entries in order; no page is empty. Raises DataLossError, RedisStreamError."""
+        """Yield the entries in order. No page is empty. Raises DataLossError, RedisStreamError."""
         while self._position.id < self._part.until:
             asked = self._size.entries
             entries = self._next_page(asked)
@@ -96,7 +96,7 @@ class RangeReader:
                 return
 
     def _next_page(self, asked: int) -> list[Entry]:
-        """Ask for a page from the anchor on; where it does not begin with it, find out why."""
+        """Ask for a page from the anchor on. If it begins with another entry, find out why."""
         until, position = show_id(self._part.until), self._position
         anchor = self._opens_with or (position.id if position.is_anchor else None)
         if anchor is not None:
@@ -134,7 +134,7 @@ class RangeReader:
 def _loss_of_opening(entry: Id, state: State) -> str | None:
     """Judge a range whose first entry is missing, by the state of its stream."""
     if state.first is not None and state.first <= entry:
-        return None  # deleted by itself: trimming would have removed the older ones first
+        return None  # deleted by itself, because trimming would have removed the older ones first
     if state.deleted is None or state.deleted >= entry:
         return None
     return f"entries from {show_id(entry)} on were trimmed before being read, after the read had begun"

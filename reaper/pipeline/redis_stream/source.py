@@ -1,6 +1,6 @@
-"""The data source that Spark calls: it plans batches, and its tasks read them.
+"""The data source that Spark calls. It plans batches, and its tasks read them.
 
-A batch is ``(start, end]`` of each stream. Stream IDs only grow, so ``last-generated-id`` is a clean cut: no entry can
+A batch is ``(start, end]`` of each stream. Stream IDs only grow, so ``last-generated-id`` is a clean cut. No entry can
 appear below it later.
 """
 
@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- Spark asks how far the next batch goes
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Return where to begin: at the oldest entries."""
+        """Return the start, which is before the oldest entries."""
         return {stream: initial_position(state).to_json() for stream, state in self._look({}).items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -97,12 +97,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(limit) if limit else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remember the ends of the streams: entries that come later are not read."""
+        """Remember the ends of the streams. Later entries are not read."""
         states = self._look({}, discover=True)
         self._targets = {stream: state for stream, state in states.items() if state is not None}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return how far the next batch goes; ``start`` where there is nothing to read. Raises DataLossError."""
+        """Return the end of the next batch, or ``start`` if it is empty. Raises DataLossError."""
         known = None if self._discovered_at is None else set(self._states)
         states = self._look(start)
         end: Offset = dict(start)
@@ -170,7 +170,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- Spark asks for the tasks of a batch
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Plan the ranges of a batch: they hold the same entries when the batch is planned again after a crash."""
+        """Plan the ranges of a batch. They hold the same entries when the batch is planned again after a crash."""
         ranges: list[InputPartition] = []
         for stream, ended in end.items():
             begun = start.get(stream)

@@ -1,6 +1,6 @@
 """Draws the charts of pages as SVG. Colors come from the page, so that a chart is legible on light and on dark.
 
-A chart is one or more small panels, each an SVG of its own: a page sets them side by side, a phone one below the other.
+A chart is one or more small panels, each with its own SVG. A page sets them side by side, a phone one below the other.
 The legend is HTML, so that it wraps.
 """
 
@@ -37,7 +37,7 @@ MOST_LINES = 6
 FEW_POINTS = 40
 """A line through at most so many points marks each of them."""
 
-# Placeholders: every color of a chart is replaced by a variable of the page.
+# placeholders, because every color of a chart is replaced by a variable of the page
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
 SERIES = tuple(f"#0400{n:02x}" for n in range(1, MOST_LINES + 1))
 _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid"} | {c: f"--series-{n}" for n, c in enumerate(SERIES, 1)}
@@ -104,11 +104,11 @@ def _for_page(svg: str, name: str, title: str) -> str:
 
 
 def duration_axis(axis: Axis, unit_ms: float = 1.0) -> None:
-    """Make an axis logarithmic and write durations on it. ``unit_ms``: how many ms one unit of the data is."""
+    """Make an axis logarithmic and write durations on it. ``unit_ms`` is the number of ms in one unit of the data."""
     (axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale)("log")  # type: ignore[attr-defined]
     low, high = axis.get_view_interval()
     subs = (1.0, 2.0, 5.0) if high < 100 * low else (1.0,)
-    # Where 1, 2 and 5 give fewer than two ticks, LogLocator takes so many that their labels overlap on a phone.
+    # If 1, 2 and 5 give fewer than two ticks, LogLocator takes so many that their labels overlap on a phone.
     axis.set_major_locator(MaxNLocator(4) if high < 5 * low else LogLocator(base=10, subs=subs, numticks=7))
     axis.set_major_formatter(FuncFormatter(lambda value, _: words.duration(value * unit_ms)))
 
@@ -117,7 +117,7 @@ def duration_axis(axis: Axis, unit_ms: float = 1.0) -> None:
 
 
 def distributions(name: str, panels: Mapping[str, Sequence[Row]], label: Callable[[Row], str]) -> Markup:
-    """Draw which share of the times is below each value: rows with ``quantiles`` (of `SHARES`), ``max``, and ``n``."""
+    """Draw the share of the times below each value, from rows with ``quantiles`` (of `SHARES`), ``max``, and ``n``."""
     chosen = _largest(_by(label, [row for rows in panels.values() for row in rows]), lambda row: row["n"])
 
     def drawing(rows: Sequence[Row]) -> Draw:
@@ -141,7 +141,7 @@ def distributions(name: str, panels: Mapping[str, Sequence[Row]], label: Callabl
 
 
 def courses(name: str, rows: Sequence[Row], period_ms: int) -> Markup:
-    """Draw throughput, the longest queue wait, and recoveries over time: rows of the question ``over_time``."""
+    """Draw throughput, the longest queue wait, and recoveries over time, from rows of the question ``over_time``."""
     series = _by(words.pair, rows)
     chosen = _largest(series, lambda row: row["deliveries"])
 
@@ -166,7 +166,7 @@ def courses(name: str, rows: Sequence[Row], period_ms: int) -> Markup:
 
 
 def _line(axes: Axes, points: Sequence[Row], value: Callable[[Row], float | None], period_ms: int, color: str) -> None:
-    """Draw a line that is broken where the journal holds nothing for a period."""
+    """Draw a line with gaps for the periods without data in the journal."""
     times: list[Any] = []
     heights: list[float] = []
     before = None
@@ -192,5 +192,5 @@ def _by(label: Callable[[Row], str], rows: Iterable[Row]) -> dict[str, list[Row]
 
 
 def _largest(series: Mapping[str, Sequence[Row]], size: Callable[[Row], int]) -> list[str]:
-    """Return the names of the series that are drawn: the largest."""
+    """Return the names of the drawn series, which are the largest."""
     return sorted(series, key=lambda key: -sum(map(size, series[key])))[:MOST_LINES]

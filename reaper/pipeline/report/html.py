@@ -25,7 +25,7 @@ class Markup(str):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its heading, and its content for a row."""
+    """A column of a table, with its heading, and its content for a row."""
 
     title: str
     cell: Callable[[Row], str]
@@ -57,7 +57,7 @@ def _breakable(word: str) -> str:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row], *, caption: str = "", most: int = 40) -> Markup:
-    """Return a table of the first ``most`` rows with the number of the others; nothing if there is no row."""
+    """Return a table of the first ``most`` rows with the number of the others. Empty without rows."""
     if not rows:
         return Markup("")
     left_out = len(rows) - most
@@ -91,7 +91,7 @@ def _class(column: Column) -> str:
 
 
 def paragraph(sentence: str) -> Markup:
-    """Return a paragraph; nothing for an empty sentence."""
+    """Return a paragraph, or an empty text for an empty sentence."""
     return Markup(f"<p>{shown(sentence)}</p>") if sentence else Markup("")
 
 
@@ -118,12 +118,12 @@ def figure(panels: Iterable[str], legend: Sequence[str] = ()) -> Markup:
 
 
 def section(name: str, title: str, parts: Iterable[str]) -> Markup:
-    """Return a section of the page; ``name`` is the target of links."""
+    """Return a section of the page. ``name`` is the target of links."""
     content = "\n".join(part for part in map(shown, parts) if part)
     return Markup(f'<section id="{escape(name)}">\n<h2>{escape(title)}</h2>\n{content}\n</section>')
 
 
 def tile(value: str, label: str, tone: str = "", hint: str = "") -> Markup:
-    """Return a figure that people see at once. ``tone``: good, warn, bad or none."""
+    """Return a figure that people see at once. ``tone`` is good, warn, bad or none."""
     more = f"<small>{escape(hint)}</small>" if hint else ""
     return Markup(f'<div class="tile {tone}"><b>{shown(value)}</b><span>{escape(label)}</span>{more}</div>')

@@ -18,12 +18,12 @@ _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
 def pair(row: Mapping[str, Any]) -> str:
-    """Return a row's consumer group as people write it: ``orders/billing``. No two groups are written alike."""
+    """Return a row's consumer group in its written form ``orders/billing``. No two groups are written alike."""
     return pair_of(stream_of_journal(row["stream"]), str(row["group"]))
 
 
 def pair_of(stream: str, group: str) -> str:
-    """Return a stream and a group as one name; each is quoted where it could be read in more than one way."""
+    """Return a stream and a group as one name. Each is quoted if it could be read in more than one way."""
     return f"{_quoted(stream)}/{_quoted(group)}"
 
 
@@ -33,10 +33,10 @@ def kind(row: Mapping[str, Any]) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Quote what could be taken for another name, and what begins as names that legends leave out.
+    """Quote a text that could be taken for another name, or that begins like names that legends leave out.
 
-    Pages show no blanks at an end, several as one, and nothing of what turns or hides what follows. Long names are cut,
-    and told apart by a hash of them.
+    Pages show no blanks at an end, several as one, and no characters that turn or hide the following ones. Long names
+    are cut, and distinguished by a hash of them.
     """
     name = brief(name)
     plain = name.isprintable() and name == " ".join(name.split())
@@ -64,7 +64,7 @@ def replica(holder: str) -> str:
 
 
 def duration(ms: float | None) -> str:
-    """Write a duration with three significant digits: ``870 ms``, ``1.25 s``, ``2.5 min``."""
+    """Write a duration with three significant digits, like ``870 ms``, ``1.25 s`` or ``2.5 min``."""
     if ms is None:
         return NOTHING
     for unit, size in _UNITS:
@@ -74,7 +74,7 @@ def duration(ms: float | None) -> str:
 
 
 def count(number: float | None) -> str:
-    """Write a number: ``12,345``."""
+    """Write a number like ``12,345``."""
     return NOTHING if number is None else f"{number:,.0f}"
 
 

@@ -1,8 +1,8 @@
-"""Finds a Java that can run Spark: ``JAVA_HOME``, then ``java`` on the PATH, then the one of the extra ``jre``.
+"""Finds a Java for Spark. It tries ``JAVA_HOME``, then ``java`` on the PATH, then the one of the extra ``jre``.
 
-Spark's launcher always asks for the module ``jdk.incubator.vector``. A runtime without it, such as the slim one of the
-extra, does not start; one with it prints a warning at each start. So Java is started through a *shim*: a Java home
-whose ``bin/java`` drops that argument. Only Spark ML's vector instructions need it, which we do not use.
+Spark's launcher always asks for the module ``jdk.incubator.vector``. A runtime without it, like the slim one of the
+extra, does not start. One with it prints a warning at each start. So Java is started through a *shim*, which is a Java
+home whose ``bin/java`` drops that argument. Only Spark ML's vector instructions need it, which we do not use.
 """
 
 import importlib.util
@@ -24,14 +24,14 @@ _ASK_TIMEOUT_S = 20
 _GONE, _GONE_SINCE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED", 24
 """An option of Spark's launcher for a package that newer versions do not have, and warn of."""
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-"""Compile once, and not very well: the better code takes longer to make than it saves on a small lake. And do not verify
-classes: they are of a package that pip has verified, and verification is a seventh of the CPU time of a small report.
+"""Compile once and quickly, because better code takes longer to make than it saves on a small lake. Do not verify
+Spark's classes, because that takes an eighth of the CPU time of a small report.
 """
-_FIRST = ("spark-catalyst", "scala-library", "spark-core", "scala-reflect", "spark-sql-api", "spark-sql_", "commons-compiler",
-          "log4j-core", "hadoop-client", "jackson-databind", "parquet", "janino")  # fmt: skip
-"""Jars with most of the classes that Spark loads. Java looks for each class in one jar after the other."""
+_FIRST = tuple("spark-catalyst scala-library spark-core scala-reflect spark-sql hadoop-client log4j-core parquet janino "
+               "commons-compiler jackson-databind".split())  # fmt: skip
+"""Jars with most of the classes that Spark loads. Java looks for a class in one jar after the other."""
 _UNUSED = re.compile("(spark-)?(arpack|breeze|datanucleus|derby|hive|jersey|kubernetes|lapack|mllib|spire|vertx|volcano)")
-"""Jars for machine learning, Hive and Kubernetes. Where they are, Spark loads some of it at every start."""
+"""Jars for machine learning, Hive and Kubernetes. Spark would load a part of them at each start."""
 
 
 class JavaMissingError(ConfigurationError):
@@ -74,7 +74,7 @@ def find_java() -> tuple[str, int]:
 
 
 def _version(java: str) -> int | None:
-    """Ask a Java for its major version. None if it is none: a stub, or a version manager's script without one."""
+    """Ask a Java for its major version. None for other programs, like a version manager's script."""
     try:
         told = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=True

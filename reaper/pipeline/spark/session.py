@@ -1,7 +1,7 @@
-"""Builds the Spark session: embedded by default, and unchanged on a cluster or through Spark Connect.
+"""Builds the Spark session. It is embedded by default, and unchanged on a cluster or through Spark Connect.
 
-Where Spark runs is decided by, in this order: ``remote`` and ``master`` given here, ``spark-submit`` or Spark's own
-environment (``SPARK_REMOTE``, ``MASTER``) and ``spark-defaults.conf``; by default ``local[*]``.
+The place of Spark is decided by the first of these: ``remote`` and ``master`` given here, ``spark-submit`` or Spark's
+own environment (``SPARK_REMOTE``, ``MASTER``) and ``spark-defaults.conf``. The default is ``local[*]``.
 """
 
 import logging
@@ -43,7 +43,7 @@ _CLASSIC: Mapping[str, str] = {
     **EVERYWHERE,
     "spark.ui.showConsoleProgress": "false",
     "spark.python.authenticate.socketTimeout": f"{_HAND_OVER_S}s",
-    # Spark notes for each column which line of Python made it: five more calls to Java, for errors in our own code.
+    # Spark notes for each column which line of Python made it. That costs five more calls to Java, for our own errors.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
 }
@@ -57,7 +57,7 @@ _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 class SparkMissingError(ConfigurationError):
-    """Spark cannot be started or reached. The message says what to do."""
+    """Spark cannot be started or reached. The message gives advice."""
 
 
 def build_session(
@@ -68,10 +68,10 @@ def build_session(
     conf: Mapping[str, str] | None = None,
     java_options: str = "",
 ) -> SparkSession:
-    """Return the session of this process; an existing one is returned as it is, but for `EVERYWHERE` and ``conf``.
+    """Return the session of this process. An existing one is returned unchanged, except for `EVERYWHERE` and ``conf``.
 
-    ``heap`` is the driver's memory, as Java writes it; it counts only if this call starts the driver.
-    Raises JavaMissingError, SparkMissingError or ConfigurationError.
+    ``heap`` is the driver's memory, as Java writes it. It counts only if this call starts the driver. Raises
+    JavaMissingError, SparkMissingError or ConfigurationError.
     """
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs connections, and batches that failed, at length
     if remote and master:
@@ -87,12 +87,12 @@ def build_session(
 
 
 def cores_of(session: SparkSession) -> int:
-    """Return how many tasks Spark runs at once: on a cluster, as many as the executors that have registered."""
+    """Return how many tasks Spark runs at once. On a cluster, that is the number of registered executors' cores."""
     local = re.fullmatch(r"local\[(\d+|\*).*\]", session.conf.get("spark.master", "") or "")
     if local:
         return (os.cpu_count() or 1) if local[1] == "*" else int(local[1])
     last = 0
-    for _ in range(2):  # the first job waits for an executor; meanwhile the others register
+    for _ in range(2):  # the first job waits for an executor, and meanwhile the others register
         places = session.range(0, _MANY).select(F.spark_partition_id().alias("place"))
         last = places.agg(F.max("place")).collect()[0][0]
     return 1 + int(last)
@@ -114,7 +114,7 @@ def _connect(remote: str, app: str) -> SparkSession:
 
 
 def _first_line(error: Exception) -> str:
-    if isinstance(error, Py4JJavaError):  # its own words only say what was called
+    if isinstance(error, Py4JJavaError):  # its own words only name the call
         return re.sub(r"^[^:]*: (?:[\w.]+: )?", "", str(error).strip()).splitlines()[0]
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
@@ -130,7 +130,7 @@ def _start(master: str | None, app: str, conf: Mapping[str, str]) -> SparkSessio
         if is_embedded(master):
             os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
             os.environ[JARS] = embedded_jars()
-            # By default, Spark runs `python3` of the PATH: not that of an environment that is not activated.
+            # By default, Spark runs `python3` of the PATH, which is not that of an environment that is not activated.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", _HAND_OVER_S)
     builder = SparkSession.builder.appName(app)
@@ -152,7 +152,7 @@ def _classic_conf(master: str | None, heap: str, java_options: str) -> dict[str,
 
 
 def _check_user() -> None:
-    """Raise ConfigurationError under a user without a name: Java has no home there, and Hadoop no login."""
+    """Raise ConfigurationError under a user without a name, because Java has no home there, and Hadoop no login."""
     try:
         pwd.getpwuid(os.geteuid())
     except KeyError:
@@ -172,7 +172,7 @@ def _check_heap(heap: str) -> None:
 
 
 def is_submitted() -> bool:
-    """Tell whether ``spark-submit`` has started the driver: its settings are no longer ours to choose."""
+    """Return whether ``spark-submit`` has started the driver, because then we cannot choose its settings."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

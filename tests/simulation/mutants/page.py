@@ -1,6 +1,7 @@
-"""Writes docs/internals/mutants.md."""
+"""Writes docs/internals/mutants.md, and the result of each mutant to mutants.csv beside it."""
 
-import re
+import csv
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,61 +12,77 @@ from tests.simulation.mutants.pure import Score, scores
 from tests.simulation.mutants.results import NONE, Result
 from tests.simulation.mutants.tiers import Catch, Tier
 
-_ROW = re.compile(
-    r"^\| `(?P<name>[\w-]+)` \| (?P<tier>[^|]*) \| (?P<by>[^|]*) \| (?P<seconds>\d*)[ s]* "
-    r"\| (?P<alone>[^|]*) \|$",
-    re.MULTILINE,
-)
 PAGE = ROOT / "docs/internals/mutants.md"
+_ENDED = "ended"
+_COLUMNS = ("name", "tier", "by", "seconds", "alone")
 _HEAD = """# Mutants
 
 <!-- Written by `make mutants`. Each mutant is described in tests/simulation/mutants/*.toml. -->
 
-A test of the tests: each mutant is the product with one fault. The tests run on it, the cheap ones first, until one
-of them fails. There are four tiers: *unit* runs in one process, *scripts* compares the whole state before and after
-one script, *faults* runs several processes with faults, and *simulation* runs everything in virtual time, by seed.
-The tests closest to the changed file run first, then the simulation, then all of each tier. A test that fails runs
-once more alone, to exclude chance. The time is the whole time of the command that found the mutant. `make mutants`
-runs all, which takes long, and continues an interrupted run. `make mutants MUTANTS="--only NAME"` runs one.
+A test of the tests: each mutant is the product with one fault. The tests run on it until one of them fails.
+There are four tiers of tests:
 
-The last column says whether 300 stories find a mutant of scripts, recovery or the worker's loop by themselves: it has
-the first seed of [run 0](simulation.md) that fails, or *none*. `make mutants MUTANTS=--stories` plays them.
+- *unit* runs in one process
+- *scripts* compares the whole state before and after one script
+- *faults* runs several processes with faults
+- *simulation* runs everything in virtual time, by seed
+
+The tests closest to the changed file run first, then the simulation, then all of each tier. A test that fails runs
+once more alone, to exclude chance. `make mutants` runs all, which takes long, and continues an interrupted run.
+`make mutants MUTANTS="--only NAME"` runs one.
+
+[mutants.csv](mutants.csv) has the test or seed that found each mutant, and the seconds that it took. Its last column
+is the first seed of 300 stories of [run 0](simulation.md) that finds the mutant, or *none*.
+`make mutants MUTANTS=--stories` plays them.
 """
 
 _PURE_HEAD = """## Pure parts
 
 mutmut changes each operator, number and word of these modules, one at a time, and
-runs their unit tests. Not all that nothing found is a gap: there are words of log lines among it, limits by one
-millisecond, and values that come to the same.
+runs their unit tests. Some changes make no difference, for example in the words of a log line.
 """
 
 
 def write(mutants: Sequence[Mutant], results: Mapping[str, Result], place: Path = PAGE) -> None:
     """Write the page. What it says already stays where nothing newer is known here: a whole run takes many sittings."""
     said = place.read_text(encoding="utf-8") if place.exists() else ""
-    known = _found_before(said)
+    table = place.with_suffix(".csv")
+    known = _found_before(table.read_text(encoding="utf-8") if table.exists() else "")
     for name, result in results.items():
         before = known.get(name)
         if before is None or result.caught or result.ended:
             known[name] = replace(result, alone=result.alone or (before.alone if before else ""))
         elif result.alone:
             before.alone = result.alone
-    tables = [_table(*part, known) for part in _by_subject(mutants).items()]
     found = scores()
-    pure = _pure(found) if found else [said[said.index(_PURE_HEAD) :]] if _PURE_HEAD in said else []
-    place.write_text("\n".join([_HEAD, _summary(mutants, known), *tables, *pure]), encoding="utf-8")
+    pure = _pure(found) if found else [said[said.index("## Pure parts") :]] if "## Pure parts" in said else []
+    place.write_text("\n".join([_HEAD, _summary(mutants, known), _table(mutants, known), *pure]), encoding="utf-8")
+    table.write_text(_rows(mutants, known), encoding="utf-8")
 
 
-def _found_before(said: str) -> dict[str, Result]:
-    """Read what found which mutant from a page."""
+def _found_before(text: str) -> dict[str, Result]:
+    """Read the result of each mutant from the table."""
     found = {}
-    for row in _ROW.finditer(said):
-        if row["tier"] in list(Tier):
-            catch = Catch(row["tier"], row["by"], "", float(row["seconds"]))
-            found[row["name"]] = Result(row["name"], "", "", catch, ended=True, alone=row["alone"].strip())
-        elif row["alone"].strip():
-            found[row["name"]] = Result(row["name"], "", "", alone=row["alone"].strip())
+    for row in csv.DictReader(io.StringIO(text)):
+        name, tier, by, seconds, alone = (row[column] for column in _COLUMNS)
+        catch = Catch(tier, by, "", float(seconds)) if tier in list(Tier) else None
+        found[name] = Result(name, "", "", catch, ended=bool(tier), alone=alone)
     return found
+
+
+def _rows(mutants: Sequence[Mutant], results: Mapping[str, Result]) -> str:
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(_COLUMNS)
+    for result in (results[mutant.name] for mutant in mutants if mutant.name in results):
+        caught = result.caught
+        found = (
+            (caught.tier, _told(caught), f"{caught.seconds:.0f}")
+            if caught
+            else (_ENDED if result.ended else "", "", "")
+        )
+        table.writerow([result.name, *found, result.alone])
+    return out.getvalue()
 
 
 def _by_subject(mutants: Sequence[Mutant]) -> dict[str, list[Mutant]]:
@@ -107,23 +124,13 @@ def _state(mutant: Mutant, result: Result | None) -> str:
     return "**survived**" if result and result.ended else "not run yet"
 
 
-def _table(subject: str, mutants: Sequence[Mutant], results: Mapping[str, Result]) -> str:
-    lines = [
-        f"## {subject.capitalize()}",
-        "",
-        "| mutant | found by | test or seed | after | 300 stories |",
-        "|---|---|---|--:|---|",
-    ]
-    for mutant in mutants:
-        result = results.get(mutant.name)
-        caught = result.caught if result else None
-        by = (
-            [caught.tier, _told(caught), f"{caught.seconds:.0f} s"]
-            if caught
-            else [_state(mutant, result), _cell(mutant.harmless), ""]
-        )
-        alone = _cell(result.alone) if result else ""
-        lines.append("| " + " | ".join([f"`{mutant.name}`", *by, alone]) + " |")
+def _table(mutants: Sequence[Mutant], results: Mapping[str, Result]) -> str:
+    """Return a row for each subject. It names mutants that no test found, or that did not run yet."""
+    lines = ["| subject | mutants | not found |", "|---|--:|---|"]
+    for subject, some in _by_subject(mutants).items():
+        states = {mutant: _state(mutant, results.get(mutant.name)) for mutant in some}
+        left = [f"`{mutant.name}` ({state})" for mutant, state in states.items() if not state.startswith("found")]
+        lines.append(f"| {subject} | {len(some)} | {', '.join(left)} |")
     return "\n".join([*lines, ""])
 
 
@@ -144,10 +151,6 @@ def _told(caught: Catch) -> str:
     if not caught.said:  # as the page has it
         return caught.by
     if caught.tier == Tier.SIMULATION:
-        return _cell(f"{caught.by}: {caught.said}")
+        return f"{caught.by}: {caught.said}"
     test = caught.by.partition("[")[0].removeprefix("tests/")
-    return f"`{test}`" if test else _cell(caught.said)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    return test or caught.said

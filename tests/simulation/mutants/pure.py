@@ -1,6 +1,7 @@
-"""The pure parts under a mutation tool, mutmut: it changes each operator, number and word, and counts what is found.
+"""Tests the pure parts with the mutation tool mutmut, which changes each operator, number and word, and counts the
+found changes.
 
-What it changes, and which tests it runs, stands in pyproject.toml. It forks for each change: a thousand take minutes.
+Its modules and tests are in pyproject.toml. It forks for each change, and a thousand take minutes.
 """
 
 import json
@@ -23,7 +24,7 @@ _NOT_RUN = "not checked"
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of one module: how many changes there were, and how many of them a test found."""
+    """The number of changes in one module, and the number that a test found."""
 
     module: str
     changes: int
@@ -49,13 +50,13 @@ def run() -> None:
 
 
 def keep(told: str) -> None:
-    """Keep what ``mutmut results`` told."""
+    """Keep the output of ``mutmut results``."""
     PLACE.parent.mkdir(exist_ok=True)
     PLACE.write_text(json.dumps(read(told), indent=1), encoding="utf-8")
 
 
 def read(told: str) -> dict[str, dict[str, int]]:
-    """Read ``mutmut results``: of each module, how many changes ended how."""
+    """Read ``mutmut results``, and count the ends of changes by module."""
     states: dict[str, Counter[str]] = {}
     for row in _RESULT.finditer(told):
         if row["state"] != _NOT_RUN:
@@ -64,7 +65,7 @@ def read(told: str) -> dict[str, dict[str, int]]:
 
 
 def scores() -> list[Score]:
-    """Return what the last run found, module by module; nothing where there was none."""
+    """Return the findings of the last run, module by module. Empty without a run."""
     if not PLACE.exists():
         return []
     kept: Mapping[str, Mapping[str, int]] = json.loads(PLACE.read_text(encoding="utf-8"))

@@ -131,12 +131,16 @@ def test_the_page_names_what_found_a_mutant_and_marks_what_survived(
     place = tmp_path / "page.md"
     page.write(mutants, found, place)
     lines = place.read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line.startswith("| `")] == [
-        "| `subtracts` | unit | `reaper/test_sum.py::test_it_adds` | 1 s |  |",
-        "| `survives` | **survived** |  |  | none |",
-        "| `equal` | breaks nothing | It comes to the same. |  |  |",
-        "| `simulated` | simulation | seed 7: I5: given up | 60 s | seed 7 |",
-        "| `left` | not run yet |  |  |  |",
+    assert lines[lines.index("| subject | mutants | not found |") + 2 :] == [
+        "| sums | 3 | `survives` (**survived**), `equal` (breaks nothing) |",
+        "| others | 2 | `left` (not run yet) |",
+    ]
+    assert place.with_suffix(".csv").read_text(encoding="utf-8").splitlines() == [
+        "name,tier,by,seconds,alone",
+        "subtracts,unit,reaper/test_sum.py::test_it_adds,1,",
+        "survives,ended,,,none",
+        "equal,ended,,,",
+        "simulated,simulation,seed 7: I5: given up,60,seed 7",
     ]
 
 

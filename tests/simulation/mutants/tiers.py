@@ -1,4 +1,4 @@
-"""What may find a mutant, from cheap to dear: each tier is a command that fails."""
+"""The tiers that may find a mutant, the cheap ones first. Each is a command that fails."""
 
 import os
 import re
@@ -49,7 +49,7 @@ FOLDERS = {
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """What found a mutant."""
+    """The command that found a mutant."""
 
     tier: str
     by: str
@@ -75,13 +75,13 @@ class Step:
         return self.at_most_s == WHOLE_S
 
     def run(self, root: Path, processes: int) -> Catch | None:
-        """Run it in a copy of the repository; return what it found, if anything."""
+        """Run it in a copy of the repository. Return the failing test, if any."""
         if self.tier is Tier.SIMULATION:
             return _simulate(root, self.at_most_s)
         doubted: list[str] = []
         for _ in range(ANEW):
             found = _run_tests(root, self, [*self.tests, *(f"--deselect={test}" for test in doubted)], processes)
-            # What fails by chance would count as found: so it has to fail once more, by itself.
+            # A failure by chance would count as found, so it has to fail once more alone.
             if found is None or not found.by or _run_tests(root, self, [found.by], 0):
                 return found
             doubted.append(found.by)
@@ -89,7 +89,8 @@ class Step:
 
 
 def steps(mutant: Mutant, root: Path, tiers: Iterable[Tier]) -> list[Step]:
-    """Return what to try, in order: what knows the changed files best, the simulation, and then everything."""
+    """Return the tiers in order, which are the tests closest to the changed files, the simulation, and then
+    everything."""
     wanted = set(tiers)
     files = [*mutant.near, *near(edit.file for edit in mutant.edits)]
     first = [
@@ -167,8 +168,9 @@ def _simulate(root: Path, at_most_s: int) -> Catch | None:
 
 
 def _run(root: Path, words: Sequence[str], at_most_s: float, environment: dict[str, str]) -> tuple[int | None, str]:
-    """Run Python in ``root``; return its exit code (None where it did not end in time) and what it printed."""
-    # The environment has the repository itself installed; programs that the tests start import from the copy, too.
+    """Run Python in ``root``. Return its exit code (None after a timeout) and its output."""
+    # The environment has the repository itself installed, so programs that the tests start must import from the copy,
+    # too.
     told = os.environ | {"PYTHONPATH": str(root)} | environment
     with subprocess.Popen(
         [sys.executable, *words],

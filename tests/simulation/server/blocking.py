@@ -1,4 +1,4 @@
-"""Clients that wait for streams: who waits for what, in the order in which they came, and who is served."""
+"""Clients that wait for streams, in the order in which they came, and the choice of the next one to serve."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ class Waiter:
 
 
 class Answered:
-    """Who can be given the answer it waits for: a session."""
+    """A session that can be given the awaited answer."""
 
     def answer(self, reply: Reply) -> None:
         """Send the answer, and go on with the requests that came meanwhile."""
@@ -31,7 +31,7 @@ class Queue:
     """All blocked clients."""
 
     def __init__(self, core: Core, note: Callable[[list[bytes], Reply], None]) -> None:
-        """``note`` is told of what is handed out: the command that would do it at once, and its reply."""
+        """``note`` receives the handed-out entries, as the command that would do it at once, and its reply."""
         self._core = core
         self._note = note
         self._by_key: dict[bytes, dict[Waiter, None]] = {}
@@ -42,7 +42,7 @@ class Queue:
             self._by_key.setdefault(key, {})[waiter] = None
 
     def drop(self, waiter: Waiter) -> None:
-        """Let it wait no longer; nothing is answered."""
+        """End its wait without an answer."""
         if waiter.timer is not None:
             waiter.timer.cancel()
         for key in waiter.read.keys:
@@ -86,6 +86,6 @@ class Queue:
         waiter.session.answer(reply)
 
     def time_out(self, waiter: Waiter) -> None:
-        """Tell a client that nothing came."""
+        """Answer a client that no entry came."""
         self.drop(waiter)
         waiter.session.answer(NULL_ARRAY)

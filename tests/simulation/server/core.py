@@ -1,4 +1,4 @@
-"""What commands work on: the data, the time of the call, who calls, and who waits for what they write."""
+"""The surroundings of commands, which are the data, the time of the call, the caller, and the waiting clients."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -31,7 +31,7 @@ class ServerClock(Protocol):
 
 
 class Caller(Protocol):
-    """Who calls: a session."""
+    """The calling session."""
 
     id: int
     name: bytes
@@ -67,10 +67,10 @@ class Core:
         self.keys.now_ms = now_us // 1000
 
     def signal(self, key: bytes) -> None:
-        """Have those looked at who wait for a key."""
+        """Look at the clients that wait for a key."""
         self.ready.append(key)
 
     def signal_deleted(self, key: bytes) -> None:
-        """Have those looked at who wait for a key that has gone."""
+        """Look at the clients that wait for a key that has gone."""
         if self.is_7:
             self.ready.append(key)

@@ -11,7 +11,7 @@ NO_KEY = (
     " to create an empty stream automatically."
 )
 NO_KEY_OR_GROUP = b"NOGROUP No such key '%b' or consumer group '%b'"
-MOST_TIMES = 2**63 - 1  # what XNACK FATAL says
+MOST_TIMES = 2**63 - 1  # the count of XNACK FATAL
 AUTOCLAIM_LOOKS = 10  # entries that XAUTOCLAIM looks at, for each that it may return
 
 

@@ -117,7 +117,7 @@ def hincrby(core: Core, words: list[bytes]) -> Reply:
 
 @command("HSCAN", -3, "read")
 def hscan(core: Core, words: list[bytes]) -> Reply:
-    """HSCAN key cursor [COUNT n]: a small hash is told in one piece."""
+    """HSCAN key cursor [COUNT n], which returns a small hash in one piece."""
     cursor = integer(words[2], "ERR invalid cursor")
     rows = _existing(core, words[1]).items() if cursor == 0 else ()
     return [b"0", [word for row in rows for word in row]]

@@ -1,7 +1,7 @@
-"""What a server has written, so that it can be seen as it was a moment ago: after a crash, or on a replica that lags.
+"""The written data of a server, so that a former moment can be restored, after a crash or on a lagging replica.
 
-A copy of the data now and then, and the writes since. A script's writes stand here one by one, as they went through, so
-what is replayed needs no Lua, and is refused nothing.
+A copy of the data now and then, and the writes since. A script's writes are here one by one, in their order, so a
+replay needs no Lua, and rejects no write.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Write(NamedTuple):
 
 
 class _Chapter:
-    """The data at one moment, and what was written after it."""
+    """The data at one moment, and the writes after it."""
 
     def __init__(self, keys: Keyspace) -> None:
         self.keys = keys
@@ -42,19 +42,19 @@ class History:
         self._chapters[-1].writes.append(Write(at_us, words))
 
     def tidy(self, keys: Keyspace) -> None:
-        """Begin a new chapter where this one is long; to be called where no command runs."""
+        """Begin a new chapter if this one is long. Call it while no command runs."""
         if len(self._chapters[-1].writes) >= WRITES_BETWEEN_COPIES:
             self._chapters.append(_Chapter(keys.copy()))
             del self._chapters[:-KEPT_COPIES]
 
     def restart(self, keys: Keyspace) -> None:
-        """Forget all: these are the data now."""
+        """Forget all, and begin with these data."""
         self._chapters = [_Chapter(keys.copy())]
 
     def data_before(self, now_us: int, lost_us: int) -> Keyspace:
         """Return the data without what was written in the last ``lost_us``, as far back as is known.
 
-        Where the clock was set back meanwhile, what was written before that is not lost.
+        If the clock was set back meanwhile, earlier writes are not lost.
         """
         for chapter in reversed(self._chapters):
             kept = len(chapter.writes)

@@ -1,4 +1,4 @@
-"""How a stream lies in a server's memory: in nodes. It shows where a stream is cut *about* somewhere.
+"""The nodes of a stream in a server's memory. It shows where a stream is cut *about* somewhere.
 
 Only whole nodes are cut off then, and a node is as long as its bytes and entries let it be.
 """
@@ -98,7 +98,7 @@ class Nodes:
             del self._nodes[at], self._starts[at]
 
     def cut(self, count: int) -> None:
-        """Delete the first entries: whole nodes, and then of the next one."""
+        """Delete the first entries, in whole nodes, and then from the next one."""
         whole = 0
         while whole < len(self._nodes) and self._nodes[whole].live <= count:
             count -= self._nodes[whole].live
@@ -109,7 +109,7 @@ class Nodes:
             self._nodes[0].dead += count
 
     def in_whole_nodes(self, excess: int, before: int | None, limit: int) -> int:
-        """Return how many entries may go node by node: at most ``excess``, or all before an ID; ``limit`` 0 is none."""
+        """Return how many entries may go node by node, at most ``excess``, or all before an ID. ``limit`` 0 is none."""
         gone = 0
         for node in self._nodes:
             keeps = node.last >= before if before is not None else gone + node.live > excess

@@ -1,4 +1,4 @@
-"""What commands answer, and how it looks on the wire (RESP2).
+"""The answers of commands, and their form on the wire (RESP2).
 
 A reply is an `int`, `bytes` (a bulk string), None (the null bulk string), a list of replies, or one of the few classes
 here. Errors are raised by commands, and stand in lists (``EXEC``) as replies.
@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 
 class Status:
-    """A simple string, such as ``+OK``."""
+    """A simple string, for example ``+OK``."""
 
     __slots__ = ("text",)
 
@@ -17,13 +17,13 @@ class Status:
 
 
 class NullArray:
-    """What a read answers that found nothing in time."""
+    """The answer of a read that found no entry in time."""
 
     __slots__ = ()
 
 
 class Raw:
-    """A reply that is written for the wire already: a script's."""
+    """A script's reply, which has the form of the wire already."""
 
     __slots__ = ("wire",)
 
@@ -32,13 +32,13 @@ class Raw:
 
 
 class NoReply:
-    """Nothing is answered now: the client is blocked, or what it gets is pushed to it."""
+    """No answer now, because the client is blocked, or gets its messages by push."""
 
     __slots__ = ()
 
 
 class ReplyError(Exception):
-    """An error reply; its text begins with a code."""
+    """An error reply. Its text begins with a code."""
 
     def __init__(self, text: str | bytes) -> None:
         super().__init__(text)

@@ -1,7 +1,7 @@
 """Runs the shipped Lua scripts, by the Lua that Redis has (5.1). One Lua state serves all servers of a kind of version.
 
-Whatever crosses the border between Lua and Python costs, so it is little: a script's words go in as two tables, what it
-returns is written for the wire by Lua, and each ``redis.call`` is one call of Python.
+Every crossing between Lua and Python costs time, so there are few. A script's words go in as two tables, Lua writes its
+result for the wire, and each ``redis.call`` is one call of Python.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ May = Callable[[list[bytes]], bool | None]
 
 
 class CallRefusedError(ReplyError):
-    """The server refuses a command of a script before it runs: 6.2 says where, and keeps the code's minus."""
+    """The server rejects a command of a script before it runs. 6.2 adds the place, and keeps the code's minus."""
 
     def __init__(self, text: str, text_6: str) -> None:
         super().__init__(text)

@@ -150,6 +150,6 @@ def zrangebyscore(core: Core, words: list[bytes]) -> Reply:
 
 @command("ZSCAN", -3, "read")
 def zscan(core: Core, words: list[bytes]) -> Reply:
-    """ZSCAN key cursor [COUNT n]: a small sorted set is told in one piece."""
+    """ZSCAN key cursor [COUNT n], which returns a small sorted set in one piece."""
     cursor = integer(words[2], "ERR invalid cursor")
     return [b"0", _told(core, _existing(core, words[1]).rows if cursor == 0 else [], with_scores=True)]

@@ -1,4 +1,4 @@
-"""Commands on streams that need no group: XADD, XRANGE, XREVRANGE, XLEN, XDEL, XTRIM."""
+"""The commands on streams that need no group, which are XADD, XRANGE, XREVRANGE, XLEN, XDEL and XTRIM."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ TOO_SMALL = "ERR The ID specified in XADD is equal or smaller than the target st
 
 @dataclass(slots=True)
 class Limits:
-    """What XADD and XTRIM cut a stream to."""
+    """The limit of XADD and XTRIM."""
 
     maxlen: int = -1
     minid: int = -1
@@ -36,7 +36,7 @@ class Limits:
         return self.maxlen >= 0 or self.minid >= 0
 
     def cut(self, stream: Stream) -> int:
-        """Trim a stream; return how many entries that deleted."""
+        """Trim a stream. Return the number of deleted entries."""
         if not self.given:
             return 0
         ids = stream.entries.ids
@@ -47,7 +47,7 @@ class Limits:
 
 
 def read_limits(words: list[bytes], at: int) -> tuple[Limits, int]:
-    """Read MAXLEN or MINID at ``words[at]``; return it, and where the next word is."""
+    """Read MAXLEN or MINID at ``words[at]``. Return it, and the place of the next word."""
     limits, name = Limits(), words[at].upper()
     at += 1
     if at < len(words) - 1 and words[at] in (b"~", b"="):
@@ -146,7 +146,7 @@ def _range(core: Core, words: list[bytes], start: int, end: int) -> tuple[Stream
 def xrange(core: Core, words: list[bytes]) -> Reply:
     """XRANGE key start end [COUNT count]"""
     start, end = interval_start(words[2]), interval_end(words[3])
-    if start == end and len(words) == 4:  # one entry: what scripts ask for most
+    if start == end and len(words) == 4:  # one entry, the most frequent request of scripts
         stream = core.keys.typed(words[1], Stream)
         entry = stream.entries.get(start) if stream else None
         return [entry] if entry else []

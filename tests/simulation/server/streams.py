@@ -1,4 +1,4 @@
-"""A stream, its groups, and their pending entries: the data, and what changes it. Commands are read elsewhere."""
+"""A stream, its groups, and their pending entries, with the methods that change them. Commands are read elsewhere."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ class ById(Generic[ValueT]):
         self.values[number] = value
 
     def remove(self, number: int) -> ValueT | None:
-        """Forget an ID, and return its value; None where it is not there."""
+        """Remove an ID, and return its value, or None if it is missing."""
         value = self.values.pop(number, None)
         if value is not None:
             del self.ids[bisect_left(self.ids, number)]
@@ -57,7 +57,7 @@ class ById(Generic[ValueT]):
         del self.ids[:count]
 
     def between(self, start: int, end: int = LAST_ID, count: int = -1) -> list[int]:
-        """Return the IDs from ``start`` to ``end``, at most ``count`` (below 0: all)."""
+        """Return the IDs from ``start`` to ``end``, at most ``count`` (below 0 means all)."""
         ids = self.ids
         first = bisect_left(ids, start)
         last = len(ids) if end >= LAST_ID else bisect_right(ids, end, lo=first) if end >= start else first
@@ -113,7 +113,7 @@ class Group:
         self.pending: ById[Pending] = ById()
 
     def consumer(self, name: bytes, now_ms: int) -> Consumer:
-        """Return a consumer, made where it is not there yet; it is seen now."""
+        """Return a consumer, and create it if it is missing. It is seen now."""
         consumer = self.consumers.get(name)
         if consumer is None:
             consumer = self.consumers[name] = Consumer(name, now_ms)
@@ -121,11 +121,11 @@ class Group:
         return consumer
 
     def sorted_consumers(self) -> Iterator[Consumer]:
-        """Return the consumers by name, as Redis tells them."""
+        """Return the consumers by name, in the order of Redis."""
         return (self.consumers[name] for name in sorted(self.consumers))
 
     def hand_out(self, number: int, consumer: Consumer, now_ms: int) -> None:
-        """Make an entry pending for ``consumer``; it is taken from whoever holds it (the group was set back)."""
+        """Make an entry pending for ``consumer``. It is taken from its former owner (the group was set back)."""
         self.give(
             number, Pending(None, now_ms, 1) if number not in self.pending else self.pending.values[number], consumer
         )
@@ -142,13 +142,13 @@ class Group:
         self.pending.put(number, row)
 
     def disown(self, number: int, row: Pending) -> None:
-        """Let nobody hold a row (8.8)."""
+        """Remove the owner of a row (8.8)."""
         if row.consumer is not None:
             row.consumer.pending.remove(number)
             row.consumer = None
 
     def release(self, number: int) -> bool:
-        """Forget a pending entry; tell whether it was there."""
+        """Remove a pending entry. Return whether it was there."""
         row = self.pending.remove(number)
         if row is None:
             return False
@@ -157,7 +157,7 @@ class Group:
         return True
 
     def delete_consumer(self, name: bytes) -> int:
-        """Forget a consumer, and all that it holds; return how much that was."""
+        """Remove a consumer, and all its entries. Return their number."""
         consumer = self.consumers.pop(name, None)
         if consumer is None:
             return 0
@@ -184,7 +184,7 @@ class Group:
 
 
 class Stream:
-    """A stream. An entry is held as XRANGE answers it: ``[ID, fields]``."""
+    """A stream. An entry has the form of XRANGE's answer, ``[ID, fields]``."""
 
     __slots__ = ("entries", "entries_added", "first_id", "groups", "last_id", "max_deleted_id", "nodes")
 
@@ -201,7 +201,7 @@ class Stream:
         return len(self.entries.ids)
 
     def add(self, number: int, fields: list[bytes]) -> bytes:
-        """Append an entry, whose ID lies behind all others; return the ID as text."""
+        """Append an entry with an ID behind all others. Return the ID as text."""
         text = id_text(number)
         self.entries.ids.append(number)
         self.entries.values[number] = [text, [*fields]]
@@ -213,7 +213,7 @@ class Stream:
         return text
 
     def delete(self, number: int) -> bool:
-        """Delete one entry; tell whether it was there."""
+        """Delete one entry. Return whether it was there."""
         if self.entries.remove(number) is None:
             return False
         self.nodes.delete(number)
@@ -233,7 +233,7 @@ class Stream:
         self.first_id = self.entries.ids[0] if self.entries.ids else 0
 
     def last_valid_id(self) -> int:
-        """Return the last entry's ID; 0 where there is none."""
+        """Return the last entry's ID, or 0 without one."""
         return self.entries.ids[-1] if self.entries.ids else 0
 
     def rows(self, ids: list[int]) -> list[Reply]:
@@ -287,7 +287,7 @@ class Stream:
         return None if read is UNKNOWN else self.entries_added - read
 
     def copy(self) -> "Stream":
-        """Return the same again; entries never change, and are shared."""
+        """Return a copy. Entries never change, and are shared."""
         twin = Stream()
         twin.entries.ids, twin.entries.values = self.entries.ids[:], dict(self.entries.values)
         twin.groups = {name: group.copy() for name, group in self.groups.items()}

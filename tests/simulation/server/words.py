@@ -1,6 +1,6 @@
-"""Reads the words of a command: numbers, and IDs of stream entries.
+"""Reads the words of a command, for example numbers and IDs of stream entries.
 
-An ID is one number, ``milliseconds << 64 | sequence``: it compares, sorts and bisects as fast as numbers do.
+An ID is one number, ``milliseconds << 64 | sequence``, because it compares, sorts and bisects as fast as numbers do.
 """
 
 import re
@@ -44,7 +44,7 @@ def double(word: bytes, said: str = "ERR value is not a valid float") -> float:
 
 
 def entry_id(word: bytes, missing: int = 0, said: str = BAD_ID) -> int:
-    """Read the ID of an entry; ``missing`` is the sequence where none is named. Raises ReplyError."""
+    """Read the ID of an entry. ``missing`` is the sequence if it has none. Raises ReplyError."""
     head, dash, tail = word.partition(b"-")
     if not _PART.fullmatch(head) or (dash and not _PART.fullmatch(tail)):
         raise ReplyError(said)
@@ -55,7 +55,7 @@ def entry_id(word: bytes, missing: int = 0, said: str = BAD_ID) -> int:
 
 
 def interval(start: bytes, end: bytes) -> tuple[int, int]:
-    """Read the bounds of an interval of IDs; ``(`` leaves the bound out. Raises ReplyError."""
+    """Read the bounds of an interval of IDs. ``(`` leaves the bound out. Raises ReplyError."""
     return interval_start(start), interval_end(end)
 
 

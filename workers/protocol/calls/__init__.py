@@ -7,7 +7,7 @@ What a call did is its result, a refusal among them; an effect is unknown only w
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Self, TypeVar
 
-from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, EventName, JournalLevel, journalled
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 
 CALL_BYTES = 512 * 1024
 """Payload after which a call puts off the rest of its work: no call may block the server for more than 5 ms."""
@@ -39,9 +39,9 @@ class Journal(NamedTuple):
     maxlen: int
 
     @classmethod
-    def at(cls, level: JournalLevel, maxlen: int, event: EventName = EventName.RECOVERED) -> Self:
-        """Say what a script is told whose events are written as ``event`` is."""
-        return cls(int(journalled(event, level)), maxlen)
+    def at(cls, journals: bool, maxlen: int) -> Self:
+        """Return the arguments for these settings."""
+        return cls(int(journals), maxlen)
 
 
-DEFAULT_JOURNAL = Journal.at(JournalLevel.SETTLEMENTS, DEFAULT_JOURNAL_MAXLEN)
+DEFAULT_JOURNAL = Journal.at(True, DEFAULT_JOURNAL_MAXLEN)

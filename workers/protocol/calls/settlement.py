@@ -1,9 +1,9 @@
 """What a worker says of its own deliveries: they are settled, they live, they were delivered and started."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import redis
 from redis.asyncio import Redis
@@ -19,7 +19,6 @@ from workers.protocol.scripts import load_script
 SETTLE = load_script("workers.protocol", "settle")
 EXTEND_VISIBILITY = load_script("workers.protocol", "extend_visibility")
 HOLD_AGAIN = load_script("workers.protocol", "hold_again")
-WRITE_EVENTS = load_script("workers.protocol", "write_events")
 
 Word = str | bytes | int
 
@@ -299,11 +298,8 @@ class Extend(Generic[DeliveryT]):
 
     keys: GroupKeys
     consumer: str
-    journal: Journal
-    facts: Callable[[DeliveryT], bytes]
-    """Says what is journalled of one."""
     reports: Journal
-    """The same for a deleted entry."""
+    """For the event of a deleted entry."""
 
     async def run(
         self,
@@ -343,10 +339,9 @@ class Extend(Generic[DeliveryT]):
         return (source, self.keys.journal, self.keys.agreement, self.keys.stream, self.keys.retry)
 
     def _words(self, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]) -> list[Word]:
-        words: list[Word] = [self.keys.group, self.consumer, *self.journal]
+        words: list[Word] = [self.keys.group, self.consumer]
         for delivery, proof in zip(deliveries, proofs, strict=True):
-            facts = self.facts(delivery) if self.journal.writes else b""
-            words += (delivery.raw_entry_id, f"{delivery.times_delivered}{_suffix(proof)}", delivery.raw_id, facts)
+            words += (delivery.raw_entry_id, f"{delivery.times_delivered}{_suffix(proof)}")
         return words
 
 
@@ -364,22 +359,3 @@ def _extensions(reply: Sequence[int]) -> Extensions:
     *codes, server_ms = reply
     _in_time(codes, Extension.LATE)
     return Extensions([_EXTENSIONS[code] for code in codes], server_ms)
-
-
-# --- write events -------------------------------------------------------------------------------------------
-
-WORDS_PER_EVENT = 3
-"""Name, job ID, and data in JSON."""
-
-
-def events_command(journal_key: str, maxlen: int, words: Sequence[str | bytes]) -> tuple[Word, ...]:
-    """Return the command that writes events (``write_events.lua``), for who sends without waiting for replies.
-
-    The server knows the script once `WRITE_EVENTS.source` is loaded.
-    """
-    return ("EVALSHA", WRITE_EVENTS.digest, 1, journal_key, maxlen, *words)
-
-
-def read_written(reply: Any) -> str:
-    """Read the reply: '' where the events were written, or why the journal refuses them."""
-    return text(reply) if isinstance(reply, bytes) else ""

@@ -5,15 +5,14 @@
 -- meanwhile is refused.
 --
 -- KEYS[1] source   orders, or {orders}:retry:billing   stream the deliveries were read from
--- KEYS[2] journal  {orders}:journal                    stream
+-- KEYS[2] journal  {orders}:journal                    stream, read only
 -- KEYS[3] agreement  {orders}:group:billing            hash, and
 -- KEYS[4] stream     orders                            stream: where they are named, result 3 is told from 0
 -- KEYS[5] retry      {orders}:retry:billing            stream, named only (see beat.lua)
 -- KEYS[6] suspects   {orders}:suspects:billing         hash, may be left out: who extends a suspect shows that it has got it
 -- ARGV[1] group  ARGV[2] consumer (of every item)
--- ARGV[3] journal: '1' = write events  ARGV[4] journal's MAXLEN
--- ARGV[5…] per item: entry ID, PEL delivery count (and behind commas when it was proven alive last, and until when that counts, see
--- hold_again.lua; and then `,lost`, where the worker knows that the payload is gone), job ID, data (JSON of the event)
+-- ARGV[3…] per item: entry ID, PEL delivery count (and behind commas when it was proven alive last, and until when that counts, see
+-- hold_again.lua; and then `,lost`, where the worker knows that the payload is gone)
 --
 -- Returns one result an item: 1 extended, 0 refused (the delivery is not ours any more), 2 payload gone (trimmed or
 -- deleted by somebody; left as it is, since from 7.0 on XCLAIM would drop it from the pending entries list unseen), 3 vanished:
@@ -30,11 +29,10 @@
 
 local source, journal, agreement, stream, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6]
 local group, consumer = ARGV[1], ARGV[2]
-local write_journal, maxlen = ARGV[3] == '1', ARGV[4]
 
 local REFUSED, EXTENDED, PAYLOAD_GONE, VANISHED, LATE, TAKEN = 0, 1, 2, 3, 4, 5
-local ITEM = 4
-local first = 5
+local ITEM = 2
+local first = 3
 local items = (#ARGV - first + 1) / ITEM
 
 local pending = read_ahead(function(entry_id, count)
@@ -92,14 +90,6 @@ for from = 1, #extended, 1000 do
 end
 if #extended == 0 then -- an answer means that this worker may extend, and so does the beat
   probe_heartbeat(source, group)
-end
-if write_journal then
-  for i = 1, items do
-    local item = first + (i - 1) * ITEM
-    if results[i] == EXTENDED then
-      journal_event(journal, maxlen, 'extended', ARGV[item + 2], ARGV[item + 3])
-    end
-  end
 end
 if agreement then -- last: the beat means that everything above was served
   results[items + 1] = (note_beat(agreement))

@@ -4,8 +4,8 @@
 with found as (
   select stream, grp, job, generation, entry, number,
     min(coalesce(delivered_ms, if(is_stall, at_ms - greatest(idle_ms, 0), at_ms))) as seen_ms,
-    min(coalesce(begun_ms, if(event = 'started', at_ms, null))) as begun_ms,
-    bool_or(event = 'delivered' or (is_settlement and begun_ms is null)) as waited,
+    min(begun_ms) as begun_ms,
+    bool_or(is_settlement and begun_ms is null) as waited,
     max(if(run_ms >= 0, run_ms, null)) as run_ms,
     bool_or(event = 'acked' or (event = 'refused' and verb <=> 'ack')) as completed,
     count_if(event = 'acked') as acks,
@@ -22,8 +22,8 @@ with found as (
     and not (event = 'recovered' and reason <=> 'suspect')
   group by stream, grp, job, generation, entry, number
 ), started as (
-  -- If deliveries are journaled one by one, one without `started` waited in its worker until the end. If they are not,
-  -- a stalled one counts as started: most were, and the journal does not tell.
+  -- A delivery that was settled without a start waited in its worker. A stalled one counts as started: most were, and
+  -- the journal does not tell.
   select *, coalesce(begun_ms, if(waited, null, seen_ms)) as started_ms from found
 ), ordered as (
   -- By count and not by time: a settlement may come after those of later deliveries.

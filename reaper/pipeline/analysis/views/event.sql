@@ -18,8 +18,8 @@ with scoped as (
     -- The worker that ran the job wrote it, at the end of the delivery.
     run_ms is not null and event in ('acked', 'nacked', 'handed_back', 'dead_lettered', 'refused') as is_settlement,
     job is not null and grp is not null and event in (
-      'delivered', 'started', 'acked', 'nacked', 'handed_back', 'extended', 'scheduled', 'recovered', 'suspected',
-      'dead_lettered', 'redriven', 'refused', 'lost_payload', 'lost_delivery', 'lost_consumer',
+      'acked', 'nacked', 'handed_back', 'scheduled', 'recovered', 'suspected', 'dead_lettered', 'redriven', 'refused',
+      'lost_payload', 'lost_delivery', 'lost_consumer',
       'lease_acquired', 'lease_lost', 'lease_released', 'fault_injected') as is_of_job
   from scoped
 )

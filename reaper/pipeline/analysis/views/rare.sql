@@ -2,4 +2,4 @@
 select stream, grp, event, at_ms, seq, entry, consumer, delivery, mode, token, holder, reason, idle_ms, visibility_ms,
   extra, is_stall, is_settlement
 from event
-where event not in ('acked', 'delivered', 'started', 'extended')
+where event <> 'acked'

@@ -1,12 +1,11 @@
 -- All events of the few jobs that did not simply go well.
--- A job that went well leaves one `acked` event and nothing but plain events beside it: its weight is 1. If two jobs
--- have the same hash, one job too many is here, which does no harm.
+-- A job that went well leaves one `acked` event and no other: its weight is 1. If two jobs have the same hash, one job
+-- too many is here, which does no harm.
 with troubled as (
   select job_hash
   from (
     select xxhash64(stream, grp, job) as job_hash,
-      sum(case when event = 'acked' then 1L when event in ('delivered', 'started', 'extended') then 0L
-        else 4294967296L end) as weight
+      sum(if(event = 'acked', 1L, 4294967296L)) as weight
     from event
     where is_of_job
     group by xxhash64(stream, grp, job)
