@@ -4,14 +4,13 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import click
 
-from reaper.pipeline.command import LAKE, SPARK, interruptible, leave_at_once, sentences, settings_of
+from reaper.pipeline.command import LAKE, SPARK, need_matplotlib, open_session, sentences, settings_of
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.runtime.options import examples, settings_options
@@ -66,11 +65,8 @@ def report(
     """
     with sentences():
         from reaper.pipeline.analysis.scope import Scope, parse_instant
-        from reaper.pipeline.report.errors import missing_matplotlib
 
-        if find_spec("matplotlib") is None:
-            raise missing_matplotlib()
-
+        need_matplotlib()
         now = datetime.now(UTC)
         begin, end = (parse_instant(text, now) if text else None for text in (since, until))
         settings = settings_of(flags, config)
@@ -93,19 +89,13 @@ def report(
 def _read(settings: PipelineSettings, scope: "Scope", progress: ProgressLine) -> "Findings":
     from reaper.pipeline.lake.tables import existing_lake
     from reaper.pipeline.report.reading import read_report
-    from reaper.pipeline.spark.session import build_session, is_embedded
+    from reaper.pipeline.spark.session import is_embedded
 
     layout = existing_lake(settings.lake)  # before Spark is started for nothing
-    progress.show("starting Spark …")
-    master, remote = settings.spark_master or None, settings.spark_remote or None
     with ThreadPoolExecutor(1) as beside:
         beside.submit(import_module, "reaper.pipeline.report.page")  # a third of a second in which Java can start
-        options = _java_options(layout)
-        spark = interruptible(
-            lambda: build_session(master, remote, "stream-reaper report", settings.spark_memory, java_options=options),
-            leave_at_once,
-        )
-    embedded = not remote and is_embedded(master)
+        spark = open_session(settings, progress, java_options=_java_options(layout))
+    embedded = not settings.spark_remote and is_embedded(settings.spark_master or None)
     return read_report(spark, settings.lake, scope, progress.show, embedded=embedded)
 
 

@@ -27,10 +27,13 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-Bytec
 """Compile once and quickly, because better code takes longer to make than it saves on a small lake. Do not verify
 Spark's classes, because that takes an eighth of the CPU time of a small report.
 """
-_FIRST = tuple("spark-catalyst scala-library spark-core scala-reflect spark-sql hadoop-client log4j-core parquet janino "
-               "commons-compiler jackson-databind".split())  # fmt: skip
+_FIRST = re.compile(
+    "(spark-(catalyst|core|sql)|scala|janino|commons-compiler|parquet|hadoop-client|log4j|jackson-data)"
+)
 """Jars with most of the classes that Spark loads. Java looks for a class in one jar after the other."""
-_UNUSED = re.compile("(spark-)?(arpack|breeze|datanucleus|derby|hive|jersey|kubernetes|lapack|mllib|spire|vertx|volcano)")
+_UNUSED = re.compile(
+    "(spark-)?(arpack|breeze|datanucleus|derby|hive|jersey|kubernetes|lapack|mllib|spire|vertx|volcano)"
+)
 """Jars for machine learning, Hive and Kubernetes. Spark would load a part of them at each start."""
 
 
@@ -50,7 +53,7 @@ def java_environment() -> dict[str, str]:
 def embedded_jars() -> str:
     """Return the jars that Spark needs in this process and its children, as a class path."""
     jars = [jar for jar in Path(pyspark.__file__).parent.glob("jars/*.jar") if not _UNUSED.match(jar.name)]
-    return ":".join(str(jar) for jar in sorted(jars, key=lambda jar: (not jar.name.startswith(_FIRST), jar.name)))
+    return ":".join(str(jar) for jar in sorted(jars, key=lambda jar: (not _FIRST.match(jar.name), jar.name)))
 
 
 def find_java() -> tuple[str, int]:
