@@ -88,7 +88,7 @@ soak: $(DEV)  ## play 40,600 simulated stories; kill the ingester 20 times; then
 	while [ "$$(date +%s)" -lt "$$end" ]; do \
 	  for mode in reaper embedded; do \
 	    play="$(BIN)/python -m tests.soak --recovery $$mode --chaos $(SOAK_CHAOS) --seed $$seed"; \
-	    $$play --json "soak/$$mode-$$seed.json" >"soak/$$mode-$$seed.log" 2>&1 \
+	    $$play --output "soak/$$mode-$$seed.json" >"soak/$$mode-$$seed.log" 2>&1 \
 	      || { tail -n 40 "soak/$$mode-$$seed.log"; \
 	           echo "soak: seed $$seed failed; replay it with: $$play" >&2; exit 1; }; \
 	    echo "soak: seed $$seed balanced, $$mode"; \

@@ -10,6 +10,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from reaper.settings import GroupSettings, ReaperSettings
+from workers.runtime.quantities import written
 from workers.runtime.redis_settings import ProgramSettings
 from workers.runtime.settings import Settings
 from workers.runtime.settings_errors import bare_type, bounds
@@ -42,7 +43,8 @@ A program stops with an error if it finds a setting that no program has, or a va
 A variable that ends in `_FILE` names a file that holds the value: `REAPER_REDIS_URL_FILE=/run/secrets/redis-url`.
 This keeps passwords out of process lists and settings files ([secrets](security.md#secrets)).
 
-Durations are seconds: `30`, `0.5`.
+A duration is a number with a unit (`ms`, `s`, `m`, `h`, `d`): `30s`, `24h`. A number alone is seconds.
+A rate is `100/s` or `100`.
 
 ## The address of Redis
 
@@ -73,7 +75,7 @@ _REAPER = """\
 ```toml
 # reaper.toml
 redis_url = "redis://redis.internal:6379/0"
-visibility_timeout = 60
+visibility_timeout = "60s"
 
 [[groups]]
 stream = "orders"
@@ -82,7 +84,7 @@ group = "billing"
 [[groups]]
 stream = "mail"
 group = "sender"
-visibility_timeout = 300
+visibility_timeout = "5m"
 redelivery = "retry-stream"
 ```
 
@@ -176,7 +178,7 @@ def _type(field: FieldInfo) -> str:
     kind = bare_type(field.annotation)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return " or ".join(f"`{member.value}`" for member in kind)
-    names = {timedelta: "seconds", int: "whole number", float: "number", bool: "`true` or `false`", str: "text"}
+    names = {timedelta: "duration", int: "whole number", float: "number", bool: "`true` or `false`", str: "text"}
     return names.get(kind, "tables") + bounds(field)
 
 
@@ -190,7 +192,7 @@ def _plain(default: Any) -> str:
     if default is None or default in ("", ()):
         return ""
     if isinstance(default, timedelta):
-        return f"`{default.total_seconds():g}`"
+        return f"`{written(default)}`"
     if isinstance(default, Enum):
         return f"`{default.value}`"
     return f"`{str(default).lower()}`" if isinstance(default, bool) else f"`{default}`"

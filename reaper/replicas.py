@@ -1,8 +1,8 @@
-"""A replica registers itself as one JSON heartbeat in the hash ``{<namespace>}:replicas``.
+"""A replica registers itself as one JSON document in the hash ``{<namespace>}:replicas``.
 
-Written by the service every few seconds (field = `Replica.id`), read by ``reaper status`` and ``reaper forget``. Names
-that end in ``_ms`` are milliseconds. Moments are in the *server's* time, so the clocks of replicas do not matter. A
-reader ignores fields it does not know and fills in those an older replica did not write.
+The service writes it every few seconds, and ``reaper status`` and ``reaper groups forget`` read it. The field is
+`Replica.id`. Names that end in ``_ms`` are milliseconds. Moments are the *server's* time, so the clocks of replicas do
+not matter. A reader ignores unknown fields, and uses defaults for fields that an older replica did not write.
 """
 
 import json

@@ -17,6 +17,7 @@ from workers.runtime.settings import (
     SHORTEST_VISIBILITY,
     HealthHost,
     JournalMaxlen,
+    Rate,
     Seconds,
     Section,
     seconds,
@@ -158,7 +159,9 @@ class ReaperSettings(ProgramSettings):
     full_scan_interval: Seconds = seconds(
         30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
     )
-    recovery_rate: float = Field(default=0, ge=0, description="Recoveries per second and group. 0 is no limit.")
+    recovery_rate: Rate = Field(
+        default=0, ge=0, description="Most recoveries per second of each group, for example 100/s. 0 is no limit."
+    )
     health_host: HealthHost = "127.0.0.1"
     journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN
     recreate_groups: bool = Field(

@@ -16,7 +16,7 @@ from workers.runtime.ending import end_within
 from workers.runtime.event_loop import run_in_loop
 from workers.runtime.garbage import collect_seldom
 from workers.runtime.logs import log_to_stderr
-from workers.runtime.options import Program, errors_as_sentences, examples, log_options, settings_options
+from workers.runtime.options import Program, errors_as_sentences, examples, help_end, log_options, settings_options
 from workers.runtime.printing import show_crashes
 from workers.runtime.service_manager import reporting_to_service_manager
 from workers.settings import WorkerSettings
@@ -26,9 +26,9 @@ from workers.worker import Worker
 logger = logging.getLogger(__name__)
 
 FORCED_EXIT = 1
-"""Exit code where a second signal ended the worker before everything was done."""
+"""Exit code if a second signal ended the worker before its jobs were settled."""
 FAILED_EXIT = 1
-"""Exit code where a handler, or another function of the program, raised SystemExit or KeyboardInterrupt."""
+"""Exit code if a function of the program raised SystemExit or KeyboardInterrupt."""
 
 
 @click.group(
@@ -38,22 +38,26 @@ FAILED_EXIT = 1
 )
 @click.version_option(package_name="stream-reaper")
 def main() -> None:
-    """Consume jobs from Redis Streams. Exit code 2: not possible; 3: Redis is unreachable. A line gives the reason."""
+    """Run workers that consume jobs from Redis Streams."""
     show_crashes()
 
 
 @main.command(
-    epilog=examples("worker run shop:worker", "worker run shop.jobs:worker --config worker.toml --health-port 8081")
+    epilog=help_end(
+        "worker run shop:worker",
+        "worker run shop.jobs:worker --config worker.toml --health-port 8081",
+        ok="stopped by SIGTERM or SIGINT, and all jobs are settled or handed back",
+        no="a second signal ended it, or a handler raised SystemExit",
+    )
 )
 @click.argument("program", metavar="PACKAGE.MODULE:WORKER")
 @settings_options(WorkerSettings)
 @log_options
 def run(program: str, config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
-    """Run the worker that PACKAGE.MODULE defines, until SIGTERM or SIGINT; a second signal ends it at once.
+    """Run the worker that PACKAGE.MODULE defines.
 
-    Settings: flags, then the environment, then the file, then the arguments of Worker(…) in the program. Exit code 0 it
-    was told to end, and has settled or handed back its jobs; 1 a second signal cut that short, or a handler exited; 2
-    it could not begin; 3 Redis could not be reached at the start.
+    SIGTERM or SIGINT stops it after the running jobs, and a second signal at once. Settings come from flags, the
+    environment, the file, and the arguments of Worker(…), in this order of strength.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():

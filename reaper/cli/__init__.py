@@ -1,6 +1,5 @@
-"""The command ``reaper``, a module for each of its commands: parse, build settings, call one function, show.
+"""The command ``reaper``: each module reads a command line, calls `reaper.operations`, and prints the result.
 
-`main` only puts them together; drill and pipeline are imported when they are used. Machines read ``--json`` on
-stdout, people everything else; what went wrong goes to stderr. Exit code 0 is done, 2 not possible, 3
-Redis unreachable, and a command's help says what 1 means. No logic: what a command knows, `reaper.operations` knows.
+`main` assembles the commands. It imports `drill` and `pipeline` only for their own commands. Results go to standard
+output, as text or as JSON (``-o json``). Errors go to standard error. `workers.runtime.options` defines the exit codes.
 """

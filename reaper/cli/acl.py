@@ -1,15 +1,15 @@
-"""``reaper acl``: the rights that each kind of process needs, and no more."""
+"""``reaper acl``: the permissions that each role needs."""
 
 from typing import Any
 
 import click
 
-from reaper.cli.options import json_option, operator_options
+from reaper.cli.options import groups_options, json_option
 from reaper.operations.acl import Role, Rules, knows_newer, roles_in, rules_of
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
-from workers.runtime.options import examples
+from workers.runtime.options import help_end
 from workers.runtime.printing import show, show_json
 
 recovery_option = click.option(
@@ -17,29 +17,30 @@ recovery_option = click.option(
     type=click.Choice([mode.value for mode in RecoveryMode]),
     default=RecoveryMode.REAPER.value,
     show_default=True,
-    help="Who recovers: workers that recover by themselves need more rights, and no reaper is there.",
+    help="Whether the reaper or the workers recover stalled jobs. Embedded workers need more permissions.",
 )
 
 
 @click.command(
-    epilog=examples(
+    epilog=help_end(
         "reaper acl --groups orders/billing",
         "reaper acl worker --recovery embedded --groups orders/billing,mail/sender",
-        "reaper acl reaper --config reaper.toml --json",
+        "reaper acl reaper --config reaper.toml -o json",
         "reaper acl worker --groups orders/billing --server-version 8.8",
+        redis=False,
     )
 )
 @click.argument("role", type=click.Choice([role.value for role in Role]), required=False)
 @recovery_option
-@click.option("--user", metavar="NAME", help="Name of the Redis user; default: the role's.")
+@click.option("--user", metavar="NAME", help="Name of the Redis user. Default: the name of the role.")
 @click.option(
     "--server-version",
     metavar="VERSION",
-    help="Print what this server accepts, such as 7.0, 8.8 or valkey-9.1. Default: what every server accepts, and the "
-    "rest as comments.",
+    help="Print the rules for this server, for example 7.0, 8.8 or valkey-9.1. Default: rules for every server, and "
+    "rules for newer servers as comments.",
 )
 @json_option
-@operator_options
+@groups_options
 def acl(
     role: str | None,
     recovery: str,
@@ -48,19 +49,19 @@ def acl(
     machine: bool,
     settings: ReaperSettings,
 ) -> None:
-    """Print the least rights that a ROLE needs (all roles by default), as `ACL SETUSER` commands.
+    """Print the least permissions of each role, as ACL rules.
 
-    Nothing is sent to Redis. Put a password in place of PASSWORD. The rules name the keys of the pairs in `groups`; a
-    worker's and a producer's name no key of the namespace. Exit code 0, or 2 where no groups are named.
+    Roles: reaper, worker, producer, operator, read-only, pipeline. The command sends nothing to Redis. Replace PASSWORD
+    with a password. The rules contain the keys of the groups in `--groups`.
     """
     if not settings.groups:
         raise ConfigurationError(
-            "no groups are set: the rules name keys, so say which, for example --groups orders/billing."
+            "cannot print rules: no groups are set. Name them, for example --groups orders/billing."
         )
     mode = RecoveryMode(recovery)
     roles = [Role(role)] if role else roles_in(mode)
-    pairs = [group.keys for group in settings.groups]
-    rules = [rules_of(one, mode, pairs, [settings.namespace_keys], url=settings.redis_url) for one in roles]
+    groups = [group.keys for group in settings.groups]
+    rules = [rules_of(one, mode, groups, [settings.namespace_keys], url=settings.redis_url) for one in roles]
     newer = None if server_version is None else knows_newer(server_version)
     if machine:
         show_json([_as_json(one, newer) for one in rules])

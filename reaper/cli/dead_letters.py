@@ -1,40 +1,54 @@
-"""``reaper dead-letters``: list, show, redrive and purge what was given up."""
+"""``reaper dead-letters``: list, show, redrive and delete dead letters."""
 
 import json
 from dataclasses import replace
 
 import click
 
-from reaper.cli.options import Wanted, connected, find_pair, find_pairs, json_option, operator_options, pair_options
+from reaper.cli.options import (
+    all_option,
+    connected,
+    group_argument,
+    groups_options,
+    ids_argument,
+    json_option,
+    known_or_named,
+    operator_options,
+    reason_option,
+    yes_option,
+)
 from reaper.cli.redrive import redrive_dead_letters
-from reaper.cli.selection import all_option, ids_argument, read_age_ms, reason_option
 from reaper.operations.dead_letters import (
     DeadLetter,
     Selection,
     check_ids,
     choose,
+    delete,
     find,
     is_text,
     json_value,
-    purge,
     select,
 )
+from reaper.operations.groups import check_exists
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
-from workers.protocol.errors import ConfigurationError
+from workers.protocol.errors import NotPossibleError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import counted
 from workers.runtime.clock import server_ms
-from workers.runtime.options import examples
-from workers.runtime.printing import ask, show, show_json
+from workers.runtime.options import NEGATIVE_EXIT, DurationType, GroupType, examples, help_end
+from workers.runtime.printing import confirm, show, show_json
 
 MOST_FIELDS, LONGEST_VALUE = 200, 1_000
-"""Fields of a dead letter that are shown to people, and bytes of a name or value."""
+"""Fields of a dead letter that are printed for people, and bytes of a name or value."""
 
 
-@click.group("dead-letters", epilog=examples("reaper dead-letters list", "reaper dead-letters redrive --all --dry-run"))
+@click.group(
+    "dead-letters",
+    epilog=examples("reaper dead-letters list", "reaper dead-letters redrive orders/billing --all --dry-run"),
+)
 def dead_letters() -> None:
-    """List, show, redrive or purge the jobs that were given up."""
+    """List, show, redrive or delete dead letters."""
 
 
 dead_letters.add_command(redrive_dead_letters)
@@ -44,34 +58,28 @@ dead_letters.add_command(redrive_dead_letters)
 
 
 @dead_letters.command(
-    "list", epilog=examples("reaper dead-letters list billing", "reaper dead-letters list --reason timeout --json")
+    "list",
+    epilog=help_end(
+        "reaper dead-letters list orders/billing",
+        "reaper dead-letters list --reason timeout -o json",
+        ok="done, also if there are none",
+        no="the group does not exist",
+    ),
 )
-@click.argument("name", metavar="[GROUP]", required=False)
-@pair_options
+@click.argument("keys", metavar="[STREAM/GROUP]", type=GroupType(), required=False)
 @reason_option
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many to print.")
 @json_option
-@operator_options
+@groups_options
 async def list_(
-    name: str | None,
-    pair: Wanted,
-    reason: str | None,
-    limit: int,
-    machine: bool,
-    settings: ReaperSettings,
+    keys: GroupKeys | None, reason: str | None, limit: int, machine: bool, settings: ReaperSettings
 ) -> None:
-    """List dead letters, oldest first, of every known group or of GROUP (which --group names, too).
-
-    Exit code 0, also where there are none; 2 not possible.
-    """
-    if name is not None and pair.group not in (None, name):
-        raise ConfigurationError(f"which group: {name!r}, or {pair.group!r} (--group)? Name one.")
-    pair = pair._replace(group=pair.group or name)
+    """List the dead letters of a group, or of all groups."""
     found: list[DeadLetter] = []
     more = False
-    async with connected(settings, pair) as (client, _):
-        for keys in await find_pairs(client, settings, pair):
-            async for letter in select(client, keys, Selection(reason=reason)):
+    async with connected(settings, keys) as (client, _):
+        for one in await known_or_named(client, settings, keys):
+            async for letter in select(client, one, Selection(reason=reason)):
                 if len(found) == limit:
                     more = True
                     break
@@ -80,10 +88,9 @@ async def list_(
     if machine:
         show_json([letter.as_json() for letter in found])
         return
-    for letter in found:
-        show(_list_line(letter, now_ms))
+    show(*(_list_line(letter, now_ms) for letter in found))
     if more:
-        show(f"… and more: raise --limit ({limit})", err=True)
+        show(f"only the first {limit} are listed: raise --limit", err=True)
     elif not found:
         show("no dead letters", err=True)
 
@@ -97,25 +104,33 @@ def _list_line(letter: DeadLetter, now_ms: int) -> str:
     )
 
 
-@dead_letters.command("show", epilog=examples("reaper dead-letters show 1766000000000-0"))
+@dead_letters.command(
+    "show",
+    epilog=help_end(
+        "reaper dead-letters show orders/billing 1766000000000-0", no="the group or the dead letter does not exist"
+    ),
+)
+@group_argument
 @click.argument("entry_id", metavar="ID")
-@pair_options
 @json_option
 @operator_options
-async def show_(entry_id: str, pair: Wanted, machine: bool, settings: ReaperSettings) -> None:
-    """Show one dead letter with its payload and history. Exit code 0, or 2 where it is not there."""
+async def show_(keys: GroupKeys, entry_id: str, machine: bool, settings: ReaperSettings) -> None:
+    """Show a dead letter with its payload and history."""
     check_ids([entry_id])
-    async with connected(settings, pair) as (client, _):
-        keys = await find_pair(client, settings, pair)
+    async with connected(settings, keys) as (client, _):
+        await check_exists(client, keys)
         letter = await find(client, keys, entry_id)
     if letter is None:
-        raise ConfigurationError(
-            f"{keys.dead} has no entry {entry_id}: it was redriven or purged, or belongs to another group."
-        )
+        raise NotPossibleError(f"{missing(keys, [entry_id])} `reaper dead-letters list {keys.pair}` lists all.")
     if machine:
         show_json(letter.as_json())
     else:
         show(*_lines_of(letter))
+
+
+def missing(keys: GroupKeys, ids: list[str]) -> str:
+    """Return a sentence about dead letters that do not exist."""
+    return f"dead letter {', '.join(ids)} of {keys.pair} does not exist: it was redriven or deleted."
 
 
 def _lines_of(letter: DeadLetter) -> list[str]:
@@ -126,75 +141,77 @@ def _lines_of(letter: DeadLetter) -> list[str]:
     lines += ["", "fields"]
     lines += [f"  {_value(name)} = {_value(value)}" for name, value in letter.payload[:MOST_FIELDS]]
     left_out = len(letter.payload) - MOST_FIELDS
-    return lines + ([f"  … and {counted(left_out, 'more field')}: --json prints all"] if left_out > 0 else [])
+    return lines + ([f"  … and {counted(left_out, 'more field')}: -o json prints all"] if left_out > 0 else [])
 
 
 def _value(value: bytes) -> str:
-    """Return a name or value as JSON, or its beginning and how long it is."""
+    """Return a name or value as JSON, or its beginning and its length."""
     shown = json.dumps(json_value(value[:LONGEST_VALUE]), ensure_ascii=False)
     if len(value) <= LONGEST_VALUE:
         return shown
-    if is_text(value):  # the cut may have gone through a character
+    if is_text(value):  # the cut can split a character
         shown = json.dumps(value[:LONGEST_VALUE].decode(errors="ignore"), ensure_ascii=False)
-    return f"{shown} … ({len(value):,} bytes in all: --json prints them)"
+    return f"{shown} … ({len(value):,} bytes in all: -o json prints them)"
 
 
-# --- purge --------------------------------------------------------------------------------------------------
+# --- delete -------------------------------------------------------------------------------------------------
 
 
 @dead_letters.command(
-    "purge",
-    epilog=examples(
-        "reaper dead-letters purge --older-than 30d --dry-run", "reaper dead-letters purge 1766000000000-0"
+    "delete",
+    epilog=help_end(
+        "reaper dead-letters delete orders/billing 1766000000000-0",
+        "reaper dead-letters delete orders/billing --older-than 30d --dry-run",
+        ok="all selected dead letters are deleted, also if there are none",
+        no="the group or a named dead letter does not exist, or you did not confirm",
     ),
 )
+@group_argument
 @ids_argument
-@pair_options
 @reason_option
 @all_option
-@click.option("--older-than", metavar="AGE", help="Only those that died longer ago: 90 (seconds), 15m, 12h, 30d.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--older-than", type=DurationType(), help="Only jobs that were dead-lettered longer ago.")
+@click.option("--dry-run", is_flag=True, help="Print the dead letters that would be deleted, and delete nothing.")
+@yes_option
 @json_option
 @operator_options
-async def purge_(
+@click.pass_context
+async def delete_(
+    context: click.Context,
+    /,
+    keys: GroupKeys,
     ids: tuple[str, ...],
-    pair: Wanted,
     reason: str | None,
     everything: bool,
-    older_than: str | None,
+    older_than: float | None,
     dry_run: bool,
     yes: bool,
     machine: bool,
     settings: ReaperSettings,
 ) -> None:
-    """Delete dead letters for good, by ID, by --reason and --older-than, or --all.
+    """Delete dead letters for good.
 
-    Exit code 0, also where none was there; 2 not possible, or you did not confirm.
+    Select them by ID, by --reason and --older-than, or with --all. The jobs cannot be redriven afterwards.
     """
-    age_ms = read_age_ms(older_than) if older_than is not None else None
-    what = choose(ids, reason=reason, everything=everything, has_age=age_ms is not None)
-    async with connected(settings, pair) as (client, _):
-        keys = await find_pair(client, settings, pair)
+    what = choose(ids, reason=reason, everything=everything, has_age=older_than is not None)
+    async with connected(settings, keys) as (client, _):
+        await check_exists(client, keys)
         now_ms = await server_ms(client)
-        meant = replace(what, before_ms=None if age_ms is None else now_ms - age_ms)
-        # What is counted here is what is deleted, and nothing that dies while the operator thinks.
+        meant = what if older_than is None else replace(what, before_ms=now_ms - round(older_than * 1000))
+        # The confirmation counts the letters that are deleted: later ones stay.
         letters = []
         async for letter in select(client, keys, meant):
             letters.append(letter.entry_id)
             if dry_run and not machine:
                 show(_list_line(letter, now_ms))
         if letters and not (yes or dry_run):
-            _ask(keys, len(letters))
-        purged = len(letters) if dry_run else await purge(client, keys, letters)
+            confirm(f"Delete {counted(len(letters), 'dead letter')} of {keys.pair} for good?")
+        deleted = len(letters) if dry_run else await delete(client, keys, letters)
+    absent = [one for one in what.ids if one not in letters]
     if machine:
-        show_json({"dry_run": dry_run, "purged": purged})
+        show_json({"dry_run": dry_run, "deleted": deleted, "missing": absent})
     else:
-        show(f"{keys.pair}: {counted(purged, 'dead letter')} {'would be ' if dry_run else ''}deleted")
-
-
-def _ask(keys: GroupKeys, number: int) -> None:
-    show(f"This deletes {counted(number, 'dead letter')} of {keys.pair} for good.", err=True)
-    typed = ask(f"Type {keys.pair} to go on")
-    if typed != keys.pair:
-        raise ConfigurationError("nothing was deleted: what you typed is not the name of the pair.")
+        show(f"{keys.pair}: {counted(deleted, 'dead letter')} {'would be ' if dry_run else ''}deleted")
+        if absent:
+            show(missing(keys, absent), err=True)
+    context.exit(NEGATIVE_EXIT if absent else 0)

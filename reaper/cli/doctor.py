@@ -1,4 +1,4 @@
-"""``reaper doctor``: what is wrong with the server, the rights, the settings and the groups, or soon will be."""
+"""``reaper doctor``: checks of the server, the permissions, the settings and the groups."""
 
 from dataclasses import asdict
 
@@ -9,25 +9,30 @@ from reaper.operations.doctor import diagnose
 from reaper.operations.examination import examine
 from reaper.operations.findings import Finding, Level
 from reaper.settings import ReaperSettings
-from workers.runtime.options import examples
+from workers.runtime.options import NEGATIVE_EXIT, help_end
 from workers.runtime.printing import show, show_json, styled
 
-FINDINGS_EXIT = 1
 _COLOURS = {**dict.fromkeys(Level, "yellow"), Level.OK: "green", Level.WRONG: "red"}
 _NOT_ASKED = ("health_port", "health_host", "actions_token_file")
 
 
-@click.command(epilog=examples("reaper doctor --groups orders/billing", "reaper doctor --config reaper.toml --json"))
+@click.command(
+    epilog=help_end(
+        "reaper doctor --groups orders/billing",
+        "reaper doctor --config reaper.toml -o json",
+        ok="no check failed",
+        no="at least one check failed",
+    )
+)
 @reaper_settings([name for name in ReaperSettings.model_fields if name not in _NOT_ASKED])
 @json_option
-@click.option("--quiet", is_flag=True, help="Leave out what is fine.")
+@click.option("--quiet", is_flag=True, help="Leave out checks that passed.")
 @click.pass_context
 async def doctor(context: click.Context, /, machine: bool, quiet: bool, settings: ReaperSettings) -> None:
-    """Look for what is wrong, or soon will be: server, rights, leader, settings, groups, consumers, trimming.
+    """Check the server, permissions, settings and groups.
 
-    Give it the service's own settings (--config), so that it can compare. Nothing is written. What our user
-    may not look at is listed as unknown. Exit code 0 nothing that could be seen is wrong, 1 there are findings, 3 Redis
-    cannot be reached.
+    Pass the service's own settings (--config), so that the command can compare them with the group's. It writes
+    nothing. Checks that the Redis user is not allowed to make are listed as unknown.
     """
     async with connected(settings) as (client, server):
         findings = diagnose(await examine(client, settings, server))
@@ -37,11 +42,11 @@ async def doctor(context: click.Context, /, machine: bool, quiet: bool, settings
         show_json({"status": "findings" if wrong else "ok", "findings": [asdict(finding) for finding in shown]})
     else:
         show(*map(finding_line, shown))
-    context.exit(FINDINGS_EXIT if wrong else 0)
+    context.exit(NEGATIVE_EXIT if wrong else 0)
 
 
 def finding_line(finding: Finding) -> str:
     """Return a finding as people read it."""
     level = styled(f"{finding.level:<8}", _COLOURS[finding.level])
-    about = f"{finding.pair}: " if finding.pair else ""
+    about = f"{finding.group}: " if finding.group else ""
     return f"{level}{finding.check:<13}{about}{finding.text}"

@@ -1,86 +1,96 @@
-"""``reaper explain JOB``: why a job is not done, and what happens next."""
+"""``reaper explain JOB``: where a job is, and what happens to it next."""
 
 import os
 
 import click
 
-from reaper.cli.options import Wanted, connected, find_pairs, json_option, operator_options, pair_options
+from reaper.cli.options import connected, groups_options, json_option, known_or_named
 from reaper.operations.explanation import Explanation, explain, visibility_of
 from reaper.operations.job_search import DEFAULT_DEPTH, Place, find_job
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
+from workers.protocol.errors import NotPossibleError
 from workers.protocol.events import LifecycleEvent
+from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text
-from workers.runtime.options import examples
+from workers.runtime.options import group_option, help_end
 from workers.runtime.printing import show, show_json, styled
 
-UNKNOWN_EXIT = 1
 _SHOWN = ("consumer", "delivery", "token", "reason", "error", "run_ms", "idle_ms", "new_entry", "dead_letter", "verb")
 
 
-@click.command("explain", epilog=examples("reaper explain 1766000000000-0", "reaper explain order-4711 --json"))
+@click.command(
+    "explain",
+    epilog=help_end(
+        "reaper explain 1766000000000-0",
+        "reaper explain order-4711 --group orders/billing -o json",
+        ok="the job was found",
+        no="the job was not found, or the group does not exist",
+    ),
+)
 @click.argument("job", metavar="JOB")
-@pair_options
+@group_option
 @click.option(
     "--depth",
     type=click.IntRange(min=1),
     default=DEFAULT_DEPTH,
     show_default=True,
-    help="Entries of each stream and journal to look at, newest first.",
+    help="Entries of each stream and journal to search, newest first.",
 )
 @json_option
-@operator_options
-@click.pass_context
+@groups_options
 async def explain_command(
-    context: click.Context, /, job: str, pair: Wanted, depth: int, machine: bool, settings: ReaperSettings
+    job: str, keys: GroupKeys | None, depth: int, machine: bool, settings: ReaperSettings
 ) -> None:
-    """Say where JOB is, who has it, what happens next and when, with its journal.
+    """Show where a job is, and what happens to it next.
 
-    JOB is a job ID, or an entry ID it has or had. Exit code 0 found, 1 nothing is known of it, 3 unreachable.
+    JOB is a job ID or the ID of a current or former entry of the job. The output contains the job's journal.
     """
-    found = await look_for(settings, text(os.fsencode(job)), pair, depth)  # bytes that are no text, as IDs are shown
-    told = [one for one in found if one.job.is_known]
+    found = await look_for(
+        settings, text(os.fsencode(job)), keys, depth
+    )  # bytes that are not UTF-8 are escaped as in IDs
+    shown = [one for one in found if one.job.is_known]
+    if not shown:
+        raise NotPossibleError(_nothing_found(job, found, depth))
     if machine:
-        show_json([one.as_json() for one in told])
-    elif told:
-        for number, one in enumerate(told):
-            show(*[""][:number], *explanation_lines(one))
-    else:
-        show(_nothing_found(job, found, depth), err=True)
-    context.exit(0 if told else UNKNOWN_EXIT)
+        show_json([one.as_json() for one in shown])
+        return
+    for number, one in enumerate(shown):
+        show(*[""][:number], *explanation_lines(one))
 
 
-async def look_for(settings: ReaperSettings, job: str, pair: Wanted, depth: int) -> list[Explanation]:
-    """Explain a job in every pair that may hold it."""
-    async with connected(settings, pair) as (client, server):
-        pairs = await find_pairs(client, settings, pair)
-        snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server, pairs)
+async def look_for(settings: ReaperSettings, job: str, named: GroupKeys | None, depth: int) -> list[Explanation]:
+    """Explain a job in the named group, or in every known group."""
+    async with connected(settings, named) as (client, server):
+        groups = await known_or_named(client, settings, named)
+        snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server, groups)
         return [
             explain(await find_job(client, keys, job, depth=depth), state, snapshot)
-            for keys in pairs
+            for keys in groups
             if (state := snapshot.group(keys.pair))
         ]
 
 
 def _nothing_found(job: str, found: list[Explanation], depth: int) -> str:
-    where = ", ".join(one.group.pair for one in found) or "no known pair"
-    cut = (
-        "" if all(one.job.complete for one in found) else f"; only the newest {depth} entries were looked at (--depth)"
-    )
-    return f"job {job}: nothing is known of it in {where}{cut}"
+    searched = ", ".join(one.group.pair for one in found)
+    if not searched:
+        return f"job {job!r} was not found: no group is known. Name one with --group."
+    if all(one.job.complete for one in found):
+        return f"job {job!r} was not found in {searched}. Check the ID."
+    return f"job {job!r} was not found in the newest {depth} entries of {searched}. Check the ID, or raise --depth."
 
 
-def explanation_lines(told: Explanation) -> list[str]:
+def explanation_lines(one: Explanation) -> list[str]:
     """Return the screen for one group."""
-    job, group = told.job, told.group
+    job, group = one.job, one.group
     lines = [f"{styled(f'job {job.job_id or job.wanted}', 'bold')}  {group.pair}  {job.place}"]
-    lines += [_row(name, value) for name, value in _facts(told) if value]
-    lines.append(_row("next", told.next))
-    lines += [_row("but", styled(obstacle, "yellow")) for obstacle in told.obstacles]
+    lines += [_row(name, value) for name, value in _facts(one) if value]
+    lines.append(_row("next", one.next))
+    lines += [_row("but", styled(obstacle, "yellow")) for obstacle in one.obstacles]
     if job.events:
         lines += ["", "  journal"]
-        lines += [f"    {_event_line(event, told.now_ms)}" for event in job.events]
+        lines += [f"    {_event_line(event, one.now_ms)}" for event in job.events]
     return lines
 
 
@@ -88,8 +98,8 @@ def _row(name: str, value: str) -> str:
     return f"  {styled(f'{name:<11}', 'dim')}{value}"
 
 
-def _facts(told: Explanation) -> list[tuple[str, str]]:
-    job, group = told.job, told.group
+def _facts(one: Explanation) -> list[tuple[str, str]]:
+    job, group = one.job, one.group
     pending = job.place is Place.PENDING
     return [
         ("where", f"{job.source} {job.entry_id}".strip()),
@@ -98,13 +108,16 @@ def _facts(told: Explanation) -> list[tuple[str, str]]:
             "idle",
             f"{duration(job.idle_ms)} of {duration(visibility_of(job, group))}" if pending and job.idle_ms >= 0 else "",
         ),
-        ("deliveries", f"{told.deliveries} of {told.max_deliveries}" if job.place is not Place.SETTLED else ""),
+        (
+            "deliveries",
+            f"{one.deliveries} of {one.max_deliveries}" if job.place is not Place.SETTLED else "",
+        ),
         ("generation", str(job.generation) if job.generation else ""),
-        ("age", duration(max(0, told.now_ms - job.first_ms)) if job.first_ms else ""),
+        ("age", duration(max(0, one.now_ms - job.first_ms)) if job.first_ms else ""),
         ("consumers", ", ".join(job.consumers)),
         ("reason", f"{job.reason}: {job.error}" if job.error else job.reason),
         ("recovery", group.mode and f"{group.mode}, {group.policy}"),
-        ("leader", told.leader and f"{told.leader} (term {told.token})"),
+        ("leader", one.leader and f"{one.leader} (term {one.token})"),
     ]
 
 

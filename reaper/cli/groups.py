@@ -1,81 +1,94 @@
-"""``reaper pause``, ``reaper resume`` and ``reaper forget``: what is done to one group."""
+"""``reaper groups``: create, pause, resume or forget a group."""
 
 from dataclasses import asdict
 
 import click
 
-from reaper.cli.options import Wanted, connected, find_pair, json_option, known, operator_options
+from reaper.cli.init import init
+from reaper.cli.options import (
+    connected,
+    group_argument,
+    journaling_options,
+    json_option,
+    known,
+    operator_options,
+    yes_option,
+)
+from reaper.operations.groups import check_exists, set_paused
 from reaper.operations.groups import forget as forget_group
-from reaper.operations.groups import set_paused
 from reaper.settings import ReaperSettings
 from workers.protocol.calls import Journal
-from workers.runtime.options import examples
+from workers.protocol.keys import GroupKeys
+from workers.runtime.options import examples, help_end
 from workers.runtime.printing import confirm, show, show_json
 
-group_argument = click.argument("group", metavar="GROUP")
-stream_option = click.option(
-    "--stream", metavar="STREAM", help="The group's stream, where several have a group of this name."
+
+@click.group(epilog=examples("reaper groups init orders/billing", "reaper groups pause orders/billing"))
+def groups() -> None:
+    """Create, pause, resume or forget a group."""
+
+
+groups.add_command(init)
+
+
+@groups.command(
+    epilog=help_end("reaper groups pause orders/billing", ok="recovery is paused", no="the group does not exist")
 )
-
-
-@click.command(epilog=examples("reaper pause billing", "reaper pause billing --stream orders --json"))
 @group_argument
-@stream_option
 @json_option
 @operator_options
-async def pause(group: str, stream: str | None, machine: bool, settings: ReaperSettings) -> None:
-    """Stop all recovery in GROUP until `reaper resume GROUP`; workers go on.
+async def pause(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
+    """Pause recovery of a group.
 
-    Exit code 0 paused, also where it was before; 2 not possible.
+    Workers continue. Recovery stays paused until `reaper groups resume`.
     """
-    await _set_paused(settings, Wanted(stream, group), True, machine)
+    await _set_paused(settings, keys, True, machine)
 
 
-@click.command(epilog=examples("reaper resume billing"))
+@groups.command(
+    epilog=help_end("reaper groups resume orders/billing", ok="recovery is not paused", no="the group does not exist")
+)
 @group_argument
-@stream_option
 @json_option
 @operator_options
-async def resume(group: str, stream: str | None, machine: bool, settings: ReaperSettings) -> None:
-    """Let recovery in GROUP go on after `reaper pause GROUP`.
-
-    Exit code 0 it goes on, also where it did before; 2 not possible.
-    """
-    await _set_paused(settings, Wanted(stream, group), False, machine)
+async def resume(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
+    """Resume recovery of a paused group."""
+    await _set_paused(settings, keys, False, machine)
 
 
-async def _set_paused(settings: ReaperSettings, pair: Wanted, paused: bool, machine: bool) -> None:
-    async with connected(settings, pair) as (client, _):
-        keys = await find_pair(client, settings, pair)
+async def _set_paused(settings: ReaperSettings, keys: GroupKeys, paused: bool, machine: bool) -> None:
+    async with connected(settings, keys) as (client, _):
+        await check_exists(client, keys)
         changed = await set_paused(client, keys, paused)
-    state = "paused" if paused else "resumed"
     if machine:
-        show_json({"pair": keys.pair, "paused": paused, "changed": changed})
+        show_json({"group": keys.pair, "paused": paused, "changed": changed})
         return
-    show(f"{keys.pair}: {state}" + ("" if changed else f" (it was {state} already)"))
+    state = "paused" if paused else "resumed"
+    show(f"{keys.pair}: recovery {state}" if changed else f"{keys.pair}: recovery was already {state}")
 
 
-@click.command(epilog=examples("reaper forget billing", "reaper forget billing --dead-letters --yes --json"))
+@groups.command(
+    epilog=help_end(
+        "reaper groups forget orders/billing",
+        "reaper groups forget orders/billing --dead-letters --yes -o json",
+        no="the group does not exist or is in use, or you did not confirm",
+    )
+)
 @group_argument
-@stream_option
-@click.option("--dead-letters", "with_dead_letters", is_flag=True, help="Remove the dead letters too.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dead-letters", "with_dead_letters", is_flag=True, help="Also remove the dead letters.")
+@yes_option
 @json_option
-@operator_options
-async def forget(
-    group: str, stream: str | None, with_dead_letters: bool, yes: bool, machine: bool, settings: ReaperSettings
-) -> None:
-    """Remove what is kept in Redis for GROUP: fence, agreement, suspects, schedule, retry stream, journal.
+@journaling_options
+async def forget(keys: GroupKeys, with_dead_letters: bool, yes: bool, machine: bool, settings: ReaperSettings) -> None:
+    """Remove stream-reaper's keys of a group from Redis.
 
-    Jobs that wait there become ready first. Stop the replicas that serve the group, and for policy retry-stream the
-    workers that read it, before. Exit code 0 done, 1 you said no, 2 not possible.
+    Stop the replicas and the embedded workers of the group first. The stream and its consumer group stay. Scheduled
+    jobs become ready before their schedule is removed.
     """
-    pair = Wanted(stream, group)
-    async with connected(settings, pair) as (client, _):
-        keys = await find_pair(client, settings, pair)
+    async with connected(settings, keys) as (client, _):
+        await check_exists(client, keys)
         if not yes:
-            also = ", dead letters included" if with_dead_letters else ""
-            confirm(f"Remove what is kept for {keys.pair}{also}?")
+            confirm(f"Remove the keys of {keys.pair}{', dead letters included' if with_dead_letters else ''}?")
         forgotten = await forget_group(
             client,
             keys,
@@ -85,13 +98,10 @@ async def forget(
             journal=Journal.at(settings.journal, settings.journal_maxlen),
         )
     if machine:
-        show_json({"pair": keys.pair, **asdict(forgotten)})
+        show_json({"group": keys.pair, **asdict(forgotten)})
         return
     if forgotten.made_ready:
-        show(f"{keys.pair}: {forgotten.made_ready} waiting jobs are ready now")
-    for key in forgotten.removed:
-        show(f"removed {key}")
-    for key in forgotten.kept:
-        show(f"kept    {key}")
+        show(f"{keys.pair}: {forgotten.made_ready} scheduled jobs are ready now")
+    show(*(f"removed {key}" for key in forgotten.removed), *(f"kept    {key}" for key in forgotten.kept))
     if not forgotten.removed:
-        show(f"{keys.pair}: nothing was there to remove")
+        show(f"{keys.pair}: no keys to remove")

@@ -1,4 +1,4 @@
-"""Commands that are imported only when somebody uses them, so that `reaper run` needs neither drill nor Spark."""
+"""Imports commands at their first use, so that `reaper run` needs neither the drill nor Spark."""
 
 from importlib import import_module
 from typing import Any
@@ -9,26 +9,26 @@ from workers.runtime.options import Program
 
 
 class LazyGroup(Program):
-    """A program of which some commands are imported at their use: to be run, to show their help, to be completed."""
+    """A program that imports some commands only to run them, to print their help, or to complete them."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._modules: dict[str, str] = {}
 
     def add_lazy(self, name: str, module: str, help_text: str) -> None:
-        """Add the command that ``module`` holds under ``name``."""
+        """Add the command ``name`` of ``module``."""
         self._modules[name] = module
-        self.add_command(click.Command(name, help=help_text))  # for the list of all; nobody runs it
+        self.add_command(click.Command(name, help=help_text))  # stands for it in the list of commands
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is meant; the shell's completion comes this way too."""
+        """Return the imported command. Shell completion calls this method, too."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command and self.imported(name or "", command), rest
 
     def imported(self, name: str, command: click.Command) -> click.Command:
-        """Return the command itself, where ``command`` only stands for it."""
+        """Return the command itself if ``command`` only stands for it."""
         if name not in self._modules:
             return command
         found: click.Command = getattr(import_module(self._modules[name]), name)

@@ -1,4 +1,4 @@
-"""The ``reaper`` command, put together of those in the modules beside."""
+"""The command ``reaper``, assembled from the modules of this package."""
 
 import os
 
@@ -8,8 +8,7 @@ from reaper.cli.acl import acl
 from reaper.cli.dead_letters import dead_letters
 from reaper.cli.doctor import doctor
 from reaper.cli.explain import explain_command
-from reaper.cli.groups import forget, pause, resume
-from reaper.cli.init import init
+from reaper.cli.groups import groups
 from reaper.cli.lazy import LazyGroup
 from reaper.cli.leader import leader
 from reaper.cli.run import run
@@ -28,19 +27,19 @@ from workers.runtime.printing import show_crashes
 @click.version_option(package_name="stream-reaper", prog_name="reaper")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Give stalled jobs of Redis Streams back to their consumer groups.
+    """Recover stalled jobs of Redis Streams.
 
-    Exit code 0 done; 2 not possible; 3 Redis cannot be reached, or does not admit us. A line gives the reason. If a
-    command uses 1, its help says for what. Ctrl-C gives 130, except for services.
+    Exit status of every command: 0 done, 1 negative result, 2 wrong usage or settings, 3 Redis is unreachable, 130
+    Ctrl-C. The help of each command describes its negative result.
     """
     show_crashes()
     if os.environ.get("NO_COLOR"):
         context.color = False
 
 
-for command in (init, run, status, pause, resume, forget, dead_letters, acl, doctor, explain_command, leader):
+for command in (run, status, groups, dead_letters, explain_command, leader, doctor, acl):
     main.add_command(command)
-main.add_lazy("drill", "reaper.drill.cli", "Kill workers and leaders on purpose, and account for every job.")
-main.add_lazy("demo", "reaper.drill.cli", "Show the failure drill in three acts: without recovery, reaper, embedded.")
-main.add_lazy("pipeline", "reaper.pipeline.cli", "Bring journals into a lake of Delta tables, with Spark.")
-main.add_lazy("compare", "reaper.pipeline.compare.command", "Play the same faults in every recovery mode, and compare.")
+main.add_lazy("drill", "reaper.drill.cli", "Break an installation on purpose, and account for every job.")
+main.add_lazy("demo", "reaper.drill.cli", "Play the drill without recovery, with reapers, and embedded.")
+main.add_lazy("pipeline", "reaper.pipeline.cli", "Ingest journals into Delta tables, and report on them.")
+main.add_lazy("compare", "reaper.pipeline.compare.command", "Compare the recovery modes under the same faults.")

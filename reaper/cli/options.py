@@ -1,11 +1,11 @@
-"""What the operator's commands share: options, a connection, and finding the pair that is meant."""
+"""Arguments and options that several commands have, and their connection to Redis."""
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial, wraps
 from inspect import iscoroutinefunction, unwrap
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import click
@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from reaper.operations.foreign_keys import foreign_keys
-from reaper.operations.groups import check_exists, choose_pair, known_pairs, matching
+from reaper.operations.groups import check_exists, known_groups
 from reaper.replicas import read_replicas
 from reaper.settings import ReaperSettings
 from workers.protocol.address import shown_address
@@ -22,19 +22,25 @@ from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import in_words, is_wrong_type
 from workers.protocol.server_check import check_server
-from workers.runtime.options import errors_as_sentences, json_flag, settings_options
+from workers.runtime.options import GroupType, errors_as_sentences, format_option, settings_options
 from workers.runtime.settings import load_settings
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
-json_option = json_flag()
+
+group_argument = click.argument("keys", metavar="STREAM/GROUP", type=GroupType())
+ids_argument = click.argument("ids", nargs=-1, metavar="[ID]…")
+reason_option = click.option("--reason", metavar="REASON", help="Only dead letters with this reason.")
+all_option = click.option("--all", "everything", is_flag=True, help="All dead letters of the group.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+json_option = format_option()
 
 
-def reaper_settings(asked: Collection[str]) -> Callable[[CommandT], CommandT]:
+def reaper_settings(asked: Collection[str], helps: Mapping[str, str] | None = None) -> Callable[[CommandT], CommandT]:
     """Return a decorator that adds ``--config`` and an option for each setting in ``asked``.
 
-    The command gets ``settings``, read from them, the environment and the file; it may be ``async``. Our errors, its
-    own included, are printed as sentences.
+    The command gets ``settings``, and can be ``async``. Its errors are printed as sentences. ``helps``: help texts of
+    options that mean something else for this command than for the service.
     """
 
     def decorate(command: CommandT) -> CommandT:
@@ -47,42 +53,29 @@ def reaper_settings(asked: Collection[str]) -> Callable[[CommandT], CommandT]:
                 return anyio.run(run) if iscoroutinefunction(unwrap(command)) else run()
 
         others = ReaperSettings.model_fields.keys() - set(asked)
-        return settings_options(ReaperSettings, exclude=others)(cast("CommandT", with_settings))
+        return settings_options(ReaperSettings, exclude=others, helps=helps)(cast("CommandT", with_settings))
 
     return decorate
 
 
-_WHERE = ("redis_url", "namespace", "groups", "journal")
-operator_options = reaper_settings(_WHERE)
-"""The few settings an operator's command needs: where Redis is, and which pairs there are."""
-status_options = reaper_settings((*_WHERE, "observe"))
-"""The same, and whether observers are asked for what they have seen."""
-
-
-class Wanted(NamedTuple):
-    """What names a pair, as far as it was given."""
-
-    stream: str | None
-    group: str | None
-
-
-def pair_options(command: CommandT) -> CommandT:
-    """Add ``--stream`` and ``--group``, which name a pair where several are known; the command gets ``pair``."""
-
-    @wraps(command)
-    def with_pair(*args: Any, stream: str | None, group: str | None, **given: Any) -> Any:
-        return command(*args, pair=Wanted(stream, group), **given)
-
-    with_group = click.option("--group", metavar="GROUP", help="The consumer group, or stream/group.")(with_pair)
-    return click.option("--stream", metavar="STREAM", help="The stream.")(cast("CommandT", with_group))
+operator_options = reaper_settings(("redis_url", "namespace"))
+"""The settings of a command for one group: the address of Redis, and the namespace of the replicas."""
+journaling_options = reaper_settings(("redis_url", "namespace", "journal"), {"journal": "Events that are recorded."})
+"""The same for a command that records events in the journal."""
+_GROUPS_HELP = "Groups without a live replica, as STREAM/GROUP,…; groups of live replicas are included anyway."
+groups_options = reaper_settings(("redis_url", "namespace", "groups"), {"groups": _GROUPS_HELP})
+"""The same for a command that reads all groups."""
+status_options = reaper_settings(
+    ("redis_url", "namespace", "groups", "observe"),
+    {"groups": _GROUPS_HELP, "observe": "Show the replicas that run with --observe."},
+)
 
 
 @asynccontextmanager
-async def connected(settings: ReaperSettings, named: Wanted | None = None) -> AsyncIterator[tuple[Redis, str]]:
-    """Yield a client and what the server is. ``named``: what the command line names beside the settings.
+async def connected(settings: ReaperSettings, named: GroupKeys | None = None) -> AsyncIterator[tuple[Redis, str]]:
+    """Yield a client and the server's name and version. ``named``: a group that the command line names.
 
-    Raises, also later on, UnreachableError, UnsupportedServerError, or ConfigurationError where a key of ours holds
-    something foreign.
+    Raises UnreachableError, UnsupportedServerError, or ConfigurationError if a key has another type.
     """
     client = commands_client(settings.redis_url)
     try:
@@ -91,40 +84,27 @@ async def connected(settings: ReaperSettings, named: Wanted | None = None) -> As
     except RedisError as error:
         found = await _foreign(client, settings, named) if is_wrong_type(error) else ""
         if found:
-            raise ConfigurationError(f"{found}: somebody else uses this name. Rename the one or the other.") from error
+            raise ConfigurationError(f"{found}: another program uses this name. Rename one of them.") from error
         raise UnreachableError(f"Redis at {shown_address(settings.redis_url)!r} failed: {in_words(error)}") from error
     finally:
         await client.aclose()
 
 
-async def _foreign(client: Redis, settings: ReaperSettings, named: Wanted | None) -> str:
+async def _foreign(client: Redis, settings: ReaperSettings, named: GroupKeys | None) -> str:
     with suppress(RedisError):
         found = await foreign_keys(client, [settings.namespace_keys, *(group.keys for group in settings.groups)])
-        return found or await foreign_keys(client, await _meant(client, settings, named))
+        return found or await foreign_keys(client, [*await known(client, settings), *([named] if named else [])])
     return ""
 
 
-async def _meant(client: Redis, settings: ReaperSettings, named: Wanted | None) -> list[GroupKeys]:
-    pairs = await known(client, settings)
-    if named is not None:
-        with suppress(ConfigurationError):
-            pairs.append(choose_pair(pairs, stream=named.stream, group=named.group))
-    return pairs
-
-
 async def known(client: Redis, settings: ReaperSettings) -> list[GroupKeys]:
-    """Return the pairs that the settings or the replicas' heartbeats name."""
-    return known_pairs(settings.groups, await read_replicas(client, settings.namespace_keys))
+    """Return the groups of the settings and of the replicas' registrations."""
+    return known_groups(settings.groups, await read_replicas(client, settings.namespace_keys))
 
 
-async def find_pair(client: Redis, settings: ReaperSettings, wanted: Wanted) -> GroupKeys:
-    """Return the pair that is meant, certain to exist. Raises ConfigurationError."""
-    keys = choose_pair(await known(client, settings), stream=wanted.stream, group=wanted.group)
-    await check_exists(client, keys)
-    return keys
-
-
-async def find_pairs(client: Redis, settings: ReaperSettings, wanted: Wanted) -> list[GroupKeys]:
-    """Return every known pair that may be meant; one that is unknown must be named in full."""
-    found = matching(await known(client, settings), stream=wanted.stream, group=wanted.group)
-    return found or [await find_pair(client, settings, wanted)]
+async def known_or_named(client: Redis, settings: ReaperSettings, named: GroupKeys | None) -> list[GroupKeys]:
+    """Return the named group, or all known groups. Raises NotPossibleError if the named group does not exist."""
+    if named is None:
+        return await known(client, settings)
+    await check_exists(client, named)
+    return [named]

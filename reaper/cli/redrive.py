@@ -9,52 +9,59 @@ from typing import Any
 import click
 from redis.asyncio import Redis
 
-from reaper.cli.options import Wanted, connected, find_pair, json_option, operator_options, pair_options
-from reaper.cli.selection import all_option, ids_argument, read_rate, reason_option
+from reaper.cli.options import (
+    all_option,
+    connected,
+    group_argument,
+    ids_argument,
+    journaling_options,
+    json_option,
+    reason_option,
+)
 from reaper.operations.dead_letters import Selection, choose, select
+from reaper.operations.groups import check_exists
 from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Redrive, Redriven, RedriveOutcome, redrive, redrive_as_set
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.refusals import explained
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import counted
-from workers.runtime.options import examples, tell_with_error
+from workers.runtime.options import NEGATIVE_EXIT, RateType, help_end, keep_for_error
 from workers.runtime.printing import show, show_json
 from workers.telemetry.setup import exported
-
-INCOMPLETE_EXIT = 1
-"""Something that was asked for was not done; the output says what."""
 
 
 @click.command(
     "redrive",
-    epilog=examples(
-        "reaper dead-letters redrive 1766000000000-0",
-        "reaper dead-letters redrive --reason max_deliveries --dry-run",
-        "reaper dead-letters redrive --all --rate 50/s --json",
+    epilog=help_end(
+        "reaper dead-letters redrive orders/billing 1766000000000-0",
+        "reaper dead-letters redrive orders/billing --reason max_deliveries --dry-run",
+        "reaper dead-letters redrive orders/billing --all --rate 50/s -o json",
+        ok="all selected jobs are ready, also if there are none",
+        no="a job was not redriven, or the group does not exist",
     ),
 )
+@group_argument
 @ids_argument
-@pair_options
 @reason_option
 @all_option
-@click.option("--rate", metavar="N/s", callback=lambda _c, _p, value: read_rate(value), help="At most N a second.")
-@click.option("--dry-run", is_flag=True, help="Say what would be redriven; write nothing.")
+@click.option("--rate", type=RateType(), help="Redrive at most this many jobs in a time, for example 50/s.")
+@click.option("--dry-run", is_flag=True, help="Print the jobs that would be redriven, and write nothing.")
 @click.option(
     "--max-generation",
     type=click.IntRange(min=1),
     default=DEFAULT_MAX_GENERATION,
     show_default=True,
-    help="Loop guard: leave jobs that were redriven this often already.",
+    help="Skip jobs that were redriven this often already.",
 )
-@click.option("--force", is_flag=True, help="Redrive without the loop guard.")
+@click.option("--force", is_flag=True, help="Redrive jobs of every generation.")
 @json_option
-@operator_options
+@journaling_options
 @click.pass_context
 async def redrive_dead_letters(
     context: click.Context,
     /,
+    keys: GroupKeys,
     ids: tuple[str, ...],
-    pair: Wanted,
     reason: str | None,
     everything: bool,
     rate: float | None,
@@ -64,28 +71,28 @@ async def redrive_dead_letters(
     machine: bool,
     settings: ReaperSettings,
 ) -> None:
-    """Make dead letters ready again, by ID, by --reason, or --all: a new generation of each job.
+    """Make dead-lettered jobs ready again.
 
-    Exit code 0 all were redriven, 1 not all could be, 2 not possible. Traced jobs' redrives are exported where the
-    environment asks for telemetry (OTEL_EXPORTER_OTLP_ENDPOINT).
+    Select them by ID, by --reason, or with --all. Each job continues as its next generation, with a new count of
+    deliveries. Traces are exported if OTEL_EXPORTER_OTLP_ENDPOINT is set.
     """
     how = replace(
         redrive_as_set(settings), max_generation=None if force else max_generation, dry_run=dry_run, rate=rate
     )
     what = choose(ids, reason=reason, everything=everything)
     with exported("reaper"):
-        counts = await _redrive(settings, pair, what, how, machine)
+        counts = await _redrive(settings, keys, what, how, machine)
     complete = set(counts) <= {RedriveOutcome.REDRIVEN}
-    context.exit(0 if complete else INCOMPLETE_EXIT)
+    context.exit(0 if complete else NEGATIVE_EXIT)
 
 
 async def _redrive(
-    settings: ReaperSettings, pair: Wanted, what: Selection, how: Redrive, machine: bool
+    settings: ReaperSettings, keys: GroupKeys, what: Selection, how: Redrive, machine: bool
 ) -> Counter[RedriveOutcome]:
     counts: Counter[RedriveOutcome] = Counter()
     results: list[Redriven] = []
-    async with connected(settings, pair) as (client, _):
-        keys = await find_pair(client, settings, pair)
+    async with connected(settings, keys) as (client, _):
+        await check_exists(client, keys)
         try:
             async for result in redrive(client, keys, _ids(client, keys, what), how):
                 counts[result.outcome] += 1
@@ -95,9 +102,9 @@ async def _redrive(
                     show(_result_line(result, how))
         except Exception:
             if machine and results:
-                tell_with_error(_redrive_json(results, how))
+                keep_for_error(_redrive_json(results, how))
             raise
-        finally:  # what was done before a failure, or Ctrl-C, is told all the same
+        finally:  # also after a failure or Ctrl-C, the results so far are printed
             if not machine:
                 show(_summary(counts, keys, how))
             elif not isinstance(sys.exception(), Exception):
@@ -106,7 +113,7 @@ async def _redrive(
 
 
 async def _ids(client: Redis, keys: GroupKeys, what: Selection) -> AsyncIterator[str]:
-    """Yield the IDs to send: those that were named even if they are not there, so that each has a result."""
+    """Yield the IDs to send. Named IDs are sent even if they do not exist, so that each has a result."""
     if what.ids:
         for entry_id in what.ids:
             yield entry_id
@@ -118,11 +125,10 @@ async def _ids(client: Redis, keys: GroupKeys, what: Selection) -> AsyncIterator
 def _result_line(result: Redriven, how: Redrive) -> str:
     texts = {
         RedriveOutcome.REDRIVEN: f"would go to {result.target}" if how.dry_run else f"ready as {result.detail}",
-        RedriveOutcome.GONE: "is not there",
-        RedriveOutcome.LOOPED: f"left: generation {result.detail}, it dies each time "
-        "(--force redrives it all the same)",
-        RedriveOutcome.HELD: f"left: cannot be copied: {explained(result.detail)}",
-        RedriveOutcome.UNKNOWN: "unknown: a reply was lost; it is not there any more, so most likely it is ready",
+        RedriveOutcome.MISSING: "does not exist",
+        RedriveOutcome.LOOPED: f"skipped: it was redriven {result.detail} times already (--force redrives it)",
+        RedriveOutcome.UNDELIVERABLE: f"skipped: cannot be copied: {explained(result.detail)}",
+        RedriveOutcome.UNKNOWN: "probably redriven: a reply was lost, and the dead letter no longer exists",
     }
     job = f"  job {result.job_id}" if result.job_id else ""
     return f"{result.entry_id}{job}  {texts[result.outcome]}"
@@ -131,8 +137,8 @@ def _result_line(result: Redriven, how: Redrive) -> str:
 def _summary(counts: Counter[RedriveOutcome], keys: GroupKeys, how: Redrive) -> str:
     done = counts[RedriveOutcome.REDRIVEN]
     others = [one for one in RedriveOutcome if one is not RedriveOutcome.REDRIVEN and counts[one]]
-    told = f"{keys.pair}: {counted(done, 'dead letter')} {'would be ' if how.dry_run else ''}redriven"
-    return ", ".join([told, *(f"{counts[one]} {one.name.lower()}" for one in others)])
+    redriven = f"{keys.pair}: {counted(done, 'dead letter')} {'would be ' if how.dry_run else ''}redriven"
+    return ", ".join([redriven, *(f"{counts[one]} {one.name.lower()}" for one in others)])
 
 
 def _redrive_json(results: Sequence[Redriven], how: Redrive) -> dict[str, Any]:

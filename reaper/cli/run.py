@@ -9,25 +9,29 @@ import click
 from reaper.settings import ReaperSettings, check_groups
 from workers.runtime.event_loop import run_in_loop
 from workers.runtime.logs import log_to_stderr
-from workers.runtime.options import errors_as_sentences, examples, log_options, settings_options
+from workers.runtime.options import errors_as_sentences, help_end, log_options, settings_options
 from workers.runtime.settings import load_settings
 from workers.telemetry.setup import exported
 
 
 @click.command(
-    epilog=examples("reaper run --groups orders/billing", "reaper run --config reaper.toml --health-port 8080")
+    epilog=help_end(
+        "reaper run --groups orders/billing",
+        "reaper run --config reaper.toml --health-port 8080",
+        ok="stopped by SIGTERM or SIGINT",
+    )
 )
 @settings_options(ReaperSettings)
 @log_options
 def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
-    """Run one replica; any number of them elect one leader.
+    """Run one replica. The replicas of a namespace elect one leader.
 
-    SIGTERM or SIGINT leaves leadership and ends it, SIGHUP reads the settings file again (groups and their defaults).
-    Exit code 0 it was told to end, 2 it could not begin, 3 Redis could not be reached at the start.
+    SIGTERM and SIGINT release leadership and stop the replica. SIGHUP reads the settings file again: the groups and
+    their defaults.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():
-        from reaper.process import serve  # operators' commands need no service
+        from reaper.process import serve  # the other commands do not need the service
 
         def load() -> ReaperSettings:
             return check_groups(load_settings(ReaperSettings, flags=flags, file=config))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import anyio
 import click
 
-from reaper.cli.options import connected, status_options
+from reaper.cli.options import connected, json_option, status_options
 from reaper.operations.judgement import Problem, as_json, folded, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
@@ -14,25 +14,31 @@ from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.capabilities import Capability, capabilities_quietly, in_words
 from workers.protocol.errors import StreamReaperError
-from workers.runtime.options import Amount, examples, exit_code_of, json_flag, show_error
+from workers.runtime.options import NEGATIVE_EXIT, DurationType, exit_code_of, help_end, show_error
 from workers.runtime.printing import show, show_json, styled
 
-DEGRADED_EXIT = 1
 Screen = Callable[[Snapshot, Sequence[Problem]], list[str]]
 
 
 @click.command(
-    epilog=examples("reaper status", "reaper status --brief", "reaper status --watch 1", "reaper status --json")
+    epilog=help_end(
+        "reaper status",
+        "reaper status --brief",
+        "reaper status --watch 1s",
+        "reaper status -o json",
+        ok="healthy",
+        no="degraded: the last lines give the reasons",
+    )
 )
 @status_options
-@json_flag("Print JSON (with --watch: one document a line).")
-@click.option("--brief", is_flag=True, help="One line for the service, and one for each group.")
-@click.option("--watch", type=Amount(min=0.1), metavar="SECONDS", help="Print again and again.")
+@json_option
+@click.option("--brief", is_flag=True, help="Print one line for the service, and one for each group.")
+@click.option("--watch", type=DurationType(least=0.1), help="Print again after each interval.")
 @click.pass_context
 async def status(
     context: click.Context, /, machine: bool, brief: bool, watch: float | None, settings: ReaperSettings
 ) -> None:
-    """Show leader, groups and what is wrong. Exit code 0 healthy, 1 degraded, 3 unreachable."""
+    """Show the leader, the groups and their problems."""
     asked: dict[Capability, bool | None] = {}
     lines = brief_lines if brief else status_lines
     while True:
@@ -62,7 +68,7 @@ async def _look(
         show_json(as_json(snapshot, problems))
     else:
         show(*lines(snapshot, problems))
-    return DEGRADED_EXIT if problems else 0
+    return NEGATIVE_EXIT if problems else 0
 
 
 def _clear(*, machine: bool, watch: bool) -> None:
@@ -77,7 +83,7 @@ def status_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
     """Return the screen of ``reaper status``, with colours (they are taken out where they do not belong)."""
     lines = [*_leadership_lines(snapshot)]
     for group in snapshot.groups:
-        troubles = [problem for problem in problems if problem.pair == group.pair]
+        troubles = [problem for problem in problems if problem.group == group.pair]
         lines += ["", *_group_lines(snapshot, group, troubles)]
     lines += ["", *_verdict_lines(problems, notes(snapshot))]
     return lines
@@ -89,10 +95,10 @@ def brief_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
     nobody = "observers only" if snapshot.is_tried_out else "no leader"
     who = f"leader {leader.id}" if leader else "no reaper is needed" if snapshot.needs_no_reaper else nobody
     followers = f"{len(snapshot.followers)} followers"
-    lines = [_brief_line(snapshot.namespace, [who, followers], [one for one in problems if not one.pair])]
+    lines = [_brief_line(snapshot.namespace, [who, followers], [one for one in problems if not one.group])]
     for group in snapshot.groups:
         facts = [_ready(group.main), _pending(group.main), f"dead letters {group.dead_letters}"]
-        lines.append(_brief_line(group.pair, facts, [one for one in problems if one.pair == group.pair]))
+        lines.append(_brief_line(group.pair, facts, [one for one in problems if one.group == group.pair]))
     return lines
 
 
@@ -190,5 +196,5 @@ def _verdict_lines(problems: Sequence[Problem], remarks: Sequence[str]) -> Itera
         yield styled("healthy", "green", "bold")
         return
     yield styled("degraded", "red", "bold")
-    for line in folded((problem.pair, problem.text) for problem in problems):
+    for line in folded((problem.group, problem.text) for problem in problems):
         yield f"  - {line}"

@@ -16,19 +16,18 @@ from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.report import as_text
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
 from workers.protocol.messages import counted
-from workers.runtime.options import errors_as_sentences, examples, settings_options
+from workers.runtime.options import NEGATIVE_EXIT, errors_as_sentences, format_option, help_end, settings_options
 from workers.runtime.output_files import OutputFile, output_file
-from workers.runtime.printing import show
+from workers.runtime.printing import show, show_json
 from workers.runtime.settings import load_settings
 
 DEMO_JOBS = 700
-EXIT_FAILED = 1
 HELP = f"""Break an installation on purpose, and account for every job.
 
 Starts workers and reapers as processes, replays a trace of jobs, kills and pauses processes at the given times,
-and prints a ledger. Exits 0 only if every job is settled or dead-lettered, the dead letters are the poison jobs,
-and a leader paused past its lease had its stale write rejected; else 1, 2 if it cannot be played, and 130 when
-interrupted. Timeouts are short, so that a drill ends while you watch; they are not for production.
+and prints a ledger. The drill succeeds if every job is settled or dead-lettered, the dead letters are the poison
+jobs, and the write of a leader that was paused past its lease was rejected. Timeouts are short, so that a drill
+ends while you watch. They are not for production.
 
 \b
 Recovery:
@@ -44,16 +43,19 @@ Where no reapers run, pause-leader only kills a worker, and the other faults of 
 """
 _FIELDS = DrillSettings.model_fields
 _redis_option = click.option("--redis-url", envvar="REAPER_REDIS_URL", help=_FIELDS["redis_url"].description)
-_json_option = output_file("--json", "json_file", metavar="FILE", help="Write the report to this file.")
+_output_option = output_file("--output", metavar="FILE", help="Write the report to this JSON file.")
+_format_option = format_option("Print text, or nothing but the report as JSON.")
 
 
 @click.command(
     help=HELP,
-    epilog=examples(
+    epilog=help_end(
         "reaper drill",
-        "reaper drill --trace trace.csv --speedup 30 --limit 2000 --json report.json",
+        "reaper drill --trace trace.csv --speedup 30 --limit 2000 --output report.json",
         "reaper drill --recovery embedded --fault kill-worker@4 --fault pause-redis@8+5",
         "reaper drill --redis-url redis://127.0.0.1:6379/5 --workers 8",
+        ok="every job has the promised end",
+        no="a job or a write of a stale leader has not",
     ),
 )
 @click.option(
@@ -72,47 +74,57 @@ _json_option = output_file("--json", "json_file", metavar="FILE", help="Write th
 )
 @settings_options(DrillSettings, exclude=("redis_url", *NO_OPTIONS))
 @_redis_option
-@_json_option
-def drill(recovery: str, json_file: OutputFile | None, **flags: Any) -> None:
+@_output_option
+@_format_option
+def drill(recovery: str, output: OutputFile | None, machine: bool, **flags: Any) -> None:
     """Play one drill; see `HELP`."""
     with errors_as_sentences():
         settings = load_settings(DrillSettings, flags=flags)
         jobs = settings.jobs()
         if not flags.get("faults"):  # the default ones only as far as the trace goes
             settings = settings.fitting(jobs)
-        (ending,) = show_and_perform(Programme(settings, jobs, [RECOVERIES[recovery]]))
-        _write(json_file, ending.as_json())
-    sys.exit(EXIT_FAILED if ending.objections else 0)
+        (ending,) = show_and_perform(Programme(settings, jobs, [RECOVERIES[recovery]]), machine=machine)
+        _report(ending.as_json(), output, machine=machine)
+    sys.exit(NEGATIVE_EXIT if ending.objections else 0)
 
 
-@click.command(epilog=examples("reaper demo", "reaper demo --redis-url redis://127.0.0.1:6379/5 --json demo.json"))
+@click.command(
+    epilog=help_end(
+        "reaper demo",
+        "reaper demo --redis-url redis://127.0.0.1:6379/5 --output demo.json",
+        ok="the second and the third act end as promised",
+        no="one of them does not",
+    )
+)
 @_redis_option
 @settings_options(DrillSettings, exclude=_FIELDS.keys() - {"seed"})
-@_json_option
-def demo(json_file: OutputFile | None, **flags: Any) -> None:
-    """Show what happens to the jobs of a killed worker: without recovery, with the reaper, and embedded.
+@_output_option
+@_format_option
+def demo(output: OutputFile | None, machine: bool, **flags: Any) -> None:
+    """Play the drill without recovery, with reapers, and embedded.
 
-    Three acts on the same trace with the same faults, in about a minute. Exits 0 only if the second and the third
-    end as promised (see: reaper drill --help), else 1, 2 where they cannot be played, and 130 when interrupted.
+    Three acts on the same trace with the same faults, in about a minute. They show what happens to the jobs of a
+    killed worker (see reaper drill --help).
     """
     with errors_as_sentences():
         settings = load_settings(DrillSettings, flags=flags | {"faults": DEMO_FAULTS, "limit": DEMO_JOBS})
         acts = [RECOVERIES[name] for name in ("none", "reaper", "embedded")]
-        endings = show_and_perform(Programme(settings, settings.jobs(), acts))
-        _write(json_file, {"acts": [ending.as_json() for ending in endings]})
-        show("", *_conclusion(endings), "", *_next_steps(sys.argv[0]))
+        endings = show_and_perform(Programme(settings, settings.jobs(), acts), machine=machine)
+        _report({"acts": [ending.as_json() for ending in endings]}, output, machine=machine)
+        if not machine:
+            show("", *_conclusion(endings), "", *_next_steps(sys.argv[0]))
     failed = any(ending.objections for ending in endings if ending.stage.recovery.promises)
-    sys.exit(EXIT_FAILED if failed else 0)
+    sys.exit(NEGATIVE_EXIT if failed else 0)
 
 
 def _next_steps(program: str) -> list[str]:
     """Return commands that can be typed: ``make demo`` starts a ``program`` that is not on the PATH."""
     reaper = "reaper" if shutil.which("reaper") or program.endswith(".py") else program
-    drill_help, init = f"{reaper} drill --help", f"{reaper} init orders/billing"
+    drill_help, init = f"{reaper} drill --help", f"{reaper} groups init orders/billing"
     return [
-        f"next: {drill_help:<{len(init)}}   faults and traces of your own",
-        f"      {init}   a group on a Redis of your own",
-        f"      {'docs/README.md':<{len(init)}}   where to read on",
+        f"next: {drill_help:<{len(init)}}   choose faults and traces",
+        f"      {init}   create a group on your Redis",
+        f"      {'docs/README.md':<{len(init)}}   documentation",
     ]
 
 
@@ -128,11 +140,13 @@ def _conclusion(endings: list[Ending]) -> list[str]:
     return fitted(lines)
 
 
-def show_and_perform(programme: Programme) -> list[Ending]:
-    """Play, and print the programme and how each act ended. Raises a StreamReaperError."""
+def show_and_perform(programme: Programme, *, machine: bool = False) -> list[Ending]:
+    """Play, and print the programme and the end of each act (nothing for ``machine``). Raises a StreamReaperError."""
     settings = programme.settings
     for recovery in programme.recoveries:
         settings.check(recovery)
+    if machine:
+        return perform(programme, quiet_screen, opens=lambda _text: None, closes=lambda _ending: None)
     reapers = any(recovery.by_reapers for recovery in programme.recoveries)
     cast = [counted(settings.workers, "worker"), *([counted(settings.reapers, "reaper")] if reapers else [])]
     trace, seconds = settings.trace, timedelta.total_seconds
@@ -161,6 +175,8 @@ def _close(ending: Ending) -> None:
         show(*fitted([f"  NOT AS PROMISED: {objection}."]))
 
 
-def _write(file: OutputFile | None, report: dict[str, Any]) -> None:
-    if file:
-        file.write(json.dumps(report, indent=2) + "\n")
+def _report(report: dict[str, Any], output: OutputFile | None, *, machine: bool) -> None:
+    if output:
+        output.write(json.dumps(report, indent=2) + "\n")
+    if machine:
+        show_json(report)

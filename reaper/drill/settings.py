@@ -63,7 +63,7 @@ class DrillSettings(Section):
         None, repr=False, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
     )
     keep_keys: bool = Field(
-        False, description="Leave this drill's streams and journals in the Redis of --redis-url (see --json)."
+        False, description="Leave this drill's streams and journals in the Redis of --redis-url (see --output)."
     )
     faults: tuple[Fault, ...] = Field(
         DEFAULT_FAULTS,

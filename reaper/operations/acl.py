@@ -31,7 +31,7 @@ class Role(StrEnum):
     READ_ONLY = "read-only"
     """`reaper status`, `explain`, `doctor`, `dead-letters list|show`, and the status page without actions."""
     OPERATOR = "operator"
-    """What is read-only, and `pause`, `resume`, `forget`, `leader step-down`, `dead-letters redrive|purge`."""
+    """The read-only commands, and `groups`, `leader step-down` and `dead-letters redrive|delete`."""
 
 
 def roles_in(mode: RecoveryMode) -> list[Role]:

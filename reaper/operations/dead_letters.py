@@ -30,7 +30,7 @@ from workers.protocol.messages import (
 
 PAGE = 100
 """Dead letters read at a time."""
-PURGE_BATCH = 500
+DELETE_BATCH = 500
 
 _TRACE_FIELDS = (FIELD_TRACEPARENT, FIELD_TRACESTATE)
 
@@ -61,12 +61,11 @@ class DeadLetter:
     tracestate: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return what ``--json`` prints. A value that is no UTF-8 is written as ``{"base64": …}``."""
+        """Return what ``-o json`` prints. A value that is no UTF-8 is written as ``{"base64": …}``."""
         return {
             "id": self.entry_id,
             "job": self.job_id,
-            "stream": self.stream,
-            "group": self.group,
+            "group": f"{self.stream}/{self.group}",
             "entry": self.source_entry,
             "reason": self.reason,
             "error": self.error,
@@ -150,10 +149,9 @@ def check_ids(ids: Sequence[str]) -> tuple[str, ...]:
     """Return ``ids`` without repetitions. Raises ConfigurationError where one is no entry ID."""
     for entry_id in ids:
         if not is_entry_id(entry_id):
-            meant = f" A pair goes with --group: --group {entry_id}." if "/" in entry_id else ""
             raise ConfigurationError(
-                f"{entry_id!r} is no ID of a dead letter: write it as `reaper dead-letters list` shows it, "
-                f"for example 1766000000000-0.{meant}"
+                f"{entry_id!r} is not the ID of a dead letter. Write an ID as in `reaper dead-letters list`, for "
+                "example 1766000000000-0."
             )
     return tuple(dict.fromkeys(ids))
 
@@ -172,8 +170,8 @@ def choose(
     checked = check_ids(ids)
     ways = [bool(ids), reason is not None or has_age, everything]
     if sum(ways) != 1:
-        given = "Nothing is selected" if not any(ways) else "IDs, filters and --all exclude each other"
-        raise ConfigurationError(f"{given}: name IDs, or a filter such as --reason max_deliveries, or --all.")
+        given = "no dead letter is selected" if not any(ways) else "IDs, filters and --all exclude each other"
+        raise ConfigurationError(f"{given}. Give IDs, or a filter such as --reason max_deliveries, or --all.")
     return Selection(ids=checked, reason=reason)
 
 
@@ -207,9 +205,9 @@ async def select(client: Redis, keys: GroupKeys, selection: Selection) -> AsyncI
         start = f"({text(rows[-1][0])}"
 
 
-async def purge(client: Redis, keys: GroupKeys, ids: Sequence[str]) -> int:
+async def delete(client: Redis, keys: GroupKeys, ids: Sequence[str]) -> int:
     """Delete dead letters for good; return how many were there. Raises what redis-py raises."""
-    purged = 0
-    for start in range(0, len(ids), PURGE_BATCH):
-        purged += int(await client.xdel(keys.dead, *ids[start : start + PURGE_BATCH]))
-    return purged
+    deleted = 0
+    for start in range(0, len(ids), DELETE_BATCH):
+        deleted += int(await client.xdel(keys.dead, *ids[start : start + DELETE_BATCH]))
+    return deleted

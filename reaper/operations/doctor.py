@@ -30,7 +30,7 @@ def _leadership(examined: Examination, snapshot: Snapshot, problems: Sequence[Pr
     if snapshot.needs_no_reaper:
         yield ok("leader", "none is needed: the workers recover what stalls")
     for problem in problems:
-        if not problem.pair:
+        if not problem.group:
             yield wrong("leader", problem.text)
     leader = snapshot.leader
     if leader:

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from reaper.layout import layout_refusal
 from reaper.operations.acl import Role, rules_of
 from reaper.operations.foreign_keys import foreign_keys
-from reaper.operations.groups import known_pairs
+from reaper.operations.groups import known_groups
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.streams import events_in, newest_first
@@ -98,7 +98,7 @@ class Examination:
 async def examine(client: Redis, settings: ReaperSettings, release: str) -> Examination:
     """Look at everything. Raises what redis-py raises where there is no contact."""
     snapshot = await _seen(take_snapshot(client, settings.namespace_keys, settings.watched, release))
-    pairs = known_pairs(settings.watched, (snapshot.live or snapshot.replicas) if snapshot else ())
+    pairs = known_groups(settings.watched, (snapshot.live or snapshot.replicas) if snapshot else ())
     server = await _examine_server(client, settings, release, pairs)
     foreign = await _seen(foreign_keys(client, [settings.namespace_keys, *pairs]))
     wished = {group.keys.pair: group.redelivery for group in settings.watched}

@@ -41,12 +41,12 @@ class Explanation:
         return self.group.max_deliveries or DEFAULT_MAX_DELIVERIES
 
     def as_json(self) -> dict[str, Any]:
-        """Return what ``reaper explain --json`` prints of this group."""
+        """Return what ``reaper explain -o json`` prints of this group."""
         facts = asdict(self.job)
         facts.pop("keys")
         events = facts.pop("events")
         return {
-            "pair": self.group.pair,
+            "group": self.group.pair,
             **facts,
             "place": str(self.job.place),
             "deliveries": self.deliveries,
@@ -106,15 +106,16 @@ def _next(job: FoundJob, group: GroupState, now_ms: int) -> tuple[int | None, st
         case Place.SUSPECT:
             before = f"after {job.parked_before} others" if job.parked_before else "as the next one"
             return None, (
-                f"has one delivery left, so it waits to run alone: it becomes ready {before}, once the "
-                f"{group.suspects_out} that are out have settled"
+                f"is quarantined, because it has one delivery left: it becomes ready {before}, when the "
+                f"{group.suspects_out} released jobs are settled"
             )
         case Place.DEAD:
-            return None, f"nothing by itself: `reaper dead-letters redrive {job.entry_id}` makes it ready again"
+            command = f"reaper dead-letters redrive {group.keys.word} {job.entry_id}"
+            return None, f"nothing, because it is a dead letter: `{command}` makes it ready again"
         case Place.SETTLED:
-            return None, "nothing: it is done"
+            return None, "nothing: it is settled"
         case _:
-            return None, "unknown: Redis holds nothing of it that was looked at"
+            return None, "unknown: Redis has no trace of it in the searched entries"
 
 
 def _next_of_pending(job: FoundJob, group: GroupState) -> tuple[int | None, str]:
@@ -158,7 +159,7 @@ def _next_of_ready(job: FoundJob, group: GroupState) -> str:
 def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
     """Say what stops recovery in this group."""
     if group.paused:
-        yield f"recovery is paused: `reaper resume {group.keys.word}` ends that"
+        yield f"recovery is paused: `reaper groups resume {group.keys.word}` ends that"
     if group.recovery_wait:
         yield str(group.recovery_wait)
     if group.recovers_itself:
@@ -167,7 +168,7 @@ def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
     if leader is None:
         yield "there is no leader: nothing is recovered before one is elected"
     elif report is None:
-        yield "the leader does not watch this pair: add it to the replicas' groups"
+        yield "the leader does not watch this group: add it to the replicas' settings"
     elif leader.observe:
         yield "the leader only observes: nothing is recovered"
     if report and report.refusal:

@@ -27,8 +27,8 @@ class Finding:
     level: Level
     check: str
     text: str
-    pair: str = ""
-    """Empty where it concerns all."""
+    group: str = ""
+    """The group, or empty if the finding concerns all."""
 
 
 ok = partial(Finding, Level.OK)

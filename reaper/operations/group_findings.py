@@ -37,13 +37,13 @@ def check_group(examined: Examination, facts: GroupFacts, problems: Sequence[Pro
         ]
     if not any(finding.level is Level.WRONG for finding in found):
         found.append(ok("group", f"{counted(facts.groups, 'group')} on the stream, policy fits"))
-    yield from (replace(finding, pair=facts.keys.pair) for finding in found)
+    yield from (replace(finding, group=facts.keys.pair) for finding in found)
 
 
 def _states(facts: GroupFacts, state: GroupState | None, problems: Sequence[Problem]) -> Iterator[Finding]:
     embedded = state is not None and state.recovers_itself
     for problem in problems:
-        if problem.pair == facts.keys.pair and not (embedded and problem.trouble is Trouble.UNSERVED):
+        if problem.group == facts.keys.pair and not (embedded and problem.trouble is Trouble.UNSERVED):
             yield wrong(str(problem.trouble), problem.text)
 
 

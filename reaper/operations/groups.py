@@ -4,7 +4,7 @@ A pair is known from the settings of whoever asks and from the replicas' heartbe
 settings file at hand.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
@@ -15,8 +15,8 @@ from reaper.replicas import Replica, read_replicas
 from reaper.settings import GroupSettings
 from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
 from workers.protocol.calls.sight import group_names
-from workers.protocol.errors import ConfigurationError
-from workers.protocol.keys import GroupKeys, group_keys, namespace_keys, split_pair
+from workers.protocol.errors import ConfigurationError, NotPossibleError
+from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
 from workers.protocol.messages import Redelivery, counted, text, told
 from workers.protocol.scripts import load_script
@@ -55,53 +55,19 @@ async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
 # --- finding ------------------------------------------------------------------------------------------------
 
 
-def known_pairs(configured: Iterable[GroupSettings], replicas: Iterable[Replica]) -> list[GroupKeys]:
-    """Return the pairs that settings or heartbeats name, each once, sorted."""
-    pairs = {(group.stream, group.group) for group in configured}
-    pairs |= {(report.stream, report.group) for replica in replicas for report in replica.groups.values()}
-    return [group_keys(stream, group) for stream, group in sorted(pairs)]
-
-
-def matching(known: Iterable[GroupKeys], *, stream: str | None, group: str | None) -> list[GroupKeys]:
-    """Return the known pairs that ``stream`` and ``group`` (or ``stream/group`` as group) leave."""
-    return [
-        keys
-        for keys in known
-        if (stream is None or keys.stream == stream) and (group is None or group in (keys.group, keys.pair))
-    ]
-
-
-def choose_pair(known: Sequence[GroupKeys], *, stream: str | None, group: str | None) -> GroupKeys:
-    """Return the one pair that is meant. Where both names are given, or `stream/group`, it need not be known.
-
-    Raises ConfigurationError, naming the candidates.
-    """
-    found = matching(known, stream=stream, group=group)
-    if len(found) == 1:
-        return found[0]
-    if stream is not None and group is not None:
-        return group_keys(stream, group)
-    if not found and stream is None and group is not None and (pair := split_pair(group)):
-        return group_keys(*pair)
-    names = ", ".join(keys.pair for keys in known)
-    if found:
-        raise ConfigurationError(f"which of {', '.join(keys.pair for keys in found)}? Name --stream and the group.")
-    if group is None:
-        raise ConfigurationError("no group is known here: name --stream and the group.")
-    raise ConfigurationError(
-        f"no group {group!r} is known from the settings or from live replicas"
-        + (f" (known are {names}): correct the name, or add --stream." if names else ": add --stream.")
-    )
+def known_groups(configured: Iterable[GroupSettings], replicas: Iterable[Replica]) -> list[GroupKeys]:
+    """Return the groups of the settings and of the replicas' registrations, each once, sorted."""
+    names = {(group.stream, group.group) for group in configured}
+    names |= {(report.stream, report.group) for replica in replicas for report in replica.groups.values()}
+    return [group_keys(stream, group) for stream, group in sorted(names)]
 
 
 async def check_exists(client: Redis, keys: GroupKeys) -> None:
-    """Refuse a pair of which Redis knows nothing (a typing error). Raises ConfigurationError."""
+    """Raise NotPossibleError if Redis has neither the group nor a key of it, for example after a typing error."""
     if keys.group in await group_names(client, keys.stream):
         return
     if not await client.exists(keys.agreement, keys.fence, keys.schedule, keys.retry, keys.dead):
-        raise ConfigurationError(
-            f"stream {keys.stream!r} has no group {keys.group!r}, and nothing is kept for it: correct the name."
-        )
+        raise NotPossibleError(f"group {keys.pair!r} does not exist. Check the names of the stream and of the group.")
 
 
 # --- pause and resume ---------------------------------------------------------------------------------------
@@ -116,7 +82,7 @@ async def set_paused(client: Redis, keys: GroupKeys, paused: bool) -> bool:
 # --- forget -------------------------------------------------------------------------------------------------
 
 
-class ForgetRefusedError(ConfigurationError):
+class ForgetRefusedError(NotPossibleError):
     """The group cannot be forgotten now; nothing was removed. The message says what to do first."""
 
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from reaper.operations.state import Count, GroupState, Snapshot
+from reaper.operations.words import with_group
 from reaper.replicas import LEADER, GroupReport
 from reaper.settings import is_observers
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
@@ -59,10 +60,10 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One reason why the service is degraded. ``pair`` is empty where it concerns all."""
+    """One reason why the service is degraded. ``group`` is empty if it concerns all."""
 
     trouble: Trouble
-    pair: str
+    group: str
     text: str
 
 
@@ -97,9 +98,9 @@ def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
 def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Trouble, str]]:
     report = group.report
     if report is None and snapshot.leader is not None:
-        yield Trouble.UNSERVED, "the leader does not watch this pair: add it to the replicas' groups"
+        yield Trouble.UNSERVED, "the leader does not watch this group: add it to the replicas' settings"
     if group.paused:
-        yield Trouble.PAUSED, f"recovery is paused: `reaper resume {group.keys.word}` ends that"
+        yield Trouble.PAUSED, f"recovery is paused: `reaper groups resume {group.keys.word}` ends that"
     refusal = report.refusal if report else ""
     if not group.main.exists and not refusal:
         refusal = "no_group"
@@ -312,7 +313,7 @@ def _group_notes(group: GroupState, now_ms: int) -> Iterator[str]:
 
 
 def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
-    """Return what ``reaper status --json`` prints."""
+    """Return what ``reaper status -o json`` prints."""
     leader = snapshot.leader
     return {
         "status": "degraded" if problems else "healthy",
@@ -326,6 +327,9 @@ def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         "holder": snapshot.holder,
         "token": snapshot.token,
         "lease_left_ms": snapshot.lease_left_ms,
-        "replicas": [asdict(replica) | {"live": replica in snapshot.live} for replica in snapshot.replicas],
-        "groups": [{"pair": group.pair, **asdict(group)} for group in snapshot.groups],
+        "replicas": [
+            asdict(replica, dict_factory=with_group) | {"live": replica in snapshot.live}
+            for replica in snapshot.replicas
+        ],
+        "groups": [asdict(group, dict_factory=with_group) for group in snapshot.groups],
     }

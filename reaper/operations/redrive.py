@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from reaper.settings import ReaperSettings
 from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
-from workers.protocol.errors import ConfigurationError
+from workers.protocol.errors import NotPossibleError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, text, told
 from workers.protocol.scripts import load_script
@@ -31,10 +31,10 @@ DEFAULT_MAX_GENERATION = 5
 class RedriveOutcome(IntEnum):
     """What became of one dead letter. Numbers as in ``redrive_dead_letters.lua``, but for `UNKNOWN`."""
 
-    GONE = 0
+    MISSING = 0
     REDRIVEN = 1
     LOOPED = 2
-    HELD = 3
+    UNDELIVERABLE = 3
     PUT_OFF = 4
     UNKNOWN = 5
     """Not there any more after a call whose reply was lost: most likely redriven by it."""
@@ -93,7 +93,7 @@ def redrive_as_set(settings: ReaperSettings) -> Redrive:
 async def redrive(client: Redis, keys: GroupKeys, ids: AsyncIterable[str], how: Redrive) -> AsyncIterator[Redriven]:
     """Make dead letters ready again; yields one result each, as they are done.
 
-    Raises ConfigurationError where the group does not exist, and what redis-py raises.
+    Raises NotPossibleError where the group does not exist, and what redis-py raises.
     """
     started, sent = anyio.current_time(), 0
     async for batch in _in_batches(ids, how.batch):
@@ -136,9 +136,9 @@ async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how
         ],
     )  # fmt: skip
     if reply[0] != b"ok":
-        raise ConfigurationError(
-            f"group {keys.group!r} does not exist on stream {keys.stream!r}, so nobody would read what is "
-            "redriven: create the group, or start its workers, first."
+        raise NotPossibleError(
+            f"cannot redrive: group {keys.pair!r} does not exist, so no worker would read the jobs. Create the group, "
+            "or start its workers."
         )
     target = keys.stream if reply[1] == b"stream" else keys.retry
     results = [_result(entry_id, row, target, reply_was_lost) for entry_id, row in zip(ids, reply[2:], strict=True)]
@@ -152,7 +152,7 @@ async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how
 def _result(entry_id: str, row: Sequence[Any], target: str, reply_was_lost: bool) -> Redriven:
     code, detail, job_id, *traced = row
     outcome = RedriveOutcome(code)
-    if outcome is RedriveOutcome.GONE and reply_was_lost:
+    if outcome is RedriveOutcome.MISSING and reply_was_lost:
         outcome = RedriveOutcome.UNKNOWN
     return Redriven(entry_id, outcome, told(detail), text(job_id), target, TracedJob(*traced[0]) if traced else None)
 

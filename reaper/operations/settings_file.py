@@ -7,7 +7,7 @@ from pathlib import Path
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.address import holds_login
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.settings_errors import plain
+from workers.runtime.quantities import written
 
 _OWNER_ONLY = 0o600
 _NAMESPACE = ReaperSettings.model_fields["namespace"].default
@@ -48,7 +48,7 @@ def _table(group: WatchedGroup) -> list[str]:
         "[[groups]]",
         f"stream = {_quoted(group.stream)}",
         f"group = {_quoted(group.group)}",
-        f"visibility_timeout = {plain(group.visibility_timeout)}  # seconds; longer than the slowest job",
+        f"visibility_timeout = {_quoted(written(group.visibility_timeout))}  # longer than the slowest job",
         f"max_deliveries = {group.max_deliveries}  # of a job; then it is a dead letter",
         f"redelivery = {_quoted(group.redelivery)}",
     ]

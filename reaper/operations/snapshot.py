@@ -7,7 +7,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from reaper.operations.groups import known_pairs
+from reaper.operations.groups import known_groups
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
 from reaper.replicas import GroupReport, Replica, parse_replicas
 from reaper.settings import WatchedGroup, observers_of
@@ -52,7 +52,7 @@ async def take_snapshot(
     if not snapshot.live:
         snapshot = replace(snapshot, observers=await _look_for_observers(client, keys, snapshot.now_ms))
     settings = {group.keys: group for group in configured}
-    known = known_pairs(configured, snapshot.live or snapshot.observers or snapshot.replicas)
+    known = known_groups(configured, snapshot.live or snapshot.observers or snapshot.replicas)
     states = [
         await _read_group(client, pair, snapshot.leader, snapshot.now_ms, settings.get(pair))
         for pair in dict.fromkeys((*known, *asked))

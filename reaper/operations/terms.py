@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from reaper.operations.snapshot import look_at_namespace
 from reaper.operations.streams import events_in, newest_first
-from workers.protocol.errors import ConfigurationError
+from workers.protocol.errors import NotPossibleError
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import NamespaceKeys
 from workers.protocol.messages import text, whole_number
@@ -77,7 +77,7 @@ def tell_terms(events: Iterable[LifecycleEvent], holder: str) -> tuple[PastTerm,
 async def ask_to_step_down(client: Redis, keys: NamespaceKeys, *, cooldown_ms: int, alone: bool = False) -> str:
     """Ask the leader to release its lease, and to leave it to the others for ``cooldown_ms``; return its holder.
 
-    It does so at its next renewal. Raises ConfigurationError where nobody holds the lease, and, unless ``alone`` is
+    It does so at its next renewal. Raises NotPossibleError where nobody holds the lease, and, unless ``alone`` is
     said, where no live follower is there to take over.
     """
     script = load_script("reaper", "step_down")
@@ -85,14 +85,14 @@ async def ask_to_step_down(client: Redis, keys: NamespaceKeys, *, cooldown_ms: i
         seen = await look_at_namespace(client, keys)
         holder = seen.holder
         if not holder:
-            raise ConfigurationError(
-                f"nobody holds the lease of namespace {keys.namespace!r}: there is no leader; `reaper leader show` "
-                "tells."
+            raise NotPossibleError(
+                f"cannot step down: no replica holds the lease of namespace {keys.namespace!r}. "
+                "See `reaper leader show`."
             )
         if not seen.followers and not alone:
-            raise ConfigurationError(
-                "there is no live follower, so nobody would lead until the cooldown is over: start a second replica "
-                "first, or say `reaper leader step-down --alone`."
+            raise NotPossibleError(
+                "cannot step down: there is no live follower, so no replica would lead during the cooldown. Start a "
+                "second replica, or use --alone."
             )
         if await script.run_idempotent(client, [keys.lease, keys.step_down], [holder, cooldown_ms]):
             return holder  # it had the lease still, and so was asked

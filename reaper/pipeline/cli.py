@@ -25,7 +25,7 @@ from reaper.pipeline.command import (
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.report.command import report
 from workers.runtime.logs import log_to_stderr
-from workers.runtime.options import examples, log_level_option
+from workers.runtime.options import examples, help_end, log_level_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,10 +44,7 @@ _SOURCE = ("redis_url", "redis_url_env", "journal_pattern", "dead_letter_pattern
     )
 )
 def pipeline() -> None:
-    """Ingest what workers and reapers journal into a lake of Delta tables, and report on it.
-
-    Exit code 0 done, 2 not possible, 3 Redis is unreachable. One line says why.
-    """
+    """Ingest journals into Delta tables, and report on them."""
 
 
 _READING = ("trigger", "max_entries_per_trigger", "fail_on_data_loss")
@@ -55,19 +52,20 @@ _INGEST = (*LAKE, *_STATE, *_SOURCE, *_READING, "lake_retention", *SPARK)
 
 
 @pipeline.command(
-    epilog=examples(
+    epilog=help_end(
         "reaper pipeline ingest --lake lake --available-now",
-        "reaper pipeline ingest --lake /var/lib/lake --redis-url redis://redis:6379/0 --trigger 30",
+        "reaper pipeline ingest --lake /var/lib/lake --redis-url redis://redis:6379/0 --trigger 30s",
+        ok="stopped, or all entries are ingested (--available-now)",
     )
 )
 @pipeline_options(*_INGEST)
-@click.option("--available-now", is_flag=True, help="Ingest what is there now, and end.")
+@click.option("--available-now", is_flag=True, help="Ingest the entries that exist now, and end.")
 @log_level_option
 def ingest(config: Path | None, machine: bool, available_now: bool, log_level: str, **flags: Any) -> None:
-    """Ingest journals and dead letters into the lake, each entry once, until SIGTERM or SIGINT.
+    """Ingest journals and dead letters into the lake.
 
-    Entries that are neither go to the table `malformed`, with the reason. Exit code 0 after a stop, or after everything
-    is ingested (--available-now), 2 not possible, 3 unreachable.
+    Each entry is ingested once. The command runs until SIGTERM or SIGINT. Entries of other formats go to the table
+    `malformed`, with the reason.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()))
     with sentences():
@@ -115,14 +113,15 @@ def _ingest_text(progress: "Progress") -> str:
 
 
 @pipeline.command(
-    epilog=examples("reaper pipeline trim --lake lake", "reaper pipeline trim --lake lake --trim-margin 86400 --json")
+    epilog=help_end("reaper pipeline trim --lake lake", "reaper pipeline trim --lake lake --trim-margin 1d -o json")
 )
 @pipeline_options(*LAKE, *_STATE, *_SOURCE, "trim_margin")
-@click.option("--with-dead-letters", is_flag=True, help="Trim dead-letter streams, too: they can be redriven no more.")
+@click.option("--with-dead-letters", is_flag=True, help="Also trim dead letters. They cannot be redriven afterwards.")
 def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: Any) -> None:
-    """Trim the journals in Redis behind what is safely in the lake. Never dead letters, unless asked to.
+    """Trim journals in Redis that are in the lake.
 
-    Exit code 0, also if some entries are left alone (it says why), 2 not possible, 3 unreachable.
+    Dead letters stay unless you use --with-dead-letters. The output names each stream that is left alone, with the
+    reason.
     """
     with sentences():
         from reaper.pipeline.lake.ingest import redis_url

@@ -20,7 +20,7 @@ from reaper.pipeline.spark.failures import reason_from_outside
 from reaper.pipeline.storage import LakeError, is_of_store
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.entrance import INTERRUPTED_EXIT
-from workers.runtime.options import errors_as_sentences, json_flag, settings_options
+from workers.runtime.options import errors_as_sentences, format_option, settings_options
 from workers.runtime.printing import show, show_json
 from workers.runtime.settings import load_settings
 
@@ -41,11 +41,11 @@ _LAKE_IN_USE = ContextVar("_LAKE_IN_USE", default="")
 
 
 def pipeline_options(*names: str) -> Callable[[Any], Any]:
-    """Add ``--config``, ``--json`` and one flag for each of the settings ``names``."""
+    """Add ``--config``, ``-o`` and one flag for each of the settings ``names``."""
 
     def decorate(command: Any) -> Any:
         others = [name for name in PipelineSettings.model_fields if name not in names]
-        machine = json_flag("Print JSON, and no progress.")
+        machine = format_option("Print text, or JSON without progress.")
         return settings_options(PipelineSettings, exclude=others)(machine(command))
 
     return decorate

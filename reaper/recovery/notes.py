@@ -130,7 +130,7 @@ class GroupNotes:
     def paused(self) -> None:
         """An operator paused the group."""
         if not self.tally.paused:
-            logger.warning("%s: paused (`reaper resume %s` ends it)", self._pair, self._group.keys.word)
+            logger.warning("%s: paused (`reaper groups resume %s` ends it)", self._pair, self._group.keys.word)
             self.tally.paused = True
             self._changed()
 

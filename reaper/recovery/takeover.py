@@ -45,7 +45,7 @@ class Takeover:
         if answer.code is TakeOverCode.FOREIGN_NAMESPACE:
             self._notes.refused(
                 "foreign_namespace",
-                f"namespace {answer.detail!r} serves this group: stop its reapers, or run `reaper forget "
+                f"namespace {answer.detail!r} serves this group: stop its reapers, or run `reaper groups forget "
                 f"{self._group.group}` with their settings; until then {self._context.settings.namespace!r} writes "
                 "nothing here",
             )

@@ -11,13 +11,13 @@ from typing import Any
 from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import Selection, choose, select
-from reaper.operations.groups import check_exists, known_pairs, set_paused
+from reaper.operations.groups import check_exists, known_groups, set_paused
 from reaper.operations.redrive import RedriveOutcome, redrive, redrive_as_set
 from reaper.operations.terms import COOLDOWN_S, ask_to_step_down, replica_of
 from reaper.replicas import read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
-from workers.protocol.errors import ConfigurationError
+from workers.protocol.errors import ConfigurationError, NotPossibleError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import counted, on_one_line
 
@@ -63,13 +63,13 @@ class Actions:
 
     async def set_paused(self, sent: Mapping[str, Any], *, paused: bool) -> str:
         """Put a group's brake on, or take it off."""
-        keys = await self._pair(sent)
+        keys = await self._group(sent)
         await set_paused(self._client, keys, paused)
         return _told(f"{keys.pair}: recovery {'paused' if paused else 'resumed'}")
 
     async def redrive(self, sent: Mapping[str, Any]) -> str:
         """Redrive one dead letter, or those of a reason that are there now."""
-        keys = await self._pair(sent)
+        keys = await self._group(sent)
         what = _selection(sent)
         how = redrive_as_set(self._settings)
         counts: Counter[RedriveOutcome] = Counter()
@@ -93,19 +93,19 @@ class Actions:
         holder = await ask_to_step_down(self._client, keys, cooldown_ms=round(COOLDOWN_S * 1000))
         return _told(f"{replica_of(holder)} was asked to step down")
 
-    async def _pair(self, sent: Mapping[str, Any]) -> GroupKeys:
-        """Return the pair in the request. It must be one that the replicas know."""
-        keys = await known_pair(self._client, self._settings, sent.get("pair"))
+    async def _group(self, sent: Mapping[str, Any]) -> GroupKeys:
+        """Return the group that the page sent. Raises ConfigurationError if no replica knows it."""
+        keys = await known_group(self._client, self._settings, sent.get("group"))
         await check_exists(self._client, keys)
         return keys
 
 
-async def known_pair(client: Redis, settings: ReaperSettings, pair: object) -> GroupKeys:
-    """Return the keys of a pair that the replicas know. Raises ConfigurationError."""
+async def known_group(client: Redis, settings: ReaperSettings, group: object) -> GroupKeys:
+    """Return the keys of a group that the replicas know. Raises NotPossibleError."""
     replicas = await read_replicas(client, settings.namespace_keys)
-    keys = next((keys for keys in known_pairs(settings.groups, replicas) if keys.pair == pair), None)
+    keys = next((keys for keys in known_groups(settings.groups, replicas) if keys.pair == group), None)
     if keys is None:
-        raise ConfigurationError("no such stream/group pair is known here.")
+        raise NotPossibleError(f"group {group!r} is unknown: no replica watches it. Check its name.")
     return keys
 
 

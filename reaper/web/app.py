@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Route
 from reaper.operations.explanation import explain
 from reaper.operations.job_search import find_job
 from reaper.service import Reaper
-from reaper.web.actions import Actions, is_token, known_pair
+from reaper.web.actions import Actions, is_token, known_group
 from reaper.web.letters import letters_of, one_letter
 from reaper.web.overview import Overview
 from reaper.web.vitals import ReaperVitals
@@ -127,7 +127,7 @@ class Page:
         """Answer with those of a reason, or with one (``id``)."""
         asked = request.query_params
         try:
-            keys = await known_pair(self._client, self._reaper.settings, asked.get("pair"))
+            keys = await known_group(self._client, self._reaper.settings, asked.get("group"))
             if "id" in asked:
                 letter = await one_letter(self._client, keys, asked["id"])
                 found = None if letter is None else [letter]

@@ -140,7 +140,7 @@ class Overview:
                 continue  # no stream or group of that name
             found += [
                 {
-                    "pair": keys.pair,
+                    "group": keys.pair,
                     "source": source,
                     "name": text(one["name"]),
                     "pending": int(one["pending"]),
@@ -177,7 +177,7 @@ class Overview:
 
 def _recovery(pair: str, event: LifecycleEvent) -> dict[str, Any]:
     return {
-        "pair": pair,
+        "group": pair,
         "at_ms": event.at_ms,
         "job": event.job,
         "event": event.event,
@@ -204,7 +204,7 @@ def _by_reason(keys: GroupKeys, letters: Sequence[DeadLetter], total: int) -> li
         group = groups.setdefault(
             letter.reason,
             {
-                "pair": keys.pair,
+                "group": keys.pair,
                 "reason": letter.reason,
                 "number": 0,
                 "at_least": len(letters) < total,

@@ -81,7 +81,7 @@ class ReaperVitals(ReaperCondition):
         return []
 
     async def status(self) -> Mapping[str, Any]:
-        """Return what ``reaper status --json`` prints."""
+        """Return what ``reaper status -o json`` prints."""
         settings = self._reaper.settings
         try:
             snapshot = await take_snapshot(self._client, settings.namespace_keys, settings.watched, self._reaper.server)

@@ -55,7 +55,9 @@ class Shells:
 
     def types(self, lines: str) -> Running:
         """Type lines of the readme with ``set -e``. A job is overdue after 4 s instead of 30."""
-        lines = lines.replace(":6379/", f":{self._redis}/").replace("--visibility-timeout 30", "--visibility-timeout 4")
+        lines = lines.replace(":6379/", f":{self._redis}/").replace(
+            "--visibility-timeout 30s", "--visibility-timeout 4s"
+        )
         lines = lines.replace("--health-port 9180", f"--health-port {self.port}")
         folder = shlex.quote(str(self._folder))
         script = f'set -e\ncd {folder}\nPATH={folder}:"$PATH"\n{lines}'

@@ -67,7 +67,7 @@ class Scene:
 
     async def run(self, command: str) -> None:
         """Run a command on the group."""
-        argv = [sys.executable, "-m", "reaper", command, GROUP, "--redis-url", self._url]
+        argv = [sys.executable, "-m", "reaper", "groups", command, GROUP, "--redis-url", self._url]
         await to_thread.run_sync(partial(subprocess.run, argv, capture_output=True, check=True))
 
     def finish(self) -> None:
@@ -150,7 +150,7 @@ async def _crash_often(scene: Scene) -> None:
         await wait_until(lambda: not scene.redis.xpending("orders", "billing")["pending"], "all are recovered")
         if number == 1:
             await scene.sample("quarantine", "status", shows="suspects [1-9]|quarantined [1-9]", keeps="^  jobs")
-    listed = ("dead-letters", "list", "--stream", "orders", "--group", "billing")
+    listed = ("dead-letters", "list", "orders/billing")
     await scene.sample("dead-letters", *listed, shows=r"\d{13}-\d+", keeps=".")
     scene.finish()
     job, worker = str(scene.redis.xadd("orders", {"order": 17})), scene.worker()

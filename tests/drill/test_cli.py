@@ -108,7 +108,7 @@ def test_options_reach_the_programme(theatre: Theatre) -> None:
     ("words", "sentence"),
     [
         ("--limit 0", "setting 'limit' (as flag --limit) cannot be '0': write a whole number from 1 up."),
-        ("--lease-ttl x", "cannot be 'x': write a number of seconds from 0.5 up, such as 1.5."),
+        ("--lease-ttl x", "cannot be 'x': write a duration from 0.5s up, such as 1.5s."),
         ("--fault kill-worker", "--fault 'kill-worker' cannot be read. Write it like 'kill-worker@4', for 4 seconds"),
         ("--trace nowhere.csv", "trace nowhere.csv cannot be read"),
     ],
@@ -121,13 +121,13 @@ def test_what_cannot_be_played_is_said_in_a_sentence(theatre: Theatre, words: st
 
 def test_a_report_has_what_its_page_says(theatre: Theatre, tmp_path: Path) -> None:
     file = tmp_path / "drill.json"
-    assert theatre.exit_code(cli.drill, "--json", str(file)) == 0
+    assert theatre.exit_code(cli.drill, "--output", str(file)) == 0
     check("reaper drill", json.loads(file.read_text(encoding="utf-8")))
 
 
 def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> None:
     file = tmp_path / "demo.json"
-    assert theatre.exit_code(cli.demo, "--json", str(file)) == 0
+    assert theatre.exit_code(cli.demo, "--output", str(file)) == 0
     acts = json.loads(file.read_text(encoding="utf-8"))["acts"]
     assert [act["recovery"] for act in acts] == ["none", "reaper", "embedded"]
     check("reaper demo", {"acts": acts})

@@ -40,7 +40,7 @@ def _ran_thrice_or_in_company(told: dict[str, Any], poison: int) -> None:
 
 async def test_every_job_is_accounted_for_after_every_fault(processes: Processes, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    drill = _drill(processes, "--limit", "350", *with_faults(*FAULTS), "--json", str(report))
+    drill = _drill(processes, "--limit", "350", *with_faults(*FAULTS), "--output", str(report))
     assert await drill.wait() == 0, drill.output
     assert "\x1b" not in drill.output, "no terminal, no colour"
     told = read(report)
@@ -63,7 +63,7 @@ async def test_every_job_is_accounted_for_after_every_fault(processes: Processes
 async def test_without_recovery_the_jobs_of_a_killed_worker_are_stuck(processes: Processes, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     drill = _drill(
-        processes, "--recovery", "none", "--limit", "100", *with_faults("kill-worker@0.5"), "--json", str(report),
+        processes, "--recovery", "none", "--limit", "100", *with_faults("kill-worker@0.5"), "--output", str(report),
     )  # fmt: skip
     assert await drill.wait() == 1, drill.output
     told = read(report)
@@ -79,7 +79,7 @@ async def test_embedded_workers_account_for_every_job_without_any_reaper(process
     report = tmp_path / "report.json"
     drill = _drill(
         processes, "--recovery", "embedded", "--limit", "200",
-        *with_faults("kill-worker:w1@0.5", "kill-leader@0.5", "poison@1.5"), "--json", str(report),
+        *with_faults("kill-worker:w1@0.5", "kill-leader@0.5", "poison@1.5"), "--output", str(report),
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
     told = read(report)
@@ -104,7 +104,7 @@ async def test_a_worker_that_is_stopped_loses_what_it_held_and_settles_none_of_i
 ) -> None:
     report = tmp_path / "report.json"
     pause = f"pause-worker@0.5+{2 * scaled(2):g}"
-    drill = _drill(processes, "--recovery", recovery, "--limit", "100", *with_faults(pause), "--json", str(report))
+    drill = _drill(processes, "--recovery", recovery, "--limit", "100", *with_faults(pause), "--output", str(report))
     assert await drill.wait() == 0, drill.output
     told = read(report)
     assert (told["balanced"], told["settled"], told["dead_lettered"]) == (True, 100, 0)
@@ -121,7 +121,7 @@ async def test_reapers_may_be_gone_for_a_while_and_the_journals_can_be_kept(
     drill = _drill(
         processes, "--limit", "200", "--workers", "2", "--no-bare-worker", "--reapers", "2", "--quiet",
         *with_faults("kill-worker:half@0.5", "kill-reapers@1+1.5", "long-jobs:5@0.2+2.2"),
-        "--redis-url", server.url, "--keep-keys", "--json", str(report),
+        "--redis-url", server.url, "--keep-keys", "--output", str(report),
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
     told = read(report)
@@ -161,7 +161,7 @@ async def test_redis_may_stand_still_and_every_job_is_accounted_for(processes: P
     report = tmp_path / "report.json"
     drill = _drill(
         processes, "--recovery", "embedded", "--limit", "100", "--workers", "2", *with_faults("pause-redis@0.5+1"),
-        "--json", str(report),
+        "--output", str(report),
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
     told = read(report)

@@ -226,31 +226,31 @@ async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster,
     streams = masters.streams()
     pairs = [f"{stream}/{GROUP}" for stream in streams]
     run = partial(run_command, masters.url, REAPER_GROUPS=",".join(pairs), REAPER_VISIBILITY_TIMEOUT="5")
-    made = await run("init", *pairs, "--config", str(tmp_path / "reaper.toml"))
+    made = await run("groups", "init", *pairs, "--config", str(tmp_path / "reaper.toml"))
     assert made.out.count("created") == len(pairs), made.out + made.err
-    doctor = await run("doctor", "--json")
+    doctor = await run("doctor", "-o", "json")
     assert doctor.code in (0, 1), doctor.err  # a server of tests has its warnings
     assert "cannot be asked" not in doctor.out
     for pair, stream in zip(pairs, streams, strict=True):
-        assert (await run("pause", pair)).code == 0
+        assert (await run("groups", "pause", pair)).code == 0
         assert await client.hget(group_keys(stream, GROUP).agreement, "paused") == b"1"
         letters = await run("dead-letters", "list", pair)
         assert letters.code == 0, letters.err
-    status = await run("status", "--json")
-    assert [(group["stream"], group["paused"]) for group in status.data["groups"]] == [(one, True) for one in streams]
+    status = await run("status", "-o", "json")
+    assert [(group["group"], group["paused"]) for group in status.data["groups"]] == [(one, True) for one in pairs]
     for pair, stream in zip(pairs, streams, strict=True):
         with SyncProducer(stream, masters.url) as producer:
             job = producer.enqueue({"n": "1"})
         explained = await run("explain", job, "--group", pair)
         assert explained.code == 0, explained.err
         worker = worker_that_rejects(masters.url, stream)
-        assert (await run("resume", pair)).code == 0
+        assert (await run("groups", "resume", pair)).code == 0
         async with worker:
             dead = group_keys(stream, GROUP).dead
             await wait_until(partial(client.xlen, dead), "it is a dead letter")
-        assert (await run("dead-letters", "redrive", "--group", pair, "--all")).code == 0
+        assert (await run("dead-letters", "redrive", pair, "--all")).code == 0
         assert await client.xlen(stream) == 2
-        forgotten = await run("forget", pair, "--yes")
+        forgotten = await run("groups", "forget", pair, "--yes")
         assert forgotten.code == 0, forgotten.err
         assert not await client.exists(group_keys(stream, GROUP).agreement)
 

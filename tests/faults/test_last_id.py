@@ -36,7 +36,7 @@ async def test_the_operators_commands_say_what_it_is(server: RedisServer, client
     doctor = await run_command(server.url, "doctor", "--groups", "orders/billing")
     assert (doctor.code, SENTENCE in doctor.out) == (1, True)
     for entry_id in ("1-0", LAST):
-        explained = await run_command(server.url, "explain", entry_id, "--groups", "orders/billing", "--json")
+        explained = await run_command(server.url, "explain", entry_id, "--group", "orders/billing", "-o", "json")
         assert explained.code == 0, explained.err
 
 

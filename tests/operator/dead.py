@@ -5,7 +5,7 @@ from typing import Any
 from tests.scripts.scene import Scene, Word
 from workers.protocol.messages import text
 
-PAIR = ("--stream", "orders", "--group", "billing")
+PAIR = ("orders/billing",)
 USER_FIELDS = ("b", b"\xff\x00\r\n\xc3(", "a", "1", "b", "again", "traceparent", "00-11-22-01")
 
 

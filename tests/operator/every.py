@@ -16,17 +16,17 @@ PAIR = ("--groups", KEYS.pair)
 
 ASKING: dict[str, tuple[str, ...]] = {
     "reaper dead-letters list": PAIR,
-    "reaper dead-letters purge": ("--all", "--yes", *PAIR),
-    "reaper dead-letters redrive": ("--all", *PAIR),
-    "reaper dead-letters show": ("1-0", *PAIR),
+    "reaper dead-letters delete": (KEYS.pair, "--all", "--yes"),
+    "reaper dead-letters redrive": (KEYS.pair, "--all"),
+    "reaper dead-letters show": (KEYS.pair, "1-0"),
     "reaper doctor": PAIR,
     "reaper explain": ("order-17", *PAIR),
-    "reaper forget": ("billing", "--yes", *PAIR),
-    "reaper init": (KEYS.pair,),
-    "reaper leader show": PAIR,
-    "reaper leader step-down": PAIR,
-    "reaper pause": ("billing", *PAIR),
-    "reaper resume": ("billing", *PAIR),
+    "reaper groups forget": (KEYS.pair, "--yes"),
+    "reaper groups init": (KEYS.pair,),
+    "reaper leader show": (),
+    "reaper leader step-down": (),
+    "reaper groups pause": (KEYS.pair,),
+    "reaper groups resume": (KEYS.pair,),
     "reaper status": PAIR,
 }
 """Commands that ask a Redis of the user's, and answer; with what is typed after them."""

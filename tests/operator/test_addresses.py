@@ -115,17 +115,17 @@ CAN_BE_PARSED = (
     f"unix://:{PW}@/nowhere/redis.sock",
     f"unix:///nowhere/redis.sock?password={PW}&db=0",
 )
-PAIR = ("--stream", "orders", "--group", "billing")
+PAIR = "orders/billing"
 COMMANDS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (reaper, ("run", "--groups", "orders/billing")),
-    (reaper, ("init", "orders/billing")),
+    (reaper, ("groups", "init", "orders/billing")),
     (reaper, ("status",)),
-    (reaper, ("status", "--json")),
+    (reaper, ("status", "-o", "json")),
     (reaper, ("doctor", "--groups", "orders/billing")),
-    (reaper, ("explain", "order-17", *PAIR)),
+    (reaper, ("explain", "order-17", "--group", PAIR)),
     (reaper, ("leader", "show")),
-    (reaper, ("pause", "orders/billing")),
-    (reaper, ("dead-letters", "list", *PAIR, "--json")),
+    (reaper, ("groups", "pause", "orders/billing")),
+    (reaper, ("dead-letters", "list", PAIR, "-o", "json")),
     (reaper, ("drill",)),
     (worker, ("run", "tests.workers.program")),
 )
@@ -176,7 +176,7 @@ def test_no_command_prints_it_where_no_address_belongs(url: str) -> None:
     for program, words in (
         (reaper, (url,)), (reaper, ("status", url)), (reaper, (f"--redis-url={url}", "status")), (worker, ("run", url)),
         (reaper, ("run", "--groups", "a/b", "--lease-ttl", url)), (worker, ("run", "tests.workers.program", url)),
-        (reaper, ("status", "--json", url)),
+        (reaper, ("status", "-o", "json", url)),
     ):  # fmt: skip
         if "@" in url or "password=" in url:
             assert_hidden(run(program, *words))

@@ -42,7 +42,7 @@ async def _served(scene: Scene) -> None:
 
 async def _wrong(reaper: Command, *words: str) -> list[tuple[str, str]]:
     """Return check and text of what is wrong."""
-    answer = await reaper("doctor", "--json", *words)
+    answer = await reaper("doctor", "-o", "json", *words)
     return [(one["check"], one["text"]) for one in answer.data["findings"] if one["level"] == "wrong"]
 
 
@@ -75,7 +75,7 @@ async def test_why_rights_cannot_be_told_is_told(client: Redis, reaper: Command,
 
 async def test_a_server_that_forgets_and_evicts_is_found(client: Redis, reaper: Command) -> None:
     await client.config_set("maxmemory-policy", "allkeys-lru")
-    answer = await reaper("doctor", "--json", *PAIR)
+    answer = await reaper("doctor", "-o", "json", *PAIR)
     wrong = {one["check"] for one in answer.data["findings"] if one["level"] == "wrong"}
     assert answer.code == 1
     assert {"eviction", "leader"} <= wrong
@@ -86,7 +86,7 @@ async def test_a_server_that_refuses_every_write_is_found(start_server: StartSer
     server = start_server()
 
     async def writes() -> list[str]:
-        findings = (await run_command(server.url, "doctor", "--json", *PAIR)).data["findings"]
+        findings = (await run_command(server.url, "doctor", "-o", "json", *PAIR)).data["findings"]
         return [f"{one['level']}: {one['text']}" for one in findings if one["check"] == "writes"]
 
     def snapshot_is_a_folder(*path: str) -> None:
@@ -134,7 +134,7 @@ async def test_replies_that_the_server_does_not_let_out_are_found(
     assert WorkerSettings.model_fields["concurrency"].default == JOBS_IN_A_READ
     assert DEFAULT_MAX_BYTES == LARGEST_JOB
     await client.config_set("client-output-buffer-limit", f"normal {limit}")
-    findings = (await reaper("doctor", "--json", *PAIR)).data["findings"]
+    findings = (await reaper("doctor", "-o", "json", *PAIR)).data["findings"]
     await client.config_set("client-output-buffer-limit", "normal 0 0 0")
     found = [
         (one["level"], one["text"].split(":")[0].rpartition(" ")[0]) for one in findings if one["check"] == "clients"
@@ -146,7 +146,7 @@ async def test_a_server_that_lets_few_more_in_or_may_throw_them_out_is_found(sta
     server = start_server(maxclients="5")
 
     async def found() -> list[tuple[str, str]]:
-        findings = (await run_command(server.url, "doctor", "--json", *PAIR)).data["findings"]
+        findings = (await run_command(server.url, "doctor", "-o", "json", *PAIR)).data["findings"]
         return [(one["level"], one["text"]) for one in findings if one["check"] == "clients"]
 
     async with AsyncExitStack() as connected:
@@ -165,7 +165,7 @@ async def test_a_server_that_lets_few_more_in_or_may_throw_them_out_is_found(sta
 
 async def test_an_unreachable_server_is_3() -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
-    people, machines = await run_command(url, "doctor"), await run_command(url, "doctor", "--json")
+    people, machines = await run_command(url, "doctor"), await run_command(url, "doctor", "-o", "json")
     assert (people.code, machines.code, machines.data["status"]) == (3, 3, "unreachable")
 
 
@@ -272,7 +272,7 @@ def test_the_percentile_is_the_nearest_rank(run_times_ms: Sequence[int], slow_ms
 async def test_a_leases_that_is_longer_than_the_visibility_timeout_is_noted(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     await scene.client.set(KEYS.lease, "alice-1-abc.0a@60000", px=SELDOM_MS)
-    answer = await reaper("doctor", "--json")
+    answer = await reaper("doctor", "-o", "json")
     assert [one["level"] for one in answer.data["findings"] if one["check"] == "lease"] == ["note"]
     assert TOKEN
 
@@ -280,7 +280,7 @@ async def test_a_leases_that_is_longer_than_the_visibility_timeout_is_noted(scen
 async def test_that_recovery_waits_after_a_gap_is_noted(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     await scene.agree(visibility_ms=3_600_000, unbroken=await scene.now_ms(), gap=41_000)
-    answer = await reaper("doctor", "--json")
+    answer = await reaper("doctor", "-o", "json")
     [said] = [one for one in answer.data["findings"] if one["check"] == "recovery"]
     assert said["level"] == "note"
     assert said["text"].endswith(" s: no heartbeat could be served for 41 s")
@@ -293,7 +293,7 @@ async def test_rights_that_are_missing_are_named(scene: Scene, server: RedisServ
     user = ("ACL", "SETUSER", "lame", "reset", "on", ">pw", *rules, "+acl", "-zadd", "-xclaim")
     await scene.client.execute_command(*user)
     try:
-        answer = await run_command(f"redis://lame:pw@127.0.0.1:{server.port}/0", "doctor", "--json")
+        answer = await run_command(f"redis://lame:pw@127.0.0.1:{server.port}/0", "doctor", "-o", "json")
     finally:
         await scene.client.execute_command("ACL", "DELUSER", "lame")
     [rights] = [one for one in answer.data["findings"] if one["check"] == "rights"]
@@ -337,7 +337,7 @@ async def test_with_exactly_the_rights_of_a_role_it_says_what_it_could_not_see(
     printed = (await reaper("acl", role.value, *PAIR)).out.splitlines()[1]
     await scene.client.execute_command(*shlex.split(printed))
     url = f"redis://{role.value}:PASSWORD@127.0.0.1:{server.port}/0"
-    answer = await run_command(url, "doctor", "--json", *PAIR)
+    answer = await run_command(url, "doctor", "-o", "json", *PAIR)
     assert answer.code == 0
     unseen = {one["check"] for one in answer.data["findings"] if one["level"] == "unknown"}
     wrong = {one["check"] for one in answer.data["findings"] if one["level"] == "wrong"}

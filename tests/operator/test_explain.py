@@ -21,7 +21,7 @@ async def _served(scene: Scene, **agreed: Any) -> None:
 
 
 async def _explained(reaper: Command, job: str) -> dict[str, Any]:
-    answer = await reaper("explain", job, "--json")
+    answer = await reaper("explain", job, "-o", "json")
     assert answer.code == 0, answer.err
     (told,) = answer.data
     assert isinstance(told, dict)
@@ -55,7 +55,7 @@ async def test_a_job_is_found_by_its_entry_id_too(scene: Scene, reaper: Command)
 @pytest.mark.parametrize("typed", [r"\xff\x1b", "\udcff\x1b"], ids=["as it is shown", "its bytes"])
 async def test_a_job_whose_id_is_no_text_is_found_as_it_is_shown(scene: Scene, reaper: Command, typed: str) -> None:
     entry = await scene.stalled("n", 1, "reaper.job", b"\xff\x1b")
-    (told,) = (await reaper("explain", typed, "--group", "orders/billing", "--json")).data
+    (told,) = (await reaper("explain", typed, "--group", "orders/billing", "-o", "json")).data
     assert _shown(told, "place", "entry_id") == ["pending", entry]
 
 
@@ -63,12 +63,11 @@ async def test_a_job_of_a_pair_that_nobody_watches_is_found_where_the_pair_is_na
     scene: Scene, reaper: Command
 ) -> None:
     entry = await scene.stalled("n", 1)
-    for words in (("--group", "orders/billing"), ("--stream", "orders", "--group", "billing")):
-        (told,) = (await reaper("explain", entry, *words, "--json")).data
-        assert _shown(told, "pair", "place") == ["orders/billing", "pending"]
-        assert told["obstacles"] == ["there is no leader: nothing is recovered before one is elected"]
+    (told,) = (await reaper("explain", entry, "--group", "orders/billing", "-o", "json")).data
+    assert _shown(told, "group", "place") == ["orders/billing", "pending"]
+    assert told["obstacles"] == ["there is no leader: nothing is recovered before one is elected"]
     missed = await reaper("explain", "order-1", "--group", "orders/billing")
-    assert (missed.code, missed.err) == (1, "job order-1: nothing is known of it in orders/billing\n")
+    assert (missed.code, missed.err) == (1, "error: job 'order-1' was not found in orders/billing. Check the ID.\n")
 
 
 @pytest.mark.parametrize(
@@ -102,9 +101,9 @@ async def test_a_longer_visibility_timeout_of_its_own_counts(scene: Scene, reape
 async def test_what_keeps_recovery_from_happening_is_said(scene: Scene, reaper: Command) -> None:
     await scene.agree(recovery="reaper", paused="1")
     entry = await scene.stalled("n", 1)
-    answer = await reaper("explain", entry, "--groups", "orders/billing")
+    answer = await reaper("explain", entry, "--group", "orders/billing")
     assert answer.code == 0
-    assert "but        recovery is paused: `reaper resume orders/billing` ends that" in answer.out
+    assert "but        recovery is paused: `reaper groups resume orders/billing` ends that" in answer.out
     assert "but        there is no leader: nothing is recovered before one is elected" in answer.out
     assert "deliveries 1 of " in answer.out
 
@@ -131,10 +130,11 @@ async def test_a_parked_suspect_tells_how_many_go_first(scene: Scene, reaper: Co
 async def test_a_dead_job_tells_why_and_how_to_redrive_it(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     letter = await give_up(scene, "n", 1, "reaper.job", "order-1")
+    command = f"reaper dead-letters redrive orders/billing {letter}"
     told = await _explained(reaper, "order-1")
     assert _shown(told, "place", "entry_id", "reason", "next") == [
         "dead", letter, "max_deliveries",
-        f"nothing by itself: `reaper dead-letters redrive {letter}` makes it ready again",
+        f"nothing, because it is a dead letter: `{command}` makes it ready again",
     ]  # fmt: skip
 
 
@@ -152,14 +152,14 @@ async def test_an_acknowledged_job_is_done(scene: Scene, reaper: Command) -> Non
     await _served(scene)
     entry = await scene.stalled("n", 1)
     await scene.client.xack("orders", "billing", entry)
-    assert _shown(await _explained(reaper, entry), "place", "next") == ["settled", "nothing: it is done"]
+    assert _shown(await _explained(reaper, entry), "place", "next") == ["settled", "nothing: it is settled"]
 
 
 async def test_a_job_nobody_knows_is_1(scene: Scene, reaper: Command) -> None:
     await _served(scene)
-    people, machines = await reaper("explain", entry_id(99)), await reaper("explain", entry_id(99), "--json")
-    assert (people.code, machines.code, machines.data) == (1, 1, [])
-    assert people.err == f"job {entry_id(99)}: nothing is known of it in orders/billing\n"
+    people, machines = await reaper("explain", entry_id(99)), await reaper("explain", entry_id(99), "-o", "json")
+    assert (people.code, machines.code, machines.data["status"]) == (1, 1, "not_possible")
+    assert people.err == f"error: job {entry_id(99)!r} was not found in orders/billing. Check the ID.\n"
 
 
 async def test_what_comes_from_outside_stays_on_its_line(scene: Scene, reaper: Command) -> None:
@@ -197,7 +197,7 @@ async def test_in_embedded_mode_a_worker_claims_it_and_no_leader_is_missed(scene
     await scene.beats()
     entry = await scene.add("n", 1, "reaper.visibility_ms", 600_000)
     await scene.deliver(entry, idle_ms=10_000)
-    answer = await reaper("explain", entry, "--json", "--groups", "orders/billing")
+    answer = await reaper("explain", entry, "-o", "json", "--groups", "orders/billing")
     [told] = answer.data
     assert (told["visibility_ms"], told["obstacles"]) == (30_000, [])
     assert told["next"].endswith("it is claimed by a live worker, as delivery 2 of 3")
@@ -218,4 +218,4 @@ async def test_a_search_that_is_cut_short_says_so(scene: Scene, reaper: Command)
         await scene.add("n", number)
     answer = await reaper("explain", "order-1", "--depth", "3")
     assert answer.code == 1
-    assert answer.err.endswith("; only the newest 3 entries were looked at (--depth)\n")
+    assert "was not found in the newest 3 entries of orders/billing. Check the ID, or raise --depth." in answer.err

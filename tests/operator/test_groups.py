@@ -5,7 +5,6 @@ from typing import Any
 import anyio
 import pytest
 
-from reaper.operations.groups import choose_pair
 from tests.conftest import StartProxy
 from tests.operator.conftest import Answer, Command, run_command
 from tests.operator.dead import give_up
@@ -13,44 +12,13 @@ from tests.operator.heartbeats import a_replica, a_report, register
 from tests.scripts.scene import FENCE, Scene, entry_id, ready, rows
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
-from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
-BILLING = ("billing", "--stream", "orders")
-
-
-# --- which pair is meant
-
-
-def test_a_group_name_that_one_known_pair_has_is_enough() -> None:
-    known = [group_keys("orders", "audit"), group_keys("orders", "billing")]
-    assert choose_pair(known, stream=None, group="billing").pair == "orders/billing"
-
-
-def test_a_pair_can_be_written_as_one_word() -> None:
-    known = [group_keys("mail", "billing"), group_keys("orders", "billing")]
-    assert choose_pair(known, stream=None, group="mail/billing").pair == "mail/billing"
-
-
-def test_the_only_known_pair_need_not_be_named() -> None:
-    assert choose_pair([group_keys("orders", "billing")], stream=None, group=None).pair == "orders/billing"
-
-
-def test_a_name_in_several_pairs_needs_the_stream() -> None:
-    known = [group_keys("mail", "billing"), group_keys("orders", "billing")]
-    with pytest.raises(ConfigurationError, match=r"which of mail/billing, orders/billing\? Name --stream"):
-        choose_pair(known, stream=None, group="billing")
-    assert choose_pair(known, stream="mail", group="billing").pair == "mail/billing"
-
-
-def test_a_pair_named_in_full_need_not_be_known() -> None:
-    assert choose_pair([], stream="orders", group="billing").pair == "orders/billing"
-    assert (found := choose_pair([], stream=None, group="orders/eu/billing")).stream == "orders/eu"
-    assert found.group == "billing"
+BILLING = ("orders/billing",)
 
 
 def test_a_pair_is_one_word_of_a_shell_whatever_it_is_called() -> None:
@@ -59,23 +27,12 @@ def test_a_pair_is_one_word_of_a_shell_whatever_it_is_called() -> None:
     ]  # fmt: skip
 
 
-def test_an_unknown_group_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigurationError, match=r"no group 'biling' is known .*known are orders/billing"):
-        choose_pair([group_keys("orders", "billing")], stream=None, group="biling")
-
-
-async def test_a_group_that_live_replicas_watch_needs_no_settings(scene: Scene, reaper: Command) -> None:
-    await register(scene.client, a_replica("alice", a_report(), at_ms=await scene.now_ms()))
-    assert (await reaper("pause", "billing")).out == "orders/billing: paused\n"
-
-
 async def test_a_pair_that_does_not_exist_is_refused(scene: Scene, reaper: Command) -> None:
     before = await scene.state()
-    answer = await reaper("pause", "biling", "--stream", "orders")
-    assert answer.code == 2
-    assert answer.err == (
-        "error: stream 'orders' has no group 'biling', and nothing is kept for it: correct the name.\n"
-    )
+    answer = await reaper("groups", "pause", "orders/biling")
+    assert (answer.code, answer.err) == (
+        1, "error: group 'orders/biling' does not exist. Check the names of the stream and of the group.\n"
+    )  # fmt: skip
     assert await scene.state() == before
 
 
@@ -84,27 +41,27 @@ async def test_a_pair_that_does_not_exist_is_refused(scene: Scene, reaper: Comma
 
 async def test_a_paused_group_is_not_recovered_until_it_is_resumed(scene: Scene, reaper: Command) -> None:
     stalled = await scene.stalled()
-    await reaper("pause", *BILLING)
+    await reaper("groups", "pause", *BILLING)
     assert await scene.recover(stalled) == [b"paused"]
-    await reaper("resume", *BILLING)
+    await reaper("groups", "resume", *BILLING)
     assert rows(await scene.recover(stalled)) == [(1, "w1", stalled, 1)]
 
 
 async def test_pause_and_resume_say_what_they_changed(scene: Scene, reaper: Command) -> None:
     await scene.agree(policy="stream")
-    answers = [(await reaper(verb, *BILLING)).out for verb in ("pause", "pause", "resume", "resume")]
+    answers = [(await reaper("groups", verb, *BILLING)).out for verb in ("pause", "pause", "resume", "resume")]
     assert answers == [
-        "orders/billing: paused\n",
-        "orders/billing: paused (it was paused already)\n",
-        "orders/billing: resumed\n",
-        "orders/billing: resumed (it was resumed already)\n",
+        "orders/billing: recovery paused\n",
+        "orders/billing: recovery was already paused\n",
+        "orders/billing: recovery resumed\n",
+        "orders/billing: recovery was already resumed\n",
     ]
     assert await scene.client.hgetall(scene.keys.agreement) == {b"policy": b"stream"}
 
 
 async def test_a_group_can_be_paused_when_memory_is_full(scene: Scene, reaper: Command) -> None:
     await scene.fill_memory()
-    await reaper("pause", *BILLING)
+    await reaper("groups", "pause", *BILLING)
     assert await scene.client.hget(scene.keys.agreement, "paused") == b"1"
 
 
@@ -121,10 +78,10 @@ async def _used(scene: Scene) -> None:
 
 async def test_forget_makes_parked_jobs_ready_and_removes_what_we_keep(scene: Scene, reaper: Command) -> None:
     await _used(scene)
-    answer = await reaper("forget", *BILLING, "--yes")
+    answer = await reaper("groups", "forget", *BILLING, "--yes")
     assert answer.code == 0
     assert answer.out.splitlines() == [
-        "orders/billing: 2 waiting jobs are ready now",
+        "orders/billing: 2 scheduled jobs are ready now",
         "removed {orders}:fence:billing",
         "removed {orders}:group:billing",
         "removed {orders}:suspects:billing",
@@ -142,8 +99,8 @@ async def test_forget_of_many_parked_jobs_loses_none(scene: Scene, reaper: Comma
     await scene.agree(policy="stream")
     parked = [await scene.stalled("n", number, times=2) for number in range(250)]
     await scene.recover(*parked)
-    answer = await reaper("forget", *BILLING, "--yes")
-    assert answer.out.startswith("orders/billing: 250 waiting jobs are ready now\n")
+    answer = await reaper("groups", "forget", *BILLING, "--yes")
+    assert answer.out.startswith("orders/billing: 250 scheduled jobs are ready now\n")
     entries: Any = await scene.client.xrange("orders")
     assert [flat[:2] for _, flat in entries] == [[b"n", b"%d" % number] for number in range(250)]
 
@@ -151,8 +108,14 @@ async def test_forget_of_many_parked_jobs_loses_none(scene: Scene, reaper: Comma
 async def test_forget_asks_first(scene: Scene, reaper: Command) -> None:
     await _used(scene)
     before = await scene.state()
-    answer = await reaper("forget", *BILLING, typed="n\n")
-    assert (answer.code, answer.err) == (1, "Remove what is kept for orders/billing? [y/N]: n\nAborted!\n")
+    answer = await reaper("groups", "forget", *BILLING, typed="n\n")
+    assert (answer.code, answer.err) == (
+        1,
+        (
+            "Remove the keys of orders/billing? [y/N]: n\n"
+            "error: nothing was changed: not confirmed. Answer y, or use --yes.\n"
+        ),
+    )
     assert await scene.state() == before
 
 
@@ -160,32 +123,32 @@ async def test_forget_refuses_while_a_live_replica_serves_the_group(scene: Scene
     await _used(scene)
     await register(scene.client, a_replica("alice", a_report(), at_ms=await scene.now_ms()))
     before = await scene.state()
-    answer = await reaper("forget", *BILLING, "--yes")
-    assert answer.code == 2
+    answer = await reaper("groups", "forget", *BILLING, "--yes")
+    assert answer.code == 1
     assert "orders/billing is still served by replica alice-1-abc (leader) of namespace 'reaper'" in answer.err
     assert await scene.state() == before
 
 
 async def test_forget_asks_the_namespace_that_the_fence_names(scene: Scene, reaper: Command) -> None:
     await register(scene.client, a_replica("alice", a_report(), at_ms=await scene.now_ms()))
-    answer = await reaper("forget", *BILLING, "--yes", "--namespace", "elsewhere")
+    answer = await reaper("groups", "forget", *BILLING, "--yes", "--namespace", "elsewhere")
     assert "still served by replica alice-1-abc" in answer.err
 
 
 async def test_a_replica_that_died_does_not_keep_a_group(scene: Scene, reaper: Command) -> None:
     await register(scene.client, a_replica("alice", a_report(), at_ms=await scene.now_ms() - 60_000))
-    assert "removed {orders}:fence:billing" in (await reaper("forget", "billing", "--yes")).out
+    assert "removed {orders}:fence:billing" in (await reaper("groups", "forget", "orders/billing", "--yes")).out
 
 
 async def test_a_leader_of_the_past_finds_itself_stale_after_a_forget(scene: Scene, reaper: Command) -> None:
     stalled = await scene.stalled()
-    await reaper("forget", *BILLING, "--yes")
+    await reaper("groups", "forget", *BILLING, "--yes")
     assert (await scene.recover(stalled))[0] == b"stale"
 
 
 async def test_forget_keeps_dead_letters_unless_told(scene: Scene, reaper: Command) -> None:
     await give_up(scene)
-    answer = await reaper("forget", *BILLING, "--yes")
+    answer = await reaper("groups", "forget", *BILLING, "--yes")
     kept = "kept    {orders}:dead:billing (dead letters are in it; --dead-letters removes them)"
     assert (answer.code, kept in answer.out.splitlines()) == (0, True)
     assert await scene.client.keys("{orders}:*") == [b"{orders}:dead:billing"]
@@ -193,7 +156,7 @@ async def test_forget_keeps_dead_letters_unless_told(scene: Scene, reaper: Comma
 
 async def test_forget_with_dead_letters_removes_them(scene: Scene, reaper: Command) -> None:
     await give_up(scene)
-    answer = await reaper("forget", *BILLING, "--yes", "--dead-letters")
+    answer = await reaper("groups", "forget", *BILLING, "--yes", "--dead-letters")
     assert "removed {orders}:dead:billing" in answer.out.splitlines()
     assert await scene.client.keys("{orders}:*") == []
 
@@ -202,7 +165,7 @@ async def test_forget_keeps_the_journal_while_another_group_is_served(scene: Sce
     await give_up(scene)
     await scene.client.xgroup_create("orders", "audit", "$")
     await scene.client.hset(group_keys("orders", "audit").agreement, "policy", "retry-stream")
-    answer = await reaper("forget", *BILLING, "--yes", "--dead-letters")
+    answer = await reaper("groups", "forget", *BILLING, "--yes", "--dead-letters")
     assert "kept    {orders}:journal (another group of the stream uses it)" in answer.out.splitlines()
     assert sorted(await scene.client.keys("{orders}:*")) == [b"{orders}:group:audit", b"{orders}:journal"]
 
@@ -210,22 +173,22 @@ async def test_forget_keeps_the_journal_while_another_group_is_served(scene: Sce
 async def test_forget_waits_until_the_retry_stream_is_settled(scene: Scene, reaper: Command) -> None:
     await scene.client.execute_command("XADD", scene.keys.retry, "*", "n", 1)
     await scene.client.xgroup_create(scene.keys.retry, "billing", "0")
-    unread = await reaper("forget", *BILLING, "--yes")
+    unread = await reaper("groups", "forget", *BILLING, "--yes")
     reply: Any = await scene.client.execute_command(
         "XREADGROUP", "GROUP", "billing", "w1", "STREAMS", scene.keys.retry, ">"
     )
-    pending = await reaper("forget", *BILLING, "--yes")
+    pending = await reaper("groups", "forget", *BILLING, "--yes")
     for answer in (unread, pending):
-        assert answer.code == 2
+        assert answer.code == 1
         assert "{orders}:retry:billing holds jobs that are not settled (1)" in answer.err
     await scene.client.xack(scene.keys.retry, "billing", reply[0][1][0][0])  # as a bare worker does: the entry stays
-    settled = await reaper("forget", *BILLING, "--yes")
+    settled = await reaper("groups", "forget", *BILLING, "--yes")
     assert "removed {orders}:retry:billing" in settled.out.splitlines()
 
 
 async def test_a_retry_stream_without_its_group_counts_as_unread(scene: Scene, reaper: Command) -> None:
     await scene.client.execute_command("XADD", scene.keys.retry, "*", "n", 1)
-    assert "not settled" in (await reaper("forget", *BILLING, "--yes")).err
+    assert "not settled" in (await reaper("groups", "forget", *BILLING, "--yes")).err
 
 
 async def test_parked_jobs_of_a_retry_stream_group_are_ready_before_it_is_forgotten(
@@ -234,8 +197,8 @@ async def test_parked_jobs_of_a_retry_stream_group_are_ready_before_it_is_forgot
     parked = await scene.stalled(times=2)
     await scene.agree(policy="retry-stream")
     await scene.recover(parked, policy="retry-stream")
-    answer = await reaper("forget", *BILLING, "--yes")
-    assert answer.code == 2
+    answer = await reaper("groups", "forget", *BILLING, "--yes")
+    assert answer.code == 1
     assert "then forget again (1 waiting job was made ready)." in answer.err
     assert await scene.client.xlen(scene.keys.retry) == 1
     assert await scene.client.exists(scene.keys.agreement, scene.keys.fence) == 2
@@ -245,16 +208,16 @@ async def test_parked_jobs_stay_where_nobody_would_read_them(scene: Scene, reape
     await _used(scene)
     await scene.client.xgroup_destroy("orders", "billing")
     before = await scene.state()
-    answer = await reaper("forget", *BILLING, "--yes")
-    assert answer.code == 2
+    answer = await reaper("groups", "forget", *BILLING, "--yes")
+    assert answer.code == 1
     assert "create it first (XGROUP CREATE orders billing 0)" in answer.err
     assert await scene.state() == before
 
 
 async def test_a_schedule_with_garbage_is_not_thrown_away(scene: Scene, reaper: Command) -> None:
     await scene.client.zadd(scene.keys.schedule, {b"\xc1garbage": 1})
-    answer = await reaper("forget", *BILLING, "--yes")
-    assert answer.code == 2
+    answer = await reaper("groups", "forget", *BILLING, "--yes")
+    assert answer.code == 1
     assert "cannot be made ready (the schedule holds a member that is no job)" in answer.err
     assert await scene.client.zcard(scene.keys.schedule) == 1
 
@@ -262,7 +225,7 @@ async def test_a_schedule_with_garbage_is_not_thrown_away(scene: Scene, reaper: 
 async def test_forget_works_when_memory_is_full(scene: Scene, reaper: Command) -> None:
     await _used(scene)
     await scene.fill_memory()
-    assert (await reaper("forget", *BILLING, "--yes")).code == 0
+    assert (await reaper("groups", "forget", *BILLING, "--yes")).code == 0
     assert await scene.client.keys("{orders}:*") == []
 
 
@@ -270,7 +233,7 @@ async def test_a_lost_reply_does_not_stop_a_forget(scene: Scene, server: RedisSe
     await _used(scene)
     through = await proxy(server)
     dropped = through.drop_reply(runs(load_script("reaper", "forget_group")), nth=2)  # 1 = NOSCRIPT
-    answer = await run_command(through.url, "forget", *BILLING, "--yes")
+    answer = await run_command(through.url, "groups", "forget", *BILLING, "--yes")
     assert (dropped.happened, answer.code) == (True, 0)
     assert "removed {orders}:fence:billing" in answer.out.splitlines()
     assert (await scene.state()).keys() == {"orders"}
@@ -285,28 +248,28 @@ async def test_forget_stops_where_a_leader_has_just_acted(scene: Scene, server: 
         answers: list[Answer] = []
 
         async def forget() -> None:
-            answers.append(await run_command(through.url, "forget", *BILLING, "--yes"))
+            answers.append(await run_command(through.url, "groups", "forget", *BILLING, "--yes"))
 
         tasks.start_soon(forget)
         await held.wait()
         await scene.client.set(scene.keys.fence, "reaper:8:bob")
         before = await scene.state()
         held.release()
-    assert answers[0].code == 2
+    assert answers[0].code == 1
     assert "a leader has just acted on orders/billing" in answers[0].err
     assert await scene.state() == before
 
 
 async def test_forgetting_twice_says_that_nothing_is_left(scene: Scene, reaper: Command) -> None:
-    await reaper("forget", *BILLING, "--yes")
+    await reaper("groups", "forget", *BILLING, "--yes")
     before = await scene.state()
-    assert (await reaper("forget", *BILLING, "--yes")).out == "orders/billing: nothing was there to remove\n"
+    assert (await reaper("groups", "forget", *BILLING, "--yes")).out == "orders/billing: no keys to remove\n"
     assert await scene.state() == before
 
 
 async def test_a_forgotten_group_can_be_served_again(scene: Scene, reaper: Command) -> None:
     await _used(scene)
-    await reaper("forget", *BILLING, "--yes")
+    await reaper("groups", "forget", *BILLING, "--yes")
     await scene.client.set(scene.keys.fence, FENCE)
     stalled = text(await scene.client.execute_command("XADD", "orders", "*", "n", 3))
     await scene.deliver(stalled)

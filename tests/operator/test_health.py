@@ -139,7 +139,7 @@ def test_a_pair_that_the_leader_does_not_watch_is_named() -> None:
     snapshot = a_snapshot(report=None)
     assert judge(snapshot) == (
         Problem(
-            Trouble.UNSERVED, "orders/billing", "the leader does not watch this pair: add it to the replicas' groups"
+            Trouble.UNSERVED, "orders/billing", "the leader does not watch this group: add it to the replicas' settings"
         ),
     )
 
@@ -162,21 +162,21 @@ def test_without_any_group_there_is_nothing_to_watch() -> None:
 )
 def test_what_the_leader_reports_degrades(found: dict[str, Any], trouble: Trouble, says: str) -> None:
     (problem,) = judge(a_snapshot(report=replace(ALL_WELL, **found)))
-    assert (problem.trouble, problem.pair) == (trouble, "orders/billing")
+    assert (problem.trouble, problem.group) == (trouble, "orders/billing")
     assert says in problem.text
 
 
 @pytest.mark.parametrize(
     ("group", "trouble", "says"),
     [
-        ({"paused": True}, Trouble.PAUSED, "`reaper resume orders/billing` ends that"),
+        ({"paused": True}, Trouble.PAUSED, "`reaper groups resume orders/billing` ends that"),
         ({"mismatches": ("max_deliveries differ",)}, Trouble.MISMATCH, "max_deliveries differ"),
         ({"main": SourceState(exists=False)}, Trouble.REFUSED, "the stream or its group does not exist"),
     ],
 )
 def test_what_redis_says_degrades(group: dict[str, Any], trouble: Trouble, says: str) -> None:
     (problem,) = judge(a_snapshot(**group))
-    assert (problem.trouble, problem.pair) == (trouble, "orders/billing")
+    assert (problem.trouble, problem.group) == (trouble, "orders/billing")
     assert says in problem.text
 
 

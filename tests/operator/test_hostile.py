@@ -25,26 +25,26 @@ from workers.runtime.printing import LONGEST_LINE, _show_crash, printable, style
 pytestmark = pytest.mark.anyio
 
 STREAM, GROUP = EVIL_NAME, f"bill{EVIL_NAME}"
-PAIR = ("--stream", STREAM, "--group", GROUP)
-SETTINGS = ("--groups", f"{STREAM}/{GROUP}")
+PAIR = f"{STREAM}/{GROUP}"
+SETTINGS = ("--groups", PAIR)
 LETTER = entry_id(900)
 JOB = entry_id(1)
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "status": SETTINGS,
     "doctor": SETTINGS,
-    "dead-letters list": (*PAIR, *SETTINGS),
-    "dead-letters show": (LETTER, *PAIR, *SETTINGS),
-    "dead-letters redrive": (LETTER, *PAIR, *SETTINGS),
-    "dead-letters purge": ("--all", "--yes", *PAIR, *SETTINGS),
+    "dead-letters list": (PAIR, *SETTINGS),
+    "dead-letters show": (PAIR, LETTER),
+    "dead-letters redrive": (PAIR, LETTER),
+    "dead-letters delete": (PAIR, "--all", "--yes"),
     "explain": (JOB, *SETTINGS),
     "acl": SETTINGS,
     "leader show": (),
     "leader step-down": ("--alone", "--timeout", "0"),
-    "init": (f"{STREAM}/{GROUP}", "--config", os.devnull),
-    "pause": (GROUP, *SETTINGS),
-    "resume": (GROUP, *SETTINGS),
-    "forget": (GROUP, "--yes", *SETTINGS),
+    "groups init": (PAIR, "--config", os.devnull),
+    "groups pause": (PAIR,),
+    "groups resume": (PAIR,),
+    "groups forget": (PAIR, "--yes"),
 }
 ELSEWHERE = {
     "run": "logs only: tests/telemetry/test_logs.py",
@@ -110,7 +110,7 @@ async def test_nothing_from_outside_is_printed_as_it_is(reaper: Command, command
 @pytest.mark.parametrize("command", JSON)
 @pytest.mark.usefixtures("hostile")
 async def test_json_is_ascii_and_exact(reaper: Command, command: str) -> None:
-    answer = await reaper(*command.split(), *COMMANDS[command], "--json")
+    answer = await reaper(*command.split(), *COMMANDS[command], "-o", "json")
     assert answer.out.isascii()
     assert raw_characters(answer.out + answer.err) == set()
     assert answer.data if answer.out else answer.code == 2, "a document, or a sentence on stderr"
@@ -129,16 +129,16 @@ async def test_what_should_be_a_number_in_a_journal_and_is_none_stops_no_command
             for value in NO_NUMBERS:
                 data = json.dumps({"entry": JOB, "group": GROUP, **dict.fromkeys(NUMBERS, value)})
                 await hostile.client.xadd(journal, {"event": event, "job": JOB, "data": data})
-    answer = await reaper(*command.split(), *COMMANDS[command], "--json")
+    answer = await reaper(*command.split(), *COMMANDS[command], "-o", "json")
     assert answer.data
 
 
 async def test_json_says_what_is_there(hostile: Scene, reaper: Command) -> None:
-    shown = (await reaper("dead-letters", "show", *COMMANDS["dead-letters show"], "--json")).data
+    shown = (await reaper("dead-letters", "show", *COMMANDS["dead-letters show"], "-o", "json")).data
     assert shown["reason"] == EVIL_BYTES.decode("utf-8", "backslashreplace")
     assert base64.b64decode(shown["fields"][0][0]["base64"]) == EVIL_BYTES
-    assert EVIL in (await reaper("leader", "show", "--json")).data["leader"]["id"]
-    assert hostile.keys.pair == f"{STREAM}/{GROUP}"
+    assert EVIL in (await reaper("leader", "show", "-o", "json")).data["leader"]["id"]
+    assert hostile.keys.pair == PAIR
 
 
 @pytest.mark.usefixtures("hostile")
@@ -154,8 +154,8 @@ async def test_on_a_terminal_only_our_colours_are_there(server: RedisServer) -> 
         ("status", "--groups", EVIL.replace("\x00", "")),
         ("status", "--namespace", EVIL.replace("\x00", "")),
         ("status", "--redis-url", "redis://\x1b[2J\u202e@127.0.0.1:1/0"),
-        ("dead-letters", "show", "1-1", "--stream", "a\x1b[2J", "--group", "b\u202e"),
-        ("dead-letters", "redrive", "\x1b[2J"),
+        ("dead-letters", "show", "a\x1b[2J/b\u202e", "1-1"),
+        ("dead-letters", "redrive", "a/b", "\x1b[2J"),
         ("explain", "\x1b[2J\udcff\u202e", "--groups", "orders/billing"),
         ("acl", "--user", "\x1b[2J\nforged", "--groups", "orders/billing"),
     ],
@@ -179,14 +179,14 @@ async def test_what_a_redrive_journals_is_valid_whatever_the_reason(hostile: Sce
 
 async def test_what_was_removed_is_named_in_escapes(hostile: Scene, reaper: Command) -> None:
     await hostile.client.delete(KEYS.replicas, hostile.keys.schedule)
-    answer = await reaper(*("forget", GROUP), *SETTINGS, "--yes")
+    answer = await reaper("groups", "forget", PAIR, "--yes")
     assert (answer.code, "removed {ord\\u202eers\\x9b2J}" in answer.out) == (0, True)
     assert raw_characters(answer.out + answer.err) == set()
 
 
 async def test_questions_are_asked_as_escapes(hostile: Scene, reaper: Command) -> None:
-    purge = await reaper("dead-letters", "purge", "--all", *PAIR, *SETTINGS, typed="no\n")
-    forget = await reaper("forget", GROUP, *SETTINGS, typed="n\n")
+    purge = await reaper("dead-letters", "delete", PAIR, "--all", typed="no\n")
+    forget = await reaper("groups", "forget", PAIR, typed="n\n")
     for answer in (purge, forget):
         assert "ord\\u202eers" in answer.err
         assert raw_characters(answer.out + answer.err) == set()

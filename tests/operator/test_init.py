@@ -1,4 +1,4 @@
-"""``reaper init``: from an empty Redis to a group and settings that a reaper runs with; twice changes nothing."""
+"""``reaper groups init``: from an empty Redis to a group and settings that a reaper runs with."""
 
 import stat
 import tomllib
@@ -46,7 +46,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 async def test_on_an_empty_server_it_makes_all_that_a_reaper_needs(
     reaper: Command, client: Redis, server: RedisServer, file: Place
 ) -> None:
-    answer = await reaper("init", "orders/billing", "--visibility-timeout", "45")
+    answer = await reaper("groups", "init", "orders/billing", "--visibility-timeout", "45")
     assert answer.code == 0, "that the server of the tests has no append-only file is a warning"
     created, written, finding, _, title, *steps = answer.out.splitlines()
     assert (created, written, title) == ("orders/billing: created", "reaper.toml: written", "next:")
@@ -81,12 +81,12 @@ def test_what_to_type_next_goes_to_the_same_server_and_tells_no_password(url: st
 
 
 async def test_twice_changes_nothing(reaper: Command, client: Redis, file: Place) -> None:
-    await reaper("init", "orders/billing")
+    await reaper("groups", "init", "orders/billing")
     await client.xadd("orders", {"order": 17})
     await client.xreadgroup("billing", "w1", {"orders": ">"})
     before, text = await dump(client), file.text
-    answer = await reaper("init", "orders/billing", "--json")
-    assert answer.data["groups"] == [{"pair": "orders/billing", "created": False}]
+    answer = await reaper("groups", "init", "orders/billing", "-o", "json")
+    assert answer.data["groups"] == [{"group": "orders/billing", "created": False}]
     assert answer.data["config"] == {"file": "reaper.toml", "written": False}
     assert (await dump(client), file.text) == (before, text)
 
@@ -95,9 +95,9 @@ async def test_what_it_writes_the_doctor_finds_nothing_wrong_with(reaper: Comman
     await client.xgroup_create("shared", "somebody", mkstream=True)
     await client.xadd("numbered", {"order": 17}, id="5-5")
     pairs = ("orders/billing", "orders/search", "shared/ours", "numbered/ours", "mail/sender")
-    made = await reaper("init", *pairs)
+    made = await reaper("groups", "init", *pairs)
     assert "layout" not in made.out
-    assert "shared/ours: what is given back goes to {shared}:retry:ours, which our workers read" in made.out
+    assert "shared/ours: recovered jobs go to {shared}:retry:ours." in made.out
     settings = load_settings(ReaperSettings, file=file.path)
     policies = {one.keys.pair: str(one.redelivery) for one in settings.watched}
     assert policies == {**dict.fromkeys(pairs, "retry-stream"), "mail/sender": "stream"}
@@ -105,21 +105,21 @@ async def test_what_it_writes_the_doctor_finds_nothing_wrong_with(reaper: Comman
 
 
 async def test_who_says_which_policy_he_wants_gets_it_and_hears_of_it(reaper: Command, file: Place) -> None:
-    made = await reaper("init", "orders/billing", "orders/search", "--redelivery", "stream")
+    made = await reaper("groups", "init", "orders/billing", "orders/search", "--redelivery", "stream")
     assert "wrong   layout" in made.out
     assert {str(one.redelivery) for one in load_settings(ReaperSettings, file=file.path).watched} == {"stream"}
 
 
 async def test_lines_to_add_fit_the_groups_that_are_named_already(reaper: Command, file: Place) -> None:
-    await reaper("init", "orders/billing")
-    answer = await reaper("init", "orders/search")
+    await reaper("groups", "init", "orders/billing")
+    answer = await reaper("groups", "init", "orders/search")
     assert answer.code == 2
     assert file.text
     assert 'redelivery = "retry-stream"' in answer.err
 
 
 async def test_a_long_timeout_is_written_to_the_second(reaper: Command, file: Place) -> None:
-    await reaper("init", "orders/billing", "--visibility-timeout", "604799.5")
+    await reaper("groups", "init", "orders/billing", "--visibility-timeout", "604799.5")
     (group,) = load_settings(ReaperSettings, file=file.path).watched
     assert group.visibility_timeout.total_seconds() == 604_799.5
 
@@ -129,7 +129,7 @@ async def test_a_new_group_gets_what_is_in_the_stream_unless_told_otherwise(
     reaper: Command, client: Redis, file: Place, words: tuple[str, ...], ready: int
 ) -> None:
     await client.xadd("orders", {"order": 17})
-    await reaper("init", "orders/billing", *words)
+    await reaper("groups", "init", "orders/billing", *words)
     read = await client.execute_command("XREADGROUP", "GROUP", "billing", "w1", "STREAMS", "orders", ">")
     assert len(read or ()) == ready
     assert file.text
@@ -138,19 +138,19 @@ async def test_a_new_group_gets_what_is_in_the_stream_unless_told_otherwise(
 async def test_a_file_that_names_other_groups_is_left_alone_and_told_what_to_add(
     reaper: Command, client: Redis, file: Place
 ) -> None:
-    await reaper("init", "orders/billing")
+    await reaper("groups", "init", "orders/billing")
     before = file.text
-    answer = await reaper("init", "mail/sender")
+    answer = await reaper("groups", "init", "mail/sender")
     assert answer.code == 2
     first, *table = answer.err.splitlines()
-    assert first.startswith("error: settings file reaper.toml is there already, and does not name mail/sender: add ")
+    assert first.startswith("error: settings file reaper.toml exists, and does not contain 'mail/sender'. Add ")
     assert tomllib.loads("\n".join(table))["groups"][0]["stream"] == "mail"
     assert (file.text, await client.exists("mail")) == (before, 0), "nothing was done"
 
 
 async def test_a_key_that_is_no_stream_is_a_sentence(reaper: Command, client: Redis, file: Place) -> None:
     await client.set("orders", "something else")
-    answer = await reaper("init", "orders/billing")
+    answer = await reaper("groups", "init", "orders/billing")
     assert (answer.code, file.text) == (2, "")
     assert answer.err == "error: key 'orders' holds something that is no stream: choose another name, or remove it.\n"
 
@@ -160,14 +160,14 @@ async def test_who_may_not_create_groups_is_told_who_has_to_do_what(
 ) -> None:
     await client.execute_command("ACL", "SETUSER", "reader", "on", ">pass", "~*", "+@read", "+info", "+client")
     reaper = partial(run_command, f"redis://reader:pass@127.0.0.1:{server.port}/0")
-    answer = await reaper("init", "orders/billing")
+    answer = await reaper("groups", "init", "orders/billing")
     assert (answer.code, file.text) == (2, "")
     assert "XGROUP CREATE orders billing 0 MKSTREAM" in answer.err
 
 
 @pytest.mark.usefixtures("file")
 async def test_a_folder_that_cannot_be_written_to_is_a_sentence(reaper: Command) -> None:
-    answer = await reaper("init", "orders/billing", "--config", "none/reaper.toml")
+    answer = await reaper("groups", "init", "orders/billing", "--config", "none/reaper.toml")
     assert answer.code == 2
     assert "cannot be written: No such file or directory" in answer.err
 

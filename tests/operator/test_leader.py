@@ -54,16 +54,16 @@ async def test_the_leader_steps_down_and_another_replica_takes_over(
         async with running_reaper(server.url, name="bob") as bob:
 
             async def seen() -> bool:
-                shown = await reaper("leader", "show", "--json")
+                shown = await reaper("leader", "show", "-o", "json")
                 return shown.code == 0 and shown.data["followers"] == [bob.replica_id]
 
             await wait_until(seen, "bob has registered")
-            answer = await reaper("leader", "step-down", "--json", "--timeout", "3600")
+            answer = await reaper("leader", "step-down", "-o", "json", "--timeout", "3600")
             assert (answer.code, answer.data) == (
                 0, {"stepped_down": alice.replica_id, "leader": bob.replica_id, "token": 2}
             )  # fmt: skip
             assert await leads(bob) == 2
-            shown = (await reaper("leader", "show", "--json")).data
+            shown = (await reaper("leader", "show", "-o", "json")).data
     assert [(term["token"], term["end"]) for term in shown["terms"]] == [(2, ""), (1, "stepped_down")]
 
 
@@ -74,15 +74,15 @@ async def test_a_leader_without_a_follower_is_only_asked_when_one_insists(
     async with running_reaper(server.url) as alice:
         await leads(alice)
         refused = await reaper("leader", "step-down")
-        assert (refused.code, "no live follower" in refused.err) == (2, True)
+        assert (refused.code, "no live follower" in refused.err) == (1, True)
         answer = await reaper("leader", "step-down", "--alone", "--timeout", "0", "--cooldown", "0.5")
-        assert (answer.code, "nobody else leads" in answer.err) == (1, True)
+        assert (answer.code, "No other replica leads" in answer.err) == (1, True)
         await wait_until(lambda: alice.term and alice.term.token == 2, "she leads again after the cooldown")
 
 
 async def test_without_a_lease_nobody_can_step_down(reaper: Command) -> None:
     answer = await reaper("leader", "step-down", "--alone")
-    assert (answer.code, answer.err.startswith("error: nobody holds the lease")) == (2, True)
+    assert (answer.code, answer.err.startswith("error: cannot step down: no replica holds the lease")) == (1, True)
     assert (await reaper("leader", "show")).code == 1
 
 

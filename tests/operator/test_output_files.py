@@ -16,11 +16,10 @@ pytestmark = pytest.mark.anyio
 
 NOWHERE = "redis://127.0.0.1:1/0"  # whoever gets as far as asking Redis says something else
 WRITING = (
-    ("reaper drill", "--json"),
-    ("reaper demo", "--json"),
+    ("reaper drill", "--output"),
+    ("reaper demo", "--output"),
     ("reaper compare", "--output"),
     ("reaper pipeline report", "--output"),
-    ("reaper pipeline report", "--json"),
 )
 READ = {"--config", "--trace"}
 FOLDERS = {"--files"}
@@ -56,15 +55,15 @@ async def test_a_file_that_cannot_be_written_is_refused_before_the_work(
     assert _names_in(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("name", [name for name, option in WRITING if option == "--output" and "report" not in name])
+@pytest.mark.parametrize("name", [name for name, option in WRITING if "report" not in name])
 async def test_machines_are_told_in_json_wherever_they_say_so(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for words in (("--json", "--output", "gone/out"), ("--output", "gone/out", "--json")):
+    for words in (("-o", "json", "--output", "gone/out"), ("--output", "gone/out", "-o", "json")):
         answer = await run_command(NOWHERE, *name.split()[1:], *words)
         assert (answer.code, answer.err) == (2, "")
-        assert answer.data["status"] == "impossible"
+        assert answer.data["status"] == "invalid"
         assert answer.data["error"].startswith("--output gone/out cannot be written")
 
 

@@ -17,7 +17,7 @@ from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from workers.protocol.calls import Journal
 from workers.protocol.connection import commands_client
-from workers.protocol.errors import ConfigurationError
+from workers.protocol.errors import NotPossibleError
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
@@ -98,7 +98,7 @@ async def test_a_second_redrive_of_the_same_id_does_nothing(scene: Scene) -> Non
     dead = await give_up(scene)
     await _redrive(scene, dead)
     before = await scene.state()
-    assert _outcomes(await _redrive(scene, dead)) == ["GONE"]
+    assert _outcomes(await _redrive(scene, dead)) == ["MISSING"]
     assert await scene.state() == before
 
 
@@ -106,7 +106,7 @@ async def test_a_dry_run_decides_the_same_and_writes_nothing(scene: Scene) -> No
     dead, looper = await give_up(scene), await redriven_often(scene, 5)
     before = await scene.state()
     results = await _redrive(scene, dead, looper, "1-1", how=Redrive(dry_run=True))
-    assert _outcomes(results) == ["REDRIVEN", "LOOPED", "GONE"]
+    assert _outcomes(results) == ["REDRIVEN", "LOOPED", "MISSING"]
     assert results[0].target == "orders"
     assert await scene.state() == before
 
@@ -146,7 +146,7 @@ async def test_without_the_group_nothing_is_redriven(scene: Scene) -> None:
     dead = await give_up(scene)
     await scene.client.xgroup_destroy("orders", "billing")
     before = await scene.state()
-    with pytest.raises(ConfigurationError, match="group 'billing' does not exist on stream 'orders'"):
+    with pytest.raises(NotPossibleError, match="group 'orders/billing' does not exist"):
         await _redrive(scene, dead)
     assert await scene.state() == before
 
@@ -156,7 +156,10 @@ async def test_one_letter_that_cannot_be_copied_does_not_stop_the_others(scene: 
     words = (*TOO_MANY, "reaper.job", "huge")
     huge = (await scene.client.execute_command("XADD", scene.keys.dead, "*", *words)).decode()
     results = await _redrive(scene, huge, good)
-    assert [(result.outcome.name, result.job_id) for result in results] == [("HELD", "huge"), ("REDRIVEN", entry_id(1))]
+    assert [(result.outcome.name, result.job_id) for result in results] == [
+        ("UNDELIVERABLE", "huge"),
+        ("REDRIVEN", entry_id(1)),
+    ]
     assert results[0].detail == "too many fields"
     assert await scene.client.xlen(scene.keys.dead) == 1
 

@@ -90,17 +90,17 @@ async def test_status_of_real_replicas_is_healthy_and_names_them(
     follower = processes.reaper("--config", str(file), "--redis-url", server.url)
 
     async def healthy() -> bool:
-        answer = await reaper("status", "--json")
+        answer = await reaper("status", "-o", "json")
         return answer.code == 0 and len(answer.data["replicas"]) == 2
 
     await wait_until(healthy, "both replicas have registered and the first scan is done")
-    data = (await reaper("status", "--json")).data
+    data = (await reaper("status", "-o", "json")).data
     assert [(one["role"], one["pid"]) for one in sorted(data["replicas"], key=lambda one: str(one["role"]))] == [
         ("follower", follower.pid),
         ("leader", leader.pid),
     ]
     (group,) = data["groups"]
-    assert (group["pair"], group["mode"], group["policy"], group["visibility_ms"]) == (
+    assert (group["group"], group["mode"], group["policy"], group["visibility_ms"]) == (
         *("orders/billing", "reaper", "stream"),
         3_600_000,
     )
@@ -115,11 +115,11 @@ async def test_a_group_that_live_replicas_serve_cannot_be_forgotten(
         return bool(await client.hlen(KEYS.replicas))
 
     await wait_until(registered, "the replica has registered")
-    refused = await reaper("forget", "billing", "--yes")
-    assert (refused.code, "orders/billing is still served by replica" in refused.err) == (2, True)
+    refused = await reaper("groups", "forget", "orders/billing", "--yes")
+    assert (refused.code, "orders/billing is still served by replica" in refused.err) == (1, True)
     replica.terminate()
     await replica.wait()
-    forgotten = await reaper("forget", "billing", "--stream", "orders", "--yes")
+    forgotten = await reaper("groups", "forget", "orders/billing", "--yes")
     assert (forgotten.code, await client.keys("{orders}:*")) == (0, [])
 
 

@@ -40,7 +40,7 @@ async def _group(scene: Scene) -> GroupState:
 async def test_the_server_is_named_and_what_it_can(scene: Scene, reaper: Command, server: RedisServer) -> None:
     await _healthy(scene)
     can = await capabilities_quietly(scene.client)
-    answer, told = await reaper("status"), await reaper("status", "--json")
+    answer, told = await reaper("status"), await reaper("status", "-o", "json")
     assert answer.out.splitlines()[1].split(maxsplit=1) == [
         "server",
         " · ".join(filter(None, [shown(server.binary), in_words(can)])),
@@ -59,37 +59,37 @@ async def test_a_healthy_service_is_0(scene: Scene, reaper: Command) -> None:
 
 async def test_in_brief_each_group_is_a_line(scene: Scene, reaper: Command) -> None:
     await _healthy(scene)
-    await reaper("pause", "billing")
+    await reaper("groups", "pause", "orders/billing")
     answer = await reaper("status", "--brief", "--groups", "mail/sender")
     assert answer.code == 1
     service, mail, orders = answer.out.splitlines()
     assert service == "reaper  healthy  leader alice-1-abc · 1 followers"
     assert mail.startswith("mail/sender  degraded  ready 0 · pending 0 · dead letters 0 · the leader does not watch")
     assert orders.startswith("orders/billing  degraded  ready ")
-    assert orders.endswith(" · recovery is paused: `reaper resume orders/billing` ends that")
+    assert orders.endswith(" · recovery is paused: `reaper groups resume orders/billing` ends that")
 
 
 async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Command) -> None:
     await _healthy(scene)
-    await reaper("pause", "billing")
+    await reaper("groups", "pause", "orders/billing")
     answer = await reaper("status")
     assert answer.code == 1
     assert answer.out.splitlines()[-2:] == [
         "degraded",
-        "  - orders/billing: recovery is paused: `reaper resume orders/billing` ends that",
+        "  - orders/billing: recovery is paused: `reaper groups resume orders/billing` ends that",
     ]
 
 
 async def test_no_leader_is_1(scene: Scene, reaper: Command) -> None:
-    answer = await reaper("status", "--groups", "orders/billing", "--json")
+    answer = await reaper("status", "--groups", "orders/billing", "-o", "json")
     assert answer.code == 1
     assert [problem["trouble"] for problem in answer.data["problems"]] == ["no_replica"]
-    assert scene.keys.pair == answer.data["groups"][0]["pair"]
+    assert scene.keys.pair == answer.data["groups"][0]["group"]
 
 
 async def test_an_unreachable_server_is_3() -> None:
     url = f"redis://:secret@127.0.0.1:{free_port()}/0"
-    people, machines = await run_command(url, "status"), await run_command(url, "status", "--json")
+    people, machines = await run_command(url, "status"), await run_command(url, "status", "-o", "json")
     assert (people.code, machines.code, machines.data["status"]) == (3, 3, "unreachable")
     assert people.err.startswith("error: no usable Redis at redis_url")
     assert "secret" not in people.err + machines.out
@@ -160,14 +160,14 @@ def test_durations_read_well(milliseconds: int, text: str) -> None:
 async def test_json_holds_leader_replicas_and_groups(scene: Scene, reaper: Command) -> None:
     await _healthy(scene)
     await give_up(scene)
-    data = (await reaper("status", "--json")).data
+    data = (await reaper("status", "-o", "json")).data
     assert (data["status"], data["problems"], data["leader"], data["token"]) == ("healthy", [], "alice-1-abc", 7)
     assert [(replica["name"], replica["role"], replica["live"]) for replica in data["replicas"]] == [
         ("alice", "leader", True),
         ("bob", "follower", True),
     ]
     (group,) = data["groups"]
-    assert (group["pair"], group["mode"], group["policy"], group["dead_letters"]) == (
+    assert (group["group"], group["mode"], group["policy"], group["dead_letters"]) == (
         *("orders/billing", "reaper", "stream"),
         1,
     )
@@ -176,7 +176,7 @@ async def test_json_holds_leader_replicas_and_groups(scene: Scene, reaper: Comma
 
 async def test_watch_prints_until_it_is_ended(scene: Scene, server: RedisServer, processes: Processes) -> None:
     await _healthy(scene)
-    flags = ("--json", "--watch", "0.1", "--redis-url", server.url)
+    flags = ("-o", "json", "--watch", "0.1", "--redis-url", server.url)
     watching = processes.python("-m", "reaper", "status", *flags, name="watch")
     await watching.prints(r"(\{.*\}\n){3}")
     watching.interrupt()

@@ -33,7 +33,7 @@ async def take_down(server: RedisServer, folder: Path) -> Drilled:
     processes = Processes(folder)
     file = folder / "drill.json"
     faults = [word for fault in FAULTS for word in ("--fault", fault)]
-    options = ("--redis-url", server.url, "--limit", "150", *faults, "--json", str(file))
+    options = ("--redis-url", server.url, "--limit", "150", *faults, "--output", str(file))
     try:
         drill = processes.python("-m", "reaper", "drill", *options, name="drill")
         journals = await _follow(server, drill)

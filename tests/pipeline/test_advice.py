@@ -208,7 +208,7 @@ def test_machines_get_the_promise_and_the_facts() -> None:
         "promise": {"one_in": 1_000, "pause_ms": 5_000, "floor_ms": 7_500},
         "groups": [
             {
-                "stream": "orders", "group": "billing", "workers": "plain", "executions": 3_000, "longest_ms": 30_000,
+                "group": "orders/billing", "workers": "plain", "executions": 3_000, "longest_ms": 30_000,
                 "cut_off": 0, "in_force_ms": 5, "verdict": "recommended", "timeout_ms": 30_000,
                 "why": "the longest of 3,000 executions took 30 s, and with 95 % confidence at most 1 in 1,000 takes "
                 "longer than 30 s.",

@@ -42,12 +42,12 @@ def test_from_redis_to_a_lake_and_a_trimmed_journal(
     write_raw(server, JOURNAL, {"what": "ever"})
     write_dead_letter(server, "job-1")
     write_events(server, 200)
-    told = document(reaper(*ingest, "--json"))
+    told = document(reaper(*ingest, "-o", "json"))
     check("reaper pipeline ingest", told)
     assert (told["events"], told["batches"]) == (200, 1)  # restarts: Spark grants Python 10 s, on any machine
     everything = entries(server)
 
-    (trimmed,) = document(reaper("trim", *where, *redis, "--trim-margin", "0", "--json"))
+    (trimmed,) = document(reaper("trim", *where, *redis, "--trim-margin", "0", "-o", "json"))
     check("reaper pipeline trim", [trimmed])
     assert (trimmed["stream"], trimmed["removed"] + trimmed["left"]) == (JOURNAL, 201)
     assert trimmed["left"] == len(entries(server)) < 110  # Redis trims a hundred at a time

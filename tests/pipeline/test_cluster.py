@@ -79,7 +79,7 @@ class Programs:
 
     @property
     def _source(self) -> tuple[str, ...]:
-        return ("--redis-url", self.server.url, "--available-now", "--json")
+        return ("--redis-url", self.server.url, "--available-now", "-o", "json")
 
 
 def write_trouble(server: RedisServer, job: str) -> None:

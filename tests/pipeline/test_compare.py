@@ -44,7 +44,7 @@ def test_drills_are_played_judged_and_written_down(tmp_path: Path, monkeypatch: 
         return drills
 
     monkeypatch.setattr(command, "play", as_before)
-    ended = CliRunner().invoke(main, ["compare", "--json", "--output", str(tmp_path / "quick.html")])
+    ended = CliRunner().invoke(main, ["compare", "-o", "json", "--output", str(tmp_path / "quick.html")])
     written = json.loads((tmp_path / "quick.json").read_text())
     assert json.loads(ended.stdout) == written
     check("reaper compare", written)

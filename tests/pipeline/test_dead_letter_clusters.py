@@ -121,13 +121,13 @@ def test_letters_that_died_of_the_same_thing_are_one_cluster_with_the_newest_as_
         "deliveries": 2,
     }
     assert redrive_command(shown["billing", "max_deliveries", "mail.py:send"]) == (
-        "reaper dead-letters redrive --stream orders --group billing --reason max_deliveries"
+        "reaper dead-letters redrive orders/billing --reason max_deliveries"
     )
 
 
 def test_names_from_outside_are_quoted_for_the_shell() -> None:
     words = shlex.split(redrive_command({"source_stream": "a b;rm", "group": "$x", "reason": "a'b"}))
-    assert words[3:] == ["--stream", "a b;rm", "--group", "$x", "--reason", "a'b"]
+    assert words[3:] == ["a b;rm/$x", "--reason", "a'b"]
 
 
 alphabet = st.sampled_from(

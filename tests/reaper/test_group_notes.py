@@ -192,7 +192,7 @@ async def test_a_pause_is_told_when_it_begins_and_when_it_ends(told: Told) -> No
         told.notes.call_done()
     assert told.notes.tally == Tally()
     assert told.lines() == [
-        ("WARNING", "orders/billing: paused (`reaper resume orders/billing` ends it)"),
+        ("WARNING", "orders/billing: paused (`reaper groups resume orders/billing` ends it)"),
         ("WARNING", "orders/billing: resumed"),
     ]
 

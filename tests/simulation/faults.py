@@ -194,6 +194,10 @@ def _flush(world: "World", step: Step) -> None:  # noqa: ARG001
     world.flush()
 
 
+def _delete_settings(world: "World", step: Step) -> None:  # noqa: ARG001
+    world.delete_settings()
+
+
 def _deny(world: "World", step: Step) -> None:
     world.deny(step.value, step.seconds)
 
@@ -331,6 +335,7 @@ FAULTS = {
             value=lambda random, _: random.random(),
         ),
         Fault("flush", "Somebody calls FLUSHALL.", _flush, None),
+        Fault("settings", "A third party deletes the group settings.", _delete_settings, None, modes=frozenset()),
         Fault("deny", "Everybody is refused {value} for {seconds}.", _deny, None, (0.02, 2), _any_denied),
         Fault("scripts", "The server forgets all scripts.", _flush_scripts, None),
         Fault("visibility", "The reapers are told: {value}.", _reload, value=_other_visibility, modes=_ONLY_REAPER),

@@ -71,11 +71,6 @@ def read(payload: bytes) -> Play:
     return tuple(Act(verb, float(seconds)) for verb, seconds in acts)
 
 
-def is_poison(play: Play) -> bool:
-    """Tell whether every execution but the first few ends in a failure that counts."""
-    return play[-1].verb in GUILTY
-
-
 class Telling(NamedTuple):
     """What a replica or a worker reports, to whoever listens; its log says the same."""
 

@@ -49,8 +49,7 @@ class Stillness:
         setting = self._world.story.setting
         visibility_s = max(self._world.visibilities)
         lease_s = setting.lease_s if self._world.story.has_replicas else 0.0
-        wait_s = full_scan_s = setting.visibility_s
-        return visibility_s + lease_s + 2 * FULL_SCANS_PART * full_scan_s + wait_s
+        return visibility_s + lease_s + 2 * FULL_SCANS_PART * setting.visibility_s
 
     async def look(self, client: Redis) -> None:
         """Look. Where something stands still for too long, that is a finding, and another one if status is content."""
@@ -80,10 +79,12 @@ class Stillness:
                 yield f"entry {text(id_text(number))} of {key}", for_s
 
     def _pending(self) -> Iterator[Delivery]:
+        living = {actor.consumer for actor in self._world.actors.values() if self._world.alive(actor.role)}
         for key in (KEYS.stream, KEYS.retry):
             stream = self._world.server.keys.values.get(key.encode())
             group = stream.groups.get(GROUP.encode()) if isinstance(stream, Stream) else None
             if group is not None:
                 for number, row in group.pending.values.items():
                     if row.consumer is not None and row.consumer.name not in LAID_ASIDE:
-                        yield key, number, row.delivered_ms, row.times
+                        # A recovery that waits restarts the idle time of what is not due yet: that is no movement.
+                        yield key, number, row.delivered_ms if row.consumer.name in living else 0, row.times

@@ -17,11 +17,14 @@ from hypothesis.strategies import SearchStrategy
 from tests.simulation import drawn_calls
 from tests.simulation.drawn_calls import call_stories
 from tests.simulation.drawn_commands import Step, claim_stories, command_stories, undo
+from tests.simulation.server.commands import COMMANDS, CONTAINERS
+from tests.simulation.server.server import NOT_WHILE_LOADING
 from tests.simulation.twins import START_US, Twins
 from tests.support.clock import ServerClock
 from tests.support.fixtures import standing_clock
 from tests.support.servers import RedisServer
 from tests.support.tiers import OPTION, WITH_CLAIM
+from workers.protocol.messages import text
 
 pytestmark = pytest.mark.contract
 ON_MODELS = pytest.mark.only_on("6.2.", "7.0.")
@@ -96,3 +99,14 @@ def test_stories_call_every_script() -> None:
     }
     called = set(re.findall(r'"([a-z]+(?:_[a-z]+)*)"', Path(drawn_calls.__file__).read_text()))
     assert shipped - called <= {"prelude", "heartbeat", "recovery"}  # parts of the others
+
+
+@pytest.mark.only_on("7.0.")
+def test_model_refuses_the_same_commands_while_it_reads_its_data(standing: RedisServer) -> None:
+    """The server says of each command whether it runs while it is loading."""
+    every = [*COMMANDS.values(), *(found for container in CONTAINERS.values() for found in container.values())]
+    ask = "return redis.call('COMMAND', 'INFO', unpack(ARGV))"
+    rows = standing.command("EVAL", ask, 0, *(found.name for found in every))
+    told = [(found, {text(flag) for flag in row[2]}) for found, row in zip(every, rows, strict=True) if row]
+    model = {found.name: found.kind == "control" and found.name not in NOT_WHILE_LOADING for found, _ in told}
+    assert model == {found.name: "loading" in flags for found, flags in told}

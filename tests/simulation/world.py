@@ -573,6 +573,11 @@ class World:
             self.ledger.lost.add(text(read_metadata(entry_id, pair_up(flat)).job_id))
             self.command("XDEL", KEYS.stream, entry_id)
 
+    def delete_settings(self) -> None:
+        """Delete the group settings, as a third party can."""
+        if not self._answers_nobody:
+            self.command("DEL", KEYS.agreement)
+
     def drop_group(self, source: str) -> None:
         """Destroy the group of the stream, or of its retry stream, as anybody may.
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from reaper.drill.cli import EXIT_FAILED, show_and_perform
+from reaper.drill.cli import show_and_perform
 from reaper.drill.drill import Programme
 from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.settings import NO_OPTIONS
 from tests.soak.kinds import SOAK_FORMS
 from tests.soak.kit import SoakKit
 from tests.soak.settings import SoakSettings
-from workers.runtime.options import errors_as_sentences, settings_options
+from workers.runtime.options import NEGATIVE_EXIT, errors_as_sentences, settings_options
 from workers.runtime.printing import show
 from workers.runtime.settings import load_settings
 
@@ -26,7 +26,7 @@ _OTHER_SERVERS = ("redis_url", "keep_keys")
 @click.option("--recovery", type=click.Choice(list(RECOVERIES)), default="reaper", show_default=True)
 @click.option("--fault", "faults", multiple=True, metavar="KIND[:AMOUNT]@SECONDS[+SECONDS]", help="Repeatable.")
 @settings_options(SoakSettings, exclude=(*NO_OPTIONS, *_OTHER_SERVERS))
-@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the report to this file.")
+@click.option("--output", "file", type=click.Path(path_type=Path), help="Write the report to this file.")
 def main(recovery: str, file: Path | None, **flags: Any) -> None:
     """Play one drill; exit with 1 where it does not end as promised."""
     with errors_as_sentences():
@@ -39,7 +39,7 @@ def main(recovery: str, file: Path | None, **flags: Any) -> None:
             show(f"Again: {again}", whole=True)
         if file:
             file.write_text(json.dumps({**ending.as_json(), "replay": again}, indent=2) + "\n", encoding="utf-8")
-    sys.exit(EXIT_FAILED if ending.objections else 0)
+    sys.exit(NEGATIVE_EXIT if ending.objections else 0)
 
 
 if __name__ == "__main__":

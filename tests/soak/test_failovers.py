@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def _played(processes: Processes, report: Path, *options: str) -> dict[str, Any]:
-    drill = processes.python("-m", "tests.soak", *timeouts(), *options, "--json", str(report), name="drill")
+    drill = processes.python("-m", "tests.soak", *timeouts(), *options, "--output", str(report), name="drill")
     assert await drill.wait() == 0, drill.output
     told: dict[str, Any] = read(report)
     assert (told["balanced"], told["objections"], told["missed_faults"]) == (True, [], [])

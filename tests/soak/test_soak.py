@@ -25,7 +25,7 @@ async def test_a_clock_that_is_set_back_loses_and_doubles_nothing(
 ) -> None:
     report = tmp_path / "report.json"
     faults = with_faults("kill-worker@0.3", "clock-step@0.6")
-    drill = _drill(processes, "--recovery", recovery, "--limit", "80", *faults, "--json", str(report))
+    drill = _drill(processes, "--recovery", recovery, "--limit", "80", *faults, "--output", str(report))
     assert await drill.wait() == 0, drill.output
     told = read(report)
     assert (told["balanced"], told["settled"], told["lost"], told["early_recoveries"]) == (True, 80, 0, 0)
@@ -41,7 +41,7 @@ async def test_a_visibility_timeout_that_is_shortened_under_way_takes_nothing_fr
     report = tmp_path / "report.json"
     drill = processes.python(
         "-m", "tests.soak", "--recovery", recovery, "--visibility-timeout", f"{scaled(8):g}", "--limit", "20",
-        *with_faults(f"long-jobs:30@0.2+{scaled(7):g}", "shorten-visibility@2"), "--json", str(report), name="drill",
+        *with_faults(f"long-jobs:30@0.2+{scaled(7):g}", "shorten-visibility@2"), "--output", str(report), name="drill",
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
     told = read(report)
@@ -57,7 +57,7 @@ async def test_a_group_that_is_destroyed_under_way_loses_nothing_that_anybody_ru
     report = tmp_path / "report.json"
     drill = processes.python(
         "-m", "tests.soak", "--recovery", recovery, "--visibility-timeout", f"{scaled(4):g}", "--limit", "100",
-        *with_faults(f"long-jobs:30@0.2+{scaled(3):g}", "destroy-group@2"), "--json", str(report), name="drill",
+        *with_faults(f"long-jobs:30@0.2+{scaled(3):g}", "destroy-group@2"), "--output", str(report), name="drill",
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
     told = read(report)
@@ -73,7 +73,7 @@ async def test_what_went_with_consumers_that_somebody_deleted_is_done_or_told(
     report = tmp_path / "report.json"
     drill = processes.python(
         "-m", "tests.soak", "--recovery", recovery, "--visibility-timeout", f"{scaled(4):g}", "--limit", "100",
-        "--no-bare-worker", "--json", str(report),
+        "--no-bare-worker", "--output", str(report),
         *with_faults(f"long-jobs:30@0.2+{scaled(3):g}", "delete-consumer@0.5", "delete-consumer:killed@2.5"),
         name="drill",
     )  # fmt: skip
@@ -94,7 +94,7 @@ async def test_a_redis_that_is_killed_full_or_cuts_everybody_off_costs_no_job(
     report = tmp_path / "report.json"
     faults = with_faults("kill-worker@0.5", "cut-connections@1", "restart-redis@1.5+0.5", "fill-redis@3+1")
     drill = _drill(
-        processes, "--recovery", recovery, "--limit", "150", "--no-bare-worker", *faults, "--json", str(report)
+        processes, "--recovery", recovery, "--limit", "150", "--no-bare-worker", *faults, "--output", str(report)
     )
     assert await drill.wait() == 0, drill.output
     told = read(report)
@@ -114,7 +114,7 @@ async def test_a_chaos_balances_and_what_was_drawn_was_played(
     report = tmp_path / "report.json"
     drill = processes.python(  # of these timeouts it is drawn how long Redis is away, and how often
         "-m", "tests.soak", "--recovery", recovery, "--visibility-timeout", f"{min(4, scaled(2)):g}",
-        "--chaos", "9", "--seed", "1", "--json", str(report), name="drill",
+        "--chaos", "9", "--seed", "1", "--output", str(report), name="drill",
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
     told = read(report)
@@ -139,7 +139,7 @@ async def test_no_job_is_lost_when_redis_pauses_clients_fails_over_or_shuts_down
     )
     drill = _drill(
         processes, "--recovery", recovery, "--server", str(binary), "--limit", "900", "--no-bare-worker", *faults,
-        "--json", str(report),
+        "--output", str(report),
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
     told = read(report)

@@ -51,7 +51,7 @@ class Scene:
 
     async def redrive(self, *flags: str, told: bool = True) -> None:
         """Run ``reaper dead-letters redrive --all``. Without ``told``, telemetry is off for it."""
-        words = ("dead-letters", "redrive", "--stream", "orders", "--group", "billing", "--all", *flags)
+        words = ("dead-letters", "redrive", "orders/billing", "--all", *flags)
         running = self.processes.python(
             "-m", "reaper", *words, "--redis-url", self.server.url, env=self._env if told else {}, name="redrive"
         )

@@ -197,7 +197,7 @@ async def test_the_status_pages_redrive_is_told_of_too(scene: Scene, tmp_path: P
     await scene.worker("--max-deliveries", "1")
     job = await scene.produce("fails=1")
     await scene.spans(job, "send", "process", "nack")
-    body = json.dumps({"pair": "orders/billing", "reason": "max_deliveries"})
+    body = json.dumps({"group": "orders/billing", "reason": "max_deliveries"})
     headers = {"Authorization": "Bearer 0123456789abcdef", "Content_Type": "application/json"}
     reply = await request(port, "/api/redrive", method="POST", body=body, **headers)
     assert reply.code == 200, reply.body

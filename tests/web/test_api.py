@@ -34,7 +34,7 @@ from workers.protocol.errors import ConfigurationError
 
 pytestmark = pytest.mark.anyio
 
-PAIR = json.dumps({"pair": KEYS.pair})
+PAIR = json.dumps({"group": KEYS.pair})
 
 
 async def _overview(served: Served) -> Any:
@@ -119,7 +119,7 @@ async def test_dead_letters_are_grouped_by_reason_and_counted_anew_when_they_cha
 async def test_a_job_is_explained(served: Served, client: Redis) -> None:
     [entry] = await enqueue(client, 1)
     [told] = (await served.get(f"/api/job?id={entry}")).data
-    assert (told["pair"], told["place"], told["entry_id"]) == (KEYS.pair, "ready", entry)
+    assert (told["group"], told["place"], told["entry_id"]) == (KEYS.pair, "ready", entry)
     assert (await served.get("/api/job?id=nobody")).data == []
 
 
@@ -194,10 +194,10 @@ async def test_a_link_changes_nothing(acting: Served, path: str) -> None:
     [
         "{",
         "[]",
-        '{"pair": "other/group"}',
-        '{"pair": 7}',
+        '{"group": "other/group"}',
+        '{"group": 7}',
         "{}",
-        json.dumps({"pair": KEYS.pair, "id": "x", "reason": "y"}),
+        json.dumps({"group": KEYS.pair, "id": "x", "reason": "y"}),
     ],
 )
 async def test_what_makes_no_sense_is_refused(acting: Served, client: Redis, body: str) -> None:
@@ -226,9 +226,9 @@ async def test_one_dead_letter_or_those_of_a_reason_are_redriven(acting: Served,
     await _give_up(client, 2, "declined")
     await _give_up(client, 2, "other")
     rows: Any = await client.xrange(KEYS.dead)
-    one = json.dumps({"pair": KEYS.pair, "id": rows[3][0].decode()})
+    one = json.dumps({"group": KEYS.pair, "id": rows[3][0].decode()})
     assert (await acting.post("/api/redrive", one)).data == {"told": "orders/billing: 1 dead letter redriven"}
-    some = json.dumps({"pair": KEYS.pair, "reason": "declined"})
+    some = json.dumps({"group": KEYS.pair, "reason": "declined"})
     assert (await acting.post("/api/redrive", some)).data == {"told": "orders/billing: 2 dead letters redriven"}
     assert (await client.xlen(KEYS.dead), await client.xlen(STREAM)) == (1, 3)
 
@@ -236,7 +236,7 @@ async def test_one_dead_letter_or_those_of_a_reason_are_redriven(acting: Served,
 async def test_the_page_selects_by_the_rules_of_the_commands(acting: Served, client: Redis) -> None:
     await _give_up(client, 1, "timeout")
     for body in ({"id": "1-0", "reason": "timeout"}, {}, {"reason": 5}, {"id": "x"}):
-        reply = await acting.post("/api/redrive", json.dumps({"pair": KEYS.pair, **body}))
+        reply = await acting.post("/api/redrive", json.dumps({"group": KEYS.pair, **body}))
         assert reply.code == 400, body
     assert await client.xlen(KEYS.dead) == 1
 
@@ -245,7 +245,7 @@ async def test_single_dead_letters_are_told_with_what_they_hold(served: Served, 
     await _give_up(client, 2, "timeout")
     payload = {"amount": "12.50", b"\xff\x00": b"\xad\xde", "bell": "\x07", "long": "é" * 3_000}
     await client.xadd(KEYS.dead, {**payload, "reaper.job": "order-17", "reaper.dead.reason": "boom"})  # type: ignore[dict-item]
-    where = f"/api/dead-letters?pair={quote(KEYS.pair)}"
+    where = f"/api/dead-letters?group={quote(KEYS.pair)}"
     assert [one["job"] for one in (await served.get(f"{where}&reason=timeout")).data] == ["timeout-1", "timeout-0"]
     (one,) = (await served.get(f"{where}&reason=boom")).data
     assert "fields" not in one
@@ -260,7 +260,7 @@ async def test_single_dead_letters_are_told_with_what_they_hold(served: Served, 
 
 @pytest.mark.parametrize(
     ("query", "code"),
-    [("pair=no/such&reason=x", 400), (f"pair={KEYS.pair}&id=x", 400), (f"pair={KEYS.pair}&id=1-0", 404), ("", 400)],
+    [("group=no/such&reason=x", 400), (f"group={KEYS.pair}&id=x", 400), (f"group={KEYS.pair}&id=1-0", 404), ("", 400)],
 )
 async def test_a_dead_letter_that_is_not_there_is_a_sentence(served: Served, query: str, code: int) -> None:
     reply = await served.get(f"/api/dead-letters?{query}")

@@ -71,7 +71,7 @@ async def test_a_replica_that_leads_is_alive_and_ready(served: Served) -> None:
 
 
 async def test_status_is_what_the_command_prints(served: Served, reaper_command: Command) -> None:
-    printed = (await reaper_command("status", "--json", "--groups", "orders/billing")).data
+    printed = (await reaper_command("status", "-o", "json", "--groups", "orders/billing")).data
     answered = (await served.get("/status")).data
     assert answered.keys() == printed.keys()
     assert answered["leader"] == printed["leader"] == served.reaper.replica_id

@@ -255,7 +255,7 @@ class Autoclaim(Part, StalledDeliveries):
                 self._not_before = monotonic() + refusal.wait.left_ms / 1000
                 self._waits(refusal.wait)
             case RefusalKind.PAUSED:
-                self._stand_by(f"{pair} is paused (`reaper resume {self._settings.keys.word}` ends it)")
+                self._stand_by(f"{pair} is paused (`reaper groups resume {self._settings.keys.word}` ends it)")
             case _:
                 self._stand_by(f"{pair}: recovery refuses to act: {explained(refusal.detail)}")
 

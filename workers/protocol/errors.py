@@ -19,6 +19,10 @@ class ConfigurationError(StreamReaperError):
     """A setting, a key name or a combination is invalid. The message names it and the fix."""
 
 
+class NotPossibleError(ConfigurationError):
+    """The request is valid, and Redis's state rejects it: the group or job does not exist or is in use."""
+
+
 class UnreachableError(StreamReaperError):
     """Redis does not answer, or rejects the login. The message names the address without the password."""
 

@@ -126,6 +126,8 @@ def group_keys(stream: str, group: str) -> GroupKeys:
     """Spell the keys of ``stream``/``group``. Raises ConfigurationError for names that cannot work."""
     prefix = _prefix(stream)
     _check_name("group", group)
+    if "/" in group:
+        raise ConfigurationError(f"group {group!r} contains '/', which separates stream and group. Use another name.")
     return GroupKeys(
         stream=stream,
         group=group,

@@ -4,11 +4,11 @@ A flag that is not given stays None, so that `workers.runtime.settings.load_sett
 read and checked there, by the same rules as those from the environment and the file.
 """
 
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,23 +16,44 @@ import click
 from pydantic.fields import FieldInfo
 
 from workers.protocol.address import HIDDEN, may_be_address, without_logins
-from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
+from workers.protocol.errors import ConfigurationError, NotPossibleError, StreamReaperError, UnreachableError
+from workers.protocol.keys import GroupKeys, group_keys, split_pair
 from workers.runtime.entrance import INTERRUPTED_EXIT, has_entered
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
 from workers.runtime.printing import prepare_outputs, show, show_json
-from workers.runtime.settings import Settings
+from workers.runtime.quantities import A_DURATION, A_RATE, rate_in, seconds_in, written
+from workers.runtime.settings import LONGEST, Settings
 from workers.runtime.settings_errors import bare_type, choices_of, plain
 from workers.runtime.user_code import plain_error
 
+NEGATIVE_EXIT = 1
+"""Exit code of a negative result: not healthy, not found, or not possible now."""
 USAGE_EXIT = 2
-"""Exit code for wrong usage or settings: you have to change something."""
+"""Exit code of wrong usage or settings."""
 UNREACHABLE_EXIT = 3
-"""Exit code if Redis cannot be reached, or does not admit the program."""
+"""Exit code if Redis is unreachable or rejects the program."""
+_FAILURES: dict[type[StreamReaperError], tuple[int, str]] = {
+    UnreachableError: (UNREACHABLE_EXIT, "unreachable"),
+    NotPossibleError: (NEGATIVE_EXIT, "not_possible"),
+}
+TEXT, JSON = "text", "json"
+_ASKS_JSON = re.compile(r"(?:^|\0)(?:-o[=\0]?|--format[=\0])json(?:\0|$)")
+
+
+def _failure(error: StreamReaperError) -> tuple[int, str]:
+    """Return the exit code for an error, and its name in JSON."""
+    failures = (failure for kind, failure in _FAILURES.items() if isinstance(error, kind))
+    return next(failures, (USAGE_EXIT, "invalid"))
 
 
 def exit_code_of(error: StreamReaperError) -> int:
-    """Return the exit code of a command that ends with one of our errors."""
-    return UNREACHABLE_EXIT if isinstance(error, UnreachableError) else USAGE_EXIT
+    """Return the exit code of a command that ends with an error."""
+    return _failure(error)[0]
+
+
+def _asks_json(typed: Sequence[str]) -> bool:
+    """Whether a command line asks for JSON, as far as that can be seen before it is parsed."""
+    return bool(_ASKS_JSON.search("\0".join(typed)))
 
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -40,9 +61,9 @@ _TYPED, _DONE, _MACHINE = "stream-reaper.typed", "stream-reaper.done", "machine"
 
 
 class Program(click.Group):
-    """A program's group of commands. Ctrl-C ends a command without a message.
+    """A program's group of commands. It prints every error as ``error: …``, and as JSON for ``-o json``.
 
-    With ``--json`` a usage error is a JSON document, too.
+    Ctrl-C ends a command without a message.
     """
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
@@ -50,64 +71,67 @@ class Program(click.Group):
         prepare_outputs()
         try:
             return super().main(args, *others, **more)
-        except OSError as error:  # a full disk, or too many open files
-            machine = "--json" in (sys.argv if args is None else args)
-            show_error(ConfigurationError(f"input or output failed: {error.strerror or error}."), machine=machine)
+        except OSError as error:  # for example a full disk, or too many open files
+            failure = ConfigurationError(f"cannot read or write: {error.strerror or error}.")
+            show_error(failure, machine=_asks_json(sys.argv if args is None else args))
             sys.exit(USAGE_EXIT)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words of the command line."""
+        """Parse the options in front of the command."""
         ctx.meta[_TYPED] = tuple(args)
-        with _quoting_no_address(args):
+        with _usage_errors_as_sentences(ctx.meta[_TYPED]):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        machine = "--json" in ctx.meta[_TYPED]
         try:
             has_entered()
-            with _quoting_no_address(ctx.meta[_TYPED]):
+            with _usage_errors_as_sentences(ctx.meta[_TYPED]):
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED_EXIT) from None
-        except click.UsageError as error:
-            if not (machine and error.ctx and _speaks_json(error.ctx.command)):
-                raise
-            show_error(ConfigurationError(error.format_message()), machine=True)
-            raise click.exceptions.Exit(USAGE_EXIT) from error
 
 
 @contextmanager
-def _quoting_no_address(typed: Sequence[str]) -> Iterator[None]:
-    """Hide what may be an address with a password: click quotes words in whose place it expects something else."""
+def _usage_errors_as_sentences(typed: Sequence[str]) -> Iterator[None]:
+    """Print click's errors as ours, without passwords: click quotes the words that it does not expect."""
     try:
         yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
     except click.UsageError as error:
+        message = error.format_message()
         for word in typed:
             if may_be_address(word):
-                message = error.message.replace(word, HIDDEN).replace(repr(word), repr(HIDDEN))
-                vars(error).update(message=message)  # Final to type checkers
-        raise
+                message = message.replace(word, HIDDEN).replace(repr(word), repr(HIDDEN))
+        machine = bool(_asks_json(typed) and error.ctx and _speaks_json(error.ctx.command))
+        sentences = [f"{message[:1].lower()}{message[1:]}"]
+        if error.ctx and not machine:
+            sentences.append(f"Run `{error.ctx.command_path} --help` for the usage.")
+        show_error(ConfigurationError(*sentences), machine=machine)
+        raise click.exceptions.Exit(USAGE_EXIT) from error
 
 
 def _speaks_json(command: click.Command) -> bool:
-    """Tell whether ``--json`` is a flag there, and no file's name."""
-    return any("--json" in one.opts and one.name == _MACHINE for one in command.params)
+    """Whether the command has an option for JSON."""
+    return any(one.name == _MACHINE for one in command.params)
 
 
-def settings_options(kind: type[Settings], *, exclude: Collection[str] = ()) -> Callable[[CommandT], CommandT]:
+def settings_options(
+    kind: type[Settings], *, exclude: Collection[str] = (), helps: Mapping[str, str] | None = None
+) -> Callable[[CommandT], CommandT]:
     """Return a decorator that adds ``--config FILE`` and ``--kebab-name`` for each field of ``kind``.
 
-    The command gets ``config: Path | None`` and every field by its own name: None where the flag was not
-    given, text where it was (a bool for ``--x/--no-x``). Hand them to ``load_settings(kind, flags=…, file=config)``.
-    A class without ``env_prefix`` is set by flags alone, and gets no ``--config``.
+    The command gets ``config: Path | None`` and every field by its own name: None if the flag was not given, else its
+    text (a bool for ``--x/--no-x``). Pass them to ``load_settings(kind, flags=…, file=config)``. A class without
+    ``env_prefix`` is set by flags alone, and gets no ``--config``. ``helps``: help texts instead of descriptions.
     """
 
     def decorate(command: CommandT) -> CommandT:
         prefix = str(kind.model_config.get("env_prefix", ""))
         for name, field in reversed(kind.model_fields.items()):
             if name not in exclude:
-                command = _option(name, field, prefix)(command)
+                command = _option(name, field, prefix, (helps or {}).get(name))(command)
         return _config_option(prefix)(command) if prefix else command
 
     return decorate
@@ -123,10 +147,10 @@ def _config_option(prefix: str) -> Callable[[CommandT], CommandT]:
     )
 
 
-def _option(name: str, field: FieldInfo, prefix: str) -> Callable[[CommandT], CommandT]:
+def _option(name: str, field: FieldInfo, prefix: str, summary: str | None) -> Callable[[CommandT], CommandT]:
     flag = f"--{name.replace('_', '-')}"
     kind = bare_type(field.annotation)
-    text = f"{field.description or ''}{_origin(name, field, prefix)}".strip()
+    text = f"{summary or field.description or ''}{_origin(name, field, prefix)}".strip()
     if kind is bool and not prefix and not field.default:
         return click.option(flag, name, is_flag=True, help=field.description)
     if kind is bool:
@@ -140,7 +164,7 @@ def _option(name: str, field: FieldInfo, prefix: str) -> Callable[[CommandT], Co
 
 def _metavar(kind: Any) -> str:
     if kind is timedelta:
-        return "SECONDS"
+        return "DURATION"
     if kind in (int, float):
         return "NUMBER"
     return "TEXT" if kind is str else "TEXT,…"
@@ -161,8 +185,18 @@ def _readable(default: Any) -> str:
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a command's help: how it is used, one line each, as they are."""
+    """Return the last section of a command's help: commands that can be typed, one for each line."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def help_end(*lines: str, ok: str = "done", no: str = "", redis: bool = True) -> str:
+    """Return the sections after a command's options: exit status, and examples.
+
+    ``ok``, ``no``: the meaning of 0 and of 1, if the command has a negative result. ``redis``: it connects to Redis.
+    """
+    status = [f"  0  {ok}", *([f"  {NEGATIVE_EXIT}  {no}"] if no else []), f"  {USAGE_EXIT}  wrong usage or settings"]
+    status += [f"  {UNREACHABLE_EXIT}  Redis is unreachable"] if redis else []
+    return "\n".join(["\b", "Exit status:", *status, "", examples(*lines)])
 
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -184,28 +218,71 @@ def log_options(command: CommandT) -> CommandT:
     return log_level_option(with_format(command))
 
 
-class Amount(click.FloatRange):
-    """A number in a range. ``nan`` is in none, though no comparison says so, and nothing here takes ``inf``."""
+class DurationType(click.ParamType[float]):
+    """An option that holds a duration from ``least`` to ``most`` seconds. The command gets seconds."""
+
+    name = "duration"
+
+    def __init__(self, least: float = 0, most: float = LONGEST.total_seconds()) -> None:
+        self._least, self._most = least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read what was typed."""
-        number: float = super().convert(value, param, ctx)
-        if not isfinite(number):
-            self.fail(f"{value!r} is no number.", param, ctx)
-        return number
+        """Read the typed text. A default is a number."""
+        number = value if isinstance(value, (int, float)) else seconds_in(value)
+        if number is None:
+            self.fail(f"{value!r} is not {A_DURATION}.", param, ctx)
+        if not self._least <= number <= self._most:
+            limits = " to ".join(written(timedelta(seconds=limit)) for limit in (self._least, self._most))
+            self.fail(f"{value!r} is not in the range from {limits}.", param, ctx)
+        return float(number)
 
 
-def json_flag(promise: str = "Print JSON.") -> Callable[[CommandT], CommandT]:
-    """Add ``--json``, as the parameter ``machine``. Read before the others, for their errors are printed as it says."""
-    return click.option("--json", _MACHINE, is_flag=True, is_eager=True, help=promise)
+class RateType(click.ParamType[float]):
+    """An option that holds a rate above 0. The command gets the number per second."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read the typed text. A default is a number."""
+        number = value if isinstance(value, (int, float)) else rate_in(value)
+        if not number or number < 0:
+            self.fail(f"{value!r} is not {A_RATE}.", param, ctx)
+        return float(number)
+
+
+class GroupType(click.ParamType[GroupKeys]):
+    """A consumer group, written ``STREAM/GROUP``. The command gets its keys."""
+
+    name = "STREAM/GROUP"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> GroupKeys:
+        """Read the typed text."""
+        names = split_pair(value)
+        if not names:
+            self.fail(f"{value!r} is not a group. Write STREAM/GROUP, for example orders/billing.", param, ctx)
+        try:
+            return group_keys(*names)
+        except ConfigurationError as error:
+            self.fail(str(error), param, ctx)
+
+
+group_option = click.option("--group", "keys", metavar="STREAM/GROUP", type=GroupType(), help="Only this group.")
+
+
+def format_option(summary: str = "Print text, or JSON on one line.") -> Callable[[CommandT], CommandT]:
+    """Add ``-o json``. The command gets ``machine``: whether it prints JSON.
+
+    The option is read before the others, because errors of the others are printed in this format.
+    """
+    return click.option(
+        "-o", "--format", _MACHINE, type=click.Choice((TEXT, JSON)), default=TEXT, show_default=True, is_eager=True,
+        callback=lambda _context, _option, chosen: chosen == JSON, help=summary,
+    )  # fmt: skip
 
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Print our own errors as they are, without a traceback, and exit with ``USAGE_EXIT`` or ``UNREACHABLE_EXIT``.
-
-    Where the command was asked for JSON, by a flag named ``machine``, they are JSON too (`show_error`).
-    """
+    """Print errors of stream-reaper without a traceback, in the command's format, and exit (`exit_code_of`)."""
     try:
         yield
     except StreamReaperError as error:
@@ -217,22 +294,21 @@ def errors_as_sentences() -> Iterator[None]:
         _give_up(ours)
 
 
-def tell_with_error(done: Mapping[str, Any]) -> None:
-    """Keep what a command has done before it fails: `show_error` tells a machine of both in one document."""
+def keep_for_error(done: Mapping[str, Any]) -> None:
+    """Keep a command's result before it fails: `show_error` prints result and error in one JSON document."""
     click.get_current_context().meta[_DONE] = done
 
 
 def show_error(error: StreamReaperError, *, machine: bool) -> None:
-    """Print one of our errors: its sentences, each on a line.
+    """Print an error: its sentences, each on a line.
 
-    For a machine, a document on standard output: ``{"status": "unreachable" | "impossible", "error": …}``, and what
-    `tell_with_error` was given.
+    For a machine, print a document on standard output: ``{"status": …, "error": …}``, and the keys of `keep_for_error`.
+    The status is ``not_possible`` (exit code 1), ``invalid`` (2) or ``unreachable`` (3).
     """
     if machine:
-        status = "unreachable" if isinstance(error, UnreachableError) else "impossible"
         command = click.get_current_context(silent=True)
         done = command.meta.get(_DONE, {}) if command else {}
-        show_json({"status": status, "error": without_logins(str(error)), **done})
+        show_json({"status": _failure(error)[1], "error": without_logins(str(error)), **done})
         return
     first, *others = (without_logins(str(sentence)) for sentence in error.args or [error])
     show(f"error: {first}", *others, err=True)

@@ -3,7 +3,7 @@ r"""The one place where commands print. What is printed is made of lines, and no
 Names, reasons and errors come from outside. Written as they are, they would set a terminal's title, clear it, turn the
 reading order round, or forge a line. So whatever cannot be printed is shown by its escape (``\x1b``), in every line,
 and colours are marked by what nobody outside can spell. And whatever is longer than anybody reads is cut, with a word
-of how much is left out: ``--json`` has it whole.
+of how much is left out: ``-o json`` prints it whole.
 """
 
 import io
@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+from workers.protocol.errors import NotPossibleError
 from workers.protocol.messages import counted, on_one_line
 
 _SECRET = secrets.token_hex(8)
@@ -97,27 +98,13 @@ def _show_crash(kind: type[BaseException], error: BaseException, frames: Traceba
     show(first, *(f"  {line}" for line in others), err=True)
 
 
-def ask(question: str) -> str:
-    """Ask on stderr, and return what is typed; nothing where nobody is there to type."""
-    try:
-        typed: str = click.prompt(printable(question), err=True, default="", show_default=False)
-    except click.Abort as error:
-        _interrupt_again(error)
-        return ""
-    return typed
-
-
 def confirm(question: str) -> None:
-    """Ask on stderr, and abort the command unless the answer is yes."""
+    """Ask on standard error. Raises NotPossibleError unless the answer is yes."""
     try:
-        click.confirm(printable(question), abort=True, err=True)
+        if click.confirm(printable(question), err=True):
+            return
     except click.Abort as error:
-        _interrupt_again(error)
-        raise
-
-
-def _interrupt_again(error: click.Abort) -> None:
-    """Raise KeyboardInterrupt where Ctrl-C was the answer: for click that is the same as no answer."""
-    if isinstance(error.__context__, KeyboardInterrupt):
-        click.echo(err=True)  # the question's line ends
-        raise KeyboardInterrupt from None
+        click.echo(err=True)  # ends the line of the question
+        if isinstance(error.__context__, KeyboardInterrupt):  # click raises Abort for Ctrl-C and for the end of input
+            raise KeyboardInterrupt from None
+    raise NotPossibleError("nothing was changed: not confirmed. Answer y, or use --yes.")

@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from workers.protocol.address_files import came_from
 from workers.protocol.errors import ConfigurationError
+from workers.runtime.quantities import rate_in, seconds_in
 from workers.runtime.settings_errors import did_you_mean, explain, shown
 
 LONGEST = timedelta(days=3660)
@@ -27,18 +28,18 @@ SHORTEST_INTERVAL = timedelta(milliseconds=10)
 """Of what is done again and again: more often, it would ask Redis for thousands of things a second."""
 SHORTEST_VISIBILITY = timedelta(milliseconds=100)
 """Proofs of life and scans come several times in it; a shorter one would be passed by any pause of a process."""
-_TOO_LONG = f"write a number of seconds up to {LONGEST.total_seconds():.0f}, such as 30 or 0.5"
+_TOO_LONG = f"write a duration up to {LONGEST.days}d, such as 30s"
 
 
 def _read_seconds(value: object) -> object:
-    """Read ``30``, ``"30"`` and ``"1.5s"`` as seconds: pydantic refuses plain numbers in strings for a timedelta."""
+    """Read ``30``, ``"30"``, ``"1.5s"`` and ``"5m"``: pydantic accepts no plain number in a string as a timedelta."""
     if isinstance(value, bool):
-        return "true" if value else "false"  # no number: pydantic says so
+        return "true" if value else "false"  # pydantic rejects it
     if isinstance(value, str):
-        try:
-            value = float(value.strip().removesuffix("s"))
-        except ValueError:
-            return value  # ISO 8601 durations, or pydantic's own error
+        number = seconds_in(value)
+        if number is None:
+            return value  # pydantic reads ISO 8601 durations
+        value = number
     if isinstance(value, (int, float)):
         if not math.isfinite(value) or abs(value) > LONGEST.total_seconds():
             raise ValueError(_TOO_LONG)
@@ -54,6 +55,11 @@ def _check_duration(value: timedelta) -> timedelta:
     return value
 
 
+def _read_rate(value: object) -> object:
+    """Read ``"100/s"`` as 100."""
+    return value if not isinstance(value, str) or (rate := rate_in(value)) is None else rate
+
+
 LARGEST_FILE = 1_000_000
 """In bytes; of what is read for settings, or for one of them. A device may have no end."""
 FILE_SUFFIX = "_FILE"
@@ -65,6 +71,8 @@ ADDRESS = "redis_url"
 Duration = float | timedelta
 """How programs write a duration: in seconds, or as it is."""
 Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
+Rate = Annotated[float, BeforeValidator(_read_rate)]
+"""A number per second."""
 HealthHost = Annotated[
     str, Field(description="Address that `health_port` is bound to. `0.0.0.0` accepts connections from other machines.")
 ]

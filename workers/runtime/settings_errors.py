@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from workers.protocol.address import may_be_address
+from workers.runtime.quantities import written
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -97,7 +98,7 @@ def _expected(path: Sequence[str], field: FieldInfo) -> str:
         required = [key for key, inner in model.model_fields.items() if inner.is_required()]
         name = next(part for part in reversed(path) if not part.isdigit())
         return f"[[{name}]] tables, each with {' and '.join(required)}"
-    what = {timedelta: "a number of seconds", int: "a whole number", float: "a number"}.get(kind, "text")
+    what = {timedelta: "a duration", int: "a whole number", float: "a number"}.get(kind, "text")
     return f"{what}{bounds(field)}{_example(field)}"
 
 
@@ -120,7 +121,7 @@ def _example(field: FieldInfo) -> str:
 
 def plain(value: Any) -> str:
     """Return a value as it is written in settings."""
-    return f"{value.total_seconds():.15g}" if isinstance(value, timedelta) else str(value)
+    return written(value) if isinstance(value, timedelta) else str(value)
 
 
 def shown(value: Any) -> str:

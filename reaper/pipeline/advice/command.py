@@ -11,8 +11,9 @@ from reaper.pipeline.advice.timeouts import Advice, Promise, Workers, advise
 from reaper.pipeline.advice.words import as_json, as_lines, pair_of
 from reaper.pipeline.command import LAKE, SPARK, open_session, pipeline_options, sentences, settings_of, show_result
 from reaper.pipeline.progress import ProgressLine
-from workers.protocol.errors import ConfigurationError
-from workers.runtime.options import Amount, examples
+from workers.protocol.errors import NotPossibleError
+from workers.protocol.keys import GroupKeys
+from workers.runtime.options import DurationType, group_option, help_end
 
 _DEFAULT = Promise()
 _AUTO = "auto"
@@ -20,13 +21,15 @@ _AUTO = "auto"
 
 @click.command(
     "advise",
-    epilog=examples(
+    epilog=help_end(
         "reaper pipeline advise --lake lake",
         "reaper pipeline advise --lake lake --group orders/billing --one-in 10000",
+        no="the lake holds no executions, or not of this group",
+        redis=False,
     ),
 )
 @pipeline_options(*LAKE, *SPARK)
-@click.option("--group", "pair", metavar="GROUP", help="Only this group, written group or stream/group.")
+@group_option
 @click.option(
     "--workers",
     type=click.Choice([_AUTO, *(str(kind) for kind in Workers)]),
@@ -44,19 +47,16 @@ _AUTO = "auto"
 )
 @click.option(
     "--pause",
-    type=Amount(min=0.01),
+    type=DurationType(least=0.01),
     default=_DEFAULT.pause_ms / 1000,
     show_default=True,
-    metavar="SECONDS",
-    help="How long a worker may be silent (paused, blocked, cut off) and keep its jobs. The floor is 1.5 times this.",
+    help="How long a worker may be paused, blocked or disconnected and keep its jobs. The shortest recommendation is "
+    "1.5 times this.",
 )
 def advise_command(
-    config: Path | None, machine: bool, pair: str | None, workers: str, one_in: int, pause: float, **given: Any
+    config: Path | None, machine: bool, keys: GroupKeys | None, workers: str, one_in: int, pause: float, **given: Any
 ) -> None:
-    """Recommend the visibility timeout of each group.
-
-    Exit code 0, or 2 if the lake cannot be read or holds no executions.
-    """
+    """Recommend the visibility timeout of each group."""
     with sentences():
         from reaper.pipeline.advice.executions import records_of
         from reaper.pipeline.analysis.asking import Asker, read_tables
@@ -74,21 +74,21 @@ def advise_command(
         rows = asker.ask(line.show, only=("executions",)).answers["executions"]
         records = records_of(rows, None if workers == _AUTO else Workers(workers))
         line.end()
-        advices = chosen([advise(record, promise) for record in records], pair)
+        advices = chosen([advise(record, promise) for record in records], keys.pair if keys else None)
         show_result(as_json(advices, promise), list(as_lines(advices)), machine=machine)
 
 
-def chosen(advices: Sequence[Advice], pair: str | None) -> Sequence[Advice]:
-    """Return the recommendations for the groups that are written like ``pair``, or all for None.
+def chosen(advices: Sequence[Advice], group: str | None) -> Sequence[Advice]:
+    """Return the recommendation for ``group`` (``orders/billing``), or all for None.
 
-    Raises ConfigurationError if there is none.
+    Raises NotPossibleError if there is none.
     """
-    found = [advice for advice in advices if pair in (None, pair_of(advice), advice.record.group)]
+    found = [advice for advice in advices if group in (None, pair_of(advice))]
     if found:
         return found
     if not advices:
-        raise ConfigurationError(
-            "no timeout can be recommended: the lake holds no executions. Run `reaper pipeline ingest`."
+        raise NotPossibleError(
+            "cannot recommend a timeout: the lake holds no executions. Run `reaper pipeline ingest`."
         )
     names = ", ".join(map(pair_of, advices))
-    raise ConfigurationError(f"no group {pair!r} in the lake: it has {names}. Check --group.")
+    raise NotPossibleError(f"group {group!r} is not in the lake: it has {names}. Check --group.")

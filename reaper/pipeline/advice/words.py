@@ -33,8 +33,7 @@ def as_json(advices: Iterable[Advice], promise: Promise) -> dict[str, Any]:
         "promise": {**asdict(promise), "floor_ms": promise.floor_ms},
         "groups": [
             {
-                "stream": stream_of_journal(advice.record.stream),
-                "group": advice.record.group,
+                "group": pair_of(advice),
                 "workers": str(advice.record.workers),
                 "executions": advice.record.executions,
                 "longest_ms": advice.record.longest_ms,

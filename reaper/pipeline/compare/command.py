@@ -19,7 +19,7 @@ from reaper.pipeline.compare.scenarios import FAULT_AT_S, LONGEST_S, MODES, SCEN
 from reaper.pipeline.progress import ProgressLine
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.entrance import INTERRUPTED_EXIT
-from workers.runtime.options import Amount, errors_as_sentences, examples, json_flag, settings_options
+from workers.runtime.options import DurationType, errors_as_sentences, format_option, help_end, settings_options
 from workers.runtime.output_files import OutputFile, output_file
 from workers.runtime.settings import load_settings
 
@@ -28,11 +28,10 @@ MOST_TURNS = 1_000
 JOBS = ("trace", "speedup", "limit", "prefill_ms", "decode_ms", "seed")
 """Settings of the drill that choose the jobs, which are the same in every drill."""
 
-_HELP = f"""Play the same drill once for each way to recover, and say which is the better one for what.
+_HELP = f"""Compare the recovery modes under the same faults.
 
 Every drill has the same trace, seed, and faults at the same moments, and runs on a Redis of its own kind. All
 figures are written beside the page (--output), with the suffix .json.
-Exit code 0 it was played, whoever won; 2 not possible.
 
 \b
 Scenarios:
@@ -42,10 +41,11 @@ Scenarios:
 
 @click.command(
     help=_HELP,
-    epilog=examples(
+    epilog=help_end(
         "reaper compare",
         "reaper compare --mode reaper/stream --mode embedded --repeat 3 --output comparison.html",
-        "reaper compare --trace trace.csv --speedup 30 --limit 2000 --json",
+        "reaper compare --trace trace.csv --speedup 30 --limit 2000 -o json",
+        ok="all drills were played, whatever their results",
     ),
 )
 @click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), help="Only these; repeatable. Default: all.")
@@ -56,10 +56,10 @@ Scenarios:
 @settings_options(DrillSettings, exclude=DrillSettings.model_fields.keys() - set(JOBS))
 @click.option(
     "--fault-at",
-    type=Amount(min=0, max=LONGEST_S),
+    type=DurationType(most=LONGEST_S),
     default=FAULT_AT_S,
     show_default=True,
-    help="Seconds after the first job at which the harm is done: when jobs of the trace are in flight.",
+    help="Time of the fault after the first job. Jobs must be in flight then.",
 )
 @output_file("--output", default=DEFAULT_OUTPUT, show_default=True, help="The page, one HTML file.")
 @click.option(
@@ -68,7 +68,7 @@ Scenarios:
     help="Keep the drills' reports in this folder.",
 )
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-@json_flag("Print all figures as JSON, and no progress.")
+@format_option("Print text, or all figures as JSON without progress.")
 def compare(
     modes: tuple[str, ...],
     scenarios: tuple[str, ...],

@@ -10,10 +10,10 @@ from typing import Any
 
 import anyio
 
-from reaper.drill.cli import EXIT_FAILED
 from reaper.drill.redis_server import Server, redis_at_hand
 from reaper.pipeline.compare.scenarios import IDLE, LONGEST_S, WAYS, Scenario
 from workers.protocol.errors import ConfigurationError, StreamReaperError
+from workers.runtime.options import NEGATIVE_EXIT
 
 
 class DrillFailedError(StreamReaperError):
@@ -73,7 +73,7 @@ class Drills:
 Tell = Callable[[str], None]
 _PUT_AWAY_S = 20.0
 """How long a drill may take to end its processes."""
-_PLAYED = (0, EXIT_FAILED)
+_PLAYED = (0, NEGATIVE_EXIT)
 """Exit codes of a drill that came to its end."""
 
 
@@ -106,7 +106,7 @@ async def _within_reach(plan: Plan, server: Server) -> tuple[Plan, tuple[str, ..
 
 
 async def _drill(words: Sequence[str], file: Path) -> dict[str, Any]:
-    argv = [sys.executable, "-m", "reaper", *words, "--redis-url", "", "--json", str(file)]
+    argv = [sys.executable, "-m", "reaper", *words, "--redis-url", "", "--output", str(file)]
     try:
         with anyio.fail_after(LONGEST_S):
             code, printed = await _run(argv)

@@ -1,6 +1,5 @@
 """The command ``reaper pipeline report``."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib import import_module
@@ -13,9 +12,10 @@ import click
 from reaper.pipeline.command import LAKE, SPARK, need_matplotlib, open_session, sentences, settings_of
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
-from workers.runtime.options import examples, settings_options
+from workers.protocol.keys import GroupKeys
+from workers.runtime.options import GroupType, format_option, help_end, settings_options
 from workers.runtime.output_files import OutputFile, output_file
-from workers.runtime.printing import show
+from workers.runtime.printing import show, show_json
 
 if TYPE_CHECKING:
     from reaper.pipeline.analysis.scope import Scope
@@ -34,34 +34,36 @@ _SETTINGS = (*LAKE, *SPARK)
 
 
 @click.command(
-    epilog=examples(
+    epilog=help_end(
         "reaper pipeline report --lake lake --output report.html",
-        "reaper pipeline report --lake lake --since 36h --group orders/billing --json report.json",
+        "reaper pipeline report --lake lake --since 36h --group orders/billing -o json",
     )
 )
 @settings_options(PipelineSettings, exclude=[name for name in PipelineSettings.model_fields if name not in _SETTINGS])
 @output_file("--output", default=DEFAULT_OUTPUT, show_default=True, help="The page, one HTML file.")
-@output_file("--json", "json_file", metavar="FILE", help="Write all figures to this file, too.")
+@format_option("Print a line, or all figures as JSON without progress.")
 @click.option("--since", metavar="TIME", help="Only from 2026-11-20, 2026-11-20T15:04 (UTC), or 36h ago (m, h, d, w).")
 @click.option("--until", metavar="TIME", help="Only before this; written as --since.")
-@click.option("--group", "groups", multiple=True, metavar="GROUP", help="Only this one, or stream/group; repeatable.")
-@click.option("--redis-url", metavar="URL", help="Look for jobs without an end in this Redis.")
+@click.option(
+    "--group", "groups", multiple=True, metavar="STREAM/GROUP", type=GroupType(), help="Only this group; repeatable."
+)
+@click.option("--redis-url", metavar="URL", help="Search this Redis for jobs that have no end in the lake.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def report(
     config: Path | None,
     output: OutputFile,
-    json_file: OutputFile | None,
+    machine: bool,
     since: str | None,
     until: str | None,
-    groups: tuple[str, ...],
+    groups: tuple[GroupKeys, ...],
     redis_url: str | None,
     quiet: bool,
     **flags: Any,
 ) -> None:
-    """Write a report about a lake: next steps, recovery, integrity, durations, timeouts, dead letters, leadership.
+    """Write a report about a lake.
 
-    The page is one HTML file that needs no network. Every figure in it is in the JSON file, too. Exit code 0; 2 not
-    possible, 3 unreachable (--redis-url).
+    Its chapters are next steps, recovery, integrity, durations, timeouts, dead letters and leadership. The page is one
+    HTML file that needs no network. `-o json` prints all its figures.
     """
     with sentences():
         from reaper.pipeline.analysis.scope import Scope, parse_instant
@@ -70,8 +72,8 @@ def report(
         now = datetime.now(UTC)
         begin, end = (parse_instant(text, now) if text else None for text in (since, until))
         settings = settings_of(flags, config)
-        progress = ProgressLine(quiet=quiet)
-        findings = _read(settings, Scope(now, begin, end, groups), progress)
+        progress = ProgressLine(quiet=quiet or machine)
+        findings = _read(settings, Scope(now, begin, end, tuple(keys.pair for keys in groups)), progress)
         if redis_url:
             from reaper.pipeline.report.live import look_for_unsettled
 
@@ -81,9 +83,10 @@ def report(
         from reaper.pipeline.report.page import write_page
 
         output.write(write_page(findings))
-        if json_file:
-            json_file.write(json.dumps(findings.as_json(), indent=1, default=str) + "\n")
-        show(f"{findings.about['events']:,} events: {output}")
+        if machine:
+            show_json(findings.as_json())
+        else:
+            show(f"{findings.about['events']:,} events: {output}")
 
 
 def _read(settings: PipelineSettings, scope: "Scope", progress: ProgressLine) -> "Findings":

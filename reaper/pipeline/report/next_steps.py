@@ -31,8 +31,7 @@ def next_steps(findings: Findings) -> list[Step]:
 def redrive_command(cluster: Mapping[str, Any], *options: str) -> str:
     """Return the command that redrives all dead letters that have the reason of a cluster."""
     selection = ["--reason", cluster["reason"]] if cluster["reason"] else ["--all"]
-    pair = ["--stream", cluster["source_stream"], "--group", cluster["group"]]
-    return _command("dead-letters", "redrive", *pair, *selection, *options)
+    return _command("dead-letters", "redrive", f"{cluster['source_stream']}/{cluster['group']}", *selection, *options)
 
 
 # ---- rules
@@ -136,8 +135,7 @@ def _advise(findings: Findings, row: Row) -> str:
 
 
 def _explain(row: Row) -> str:
-    stream, group = stream_of_journal(row["stream"]), row["group"]
-    return _command("explain", row["job"], "--stream", stream, "--group", group)
+    return _command("explain", row["job"], "--group", f"{stream_of_journal(row['stream'])}/{row['group']}")
 
 
 # ---- rows

@@ -58,8 +58,8 @@ class Stack:
         return self.compose("run", "--rm", "--no-TTY", "operator", *words, check=check)
 
     def status(self) -> dict[str, Any]:
-        """Return the output of `reaper status --json`, also if it reports something degraded."""
-        answer: dict[str, Any] = json.loads(self.operator("reaper", "status", "--json", check=False))
+        """Return the output of `reaper status -o json`, also if it reports something degraded."""
+        answer: dict[str, Any] = json.loads(self.operator("reaper", "status", "-o", "json", check=False))
         return answer
 
     # ---- containers

@@ -66,7 +66,7 @@ async def test_jobs_of_the_shop_are_done_and_what_is_no_order_is_a_dead_letter(s
     refused = stack.enqueue(colour="red")
 
     def given_up() -> bool:
-        return refused in stack.operator("reaper", "dead-letters", "list", "billing", "--json")
+        return refused in stack.operator("reaper", "dead-letters", "list", "orders/billing", "-o", "json")
 
     await wait_until(given_up, "the job without an amount is a dead letter")
 

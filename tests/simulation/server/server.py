@@ -30,6 +30,8 @@ OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 READ_ONLY = "READONLY You can't write against a read only replica."
 NO_REPLICAS = "NOREPLICAS Not enough good replicas to write."
 LOADING = "LOADING Redis is loading the dataset in memory"
+NOT_WHILE_LOADING = frozenset({"ping", "eval", "evalsha", "script|load", "script|exists", "script|flush"})
+"""Commands without keys that a server refuses while it reads its data."""
 NO_SCRIPT = "NOSCRIPT No matching script. Please use EVAL."
 DEMOTED = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
 QUEUED = Status(b"QUEUED")
@@ -252,7 +254,7 @@ class ModelServer(Core):
             return READ_ONLY
         if self.lacks_replicas and kinds & {"grow", "write"}:
             return NO_REPLICAS
-        if self.is_loading and kinds != {"control"}:
+        if self.is_loading and (kinds != {"control"} or found.name in NOT_WHILE_LOADING):
             return LOADING
         return None
 
