@@ -45,9 +45,10 @@ class Scene:
         self._config = folder / "reaper.toml"
         self._config.write_text(SETTINGS)
 
-    def replica(self, name: str, url: str = "") -> Running:
+    def replica(self, name: str, url: str = "", *flags: str) -> Running:
         """Start a replica."""
-        return self.processes.reaper("--config", str(self._config), "--redis-url", url or self._url, "--name", name)
+        to = ("--config", str(self._config), "--redis-url", url or self._url)
+        return self.processes.reaper(*to, "--name", name, *flags)
 
     def worker(self) -> Running:
         """Start a worker whose handler always fails."""
@@ -96,10 +97,10 @@ class Scene:
 
 async def _play(scene: Scene) -> None:
     redis, degraded = scene.redis, r"^degraded|^  - "
+    await _wait(scene)
     redis.xgroup_create("orders", "billing", "0", mkstream=True)
     first = scene.replica("reaper-1")
     await first.prints("leadership acquired")
-    await scene.sample("waits", "status", shows="waits", keeps="recovery waits")
     await scene.sample("alone", "status", shows="term 1", keeps="leader|followers")
     second = scene.replica("reaper-2")
     await scene.sample("_", "status", shows=r"(?m)followers reaper-2(.|\n)*^healthy", keeps="-")
@@ -111,6 +112,17 @@ async def _play(scene: Scene) -> None:
     await _delete(scene, degraded)
     await _crash_often(scene)
     await _lead(scene, first, second, degraded)
+
+
+async def _wait(scene: Scene) -> None:
+    """A group with a long visibility timeout, so that its recovery waits for long."""
+    scene.redis.xgroup_create("mail", "sender", "0", mkstream=True)
+    group = ("--namespace", "mailing", "--groups", "mail/sender", "--visibility-timeout", "300")
+    replica = scene.replica("reaper-1", "", *group)
+    await replica.prints("leadership acquired")
+    await scene.sample("waits", "status", *group[:4], shows="recovery waits", keeps="recovery waits")
+    replica.terminate()
+    await replica.wait()
 
 
 async def _operate(scene: Scene, degraded: str) -> None:

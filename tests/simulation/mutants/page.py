@@ -112,7 +112,7 @@ def _alone(mutants: Sequence[Mutant], results: Mapping[str, Result]) -> str:
     found = sum(1 for result in played if result.alone != NONE)
     return (
         f"300 stories alone find {found} of the {len(played)} mutants of scripts, recovery and loop on which they were "
-        f"played. There are {len(of_core)} such mutants.\n"
+        f"played. There are {len(of_core)} mutants of this kind.\n"
     )
 
 
