@@ -47,14 +47,8 @@ class Tally:
     dead_lettered: Whole = 0
     held: Whole = 0
     """Deliveries that are overdue and cannot be copied now; they stay pending."""
-    put_back: Whole = 0
-    """Deliveries that somebody made vanish, with their consumer or the group, and that are pending again."""
     in_doubt: Whole = 0
-    """Deliveries that went with a foreign worker's consumer: acknowledged before, or dropped."""
-    dropped: Whole = 0
-    """Deliveries that were watched, vanished with the group, and are not put back."""
-    groups_lost: Whole = 0
-    """How often the group was found to have been destroyed while nobody watched it: how much it held is not known."""
+    """Deliveries whose consumer is gone: acknowledged before, or dropped."""
     false_alarms: Whole = 0
     """Of an observer: deliveries that would have been recovered, and that their own consumer has settled later."""
     slowest_ms: Whole = 0

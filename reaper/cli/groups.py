@@ -14,6 +14,7 @@ from reaper.cli.options import (
     operator_options,
     yes_option,
 )
+from reaper.cli.requeue import requeue
 from reaper.operations.groups import check_exists, set_paused
 from reaper.operations.groups import forget as forget_group
 from reaper.settings import ReaperSettings
@@ -29,6 +30,7 @@ def groups() -> None:
 
 
 groups.add_command(init)
+groups.add_command(requeue)
 
 
 @groups.command(

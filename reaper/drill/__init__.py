@@ -1,7 +1,7 @@
-"""The failure drill: real processes, a real Redis, real faults, and a ledger in which every job is accounted for.
+"""The failure drill: real processes, a real Redis, real faults, and a ledger that accounts for every job.
 
-Read in this order: `drill` and `act` (what is played), `cast` (by whom), `faults` and `injection` (what is broken, and
-how), `evidence` and `ledger` (what is known afterwards, and what follows from it). The drill starts workers and reapers
-as processes, as systemd would, and imports neither's loop: it judges them by what they leave in Redis and by what the
-jobs wrote down.
+Start reading at `drill` and `act`, which play an act. `cast` starts the workers and reapers as processes, as systemd
+would. `faults` names the faults, and `kit` injects them. `evidence`, `promises` and `ledger` judge the act afterwards.
+The drill uses neither the worker's loop nor the reaper's. It judges them by their writes in Redis, and by the lines
+that the jobs have written.
 """

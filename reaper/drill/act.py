@@ -1,4 +1,4 @@
-"""One act: start everybody, replay the trace, inject the faults, wait for the end, stop everybody, account for all."""
+"""One act: start all processes, replay the trace, inject the faults, stop all processes, and account for each job."""
 
 import time
 from collections import Counter
@@ -31,7 +31,7 @@ CHECK_INTERVAL_S = 0.1
 
 
 class NotReadyError(StreamReaperError):
-    """Not everybody came up in time. The message names who is missing, and what they printed."""
+    """A process was not ready in time. The message names it, with the output of all processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class Ending:
     started_at: float
     ledger: Ledger
     objections: tuple[str, ...]
-    """What is wrong, in sentences; nothing = the act went as promised."""
+    """Broken promises, in sentences."""
     usage: Usage
-    """From the first job until nothing was left to do."""
+    """From the first job until all work was done."""
     processes: Mapping[str, int]
-    """By kind, how many run at a time."""
+    """Processes that run at a time, by kind."""
     started: int
-    """Processes that were started in all."""
+    """Processes that were started, restarts included."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for machines."""
@@ -76,7 +76,7 @@ class Ending:
 
 
 async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen, kit: Kit) -> Ending:
-    """Play one act. Raises ProcessFailedError, NotReadyError and errors of redis-py; leaves no process behind."""
+    """Play one act, and leave no process behind. Raises ProcessFailedError, NotReadyError and errors of redis-py."""
     meters = Meters(stage.client, counts=stage.server.single)
     await stage.client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
     supervisor, witness = Supervisor(stage.folder), Witness(stage)
@@ -98,7 +98,7 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen, kit: Ki
             usage = (await meters.read(supervisor.measure())).since(before)
             await anyio.sleep(3 * stage.settings.look_s)  # so that the screen shows the end
             playing.cancel_scope.cancel()
-        # Workers first, so that their last settlements are in before the leader goes.
+        # Workers first, so that the leader lives until their last settlements.
         await supervisor.stop(*WORKERS)
         await supervisor.stop(Role.REAPER)
     await witness.look()
@@ -115,7 +115,7 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen, kit: Ki
 
 
 async def _evidence(injector: Injector, clock_ahead_s: float) -> Evidence:
-    """Collect the rows after the end."""
+    """Collect the evidence after the end."""
     tools, stage, settings = injector.tools, injector.tools.stage, injector.tools.stage.settings
     return Evidence(
         enqueued=tools.producer.enqueued,
@@ -132,14 +132,14 @@ async def _evidence(injector: Injector, clock_ahead_s: float) -> Evidence:
 
 
 async def _clock_ahead_s(stage: Stage) -> float:
-    """Return how far the server's clock is ahead of ours (of our machine: all processes run here)."""
+    """Return how far the server's clock is ahead of the clock of this machine, in seconds."""
     before = time.time()
     seconds, microseconds = await stage.client.time()
     return float(seconds + microseconds / 1e6 - (before + time.time()) / 2)
 
 
 async def _until_ready(stage: Stage, supervisor: Supervisor, strangers: int) -> None:
-    """Wait until every worker waits for jobs, beside ``strangers`` of a shared Redis, and somebody leads.
+    """Wait until every worker waits for jobs, beside ``strangers`` of a shared Redis, and a reaper leads.
 
     Raises NotReadyError.
     """
@@ -152,7 +152,7 @@ async def _until_ready(stage: Stage, supervisor: Supervisor, strangers: int) -> 
 
 
 async def _missing(stage: Stage, strangers: int) -> str:
-    """Say what is not there yet; empty = everything is."""
+    """Name the processes that are not ready yet. Empty if all are."""
     waiting, expected = await queries.waiting_readers(stage) - strangers, stage.settings.workers
     if waiting < expected:
         return f"{waiting} of {expected} readers of {stage.settings.workers} workers were ready"
@@ -162,7 +162,7 @@ async def _missing(stage: Stage, strangers: int) -> str:
 
 
 async def _until_over(stage: Stage, injector: Injector) -> None:
-    """Wait until nothing more will happen: by what Redis shows, or in the end by the clock."""
+    """Wait until Redis shows that the work is done, or until the longest time is over."""
     interval_s = max(CHECK_INTERVAL_S, stage.settings.look_s / 2)
     tools, view = injector.tools, View()
     with anyio.move_on_after(stage.settings.patience_s(tools.producer.jobs)):

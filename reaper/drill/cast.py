@@ -1,4 +1,4 @@
-"""Who plays in an act, and how each process is started."""
+"""The processes of an act, and their command lines."""
 
 import os
 import site
@@ -13,13 +13,12 @@ from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Command, Slot
 from workers.protocol.messages import CLAIM_READY_MS
 
-Flags = dict[str, str | float]
 BARE_WORKER = Path(__file__).with_name("bare_worker.py")
 """A program that is started as a file and never imported."""
 
 
 def slots(stage: Stage) -> list[Slot]:
-    """Return who plays: workers (the last one may be bare), and the reapers where this recovery has them."""
+    """Return the slots of the workers (the last one may be bare) and of the reapers."""
     count = stage.settings.workers
     workers = [_worker_slot(stage, n) for n in range(1, count + 1)]
     reapers = range(1, stage.settings.reapers + 1) if stage.recovery.by_reapers else ()
@@ -34,7 +33,7 @@ def _worker_slot(stage: Stage, n: int) -> Slot:
 
 def _worker(stage: Stage, name: str) -> Command:
     settings = stage.settings
-    flags: Flags = {
+    flags: dict[str, object] = {
         "stream": stage.keys.stream,
         "group": stage.keys.group,
         "name": name,  # new for each process, so that no process adopts the jobs of the one before it
@@ -57,7 +56,7 @@ def _bare(stage: Stage, name: str) -> Command:
 
 def _reaper(stage: Stage, name: str) -> Command:
     settings = stage.settings
-    flags: Flags = {
+    flags: dict[str, object] = {
         "name": name,
         "namespace": stage.namespace.namespace,
         "config": str(stage.reaper_settings),
@@ -71,15 +70,15 @@ def _reaper(stage: Stage, name: str) -> Command:
     return argv, {**_environment(), **own}
 
 
-def _as_words(flags: Mapping[str, str | float]) -> list[str]:
+def _as_words(flags: Mapping[str, object]) -> list[str]:
     return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment without anybody's settings for reapers and workers: the drill chooses them all.
+    """Return our environment without settings for reapers and workers, because the drill chooses them all.
 
-    The processes run in a folder of the drill, where no package of the same name shadows ours, and find ours where it
-    is: installed, or in a checkout.
+    The processes run in a folder of the drill, where no package of the same name shadows ours. They find ours where it
+    is installed, or in a checkout.
     """
     others = ("REAPER_", "REDIS_URL", "OTEL_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(others)}

@@ -158,19 +158,14 @@ def show_and_perform(programme: Programme, *, machine: bool = False) -> list[End
         f"watch. Not for production.\nFaults: {' '.join(map(str, settings.faults)) or 'none'}."
     )
     show(*fitted(introduction.split("\n")))
-    return perform(
-        programme,
-        quiet_screen if settings.quiet else plain_screen,
-        opens=lambda text: show(*fitted(text.split("\n"))),
-        closes=_close,
-    )
+    screen = quiet_screen if settings.quiet else plain_screen
+    return perform(programme, screen, opens=lambda text: show(*fitted(text.split("\n"))), closes=_close)
 
 
 def _close(ending: Ending) -> None:
     recovery = ending.stage.recovery
-    table = as_text(ending.ledger, recovery=recovery)
-    show("", f"Ledger, {recovery.title}:", *fitted(table.split("\n")))
-    # The references promise nothing: their stuck and lost jobs are what the act shows.
+    show("", f"Ledger, {recovery.title}:", *fitted(as_text(ending.ledger, recovery=recovery).split("\n")))
+    # Without recovery jobs are expected to be stuck.
     for objection in ending.objections if recovery.promises else ():
         show(*fitted([f"  NOT AS PROMISED: {objection}."]))
 

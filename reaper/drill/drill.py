@@ -1,4 +1,4 @@
-"""A whole drill: a Redis, and one act for each recovery, on the same trace with the same faults."""
+"""A drill: a Redis, and one act for each recovery mode, with the same trace and the same faults."""
 
 import errno
 import os
@@ -27,8 +27,6 @@ from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.runtime.signals import received
 
 CLEANUP_TIMEOUT_S = 5.0
-FULL_BELOW = 8_192
-"""Bytes. A file system may keep a page for itself."""
 
 
 class _InterruptedError(Exception):
@@ -37,7 +35,7 @@ class _InterruptedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Programme:
-    """What to play."""
+    """The content of a drill."""
 
     settings: DrillSettings
     jobs: Sequence[PlannedJob]
@@ -48,9 +46,10 @@ class Programme:
 def perform(
     programme: Programme, screen: Screen, *, opens: Callable[[str], None], closes: Callable[[Ending], None]
 ) -> list[Ending]:
-    """Play every act; ``opens`` is told of the Redis and each act's title, ``closes`` of how each ended.
+    """Play every act, and leave no process and no key behind, however it ends.
 
-    Raises a StreamReaperError whose message is for people; leaves no process and no key behind, however it ends.
+    ``opens`` gets a text about the Redis and the title of each act. ``closes`` gets the ending of each act. Raises a
+    StreamReaperError, and KeyboardInterrupt if a signal ended the drill.
     """
     settings = programme.settings.for_jobs(programme.jobs)
     if programme.settings.has_bare_worker and not settings.bare_worker:
@@ -63,7 +62,7 @@ def perform(
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return what went wrong first, out of the groups that task groups wrap it in."""
+    """Return the first error in the groups in which task groups wrap it."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -99,8 +98,8 @@ async def _perform(
 
 
 def _check_space(folder: Path) -> None:
-    """Raise OSError on a full disk: a worker that cannot write its lines seems to have done nothing."""
-    if shutil.disk_usage(folder).free < FULL_BELOW:
+    """Raise OSError on a full disk, because a worker that cannot write its lines seems to have done nothing."""
+    if shutil.disk_usage(folder).free < 8_192:  # bytes: a file system may keep a page for itself
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
@@ -112,7 +111,7 @@ async def _end_on_signal() -> None:
 
 @contextmanager
 def run_folder(files: Path | None, kind: str) -> Iterator[Path]:
-    """Give a new folder: one that is kept where ``files`` names it, else a temporary one.
+    """Give a new folder in ``files``, or a temporary one without ``files``.
 
     Raises ConfigurationError.
     """
@@ -129,7 +128,7 @@ def run_folder(files: Path | None, kind: str) -> Iterator[Path]:
 
 
 async def _check_claim(programme: Programme, server: Server) -> None:
-    """Refuse recoveries that the server cannot do. Raises ConfigurationError, and what redis-py raises."""
+    """Reject modes that the server does not support. Raises ConfigurationError and errors of redis-py."""
     wanting = [one for one in programme.recoveries if programme.settings.gives_back_in_place(one)]
     if wanting and not await server.knows_claim():
         option = "--policy in-place" if wanting[0].by_reapers else f"--recovery {wanting[0].name}"
@@ -140,7 +139,7 @@ async def _check_claim(programme: Programme, server: Server) -> None:
 async def _stage(
     programme: Programme, server: Server, recovery: Recovery, folder: Path, run_id: str
 ) -> AsyncIterator[Stage]:
-    """Set the stage of one act, and leave nothing of it in a Redis that is not ours, unless it is to be kept."""
+    """Set the stage of one act. Afterwards, delete its keys in a Redis of the user, unless they are to be kept."""
     names = programme.kit.names(run_id, recovery)
     stage = set_stage(server, programme.settings, recovery, folder, names)
     try:

@@ -1,4 +1,4 @@
-"""The rows of an act after its end, and how they refer to one another. Pure."""
+"""The rows of an act after its end, and the references between them. Pure."""
 
 import math
 import signal
@@ -15,7 +15,7 @@ NOTHING_LEFT = FinalState()
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Rows as they were collected. A job is known by its number in lines, by its first entry ID elsewhere."""
+    """Rows as they were collected. Lines have the number of a job, all other rows its ID."""
 
     enqueued: Sequence[Enqueued]
     lines: Sequence[Line] = ()
@@ -27,15 +27,15 @@ class Evidence:
     visibility_s: float
     max_deliveries: int = 3
     clock_ahead_s: float = 0.0
-    """How far the server's clock is ahead of ours."""
+    """How far the server's clock is ahead of the drill's, in seconds."""
     ends_kept: bool = True
-    """The group was not deleted. Else a job that was settled before may be settled again."""
+    """False if the group was deleted. Then a job may be settled twice."""
     ids_are_times: bool = True
-    """Entry IDs can be compared with times. Not after the server's clock was set."""
+    """False if the server's clock was set. Then entry IDs cannot be compared with times."""
 
     @cached_property
     def history(self) -> History:
-        """What the judge of the promises needs. Jobs that Redis forgot because of a fault are left out."""
+        """The history for the judge of the promises."""
         forgets = any(fault.effect & Effect.FORGETS for fault in self.faults)
         poison = frozenset(job.entry_id for job in self.enqueued if job.poison and job.n not in self.forgotten)
         return History(
@@ -64,7 +64,7 @@ class Evidence:
 
     @cached_property
     def forgotten(self) -> frozenset[int]:
-        """Jobs that Redis has forgotten because of a fault."""
+        """Numbers of the jobs that Redis has forgotten because of a fault."""
         return frozenset(n for fault in self.faults for n in fault.jobs)
 
     @cached_property
@@ -88,7 +88,7 @@ class Evidence:
         return {job.entry_id: job.n for job in self.enqueued}
 
     def local(self, event: LifecycleEvent) -> float:
-        """When ``event`` happened, by the drill's clock."""
+        """Return the time of ``event`` by the drill's clock."""
         return event.at_ms / 1000 - self.clock_ahead_s
 
     def named(self, *names: EventName) -> list[LifecycleEvent]:
@@ -108,7 +108,7 @@ class Evidence:
         return next((run for run in self.processes if run.pid == line.pid and run.lived_at(line.at)), None)
 
     def process_named(self, consumer: str) -> ProcessRun | None:
-        """Return the process that read as ``consumer``: its name, alone or followed by a nonce."""
+        """Return the process of ``consumer``, which is named after it, with or without a nonce."""
         return self._by_name.get(consumer.partition(".")[0])
 
     @cached_property
@@ -117,7 +117,7 @@ class Evidence:
 
     @cached_property
     def poisoned(self) -> frozenset[str]:
-        """Names of the processes that a poison job killed: it was started there, and they ended at once."""
+        """Names of the processes that a poison job killed."""
         started = (
             self.process_of(line)
             for line in self.lines

@@ -1,4 +1,4 @@
-"""Why jobs were started again, and which work was completed twice. Pure."""
+"""The causes of second starts, and jobs that were completed twice. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,10 +104,6 @@ def _cause_in_life(evidence: Evidence, before: Line, line: Line, done: Sequence[
 
 def duplicates(evidence: Evidence, starts: Sequence[SecondStart]) -> list[Duplicate]:
     """Return the jobs whose work was completed more than once, each with the cause of its last second start."""
-    causes = {start.n: start.cause for start in starts}
-    done = evidence.lines_of(Step.DONE).items()
-    return [
-        Duplicate(n, evidence.job_id(n), len(lines), causes.get(n, Cause.UNEXPLAINED))
-        for n, lines in done
-        if len(lines) > 1
-    ]
+    causes, done = {start.n: start.cause for start in starts}, evidence.lines_of(Step.DONE)
+    twice = [(n, len(lines)) for n, lines in done.items() if len(lines) > 1]
+    return [Duplicate(n, evidence.job_id(n), times, causes.get(n, Cause.UNEXPLAINED)) for n, times in twice]

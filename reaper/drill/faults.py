@@ -1,18 +1,18 @@
-"""Faults and their times, as written on the command line: ``kill-worker@4``, ``pause-redis@5+10``. Pure."""
+"""Faults and their times, in the form of the command line: ``kill-worker@4``, ``pause-redis@5+10``. Pure."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import ClassVar, Literal
+from typing import Literal
 
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings_errors import did_you_mean
 
 
 class FaultKind(StrEnum):
-    """The kinds of faults. `FORMS` says how each is written and what it does."""
+    """The kinds of faults. `FORMS` has the form and the effect of each."""
 
     KILL_WORKER = "kill-worker"
     PAUSE_WORKER = "pause-worker"
@@ -31,19 +31,19 @@ _WORKERS = "half|all|w[1-9][0-9]{0,3}(?:,w[1-9][0-9]{0,3})*"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a kind is written (``kind[:amount]@seconds[+seconds]``), and what it does."""
+    """The form of a kind (``kind[:amount]@seconds[+seconds]``), and its effect."""
 
     example: str
     does: str
-    """For people, as in ``--help``."""
+    """The effect, for ``--help``."""
     amount: str = ""
-    """Pattern of the word after the colon; empty = none may follow."""
+    """Pattern of the word after the colon. Empty if no word may follow."""
     default: str = "1"
-    """The amount where none is written."""
+    """The amount if none is written."""
     lasts: bool = False
     """Whether ``+seconds`` follows."""
     hits: Literal["", "leaders", "redis"] = ""
-    """Other processes than workers that it hits. While ``redis`` is hit, it does not answer or takes no writes."""
+    """The processes that it hits, if they are no workers. ``redis`` does not answer meanwhile, or rejects writes."""
 
     @property
     def pattern(self) -> str:
@@ -68,10 +68,7 @@ FORMS: Mapping[str, Form] = {
         hits="leaders",
     ),
     FaultKind.KILL_REAPERS: Form(
-        "kill-reapers@4+10",
-        "kill -9 of all reapers, which start again 10 s later",
-        lasts=True,
-        hits="leaders",
+        "kill-reapers@4+10", "kill -9 of all reapers, which start again 10 s later", lasts=True, hits="leaders"
     ),
     FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", "SIGSTOP of Redis for 10 s", lasts=True, hits="redis"),
     FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", "no fault: 20 more jobs at once, 6 s each", _JOBS, lasts=True),
@@ -88,17 +85,15 @@ class Fault:
     All others come exactly then.
     """
 
-    ONE: ClassVar[str] = "1"
-
     kind: str
     at: timedelta
-    amount: str = ONE
+    amount: str = "1"
     """The word after the colon, or the default of its form."""
     lasts: timedelta = timedelta(0)
-    """0 for a kind that is over at once, or never."""
+    """0 for a kind that is over at once."""
 
     def __str__(self) -> str:
-        amount = f":{self.amount}" if self.amount != self.ONE else ""
+        amount = f":{self.amount}" if self.amount != "1" else ""
         return f"{self.kind}{amount}@{self.at.total_seconds():g}{f'+{self.lasts_s:g}' if self.lasts else ''}"
 
     def slots(self, of: int) -> set[str]:
@@ -137,7 +132,7 @@ def parse_fault(text: str, forms: Mapping[str, Form] = FORMS) -> Fault:
 
 
 DEFAULT_FAULTS = tuple(map(parse_fault, ("kill-worker@1.5", "poison@5", "kill-leader@8", "pause-leader@12")))
-"""One of each, far enough apart for ``max_deliveries`` 3. The killed worker's jobs have run again before the poison job
+"""Far enough apart for ``max_deliveries`` 3. The killed worker's jobs have run again before the poison job
 comes (visibility timeout and longest job: 3.35 s), so no other job crashes more than twice before it runs alone."""
 
 DEMO_FAULTS = tuple(map(parse_fault, ("kill-worker@1", "poison@4.5", "kill-leader@7", "pause-leader@9.5")))

@@ -12,9 +12,9 @@ from workers.protocol.events import EventName
 from workers.protocol.messages import entry_ms
 
 HIT = frozenset({Cause.WORKER_KILLED, Cause.POISON, Cause.WORKER_ENDED})
-"""Causes of second starts that say: its process died with the job."""
+"""Causes of second starts after the end of the process that ran the job."""
 COPING_TIMEOUTS = 2
-"""So many visibility timeouts after a fault, or after its end, count as its time: one to notice, one to run again."""
+"""The time of a fault ends so many visibility timeouts after it: one to notice, one to run again."""
 
 Window = tuple[float, float]
 
@@ -82,7 +82,7 @@ def healthy_jobs(evidence: Evidence, starts: Sequence[SecondStart]) -> Healthy:
 
 
 def fault_windows(evidence: Evidence) -> list[Window]:
-    """Return when faults were being coped with, without overlaps."""
+    """Return the times of faults, without overlaps."""
     found: list[Window] = []
     for fault in evidence.faults:
         timeouts = evidence.max_deliveries + 1 if fault.kind == FaultKind.POISON else COPING_TIMEOUTS

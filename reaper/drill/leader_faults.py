@@ -15,14 +15,14 @@ from reaper.drill.worker_faults import NOBODY_BUSY, WorkerFaults
 from workers.protocol.events import EventName
 
 FAILPOINT = "recover.before_write"
-"""Between deciding and writing: the leader has chosen what to recover and has not sent it yet."""
+"""Between deciding and writing: the leader has chosen the entries to recover, and has not sent the call yet."""
 ARMED_BEFORE_DUE_S = 0.25
-"""So early that a busy machine is in time. A leader that is stopped too early goes on at once, and is stopped again."""
+"""So early that a busy machine is in time. A leader that is stopped too early is continued and stopped again."""
 
 
 @dataclass(slots=True)
 class LeaderFaults:
-    """Each method injects one fault, and returns why it could not, or nothing; one at a time."""
+    """Each method injects one fault, and returns the reason if it could not. One fault is played at a time."""
 
     tools: Toolbox
     workers: WorkerFaults
@@ -33,7 +33,7 @@ class LeaderFaults:
         async with self._one:
             found = await self.tools.once(self._leading)
             if not found:
-                return "nobody led"
+                return "no reaper led"
             run, holder = found
             self.tools.supervisor.kill(run)
             await self.tools.note(
@@ -48,10 +48,10 @@ class LeaderFaults:
         supervisor.hold_back(Role.REAPER)
         try:
             killed = [run for run in supervisor.alive(Role.REAPER) if supervisor.kill(run)]
-            names = ", ".join(run.name for run in killed) or "those that were about to start"
+            names = ", ".join(run.name for run in killed) or "all were about to start"
             at = killed[0].killed_at if killed else None
             injected = InjectedFault(FaultKind.KILL_REAPERS, names, at or time.time(), holder)
-            await self.tools.note(injected, f"kill -9 of all reapers ({names}); none is there for {fault.lasts_s:g} s")
+            await self.tools.note(injected, f"kill -9 of all reapers ({names}); none runs for {fault.lasts_s:g} s")
             await anyio.sleep(fault.lasts_s)
             self.tools.over(injected, "reapers are started again")
         finally:
@@ -66,7 +66,7 @@ class LeaderFaults:
         return None
 
     async def pause_leader(self, fault: Fault) -> str:
-        """Stop the leader between deciding and writing, let its lease pass to another, and let it go on."""
+        """Stop the leader between deciding and writing, wait until another reaper leads, and let it continue."""
         tools, folder = self.tools, self.tools.stage.failpoints
         async with self._one:
             stranded = await self.workers.kill_busy_workers(fault, ", so that there is something to recover")
@@ -78,7 +78,7 @@ class LeaderFaults:
             failpoints.disarm(folder, FAILPOINT)
             if not paused:
                 late = self._claimant()
-                if late:  # it came by at the last moment, and goes on once it is stopped
+                if late:  # it has passed the failpoint at the last moment
                     await tools.within(PATIENCE_S, partial(tools.supervisor.is_paused, late))
                     tools.supervisor.resume(late)
                 return "no leader came to write a recovery"
@@ -91,15 +91,15 @@ class LeaderFaults:
     async def _catch_leader(self) -> ProcessRun | None:
         """Return the leader once it is stopped with something overdue in its hands.
 
-        Timers are hints, so most calls are about jobs that were settled long ago: a leader that was stopped on its way
-        to such a call goes on at once.
+        Timers are hints, so most calls are about jobs that were settled long ago. A leader that was stopped before such
+        a call continues at once.
         """
         folder, supervisor = self.tools.stage.failpoints, self.tools.supervisor
         if failpoints.is_armed(folder, FAILPOINT):
-            return None  # looked at first: whoever comes by now is not forgotten when it is armed again
+            return None  # asked first, because arming it again forgets the reaper that has passed it
         caught = self._claimant()
         if caught and not supervisor.is_paused(caught):
-            return None  # about to stop itself: told to go on before, it would stop for good
+            return None  # about to stop itself: if it were continued before, it would stop for good
         if caught and await self._anything_overdue():
             return caught
         failpoints.arm(folder, FAILPOINT, "stop")
@@ -108,7 +108,7 @@ class LeaderFaults:
         return None
 
     def _claimant(self) -> ProcessRun | None:
-        """Return the reaper that was the last to pass the armed failpoint, if it lives."""
+        """Return the reaper that has passed the armed failpoint, if it lives."""
         pid = failpoints.claimed_by(self.tools.stage.failpoints, FAILPOINT)
         return next((run for run in self.tools.supervisor.alive(Role.REAPER) if run.pid == pid), None)
 
@@ -132,7 +132,7 @@ class LeaderFaults:
         await tools.within(PATIENCE_S + stage.settings.lease_ttl.total_seconds(), another_acts)
         await tools.within(PATIENCE_S, nothing_overdue)
         tools.supervisor.resume(paused)
-        tools.over(fault, f"{paused.name} goes on, as if it led still")
+        tools.over(fault, f"{paused.name} continues, as if it still led")
 
         def term_is_over() -> bool:
             return any(

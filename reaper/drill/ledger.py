@@ -36,7 +36,7 @@ class Loss:
     starts: int
     poison: bool
     forgotten: bool = False
-    """A fault made Redis forget it. Nobody can promise more than to report that."""
+    """A fault made Redis forget it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +46,11 @@ class Ledger:
     enqueued: int
     fates: Mapping[Fate, int]
     poison: int = 0
-    """Poison jobs that were put in."""
+    """Poison jobs that were enqueued."""
     violations: tuple[str, ...] = ()
-    """Promises that were broken, in sentences."""
+    """Broken promises, in sentences."""
     altered: tuple[int, ...] = ()
-    """Jobs whose payload arrived different from what was put in."""
+    """Numbers of the jobs whose payload was altered on its way."""
     losses: tuple[Loss, ...] = ()
     second_starts: tuple[SecondStart, ...] = ()
     duplicates: tuple[Duplicate, ...] = ()
@@ -64,7 +64,7 @@ class Ledger:
     faults: tuple[InjectedFault, ...] = ()
     missed: tuple[MissedFault, ...] = ()
     unexpected_ends: tuple[str, ...] = ()
-    """Processes that ended though nobody ended them, or did not stop in order."""
+    """Processes that ended by themselves, or that did not stop in order."""
 
     @property
     def stuck(self) -> int:
@@ -118,7 +118,7 @@ def build_ledger(evidence: Evidence) -> Ledger:
 
 
 def objections(ledger: Ledger, faults: Iterable[str]) -> list[str]:
-    """Say in sentences what is wrong with ``ledger``, given the kinds of ``faults`` that were asked for."""
+    """Return a sentence for each thing that is wrong. ``faults`` are the kinds that were asked for."""
     unexplained = [start.n for start in ledger.second_starts if start.cause is Cause.UNEXPLAINED]
     stale_missing = FaultKind.PAUSE_LEADER in faults and ledger.stale_writes_rejected == 0
     found = {
@@ -138,7 +138,7 @@ def _some(things: Sequence[object]) -> str:
 
 
 def _violations(evidence: Evidence, forgotten: set[str]) -> Iterable[str]:
-    """Return the first sentences of each broken promise. What Redis forgot because of a fault is no loss of ours."""
+    """Return the first sentences of each broken promise. ``forgotten`` jobs are no losses."""
     history = evidence.history
     ours = {job: fields for job, fields in history.enqueued.items() if job not in forgotten}
     found, there = check_now(replace(history, enqueued=ours)), places(history.state)
@@ -177,7 +177,7 @@ def _unexpected_ends(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _may_end_without_redis(run: ProcessRun, evidence: Evidence) -> bool:
-    """Tell whether a plain loop ended because Redis failed, or a process of ours was started meanwhile and gave up."""
+    """Tell whether a bare loop ended because Redis failed, or another process gave up because it was started then."""
     if run.ended_at is None or (run.exit_code or 0) <= 0:
         return False
     if run.role is Role.BARE_WORKER:

@@ -1,4 +1,4 @@
-"""What people see of an act: a line a second, and one for each fault; or nothing."""
+"""The screen of an act: a line each second, and one for each fault; or no output."""
 
 import textwrap
 from collections.abc import Callable, Coroutine, Iterable
@@ -29,7 +29,7 @@ def figures(tools: Toolbox) -> dict[str, str]:
     }
     if tools.stage.recovery.by_reapers:
         alive = tools.supervisor.alive(Role.REAPER)
-        shown["leader"] = next((run.name for run in alive if queries.belongs_to(view.holder, run.name)), "nobody")
+        shown["leader"] = next((run.name for run in alive if queries.belongs_to(view.holder, run.name)), "none")
     return {name: str(figure) for name, figure in shown.items()}
 
 
@@ -60,7 +60,7 @@ async def plain_screen(tools: Toolbox) -> None:
 
 
 async def quiet_screen(_tools: Toolbox) -> None:
-    """Show nothing, so that a measurement is not disturbed."""
+    """Print no lines, so that they disturb no measurement."""
     await anyio.sleep_forever()
 
 

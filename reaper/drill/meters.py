@@ -1,4 +1,4 @@
-"""Reads what an act uses: the server's counters, and the CPU time of every process."""
+"""Reads the costs of an act: the server's counters, and the CPU time of every process."""
 
 import sys
 import time

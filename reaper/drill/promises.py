@@ -1,6 +1,7 @@
-"""The one judge of the promises I1 to I7 (`docs/internals/architecture.md`): a history in, violations out. Pure.
+"""The one judge of the promises (`docs/internals/architecture.md`): it gets a history, and returns violations. Pure.
 
-The drill, the tests and the simulation judge by it. `reaper.drill.history` reads from Redis what a history is made of.
+The drill, the tests, the benchmarks and the simulation judge by it. I6 is about an end, so they wait for it themselves.
+`reaper.drill.history` reads a history from Redis.
 """
 
 from collections import Counter, defaultdict
@@ -14,7 +15,7 @@ from workers.protocol.messages import entry_ms
 
 Pairs = Sequence[tuple[bytes, bytes]]
 Generation = tuple[str, int]
-"""A job and how often it has been redriven: what is executed at most `max_deliveries` times and ends once."""
+"""A job and the number of its redrives. A generation runs at most `max_deliveries` times and ends once."""
 
 _RECOVERIES = {EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED}
 _ENDS = _RECOVERIES | {EventName.ACKED, EventName.NACKED}
@@ -24,7 +25,7 @@ _CRASHED_IN_COMPANY = "crashed_in_company"
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What a handler wrote down by itself: that it started a job, or that it completed it."""
+    """A handler's own note: it has started a job, or completed it."""
 
     job: str
     generation: int = 0
@@ -43,7 +44,7 @@ class DeadJob:
 
 @dataclass(frozen=True, slots=True)
 class FinalState:
-    """Where each job of one group is when the history ends; a job that is nowhere here is settled, or lost."""
+    """The place of each job of one group at the end of the history. A job without a place is settled or lost."""
 
     ready: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
@@ -52,14 +53,14 @@ class FinalState:
     dead: tuple[DeadJob, ...] = ()
     released_suspects: int = 0
     retry_entries: int = 0
-    """Length of the retry stream; what is settled there is deleted."""
+    """Length of the retry stream. Settled entries are deleted there."""
     notes: int = 0
     """Notes on jobs that were given back where they are; those of what foreign workers have settled go later."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that is known about one group from its first job to its last."""
+    """All facts about one group from its first job to its last."""
 
     enqueued: Mapping[str, Pairs]
     """The user's fields by job ID, of every entry that Redis accepted."""
@@ -68,30 +69,30 @@ class History:
     """The group's part of the journal, complete and in order. Empty where nothing was journalled."""
     starts: Sequence[Execution] = ()
     completions: Sequence[Execution] | None = None
-    """None where handlers wrote nothing down."""
+    """None if handlers wrote no notes."""
     endings: Sequence[Execution] | None = None
     """Executions that failed, hung or ended their process, as handlers wrote down just before. None where none did."""
     visibility_ms: int = 30_000
     max_deliveries: int = 3
-    """Where it was changed under way, the highest."""
+    """The highest, if it was changed meanwhile."""
     least_deliveries: int | None = None
-    """The lowest, where it was changed under way."""
+    """The lowest, if it was changed meanwhile."""
     counts_kept: bool = True
-    """Nobody has lost what was counted. Else nothing is said of how often a job was started."""
+    """False if Redis has lost counts of deliveries. Then the number of starts is not judged."""
     ends_kept: bool = True
-    """Nobody has lost which deliveries are over, as who destroys a group does. Else a job may end more than once."""
+    """False if the group was destroyed, so that deliveries may end more than once."""
     lost_deliveries: frozenset[tuple[str, str]] = frozenset()
-    """By entry ID and consumer: of what the server has lost that it was ever delivered, and hands out anew."""
+    """Deliveries that the server has forgotten, by entry ID and consumer. It delivers their entries again."""
     poison: frozenset[str] | None = None
     """The jobs that may be dead-lettered for `max_deliveries`. None: not judged."""
     finished: bool = False
-    """All work should be over: nothing ready, pending or scheduled (I7)."""
+    """All work should be done, with no job ready, pending or scheduled (I7)."""
     ids_are_times: bool = False
-    """Each entry was delivered after the time in its ID, by the same clock: no earlier recovery can be in time."""
+    """Each entry was delivered after the time in its ID, so a recovery before that time plus the timeout is early."""
 
 
 class Fate(StrEnum):
-    """Where a job is at the end."""
+    """The place of a job at the end."""
 
     SETTLED = "settled"
     DEAD_LETTERED = "dead_lettered"
@@ -99,11 +100,11 @@ class Fate(StrEnum):
     PENDING = "pending"
     SCHEDULED = "scheduled"
     LOST = "lost"
-    """It was never done, and is nowhere in Redis."""
+    """It was never completed, and has no place in Redis."""
 
 
 def places(state: FinalState) -> dict[str, list[Fate]]:
-    """Return where each job is in Redis. A job that is in two places has two."""
+    """Return the places of each job in Redis."""
     found: defaultdict[str, list[Fate]] = defaultdict(list)
     for fate, jobs in (
         (Fate.READY, state.ready),
@@ -117,7 +118,7 @@ def places(state: FinalState) -> dict[str, list[Fate]]:
 
 
 def fates(history: History) -> dict[str, Fate]:
-    """Return what became of each job that was enqueued."""
+    """Return the fate of each job that was enqueued."""
     there = places(history.state)
     done = {event.job for event in history.events if event.event in (EventName.ACKED, EventName.LOST_PAYLOAD)}
     done |= {completion.job for completion in history.completions or ()}
@@ -126,17 +127,17 @@ def fates(history: History) -> dict[str, Fate]:
 
 
 def check(history: History) -> list[str]:
-    """Return one sentence for each violation, each beginning with the invariant's name; empty where all hold."""
+    """Return a sentence for each violation. It begins with the name of the promise."""
     return [sentence for invariant in _INVARIANTS for sentence in invariant(history)]
 
 
 def check_now(history: History) -> list[str]:
-    """Return the same of an instant at which no script runs: what `check` says, and that no job is in two places."""
+    """Return the violations at an instant at which no script runs. Then no job may be in two places."""
     return [*check(history), *in_one_place(history)]
 
 
 def no_loss(history: History) -> Iterator[str]:
-    """I1: an accepted job is ready, pending, scheduled, settled or dead; what is settled was executed."""
+    """I1: an accepted job is ready, pending, scheduled, settled or dead. A settled job was executed."""
     for job, fate in fates(history).items():
         if fate is Fate.LOST:
             yield f"I1: job {job} was enqueued and is nowhere: not ready, pending, scheduled, settled or dead"
@@ -148,7 +149,7 @@ def no_loss(history: History) -> Iterator[str]:
 
 
 def no_early_recovery(history: History) -> Iterator[str]:
-    """I2: nothing is recovered before its visibility timeout has passed. Unowned entries (idle -1) are due at once."""
+    """I2: no entry is recovered before its visibility timeout. Entries without an owner (idle -1) are due at once."""
     for event in filter(is_timed, history.events):
         early = early_ms(history, event)
         if early > 0:
@@ -156,13 +157,13 @@ def no_early_recovery(history: History) -> Iterator[str]:
 
 
 def is_timed(event: LifecycleEvent) -> bool:
-    """Tell whether it is a recovery that says for how long the delivery was idle."""
+    """Tell whether it is a recovery with the idle time of the delivery."""
     due = "visibility_ms" in event.data or (event.data.get("mode") == "reaper" and "token" in event.data)
     return due and event.event in _RECOVERIES and event.data.get("idle_ms", -1) >= 0
 
 
 def early_ms(history: History, event: LifecycleEvent) -> int:
-    """Return how much too early a timed recovery came; 0 or less if it was in time."""
+    """Return how many ms too early a timed recovery came. It is 0 or less if it was in time."""
     needed = int(event.data.get("visibility_ms", history.visibility_ms))
     early = needed - int(event.data["idle_ms"])
     if history.ids_are_times and "entry" in event.data:
@@ -188,8 +189,8 @@ def settled_once(history: History) -> Iterator[str]:
         event for event in history.events if event.event in _SETTLEMENTS and {"entry", "delivery"} <= event.data.keys()
     ]
     least = history.max_deliveries if history.least_deliveries is None else history.least_deliveries
-    # One that does not count is followed by another of its number: in a copy, or, given back in place, of its entry.
-    # Where the limit was lowered meanwhile, that number is the limit: the job is to run once more.
+    # A delivery that does not count is followed by another one of its number: of a copy, or of the same entry.
+    # If the limit was lowered meanwhile, that number is the limit, because the job runs once more.
     uncounted = Counter(
         (job, entry, number)
         for event in settled
@@ -213,7 +214,7 @@ def settled_once(history: History) -> Iterator[str]:
 
 
 def _ended_twice(history: History) -> Iterator[str]:
-    """Two leaders that both act on an entry end it twice. Entries that are requeued in place or adopted go on."""
+    """Two leaders that both act on an entry end it twice. Entries that are requeued in place or adopted continue."""
     ends = Counter(
         (event.job, str(event.data["entry"]))
         for event in history.events
@@ -229,7 +230,7 @@ def _ended_twice(history: History) -> Iterator[str]:
 
 
 def _delivered_anew(history: History, settled: Iterable[LifecycleEvent]) -> Counter[tuple[str, str, int]]:
-    """Return how many consumers settled a delivery of theirs beside another one, because the server had lost it."""
+    """Return how many consumers settled a delivery beside another one, because the server had forgotten it."""
     by: defaultdict[tuple[str, str, int], set[tuple[str, str]]] = defaultdict(set)
     for event in settled if history.lost_deliveries else ():
         by[_delivery(event)].add((str(event.data["entry"]), str(event.data.get("consumer"))))
@@ -237,12 +238,12 @@ def _delivered_anew(history: History, settled: Iterable[LifecycleEvent]) -> Coun
 
 
 def _beside_another(holders: set[tuple[str, str]], history: History) -> int:
-    """Return how many of these deliveries, by entry and consumer, may have ended though another one did."""
+    """Return how many of these deliveries may have ended although another one did."""
     return min(len(holders & history.lost_deliveries), len(holders) - 1)
 
 
 def deliveries_limited(history: History) -> Iterator[str]:
-    """I5: at most `max_deliveries` counted executions a generation, then one dead letter, whole, of no bystander."""
+    """I5: at most `max_deliveries` counted runs of a generation, then one whole dead letter. Other jobs are not hit."""
     uncounted = Counter(_generation(event) for event in history.events if gives_a_delivery_back(event))
     starts = Counter((start.job, start.generation) for start in history.starts)
     for (job, generation), times in starts.items():
@@ -253,14 +254,14 @@ def deliveries_limited(history: History) -> Iterator[str]:
 
 
 def in_one_place(history: History) -> Iterator[str]:
-    """I1: a job that goes from one place to another is never in both: its copy is written where its original ends."""
+    """I1: a job that moves is never in two places, because one script writes its copy and ends the original."""
     for job, names in places(history.state).items() if history.ends_kept else ():
         if len(names) > 1:
             yield f"I1: job {job} is in more than one place: {' and '.join(names)}"
 
 
 def back_to_baseline(history: History) -> Iterator[str]:
-    """I7: when the work is done, nothing is kept for it."""
+    """I7: when the work is done, no state of it is left."""
     if not history.finished:
         return
     state = history.state
@@ -315,7 +316,7 @@ def _letter_wrong(history: History, letter: DeadJob) -> Iterator[str]:
 
 
 def _is_innocent(history: History, letter: DeadJob) -> bool:
-    """Tell whether no execution of a job failed, hung or ended its process: there was one, and none is to blame."""
+    """Tell whether a job was executed, and no execution of it failed, hung or ended its process."""
     executions = {(start.job, start.generation) for start in history.starts}
     to_blame = {(end.job, end.generation) for end in history.endings or ()}
     to_blame |= {_generation(event) for event in history.events if _is_failure(event)}
@@ -327,7 +328,7 @@ def _is_failure(event: LifecycleEvent) -> bool:
 
 
 def _reaper_events(history: History) -> Iterator[LifecycleEvent]:
-    """Yield what leaders did, in order. A worker's own dead letters tell of the same mode, and of no term."""
+    """Yield the events of leaders, in order. A worker's own dead letters have the same mode, and no term."""
     for event in history.events:
         if event.event in _RECOVERIES and event.data.get("mode") == "reaper" and "token" in event.data:
             yield event

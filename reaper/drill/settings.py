@@ -1,4 +1,4 @@
-"""How a drill is played, as its options say."""
+"""The settings of a drill."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -36,10 +36,10 @@ _TOKENS, _MS = TokenTimes(), timedelta(milliseconds=1)
 
 
 class DrillSettings(Section):
-    """How a drill is played. Timeouts are short, so that it ends while people watch: not for production."""
+    """The settings of a drill. Timeouts are short, so that you can watch it. They are not for production."""
 
     forms: ClassVar[Mapping[str, Form]] = FORMS
-    """The faults that can be asked for."""
+    """The kinds of faults that can be asked for."""
 
     trace: Path | None = Field(
         None, description="CSV file: TIMESTAMP,ContextTokens,GeneratedTokens. Default: a generated one."
@@ -92,7 +92,7 @@ class DrillSettings(Section):
 
     @property
     def look_s(self) -> float:
-        """Seconds between two looks at Redis, for the screen and to notice the end."""
+        """Seconds between two looks at Redis, for the screen and for the end."""
         return 1.0 if self.quiet else 0.2
 
     @property
@@ -136,7 +136,7 @@ class DrillSettings(Section):
         return plan_jobs(requests, TokenTimes(self.prefill_ms * _MS, self.decode_ms * _MS), speedup=self.speedup)
 
     def patience_s(self, jobs: Sequence[PlannedJob]) -> float:
-        """Return after how many seconds an act is over, whatever is left: long after all work could have been done."""
+        """Return the longest time of an act in seconds. It is long enough for all work."""
         last = max([job.at for job in jobs] + [fault.over_at for fault in self.faults], default=timedelta(0))
         work = sum((job.duration for job in jobs), timedelta(0))
         work += sum((int(fault.amount) * fault.lasts for fault in self.long_jobs), timedelta(0))
@@ -146,16 +146,16 @@ class DrillSettings(Section):
         return (last + executions + timeouts).total_seconds() + MORE_PATIENCE_S
 
     def for_jobs(self, jobs: Sequence[PlannedJob]) -> Self:
-        """Return the settings for these jobs: without a bare worker if one of them reaches the visibility timeout.
+        """Return the settings for these jobs: without a bare worker if a job reaches the visibility timeout.
 
-        A bare loop extends nothing, so such a job would start there again and again, and end as a dead letter.
+        A bare loop sends no heartbeats, so such a job would start there again and again, and become a dead letter.
         """
         durations = [*(job.duration for job in jobs), *(fault.lasts for fault in self.long_jobs)]
         can_be_bare = max(durations, default=timedelta(0)) < self.shortest_visibility
         return self.model_copy(update={"bare_worker": self.bare_worker and can_be_bare})
 
     def fitting(self, jobs: Sequence[PlannedJob]) -> Self:
-        """Return the settings with those faults that come while jobs still do: a short trace has no room for all."""
+        """Return the settings with the faults that come before the last job, because a trace may be short."""
         last = max((job.at for job in jobs), default=timedelta(0))
         return self.model_copy(update={"faults": tuple(fault for fault in self.faults if fault.at < last)})
 
@@ -168,28 +168,28 @@ class DrillSettings(Section):
         return tuple(played for _, played in self.adapted(recovery) if played)
 
     def left_out(self, recovery: Recovery) -> list[tuple[Fault, Fault | None]]:
-        """Return the faults that need reapers, where none run, each with the one that is played instead, or None."""
+        """Return the faults that need reapers if none run, each with the one that is played instead, or None."""
         return [(asked, played) for asked, played in self.adapted(recovery) if played != asked]
 
     def gives_back_in_place(self, recovery: Recovery) -> bool:
-        """Return whether nothing is copied, and all workers read with CLAIM."""
+        """Return whether no entry is copied, so that all workers read with CLAIM."""
         return self.policy == IN_PLACE or recovery.mode is RecoveryMode.CLAIM
 
     def check(self, recovery: Recovery) -> None:
-        """Refuse a drill that cannot be played. Raises ConfigurationError."""
+        """Reject settings that cannot be played. Raises ConfigurationError."""
         if self.redis_url:
             read_address(self.redis_url)
         if recovery.by_reapers and self.reapers < 1:
             raise ConfigurationError("--recovery reaper needs reapers: --reapers 1 or more.")
         if self.keep_keys and not self.redis_url:
-            raise ConfigurationError("--keep-keys is about a Redis that is named: it needs --redis-url.")
+            raise ConfigurationError("--keep-keys keeps keys in a Redis of yours: it needs --redis-url.")
         if self.redis_url and FaultKind.PAUSE_REDIS in self.kinds:
             raise ConfigurationError(
                 "--fault pause-redis stops the process of the server: leave --redis-url away, so that the drill starts "
                 "its own."
             )
         if self.policy == IN_PLACE and not recovery.by_reapers:
-            raise ConfigurationError("--policy is said by reapers: it needs --recovery reaper.")
+            raise ConfigurationError("--policy is a setting of reapers: it needs --recovery reaper.")
         if self.reapers == 1 and any(fault.kind == FaultKind.PAUSE_LEADER for fault in self.faults_for(recovery)):
             raise ConfigurationError(
                 "--fault pause-leader needs another reaper, which leads while the first is paused: --reapers 2 or more."

@@ -1,4 +1,4 @@
-"""What an act is played on: its keys, its clients, its folder."""
+"""The stage of an act: its keys, its clients, its folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ class Stage:
     client: Redis
     """For the keys of the group."""
     namespace_client: Redis
-    """For the keys of the namespace, which may lie at another node."""
+    """For the keys of the namespace, which may be on another node."""
     server: Server
     settings: DrillSettings
     recovery: Recovery
@@ -46,7 +46,7 @@ class Stage:
 def set_stage(
     server: Server, settings: DrillSettings, recovery: Recovery, folder: Path, names: tuple[str, str]
 ) -> Stage:
-    """Give the stage of one act, and make its folder. ``names`` are those of the stream and of the namespace."""
+    """Return the stage of one act, and make its folder. ``names`` are those of the stream and the namespace."""
     stream, namespace = group_keys(names[0], GROUP), namespace_keys(names[1])
     client = server.client(patience_s=settings.away_s, key=stream.stream)
     leaders = client if server.single else server.client(patience_s=settings.away_s, key=namespace.lease)

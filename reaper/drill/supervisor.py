@@ -1,4 +1,4 @@
-"""Starts processes and restarts what dies, as systemd would (``Restart=always``); keeps a record of every one."""
+"""Starts processes, restarts those that end (like ``Restart=always`` of systemd), and keeps a record of each."""
 
 import signal
 import time
@@ -15,12 +15,11 @@ from workers.protocol.errors import StreamReaperError
 from workers.testing.processes import Child, launch
 
 RESTART_DELAY_S = 1.0
-"""As in the units a service is deployed with."""
+"""As in the units of the documentation."""
 STOP_TIMEOUT_S = 15.0
 LOG_TAIL = 2_000
 
-_FALSE_START_S = 5.0
-_FALSE_STARTS = 3  # in a row; then it is no accident
+_FALSE_STARTS, _FALSE_START_S = 3, 5.0  # so many ends in a row that soon after the start are no accident
 
 
 class ProcessFailedError(StreamReaperError):
@@ -50,7 +49,7 @@ class _Running:
 
 @dataclass(slots=True)
 class Supervisor:
-    """Keeps one process running in each slot. ``folder`` gets what they print: ``<name>.out`` and ``<name>.log``."""
+    """Keeps one process running in each slot. Their output is in ``folder``: ``<name>.out`` and ``<name>.log``."""
 
     folder: Path
     on_end: Callable[[ProcessRun], None] = lambda _: None
@@ -64,7 +63,7 @@ class Supervisor:
     _forgives_until: float = 0.0
 
     async def run(self, slots: Sequence[Slot], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Start one process a slot and keep it running; return once `stop` has ended them all.
+        """Start one process for each slot and keep it running. Return when `stop` has ended all.
 
         Raises ProcessFailedError for one that fails again and again. Leaves no process behind, however it ends.
         """
@@ -101,12 +100,12 @@ class Supervisor:
         run = ProcessRun(name, slot.role, process.pid, time.time())
         self.history.append(run)
         running = self._running[name] = _Running(run, process)
-        if slot.role in self._stopping:  # told to stop while it was being started
+        if slot.role in self._stopping:  # `stop` was called while it was being started
             self._tell_to_stop(running)
         run.exit_code = await process.ended()
         run.ended_at, run.cpu_s = time.time(), cpu_s(run.pid)
         del self._running[name]
-        process.kill()  # what it has started ends with it, and its CPU time is forgotten
+        process.kill()  # its children end with it, and its CPU time is forgotten
         running.ended.set()
         self.on_end(run)
         return run
@@ -127,7 +126,7 @@ class Supervisor:
         )
 
     def forgive(self, seconds: float) -> None:
-        """Take no process for a failure for so long: nothing can start well, since Redis is away."""
+        """Do not count failed starts for so long, because Redis is away."""
         self._forgives_until = max(self._forgives_until, time.monotonic() + seconds)
 
     def hold_back(self, role: Role) -> None:
@@ -135,12 +134,12 @@ class Supervisor:
         self._held_back.setdefault(role, anyio.Event())
 
     def let_start(self, role: Role) -> None:
-        """Go on starting processes of ``role``; harmless where none were held back."""
+        """Start processes of ``role`` again. Harmless if none were held back."""
         if role in self._held_back:
             self._held_back.pop(role).set()
 
     def measure(self) -> list[ProcessRun]:
-        """Record how much CPU time the running processes have used, and return all processes that were started."""
+        """Record the CPU time of the running processes. Return all processes that were started."""
         for running in self._running.values():
             running.run.cpu_s = cpu_s(running.run.pid)
         return self.history
@@ -154,7 +153,7 @@ class Supervisor:
         return True
 
     def is_paused(self, run: ProcessRun) -> bool:
-        """Tell whether a process is frozen; True where the system does not tell (without ``/proc``)."""
+        """Tell whether a process is stopped. Always True on systems without ``/proc``."""
         try:
             state = Path(f"/proc/{run.pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
         except OSError:
@@ -172,7 +171,7 @@ class Supervisor:
             self._running[run.name].process.resume()
 
     async def stop(self, *roles: Role, within_s: float = STOP_TIMEOUT_S) -> None:
-        """Tell all of ``roles`` to stop in order (SIGTERM), restart none of them, and wait; then kill what is left."""
+        """Stop all processes of ``roles`` (SIGTERM), and restart none. Kill those that do not end in time."""
         self._stopping |= set(roles)
         for role in roles:
             self.let_start(role)

@@ -1,10 +1,9 @@
-"""Traces: when each job arrives and how long it takes. Pure functions, and one that reads a file.
+"""Traces: the arrival and the duration of each job. Pure functions, and one that reads a file.
 
 The format is that of the Azure LLM inference trace: ``TIMESTAMP,ContextTokens,GeneratedTokens``. A job takes context
-tokens times prefill time plus generated tokens times decode time, so a trace of such calls is what a queue of them is:
-mostly short jobs, and a few that are slow but alive.
+tokens times prefill time plus generated tokens times decode time, so most jobs are short, and a few are slow but alive.
 
-What is wrong with a trace is said by the options that name it: ``--trace`` and the others.
+Errors name the options of a trace: ``--trace`` and the others.
 """
 
 import csv
@@ -21,13 +20,13 @@ from workers.protocol.errors import ConfigurationError
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MAX_DIGITS = 9
 MOST_JOBS = 1_000_000
-"""Jobs of a drill: its ledger knows each of them."""
+"""Jobs of a drill, because its ledger knows each of them."""
 LONGEST = timedelta(days=1)
-"""No job comes later after the first one, and none takes longer: beyond that some unit is wrong."""
+"""No job comes later after the first one, and none takes longer. Beyond that a unit is wrong."""
 LONGEST_LINE = 10_000
-"""Characters. What has no lines, such as a device, would be read for ever."""
+"""Characters. A file without lines, such as a device, would be read for ever."""
 
-# The generated trace: about as heavy-tailed as the real one, and shorter by what a demo has patience for.
+# The generated trace is about as heavy-tailed as the real one, and shorter, for a demo.
 _CONTEXT_MEDIAN, _CONTEXT_SIGMA, _CONTEXT_MAX = 2_000, 0.8, 8_000
 _GENERATED_MEDIAN, _GENERATED_SIGMA, _GENERATED_MAX = 200, 1.1, 1_900
 
@@ -43,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenTimes:
-    """What a token costs."""
+    """The time that a token takes."""
 
     prefill: timedelta = timedelta(milliseconds=0.05)
     decode: timedelta = timedelta(milliseconds=0.5)
@@ -84,7 +83,7 @@ def plan_jobs(requests: Iterable[Request], times: TokenTimes, *, speedup: float 
 
 
 def generate_requests(seed: int, *, count: int, rate: float) -> list[Request]:
-    """Make up a trace: Poisson arrivals (``rate`` a second), heavy-tailed token counts, the same for the same seed."""
+    """Generate a trace: Poisson arrivals (``rate`` a second) and heavy-tailed token counts, by seed."""
     draw, at_s, requests = random.Random(seed), 0.0, []
     for _ in range(count):
         context = min(_CONTEXT_MAX, max(1, round(_CONTEXT_MEDIAN * draw.lognormvariate(0.0, _CONTEXT_SIGMA))))
@@ -97,7 +96,7 @@ def generate_requests(seed: int, *, count: int, rate: float) -> list[Request]:
 def read_requests(file: Path, *, limit: int | None = None) -> list[Request]:
     """Read the first ``limit`` rows of a trace file, in order of arrival.
 
-    Raises ConfigurationError, naming file, line and column, for what cannot be read.
+    Raises ConfigurationError with file, line and column.
     """
     most = MOST_JOBS if limit is None else min(limit, MOST_JOBS)
     try:

@@ -1,4 +1,4 @@
-"""Watches an act: reads what the jobs write, follows the journals, and looks at Redis. Changes nothing."""
+"""Watches an act: reads the lines of the jobs, the journals, and the state of Redis. It only reads."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class Witness:
             await anyio.sleep(self.stage.settings.look_s)
 
     async def look(self) -> View:
-        """Read everything new, and return what Redis shows now."""
+        """Read all new lines and events, and return the state of Redis."""
         self._read_ledgers()
         await self.read_journals()
         self.view = await queries.look(self.stage, self.view)
@@ -50,8 +50,8 @@ class Witness:
     def in_hand(self, pid: int) -> int:
         """Return how many jobs a bare loop ran when it was looked at last.
 
-        It goes on with them even if another worker has settled them meanwhile, and Redis shows nothing of that. (A
-        worker of ours cancels what is not its any more, and writes no line then.)
+        It continues them even if another worker has settled them, and Redis does not show that. (Other workers cancel
+        a job that is theirs no more, and write no line then.)
         """
         return self._steps[pid, Step.START] - self._steps[pid, Step.DONE]
 
@@ -62,7 +62,7 @@ class Witness:
                 self._steps[line.pid, line.step] += 1
 
     def _new_text(self, file: Path) -> str:
-        """Return the whole lines added since the last look; one that kill -9 cut short stays unread."""
+        """Return the whole lines that are new. A line that kill -9 has cut short stays unread."""
         start = self._read.get(file, 0)
         with file.open("rb") as ledger:
             ledger.seek(start)

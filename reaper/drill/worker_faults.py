@@ -13,15 +13,15 @@ from reaper.drill.toolbox import Toolbox
 from workers.protocol.messages import Pending, counted
 
 MANY, WAIT_FOR_MANY_S = 4, 5.0
-"""A worker is killed that holds so many jobs; after so many seconds, any worker that holds one."""
+"""The worker to kill has so many jobs in flight, or after so many seconds at least one."""
 NOBODY_BUSY = "no worker had jobs in flight"
 STAND_STILL_S = 5.0
-"""How long a stopped process is waited for, which a busy machine has not told of its stop yet."""
+"""How long to wait until a process has stopped, on a busy machine."""
 
 
 @dataclass(slots=True)
 class WorkerFaults:
-    """Each method injects one fault, and returns why it could not, or nothing."""
+    """Each method injects one fault, and returns the reason if it could not."""
 
     tools: Toolbox
 
@@ -57,7 +57,7 @@ class WorkerFaults:
 
     async def _victims(self, fault: Fault, least: int) -> list[ProcessRun]:
         """Return the worker with the most jobs in flight, if it has ``least``, or the workers that ``fault`` names."""
-        if fault.amount == Fault.ONE:
+        if fault.amount == "1":
             found = await self.busiest(least)
             return [found[0]] if found else []
         slots = fault.slots(self.tools.stage.settings.workers)
@@ -66,11 +66,11 @@ class WorkerFaults:
         return named if any(held.values()) else []
 
     async def kill_if_it_may_crash(self, run: ProcessRun) -> bool:
-        """Kill a worker, unless it runs a job on its last delivery, or has ended; return whether that was done."""
+        """Kill a worker, unless it has ended or runs a job on its last delivery. Return whether it was killed."""
         return bool(await self._caught([run])) and self.tools.supervisor.kill(run)
 
     async def _caught(self, runs: Sequence[ProcessRun]) -> list[ProcessRun]:
-        """Stop workers; return those that may crash, stopped still. The others go on.
+        """Stop workers, and return those that may crash. They stay stopped, and the others continue.
 
         A worker that runs a job on its last delivery is spared: a third crash makes a dead letter of it, as promised,
         and a drill must know its dead letters beforehand. Without the stop it could begin such a job meanwhile.
@@ -94,7 +94,7 @@ class WorkerFaults:
         return stopped
 
     async def busiest(self, least: int, *roles: Role) -> tuple[ProcessRun, int] | None:
-        """Return the worker that holds the most jobs, and how many, of those that hold ``least`` and may be hit.
+        """Return the worker with the most jobs in flight, at least ``least``, and their number.
 
         Any worker, or one of these roles.
         """
@@ -106,7 +106,7 @@ class WorkerFaults:
         return None
 
     async def pause_worker(self, fault: Fault) -> str:
-        """Stop the worker that holds the most jobs: they are recovered while it seems to run them still."""
+        """Stop the worker with the most jobs in flight. They are recovered while it still seems to run them."""
         tools, seconds = self.tools, fault.lasts_s
         victim = await tools.once(self._freeze)
         if not victim:
@@ -124,12 +124,12 @@ class WorkerFaults:
         return ""
 
     async def _freeze(self) -> tuple[ProcessRun, int] | None:
-        """Stop the worker that holds the most jobs; None where none holds any."""
+        """Stop the worker with the most jobs in flight. Return None if no worker has any."""
         found = await self.busiest(1)
         return found if found and await self._caught([found[0]]) else None
 
     async def poison(self, fault: Fault) -> str:
-        """Put poison jobs in."""
+        """Enqueue poison jobs."""
         for job in await self.tools.producer.poison(int(fault.amount)):
             await self.tools.note(
                 InjectedFault(FaultKind.POISON, f"job {job.n}", job.at),
@@ -138,7 +138,7 @@ class WorkerFaults:
         return ""
 
     async def long_jobs(self, fault: Fault) -> str:
-        """Put further jobs in, of a known duration."""
+        """Enqueue more jobs, of a known duration."""
         jobs = await self.tools.producer.add(int(fault.amount), fault.lasts)
         await self.tools.note(
             InjectedFault(FaultKind.LONG_JOBS, f"jobs {jobs[0].n} to {jobs[-1].n}", jobs[0].at, in_flight=len(jobs)),

@@ -15,21 +15,19 @@
 --         count for a while (prelude)  ARGV[5] policy: stream | retry-stream | in-place
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
 -- ARGV[9] payload bytes after which the rest of the batch is put off
--- ARGV[10] when the group was made, as of the caller's last look (ms)
--- ARGV[11] longest visibility timeout that a job may ask for, in ms
--- ARGV[12…] entry IDs, ascending
+-- ARGV[10] longest visibility timeout that a job may ask for, in ms
+-- ARGV[11…] entry IDs, ascending
 --
 -- Returns {'ok', ready, row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}, and
 -- for a traced job {traceparent, tracestate, the delivery's name, what came before it}; behind that, where a job
--- asks for a visibility timeout longer than ARGV[11], what it asks for in ms
+-- asks for a visibility timeout longer than ARGV[10], what it asks for in ms
 --   0 not pending any more   1 ready again, detail = new entry ID (in place: its own)   2 parked as suspect   3 dead letter,
 --   detail = its ID   4 not due, detail = remaining ms   5 payload gone, acknowledged   6 cannot be copied, detail = why; stays pending
 --   7 put off, ask again
 -- A plain job (no field says anything of it) that is ready again, as most of a mass are, has for its row the new entry ID alone. The rest
 -- is in `ready`: consumer, delivery count, {idle ms…}, consumer, …, for those that follow each other and have these in common.
 -- or {'stale', fence found}, {'paused'}, {'waits', for how many ms, length of the last gap in ms} (heartbeats could not be served,
--- see heartbeat.lua), {'refused', why}, {'made'} (the group is another one: what is not pending there was not settled, but
--- forgotten): nothing was done. Raises NOGROUP where the group is gone.
+-- see heartbeat.lua), {'refused', why}: nothing was done. Raises NOGROUP where the group is gone.
 -- Fence: the whole value is compared; a missing fence is stale too (a paused leader must not find an open door).
 
 --- @prelude
@@ -40,8 +38,8 @@ local suspects, fence, agreement, journal, notes = KEYS[6], KEYS[7], KEYS[8], KE
 local own, group = ARGV[1], ARGV[2]
 local policy = ARGV[5]
 local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
-local budget, longest = tonumber(ARGV[9]), tonumber(ARGV[11])
-local first = 12
+local budget, longest = tonumber(ARGV[9]), tonumber(ARGV[10])
+local first = 11
 local items = #ARGV - first + 1
 
 local GONE, NOT_DUE, PUT_OFF = 0, 4, 7 -- the others: recovery
@@ -57,9 +55,6 @@ if found ~= own then
 end
 if redis.call('HGET', agreement, 'paused') == '1' then
   return { 'paused' }
-end
-if whole_number(redis.call('HGET', agreement, 'made'), 0) > tonumber(ARGV[10]) then
-  return { 'made' }
 end
 open_for_writing(source, group)
 probe_heartbeat(source, group)

@@ -8,8 +8,10 @@
 -- ARGV[1] namespace  ARGV[2] token  ARGV[3] holder  ARGV[4] group
 -- ARGV[5] policy  ARGV[6] visibility timeout in ms  ARGV[7] max_deliveries  ARGV[8] recovery mode
 -- ARGV[9] for how long the leader serves the group without another sign of life, in ms
+-- ARGV[10] '1' = a group that was destroyed is created again, at its last known position (at the beginning of another stream)
 --
--- Returns {code, detail, what was agreed before: policy, visibility_ms, max_deliveries, recovery; when the group was made, in ms}:
+-- Returns {code, detail, what was agreed before: policy, visibility_ms, max_deliveries, recovery; position at which the group was
+-- created ('' = it was not)}:
 --   1 installed, detail = why the policy cannot work here ('' | several_groups | explicit_ids)
 --   2 a token at least as high stands there: detail = that token; raise the counter and start a new term
 --   3 another namespace serves this group: detail = its name
@@ -69,8 +71,20 @@ end
 redis.call('HSET', agreement, 'fence_token', ARGV[2], 'policy', ARGV[5], 'visibility_ms', ARGV[6],
   'max_deliveries', ARGV[7], 'recovery', ARGV[8], 'served_until', string.format('%.0f', at + tonumber(ARGV[9])),
   'serves_for', ARGV[9])
+-- Creates a missing group where it stood. A stream that was deleted and filled anew has not come as far: there it begins at 0.
+local function create_again(last_id)
+  local is_there = redis.call('EXISTS', stream) == 1
+  if not string.match(last_id or '', '^%d+%-%d+$') or (is_there and group_position(stream, group)) then
+    return ''
+  elseif not is_there or is_after(last_id, info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id')) then
+    last_id = '0'
+  end
+  redis.call('XGROUP', 'CREATE', stream, group, last_id, 'MKSTREAM')
+  return last_id
+end
+local created = ARGV[10] == '1' and create_again(redis.call('HGET', agreement, 'last_id')) or ''
 if ARGV[5] == 'retry-stream' then
   redis.pcall('XGROUP', 'CREATE', retry, group, '0', 'MKSTREAM')
 end
 return { 1, refusal or '', before[1] or '', before[2] or '', before[3] or '',
-  before[4] or '', whole_number(redis.call('HGET', agreement, 'made'), 0) }
+  before[4] or '', created }

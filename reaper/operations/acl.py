@@ -99,13 +99,13 @@ _REAPER_SCRIPTS = [
         (_REAPER, name)
         for name in (
             "acquire_lease", "renew_lease", "release_lease", "raise_token", "register_replica",
-            "take_over_group", "recover_entries", "inspect_layout", "restore_group", "put_back",
+            "take_over_group", "recover_entries", "inspect_layout", "report_lost",
         )
     ),
 ]  # fmt: skip
 _READ_SCRIPTS = [(_REAPER, name) for name in ("count_after", "find_scheduled", "inspect_layout")]
 _OPERATOR_SCRIPTS = [
-    (_REAPER, name) for name in ("pause_group", "forget_group", "redrive_dead_letters", "step_down")
+    (_REAPER, name) for name in ("pause_group", "forget_group", "redrive_dead_letters", "requeue", "step_down")
 ]  # fmt: skip
 
 _CONNECTION = frozenset({"ping", "info", "time"})
@@ -122,7 +122,7 @@ _DIRECT: dict[Role, frozenset[str]] = {
     Role.WORKER: frozenset({"xreadgroup", "hmget", "xinfo|consumers"}),
     Role.REAPER: _READS | _LISTENS | {"xread", "xreadgroup", "xadd", "hdel"},  # xreadgroup: to ask for CLAIM
     Role.READ_ONLY: _READS,
-    Role.OPERATOR: _READS | {"xdel"},
+    Role.OPERATOR: _READS | {"xdel", "hdel"},
 }
 _DIRECT_KEYS: dict[Role, frozenset[str]] = {
     Role.PRODUCER: frozenset({"orders"}),

@@ -10,6 +10,7 @@ from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
 from reaper.settings import LONGEST_VISIBILITY_MS
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_VISIBILITY_TIMEOUT
+from workers.protocol.events import EventName
 from workers.protocol.messages import counted
 from workers.runtime.settings import to_ms
 
@@ -112,6 +113,9 @@ def _next(job: FoundJob, group: GroupState, now_ms: int) -> tuple[int | None, st
         case Place.DEAD:
             command = f"reaper dead-letters redrive {group.keys.word} {job.entry_id}"
             return None, f"nothing, because it is a dead letter: `{command}` makes it ready again"
+        case Place.SETTLED if job.events and job.events[-1].event == EventName.LOST_DELIVERY:
+            command = f"reaper groups requeue {group.keys.word} {job.entry_id}"
+            return None, f"nothing, because its consumer or group was deleted: `{command}` makes it ready again"
         case Place.SETTLED:
             return None, "nothing: it is settled"
         case _:

@@ -54,7 +54,8 @@ class Trouble(StrEnum):
     EXHAUSTED = "exhausted"
     PAUSED = "paused"
     HELD = "held"
-    DROPPED = "dropped"
+    LOST_DELIVERY = "lost_delivery"
+    LOST_GROUP = "lost_group"
     ERROR = "error"
 
 
@@ -111,8 +112,7 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
         yield Trouble.MISMATCH, mismatch
     if report is not None:
         yield from _judge_report(group, report)
-    if group.lost_payload and snapshot.now_ms - group.lost_payload_ms <= RECENT_MS:
-        yield Trouble.LOST_PAYLOAD, f"{_lost_payload(group)}: {TRIMMED}"
+    yield from _judge_losses(group, snapshot.now_ms)
     idle_ms = group.main.oldest_pending_ms or 0
     if group.recovers_itself and not group.recovery_wait and idle_ms > group.visibility_ms + _may_be_late_ms(group):
         yield (
@@ -130,6 +130,17 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
             Trouble.UNREAD,
             f"{_waiting(group.main.ready)}, for up to {waited_s} s, and nobody reads: do the group's workers run?",
         )
+
+
+def _judge_losses(group: GroupState, now_ms: int) -> Iterator[tuple[Trouble, str]]:
+    if group.lost_payload and now_ms - group.lost_payload_ms <= RECENT_MS:
+        yield Trouble.LOST_PAYLOAD, f"{_lost_payload(group)}: {TRIMMED}"
+    if group.lost_deliveries:
+        were = _deliveries(group.lost_deliveries, "was", "were")
+        requeue = f"`reaper groups requeue {group.keys.word} --lost`"
+        yield Trouble.LOST_DELIVERY, f"{were} lost, because somebody deleted a consumer or the group: run {requeue}"
+    if group.groups_lost and now_ms - group.groups_lost_ms <= RECENT_MS:
+        yield Trouble.LOST_GROUP, f"somebody {DESTROYED_OR_EMPTIED}: the jobs are still in the stream"
 
 
 def _may_be_late_ms(group: GroupState) -> int:
@@ -158,18 +169,6 @@ def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trou
             Trouble.OVERDUE,
             f"recovery is {report.late_ms / 1000:.0f} s late: see recovery_rate and the leader's log",
         )
-    if report.dropped:
-        text = (
-            f"{_deliveries(report.dropped)} went with the group, which somebody destroyed, and nothing is put back: "
-            "enqueue those jobs again, and set recreate_groups for the next time"
-        )
-        yield Trouble.DROPPED, text
-    if report.groups_lost:
-        text = (
-            f"somebody {DESTROYED_OR_EMPTIED}, while nobody watched it: what was pending there is forgotten; the jobs "
-            "are in the stream still"
-        )
-        yield Trouble.DROPPED, text
     if report.held:
         yield Trouble.HELD, f"{counted(report.held, 'overdue delivery')} cannot be copied; the leader's log says why"
     if report.error:
@@ -297,13 +296,10 @@ def _group_notes(group: GroupState, now_ms: int) -> Iterator[str]:
         yield str(group.recovery_wait)
     if group.lost_payload and now_ms - group.lost_payload_ms > RECENT_MS:
         yield f"{_lost_payload(group)}, the last of them more than an hour ago"
-    if report and report.put_back:
-        made_vanish = "that somebody made vanish, with a consumer or the group"
-        yield f"put back: {_deliveries(report.put_back)} {made_vanish}"
     if report and report.in_doubt:
         yield (
-            f"{_deliveries(report.in_doubt)} went with consumers that are gone: acknowledged before, or dropped by who "
-            "deleted those; the journal's events lost_delivery name them"
+            f"{_deliveries(report.in_doubt)} went with consumers that are gone, acknowledged before or lost: see the "
+            "journal's events lost_delivery"
         )
     if report and report.false_recoveries:
         yield false_recoveries(report)

@@ -88,6 +88,13 @@ class GroupState:
     """Entries that were found deleted although they were pending, since the group was first served."""
     lost_payload_ms: int = 0
     """When the latest of them was found, by the server's clock; 0 = never."""
+    lost_deliveries: int = 0
+    """Deliveries that were reported as lost for certain, since the last `reaper groups requeue --lost`."""
+    lost_deliveries_ms: int = 0
+    groups_lost: int = 0
+    """How often somebody destroyed the group, or deleted all of its consumers, since it was first served."""
+    groups_lost_ms: int = 0
+    """When that was found last, by the server's clock; 0 = never. The same above."""
     served_by: str = ""
     """ID of the live replica that leads and watches the pair."""
     report: GroupReport | None = None

@@ -6,10 +6,10 @@ delivery after another one was recovered from it was alive, or was restarted und
 
 from collections.abc import Iterable
 
-from workers.protocol.keys import NOBODY, RESTORED_CONSUMER, RETURNED_CONSUMER, is_worker
+from workers.protocol.keys import MARKER_CONSUMER, NOBODY, RETURNED_CONSUMER, is_worker
 
 MOST_WATCHED = 10_000
-_NOT_CONSUMERS = frozenset({RESTORED_CONSUMER.encode(), RETURNED_CONSUMER.encode(), NOBODY.encode()})
+_NOT_CONSUMERS = frozenset({MARKER_CONSUMER.encode(), RETURNED_CONSUMER.encode(), NOBODY.encode()})
 
 
 def is_third_party(consumer: bytes) -> bool:

@@ -1,13 +1,11 @@
 """Watches one stream/group pair for one term: takes it over, scans, recovers, looks after suspects and schedules.
 
 The pending entries list is the truth, so a process may lose its own knowledge. One fact is not in that list: the
-deliveries of a consumer that somebody deletes. If the settings of a pair change, the next watch takes this knowledge
-over from the last one (`known`).
+deliveries of a consumer that somebody deletes (`reaper.recovery.lost`).
 """
 
 import logging
 import random
-from collections.abc import Collection, Sequence
 from dataclasses import asdict
 
 import anyio
@@ -16,9 +14,7 @@ from redis.exceptions import RedisError
 
 from reaper.election.elector import EndOfTerm
 from reaper.recovery.context import TermContext
-from reaper.recovery.dropped import BEGINNING, Dropped
-from reaper.recovery.housekeeping import Housekeeping
-from reaper.recovery.known import Known
+from reaper.recovery.lost import BEGINNING, LostDeliveries
 from reaper.recovery.notes import MOVE_DUE, RELEASE_SUSPECTS, GroupNotes, settings_report
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.retrying import insist, repeat
@@ -37,6 +33,7 @@ from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import Redelivery
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
+from workers.upkeep.house import House
 from workers.upkeep.schedules import Schedules
 from workers.upkeep.suspects import Suspects
 
@@ -62,12 +59,8 @@ class GroupWatch:
         context: TermContext,
         group: WatchedGroup,
         verdict: Verdict | None = None,
-        known: Known | None = None,
     ) -> None:
-        """``verdict`` is where an observer notes what it sees, term after term.
-
-        ``known`` is what the watch before knew, which has watched the pair in this term by other settings.
-        """
+        """``verdict`` is where an observer notes what it sees, term after term."""
         self.group = group
         self._verdict = verdict
         self._context = context
@@ -87,9 +80,11 @@ class GroupWatch:
             journal=Journal.at(context.settings.journal, context.settings.journal_maxlen),
         )
         self._takeover = Takeover(context, group, self._writer, self._notes)
-        self._housekeeping = Housekeeping(self._writer, context.settings)
-        self._dropped = Dropped(self._writer, known.missing if known else None)
-        self._journal_at = known.journal_at if known else BEGINNING
+        retention = context.settings.consumer_retention
+        self._house = House(context.client, self._keys, self._writer.authority, self._writer.journal, retention)
+        self._lost = LostDeliveries(self._writer)
+        self._journal_at = BEGINNING
+        self._groups_lost: int | None = None
         self._suspects = Suspects(self._writer.release_suspects, self._notes.released)
         self._schedules = Schedules(
             self._writer.move_due,
@@ -102,11 +97,7 @@ class GroupWatch:
         self._scope = anyio.CancelScope()
         self._next_full = float("-inf")
         self._is_agreed = True
-        self._has_taken_over = known is not None
-        self._made = known.made if known else 0
-        self._was_made = known is not None and known.was_made
-        self._has_scanned = known is not None and known.has_scanned
-        self._scanned = dict(known.scanned) if known else {}  # until this watch has scanned all of it itself
+        self._has_scanned = False
 
     # ---- lifecycle
 
@@ -144,23 +135,9 @@ class GroupWatch:
         finally:
             self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served, at_the_end=True)
 
-    def stop(self) -> Known | None:
-        """Stop watching (the pair's settings were changed, or it was removed); return what is known of it, if anything.
-
-        An observer, who puts nothing back, needs to know nothing.
-        """
+    def stop(self) -> None:
+        """Stop watching: the settings of the group were changed, or it was removed."""
         self._scope.cancel()
-        if self._verdict or not self._has_taken_over:
-            return None
-        scanned = {key: source.scanner.known() for key, source in self._sources.items()}
-        return Known(
-            self._made,
-            self._was_made,
-            self._has_scanned,
-            self._journal_at,
-            self._dropped.missing,
-            self._scanned | scanned,
-        )
 
     def _add_source(self, source: str, tasks: TaskGroup) -> None:
         watch = SourceWatch(
@@ -170,13 +147,10 @@ class GroupWatch:
             notes=self._notes,
             telemetry=self._telemetry,
             rate=self._rate,
-            made=lambda: self._made,
             refused=self._call_refused,
             wake_suspects=self._suspects.wake,
             verdict=self._verdict,
         )
-        if source in self._scanned:
-            watch.scanner.follow(self._scanned.pop(source))
         self._sources[source] = watch
         tasks.start_soon(watch.run)
 
@@ -184,15 +158,7 @@ class GroupWatch:
 
     async def _take_over_in_turn(self) -> bool:
         async with self._context.room:
-            return await self._take_over()
-
-    async def _take_over(self) -> bool:
-        """Install the fence; return whether the group is ours to serve."""
-        is_ours = await self._takeover.attempt()
-        # Later takeovers in the same term do not count: deliveries that were watched may have to be restored first.
-        if is_ours and not (self._settings.observe or self._has_taken_over):
-            self._has_taken_over, self._made = True, self._takeover.made
-        return is_ours
+            return await self._takeover.attempt()
 
     # ---- scanning
 
@@ -201,10 +167,8 @@ class GroupWatch:
         while True:
             try:
                 if not self._is_agreed:
-                    await insist(self._notes, "write the agreement again", self._take_over)
+                    await insist(self._notes, "write the agreement again", self._takeover.attempt)
                     self._is_agreed = True
-                if self._was_made:
-                    await self._restore(self._watched())
                 tails += 1
                 async with self._context.room:
                     if anyio.current_time() >= self._next_full or await self._mostly_gone(tails):
@@ -223,10 +187,9 @@ class GroupWatch:
                 await source.scanner.tail()
 
     async def _full_scan(self, tasks: TaskGroup) -> None:
-        entries, watched = 0, self._watched()
+        entries = 0
         await self._watch_retry_stream(tasks)
-        journal_at = await self._dropped.journal_position()
-        recently_gone = self._sources[self._keys.stream].scanner.recently_gone()
+        journal_at = await self._lost.journal_position()
         with self._telemetry.scanning("full"):
             for source in list(self._sources.values()):
                 entries += await source.scanner.full()
@@ -235,49 +198,47 @@ class GroupWatch:
         self._next_full = anyio.current_time() + interval_s * random.uniform(1 - SPREAD, 1)
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if not self._settings.observe:
-            kept = await self._housekeeping.run()
-            self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
-            if await self._writer.made_at() > self._made:  # the scan may have forgotten what the group has
-                # Where one of ours had made it, what was not pending any more was settled: the script looked.
-                held = [*watched, *recently_gone] if kept.by_stranger else watched
-                await self._restore(held, was_there=kept.is_remade)
-            elif kept.is_remade and not self._has_scanned:
-                self._group_was_lost(put_back=0, dropped=0)
-            else:
-                await self._look_for_dropped(kept.lost)
+            await self._note_lost()
             for source in self._sources.values():
                 source.scanner.forget_gone()
             self._journal_at = journal_at
             self._suspects.wake()  # some may have been parked in an earlier term
+            await self._report_lost()
         if self._verdict:
             if not self._has_scanned:
                 timers = [source.timers for source in self._sources.values()]
                 self._verdict.resumed({entry_id for one in timers for entry_id in one.ids()})
             self._notes.verdict(self._verdict)
         self._has_scanned = True
-        self._scanned.clear()
 
-    async def _look_for_dropped(self, lost: Collection[bytes]) -> None:
-        """Put back what consumers held that somebody deleted since the full scan before, and tell of it.
+    async def _note_lost(self) -> None:
+        """Keep house, and note the deliveries whose consumer, or group, was deleted since the last full scan."""
+        looks = [await self._lost.look(key, one.scanner.gone_by_consumer()) for key, one in self._sources.items()]
+        if self._groups_lost is None:
+            self._groups_lost = await self._writer.groups_lost()
+        kept = await self._house.tidy()
+        is_remade = False
+        if not isinstance(kept, Refusal):
+            self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
+            is_remade = kept.groups_lost > self._groups_lost  # also if an earlier call found it whose reply was lost
+            self._groups_lost = kept.groups_lost
+            for consumer in kept.lost:
+                self._notes.consumer_was_lost(consumer)
+        if is_remade:
+            self._notes.group_was_lost()
+            self._telemetry.lost_group()
+        for look in looks:
+            self._lost.note(look, self._journal_at, is_remade=is_remade and look.source == self._keys.stream)
 
-        Those that are ``lost`` may be there again: ours is made anew at once.
-        """
-        for key, source in list(self._sources.items()):
-            if not self._has_scanned:
-                await self._dropped.take_over(key, made=self._made)
-            self._dropped.found(key, source.timers)
-            consumers = await self._writer.consumers(key)
-            absent = source.scanner.held_by_absent([one for one in consumers if one not in lost])
-            self._dropped.note(key, absent, self._journal_at)
-        for key, consumer in self._dropped.waiting(self._sources):
-            result = await self._dropped.put_back(key, consumer, made=self._made)
-            if isinstance(result, Refusal):
-                self._call_refused(result)
-            elif result is not None:
-                if result.put_back:
-                    self._next_full = anyio.current_time()
-                self._notes.dropped(consumer, result.put_back, result.in_doubt)
-                self._telemetry.vanished(put_back=result.put_back, in_doubt=result.in_doubt)
+    async def _report_lost(self) -> None:
+        """Report those of them that are lost by now."""
+        reports = await self._lost.report(self._sources)
+        if isinstance(reports, Refusal):
+            self._call_refused(reports)
+            return
+        for report in reports:
+            self._notes.lost(report)
+            self._telemetry.lost_deliveries(len(report.ids), is_certain=report.is_certain)
 
     async def _watch_retry_stream(self, tasks: TaskGroup) -> None:
         """Watch the group's retry stream while it exists, whatever the policy is now."""
@@ -285,7 +246,7 @@ class GroupWatch:
         # A stream without the group is what a copy makes that was written just after somebody deleted the stream.
         exists = self.group.group in await group_names(self._context.client, retry)
         if not exists and self.group.redelivery is Redelivery.RETRY_STREAM and not self._settings.observe:
-            exists = await self._take_over()  # makes the stream and its group
+            exists = await self._takeover.attempt()  # makes the stream and its group
         if exists and retry not in self._sources:
             self._add_source(retry, tasks)
         elif not exists and retry in self._sources:
@@ -312,36 +273,9 @@ class GroupWatch:
         self._notes.refused(
             "no_group", f"the stream or its group does not exist (yet): {error}. Create it, or set recreate_groups"
         )
-        if not self._settings.observe:
-            await insist(self._notes, "recreate the group", self._recreate)
-
-    def _watched(self) -> list[bytes]:
-        """Return what is pending as far as we know; it is only asked for where it may have to be put back."""
-        return list(self._sources[self._keys.stream].timers.ids())
-
-    async def _recreate(self) -> bool:
-        await self._restore(self._watched())
-        return True
-
-    async def _restore(self, watched: Sequence[bytes], *, was_there: bool = False) -> None:
-        """Put back what was watched into a group that was destroyed, and look at all of it. Raises as redis-py does.
-
-        But for what the journal names as settled since the full scan before: it would run once more.
-        """
-        settled = await self._dropped.settled(set(watched), self._journal_at) if watched else ()
-        lost = await self._housekeeping.restore([one for one in watched if one not in settled], self._made)
-        self._made, self._was_made = lost.made, False
-        self._next_full = anyio.current_time()
-        if lost.was_there or was_there:
-            self._group_was_lost(put_back=lost.put_back, dropped=lost.dropped)
-            self._has_scanned = True
-
-    def _group_was_lost(self, *, put_back: int, dropped: int) -> None:
-        """Tell that the group was destroyed, and is there again; who has scanned nothing yet has watched nothing."""
-        self._notes.group_was_lost(put_back=put_back, dropped=dropped, was_watched=self._has_scanned)
-        self._telemetry.vanished(put_back=put_back, dropped=dropped)
-        if not self._has_scanned:
-            self._telemetry.lost_group()
+        if self._settings.recreate_groups and not self._settings.observe:
+            await insist(self._notes, "recreate the group", self._takeover.attempt)
+            self._next_full = anyio.current_time()
 
     # ---- suspects and schedules
 
@@ -371,8 +305,6 @@ class GroupWatch:
             self._context.end(EndOfTerm.STALE)
         elif refusal.kind is RefusalKind.PAUSED:
             self._notes.paused()
-        elif refusal.kind is RefusalKind.MADE:
-            self._was_made = True
         elif refusal.wait:
             self._notes.waits(refusal.wait)
         else:

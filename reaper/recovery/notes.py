@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 from redis.exceptions import ResponseError
 
+from reaper.recovery.lost import Report
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
 from reaper.settings import LONGEST_VISIBILITY_MS, ReaperSettings, WatchedGroup
@@ -243,36 +244,33 @@ class GroupNotes:
         )
         self._report("error", **facts, error=f"held: {why}")
 
-    def dropped(self, consumer: bytes, put_back: int, in_doubt: int) -> None:
-        """Somebody deleted ``consumer``, which held deliveries; in doubt: or it settled them, and went."""
-        self.tally.put_back += put_back
-        self.tally.in_doubt += in_doubt
-        if put_back:
-            logger.error(
-                "%s: somebody deleted consumer %s; put back: %s that it held",
-                self._pair,
-                on_one_line(consumer),
-                counted(put_back, "delivery"),
-            )
-        if in_doubt:
-            logger.warning(
-                "%s: consumer %s is gone, and with it %s: it has acknowledged, or somebody deleted it (events "
-                "lost_delivery)",
-                self._pair,
-                on_one_line(consumer),
-                counted(in_doubt, "delivery"),
-            )
-        if put_back or in_doubt:
-            self._report("error", consumer=text(consumer), put_back=put_back, in_doubt=in_doubt, error="lost_delivery")
+    def lost(self, report: Report) -> None:
+        """Deliveries are lost, because somebody deleted their consumer; or in doubt, as they may have been settled."""
+        number, pair, consumer = counted(len(report.ids), "delivery"), self._pair, on_one_line(report.consumer)
+        requeue = (
+            f"`reaper groups requeue {self._group.keys.word} --lost` gives lost deliveries back (events lost_delivery)"
+        )
+        if report.is_certain:
+            logger.error("%s: somebody deleted consumer %s with %s. %s", pair, consumer, number, requeue)
+        else:
+            self.tally.in_doubt += len(report.ids)
+            logger.warning("%s: consumer %s is gone with %s, acknowledged or lost. %s", pair, consumer, number, requeue)
+        self._report(
+            "error",
+            consumer=text(report.consumer),
+            entries=list(map(text, report.ids)),
+            certain=report.is_certain,
+            error="lost_delivery",
+        )
 
-    def group_was_lost(self, *, put_back: int, dropped: int, was_watched: bool) -> None:
-        """The group was destroyed, and is there again; nobody knows what it held unless it ``was_watched``."""
-        self.tally.put_back += put_back
-        self.tally.dropped += dropped
-        if not was_watched:
-            self.tally.groups_lost += 1
-            logger.error("%s: somebody %s, while nobody watched it", self._pair, DESTROYED_OR_EMPTIED)
-        self._report("error", put_back=put_back, dropped=dropped, was_watched=was_watched, error="group_destroyed")
+    def consumer_was_lost(self, consumer: bytes) -> None:
+        """Somebody deleted the consumer of a dead worker; the house logs it, and what it held is not known here."""
+        self._report("error", consumer=text(consumer), error="lost_consumer")
+
+    def group_was_lost(self) -> None:
+        """Somebody destroyed the group; what is known of its deliveries is reported later."""
+        logger.error("%s: somebody %s", self._pair, DESTROYED_OR_EMPTIED)
+        self._report("error", error="group_destroyed")
 
     def released(self, released: Released) -> None:
         """Parked suspects are ready again, as many as may be out."""

@@ -4,14 +4,14 @@ A full scan replaces the timers of what is gone, streaming (`Timers.begin_sweep`
 past the highest ID seen is read: new deliveries have higher IDs. Old IDs come back too (``XCLAIM FORCE``, ``XGROUP
 SETID``, a refilled stream), which is what the periodic full scan is for.
 
-Who holds what is noted on the way, packed: some 20 bytes a delivery. Where a consumer is gone by the next full scan,
-that tells what went with it.
+Who holds what is noted on the way, packed: some 20 bytes a delivery. If a consumer is deleted, its deliveries are
+known from the full scan before.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from anyio.lowlevel import checkpoint
 from redis.asyncio import Redis
@@ -25,19 +25,10 @@ from workers.runtime.clock import monotonic_ms
 
 FIRST = b"-"
 MOST_GONE = 200_000
-"""So much is remembered of what went between two full scans, the latest: where it vanished, it is put back."""
+"""Entries that are remembered of those that went between two full scans, the latest ones."""
 LATEST_BYTES = 40_000
 """About 2,000 entry IDs."""
 _NOBODY = NOBODY.encode()
-
-
-class Scanned(NamedTuple):
-    """What a scanner knows of its source."""
-
-    pending: list[bytes]
-    held: dict[bytes, bytearray]
-    """By consumer: entry IDs, a space behind each."""
-    gone: deque[bytes]
 
 
 @dataclass(slots=True, eq=False)
@@ -65,21 +56,6 @@ class Scanner:
     _recovered: set[bytes] = field(default_factory=set)
     """Since the latest page was asked for."""
 
-    def known(self) -> Scanned:
-        """Return what is known of the source, for the scanner that follows. This one scans no more."""
-        held = self._held_before  # part of it is held still, where a scan was under way
-        for consumer, ids in self._held.items():
-            held.setdefault(consumer, bytearray()).extend(ids)
-        return Scanned(list(self.timers.ids()), held, self._gone)
-
-    def follow(self, known: Scanned) -> None:
-        """Go on with what the scanner before knew of the source.
-
-        When it is due is not known until the next scan has met it; what that does not meet is gone.
-        """
-        self._held, self._gone = known.held, known.gone
-        self.timers.arm_popped(known.pending, monotonic_ms() + self.visibility_ms)
-
     def recovered(self, entry_ids: Iterable[bytes]) -> None:
         """Note what a call of ours has recovered: a page that is under way may show it as it was."""
         self._recovered.update(entry_ids)
@@ -87,10 +63,6 @@ class Scanner:
     def gone(self, entry_id: bytes) -> None:
         """Note that a delivery is not pending any more, and not by us: somebody has settled it, or made it vanish."""
         self._gone.append(entry_id)
-
-    def recently_gone(self) -> Iterable[bytes]:
-        """Return what was noted so since `forget_gone`: where the group turns out to be another one, it vanished."""
-        return tuple(self._gone)
 
     def forget_holders(self, consumers: Iterable[bytes]) -> None:
         """Forget what ``consumers`` held: we ourselves have deleted them, when they held nothing."""
@@ -103,11 +75,10 @@ class Scanner:
         self._gone.clear()
         self._held_before = {}
 
-    def held_by_absent(self, consumers: Collection[bytes]) -> dict[bytes, list[bytes]]:
-        """Return by consumer what is gone of what others than ``consumers`` held, as of the full scan before."""
-        absent = [consumer for consumer in self._held_before if consumer not in consumers]
-        gone = set(self._gone) if absent else set()
-        held = {consumer: bytes(self._held_before[consumer]).split() for consumer in absent}
+    def gone_by_consumer(self) -> dict[bytes, Sequence[bytes]]:
+        """Return what is gone since the full scan before, and not by us, by the consumer that held it then."""
+        gone = set(self._gone)
+        held = {consumer: dict.fromkeys(bytes(ids).split()) for consumer, ids in self._held_before.items()}
         found = {consumer: [entry_id for entry_id in ids if entry_id in gone] for consumer, ids in held.items()}
         return {consumer: ids for consumer, ids in found.items() if ids}
 
@@ -180,6 +151,6 @@ class Scanner:
                     arm(entry_id, now + visibility_ms)
             else:
                 arm(entry_id, now)
-        held.pop(_NOBODY, None)  # no consumer that could be missing: what it had would be put back
+        held.pop(_NOBODY, None)  # no consumer that could be missing
         self._highest = rows[-1][0]
         self.armed()

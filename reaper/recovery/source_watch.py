@@ -52,8 +52,6 @@ class SourceWatch:
     notes: GroupNotes
     telemetry: GroupTelemetry
     rate: RateLimit
-    made: Callable[[], int]
-    """Tells when the group was made, as of the last look: the server's ms."""
     refused: Callable[[Refusal], None]
     wake_suspects: Callable[[], None]
     verdict: Verdict | None = None
@@ -166,7 +164,7 @@ class SourceWatch:
     async def _recover(self, due: Collection[bytes]) -> None:
         self.rate.spend(len(due))  # before the call: another one may be under way
         began_ns = time_ns()
-        result = await self.writer.recover(self.source, in_order(due, bytes), made=self.made())
+        result = await self.writer.recover(self.source, in_order(due, bytes))
         if isinstance(result, Refusal):
             self.rate.spend(-len(due))
             self.refused(result)

@@ -22,8 +22,6 @@ class Takeover:
         self._group = group
         self._writer = writer
         self._notes = notes
-        self.made = 0
-        """When the group was made, by the server's clock in ms, as of the latest attempt that succeeded."""
 
     async def attempt(self) -> bool:
         """Install the fence; return whether the group is ours to serve. Raises what redis-py raises.
@@ -38,7 +36,7 @@ class Takeover:
         if unable:
             self._notes.layout(unable)
             return False
-        answer = await self._writer.take_over()
+        answer = await self._writer.take_over(recreate=self._context.settings.recreate_groups)
         if answer.code is TakeOverCode.TOKEN_BEHIND:
             await self._raise_token(int(answer.detail))
             return False
@@ -50,7 +48,8 @@ class Takeover:
                 "nothing here",
             )
             return False
-        self.made = answer.made
+        if answer.created_at:
+            logger.error("%s: the group was destroyed; created again at %s", self._group.keys.pair, answer.created_at)
         self._log_change(answer.before)
         self._notes.layout(answer.detail)
         return True

@@ -56,16 +56,16 @@ class GroupTelemetry:
 
     def watching(self) -> None:
         """Show that nothing is lost or taken yet: a count that begins with a loss does not seem to rise."""
-        self.vanished(put_back=0, in_doubt=0, dropped=0)
+        self.lost_deliveries(0, is_certain=True)
+        self.lost_deliveries(0, is_certain=False)
         self.false_recovery(0)
         self.lost_group(0)
 
-    def vanished(self, *, put_back: int = 0, in_doubt: int = 0, dropped: int = 0) -> None:
-        """Count deliveries that others made Redis forget, by what has become of them."""
+    def lost_deliveries(self, deliveries: int, *, is_certain: bool) -> None:
+        """Count deliveries that Redis forgot because somebody deleted their consumer or the group."""
         if self._measures:
-            instruments.VANISHED.add(put_back, self._labels | {telemetry.LOSS: telemetry.PUT_BACK})
-            instruments.VANISHED.add(in_doubt, self._labels | {telemetry.LOSS: telemetry.IN_DOUBT})
-            instruments.VANISHED.add(dropped, self._labels | {telemetry.LOSS: telemetry.DROPPED})
+            loss = telemetry.CERTAIN if is_certain else telemetry.IN_DOUBT
+            instruments.LOST_DELIVERIES.add(deliveries, self._labels | {telemetry.LOSS: loss})
 
     def false_recovery(self, deliveries: int) -> None:
         """Count deliveries that a third-party consumer settled after another one was recovered from it."""
@@ -73,7 +73,7 @@ class GroupTelemetry:
             instruments.FALSE_RECOVERIES.add(deliveries, self._labels)
 
     def lost_group(self, times: int = 1) -> None:
-        """Count a group that others destroyed while nobody watched what it held."""
+        """Count a group that somebody destroyed."""
         if self._measures:
             instruments.LOST.add(times, self._labels | {telemetry.LOSS: telemetry.LOST_GROUP})
 

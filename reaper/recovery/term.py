@@ -10,7 +10,6 @@ from redis.asyncio import Redis
 from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.recovery.context import TermContext
 from reaper.recovery.group_watch import GroupWatch
-from reaper.recovery.known import Known
 from reaper.recovery.notes import settings_report
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport
@@ -71,17 +70,17 @@ class TermWork:
         self.settings = settings
         if self._context is None or self._tasks is None:
             return
-        wanted, known = {group.keys.pair: group for group in settings.watched}, {}
+        wanted = {group.keys.pair: group for group in settings.watched}
         for pair, watch in list(self._watches.items()):
             if wanted.get(pair) != watch.group:
-                known[pair] = watch.stop()
+                watch.stop()
                 del self._watches[pair]
         for pair, group in wanted.items():
             if pair not in self._watches:
-                self._start(group, self._context, self._tasks, known.get(pair))
+                self._start(group, self._context, self._tasks)
 
-    def _start(self, group: WatchedGroup, context: TermContext, tasks: TaskGroup, known: Known | None = None) -> None:
-        watch = GroupWatch(context, group, self._verdict_on(group), known)
+    def _start(self, group: WatchedGroup, context: TermContext, tasks: TaskGroup) -> None:
+        watch = GroupWatch(context, group, self._verdict_on(group))
         self._watches[group.keys.pair] = watch
         tasks.start_soon(watch.run)
 

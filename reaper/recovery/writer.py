@@ -17,23 +17,20 @@ from workers.protocol.calls import CALL_BYTES, Journal
 from workers.protocol.calls.recovery import Recoveries, read_recoveries
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
-from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys
+from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import RecoveryMode, text, told, whole_number
 from workers.protocol.scripts import load_script
+from workers.runtime.clock import server_ms
 from workers.runtime.settings import to_ms
 
 SHIELD_S = 30.0
 """Bounds a write that was begun: it is let finish when the term ends, so that its result is known. It is fenced."""
 
-NOTHING_WAITS = b"-"
-"""As ``put_back.lua`` takes it."""
-
 Answer = TypeVar("Answer")
 
 TAKE_OVER_GROUP = load_script("reaper", "take_over_group")
 RECOVER_ENTRIES = load_script("reaper", "recover_entries")
-RESTORE_GROUP = load_script("reaper", "restore_group")
-PUT_BACK = load_script("reaper", "put_back")
+REPORT_LOST = load_script("reaper", "report_lost")
 
 
 class TakeOverCode(IntEnum):
@@ -52,38 +49,8 @@ class TakeOver:
     detail: str
     before: tuple[str, ...] = ()
     """What was agreed before: policy, visibility timeout in ms, max_deliveries, recovery mode."""
-    made: int = 0
-    """When the group was made, by the server's clock in ms; 0 = not by us."""
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What became of a group that was destroyed."""
-
-    put_back: int
-    made: int
-    """When it was made, by the server's clock in ms."""
-    by_worker: bool
-    """A worker had made it again already."""
-
-
-@dataclass(frozen=True, slots=True)
-class PutBack:
-    """What became of deliveries whose consumer somebody deleted."""
-
-    put_back: int
-    in_doubt: int
-    """Nobody can know whether they were acknowledged or dropped; nothing was done."""
-
-
-@dataclass(frozen=True, slots=True)
-class StillCounts:
-    """The word of a deleted consumer still counts: its worker may live, and nothing was put back."""
-
-    until_ms: int
-    """Until when, by the server's clock."""
-    visibility_ms: int
-    """What the worker lives by."""
+    created_at: str = ""
+    """The position at which a missing group was created; '' = it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +67,11 @@ class GroupWriter:
         """The group's keys."""
         return self.group.keys
 
-    async def take_over(self) -> TakeOver:
-        """Install the fence and write the agreement (``take_over_group.lua``)."""
+    async def take_over(self, *, recreate: bool) -> TakeOver:
+        """Install the fence and write the group settings (``take_over_group.lua``).
+
+        ``recreate``: a group that was destroyed is created again.
+        """
         failpoint("take_over.before_write")
         keys, group, authority = self.keys, self.group, self.authority
         code, detail, *agreed = await TAKE_OVER_GROUP.run_idempotent(
@@ -110,16 +80,14 @@ class GroupWriter:
             [
                 authority.namespace, authority.token, authority.holder, group.group, group.redelivery,
                 to_ms(group.visibility_timeout), group.max_deliveries, RecoveryMode.REAPER, authority.serves_for_ms,
+                int(recreate),
             ],
         )  # fmt: skip
-        *before, made = agreed or (0,)
-        return TakeOver(TakeOverCode(code), told(detail), tuple(map(text, before)), made)
+        *before, created_at = map(text, agreed or (b"",))
+        return TakeOver(TakeOverCode(code), told(detail), tuple(before), created_at)
 
-    async def recover(self, source: str, entry_ids: Sequence[bytes], *, made: int) -> Recoveries | Refusal:
-        """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover_entries.lua``).
-
-        Not in a group that was ``made`` later.
-        """
+    async def recover(self, source: str, entry_ids: Sequence[bytes]) -> Recoveries | Refusal:
+        """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover_entries.lua``)."""
         keys, group = self.keys, self.group
         places = [
             source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence, keys.agreement,
@@ -128,7 +96,7 @@ class GroupWriter:
         words: list[str | bytes | int] = [
             self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,
             group.redelivery, *self.journal, self.authority.token, CALL_BYTES,
-            made, LONGEST_VISIBILITY_MS, *entry_ids,
+            LONGEST_VISIBILITY_MS, *entry_ids,
         ]  # fmt: skip
         reply = await _finished("recover", lambda: RECOVER_ENTRIES.run(self.client, places, words))
         failpoint("recover.after_write")
@@ -150,84 +118,44 @@ class GroupWriter:
             "schedule", lambda: move_due(self.client, self.keys, self.authority, redelivery, self.journal)
         )
 
-    async def restore(self, entry_ids: Sequence[bytes], *, made: int, only_count: bool = False) -> Restored | Refusal:
-        """Put these entries back as pending into the group that was destroyed since it was ``made``.
+    async def report_lost(
+        self, source: str, consumer: bytes, entry_ids: Sequence[bytes], *, is_certain: bool
+    ) -> list[bytes] | Refusal:
+        """Report those of ``entry_ids`` that are lost: not pending, and delivered before (``report_lost.lua``).
 
-        It is made again where it stood, if nobody has yet (``restore_group.lua``). Or only count them.
+        ``consumer`` held them in ``source``. Returns the lost ones.
         """
         keys = self.keys
-        reply = await RESTORE_GROUP.run(
-            self.client,
-            [keys.stream, keys.fence, keys.agreement],
-            [
-                self.authority.fence, keys.group, "" if only_count else RESTORED_CONSUMER,
-                to_ms(self.group.visibility_timeout), made, *entry_ids,
-            ],
-        )  # fmt: skip
-        if reply[0] != b"ok":
-            return read_refusal(reply)
-        _, put_back, made_now, who = reply
-        return Restored(put_back, made_now, who == b"worker")
-
-    async def put_back(
-        self, source: str, consumer: bytes, entry_ids: Sequence[bytes], *, made: int
-    ) -> PutBack | StillCounts | Refusal:
-        """Put back, or tell of, what somebody dropped by deleting ``consumer`` of ``source`` (``put_back.lua``).
-
-        Without ``entry_ids`` this only asks whether that may be done.
-        """
-        return await self._put_back(source, consumer, entry_ids, made=made, what=b"")
-
-    async def note_waiting(
-        self, source: str, consumer: bytes, entry_ids: Sequence[bytes], *, made: int, journal_at: bytes
-    ) -> None:
-        """Note what waits until ``consumer`` cannot come back, for the leader that may follow; nothing: forget it."""
-        what = journal_at if entry_ids else NOTHING_WAITS
-        await self._put_back(source, consumer, entry_ids, made=made, what=what)
-
-    async def noted_waiting(self, source: str, *, made: int) -> dict[bytes, tuple[bytes, list[bytes]]]:
-        """Return by consumer what was noted, in a group ``made`` then: where the journal ended, and entry IDs."""
-        prefix, noted = self._waiting_field(source, b""), {}
-        fields: Any = await self.client.hgetall(self.keys.agreement)
-        for field, value in fields.items():
-            made_then, *rest = value.split(b" ")
-            if field.startswith(prefix) and made_then == b"%d" % made and rest:
-                noted[bytes(field).removeprefix(prefix)] = (rest[0], rest[1:])
-        return noted
-
-    def _waiting_field(self, source: str, consumer: bytes) -> bytes:
-        return (b"dropped:" if source == self.keys.stream else b"dropped_retry:") + consumer
-
-    async def _put_back(
-        self, source: str, consumer: bytes, entry_ids: Sequence[bytes], *, made: int, what: bytes
-    ) -> PutBack | StillCounts | Refusal:
-        keys = self.keys
-        reply = await PUT_BACK.run(
+        reply = await REPORT_LOST.run(
             self.client,
             [source, keys.fence, keys.agreement, keys.journal],
             [
-                self.authority.fence, keys.group, consumer, to_ms(self.group.visibility_timeout),
-                made, *self.journal, self.authority.token,
-                self._waiting_field(source, consumer), what, *entry_ids,
+                self.authority.fence, keys.group, consumer, int(is_certain),
+                "stream" if source == keys.stream else "retry", *self.journal, self.authority.token, *entry_ids,
             ],
         )  # fmt: skip
-        if reply[0] == b"ok":
-            return PutBack(*reply[1:])
-        return StillCounts(*reply[1:]) if reply[0] == b"waits" else read_refusal(reply)
+        return list(reply[1:]) if reply[0] == b"ok" else read_refusal(reply)
 
-    async def consumers(self, source: str) -> dict[bytes, int]:
-        """Return the group's consumers in ``source``, and for how many ms each has not asked for anything there."""
-        return {row["name"]: int(row["idle"]) for row in await self.client.xinfo_consumers(source, self.keys.group)}
+    async def consumers(self, source: str) -> set[bytes]:
+        """Return the group's consumers in ``source``."""
+        return {row["name"] for row in await self.client.xinfo_consumers(source, self.keys.group)}
 
     async def is_served(self, server_ms: int) -> bool:
         """Tell whether a leader says that it serves the group at ``server_ms``."""
         until: Any = await self.client.hget(self.keys.agreement, "served_until")
         return whole_number(until, 0) > server_ms
 
-    async def made_at(self) -> int:
-        """Return when the group was made, by the server's clock in ms; 0 = not by us."""
-        made: Any = await self.client.hget(self.keys.agreement, "made")
-        return whole_number(made, 0)
+    async def groups_lost(self) -> int:
+        """Return how often the group was found to be another one, since it was first served."""
+        times: Any = await self.client.hget(self.keys.agreement, "groups_lost")
+        return whole_number(times, 0)
+
+    async def registrations(self, consumers: Sequence[bytes]) -> dict[bytes, int]:
+        """Return for how many ms the registrations of workers count, by their consumer; without one it is left out."""
+        found: Any = await self.client.hmget(self.keys.agreement, [b"member:" + consumer for consumer in consumers])
+        now_ms = await server_ms(self.client)
+        fields = {consumer: value.split(b",") for consumer, value in zip(consumers, found, strict=True) if value}
+        return {one: whole_number(words[3], 0) - now_ms for one, words in fields.items() if len(words) > 3}
 
 
 async def _finished(what: str, write: Callable[[], Awaitable[Answer]]) -> Answer:

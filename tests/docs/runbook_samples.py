@@ -109,7 +109,7 @@ async def _play(scene: Scene) -> None:
     await scene.sample("healthy", "status", shows=r"(?m)pending 1 (.|\n)*^healthy", keeps=everything)
     scene.finish()
     await _operate(scene, degraded)
-    await _delete(scene, degraded)
+    await _delete(scene)
     await _crash_often(scene)
     await _lead(scene, first, second, degraded)
 
@@ -141,7 +141,7 @@ async def _operate(scene: Scene, degraded: str) -> None:
     scene.finish()
 
 
-async def _delete(scene: Scene, degraded: str) -> None:
+async def _delete(scene: Scene) -> None:
     (early,) = scene.stall("worker-3")
     await anyio.sleep(4)
     (late,) = scene.stall("worker-3")
@@ -153,7 +153,9 @@ async def _delete(scene: Scene, degraded: str) -> None:
     scene.stall("worker-4")
     await anyio.sleep(2.5)  # the leader scans once a second
     scene.redis.xgroup_delconsumer("orders", "billing", "worker-4")
-    await scene.sample("dropped", "status", shows="lost_delivery", keeps=f"lost_delivery|{degraded}")
+    await scene.sample(
+        "lost", "groups", "requeue", "orders/billing", "--lost", "--dry-run", shows="would be requeued", keeps="."
+    )
 
 
 async def _crash_often(scene: Scene) -> None:

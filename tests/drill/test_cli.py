@@ -148,7 +148,7 @@ def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> Non
         (("--concurrency", "99999"), "(as flag --concurrency) cannot be '99999': write a whole number from 1 to 10000"),
         (("--fault", "none", "--fault", "kill-worker@1"), "--fault none plays no fault: leave it away, or the others."),
         (("--reapers", "1", "--fault", "pause-leader@1"), "--fault pause-leader needs another reaper"),
-        (("--keep-keys",), "--keep-keys is about a Redis that is named: it needs --redis-url."),
+        (("--keep-keys",), "--keep-keys keeps keys in a Redis of yours: it needs --redis-url."),
         (
             ("--redis-url", SERVER.url, "--fault", "pause-redis@1+1"),
             "--fault pause-redis stops the process of the server: leave --redis-url away, so that the drill starts its",

@@ -238,10 +238,10 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
         (("--fault", "pause-redis@4"), "error: --fault 'pause-redis@4' cannot be read"),
         (
             ("--recovery", "embedded", "--policy", "in-place"),
-            "error: --policy is said by reapers: it needs --recovery reaper.",
+            "error: --policy is a setting of reapers: it needs --recovery reaper.",
         ),
         (("--fault", "pause-redis@4+0"), "error: --fault 'pause-redis@4+0' cannot be read"),
-        (("--keep-keys",), "error: --keep-keys is about a Redis that is named: it needs --redis-url."),
+        (("--keep-keys",), "error: --keep-keys keeps keys in a Redis of yours: it needs --redis-url."),
         (("--redis-url", "redis://127.0.0.1:1"), "error: no usable Redis at redis_url 'redis://127.0.0.1:1'"),
     ],
 )

@@ -56,7 +56,7 @@ async def test_plain_lines_tell_the_numbers_and_what_happens(
         await wait_until(told, "the first line is printed")
         group.cancel_scope.cancel()
     assert "* kill -9 of worker w1-1 with 3 jobs in flight" in printed
-    assert "settled 1/5 ready 1 in flight 2 recovered 7 dead 1 leader nobody" in printed
+    assert "settled 1/5 ready 1 in flight 2 recovered 7 dead 1 leader none" in printed
 
 
 async def test_faults_that_cannot_be_played_are_told_at_the_beginning(tools: Toolbox) -> None:

@@ -19,7 +19,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import consumers_of, dead_letters, make_worker, pending_of
 from workers import Job
-from workers.protocol.keys import RESTORED_CONSUMER
+from workers.protocol.keys import MARKER_CONSUMER
 from workers.testing import run_until_drained
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
@@ -57,7 +57,7 @@ async def test_the_web_application_enqueues_works_leads_and_leaves(
     assert await app.wait() in (0, -signal.SIGTERM)  # uvicorn raises the signal again at its end
     assert "Application shutdown complete" in app.output
     assert await pending_of(client) == []
-    assert await consumers_of(client) == [RESTORED_CONSUMER]
+    assert await consumers_of(client) == [MARKER_CONSUMER]
     assert await client.hgetall("{reaper}:replicas") == {}
     assert not await client.exists("{reaper}:lease")
 

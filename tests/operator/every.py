@@ -26,6 +26,7 @@ ASKING: dict[str, tuple[str, ...]] = {
     "reaper leader show": (),
     "reaper leader step-down": (),
     "reaper groups pause": (KEYS.pair,),
+    "reaper groups requeue": (KEYS.pair, "--lost"),
     "reaper groups resume": (KEYS.pair,),
     "reaper status": PAIR,
 }

@@ -263,8 +263,7 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
     assert stranded.keys() <= {done.job for done in handler.completions}
     unused = {
         "raise_token",
-        "restore_group",
-        "put_back",
+        "report_lost",
         "look_at_group",
         *(name for _, name in scripts_of(Role.READ_ONLY, REAPER)),
     }

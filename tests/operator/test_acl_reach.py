@@ -39,8 +39,8 @@ PROGRAMS = {
     (Role.REAPER, REAPER): (["reaper.process"], ["reaper.web.actions"]),  # these need an operator's rights, too
     (Role.READ_ONLY, REAPER): (LOOKS, ["reaper.service"]),
     (Role.OPERATOR, REAPER): (
-        [*LOOKS, "reaper.cli.groups", "reaper.cli.redrive", "reaper.cli.leader", "reaper.cli.dead_letters",
-         "reaper.web.actions:Actions"],
+        [*LOOKS, "reaper.cli.groups", "reaper.cli.redrive", "reaper.cli.requeue", "reaper.cli.leader",
+         "reaper.cli.dead_letters", "reaper.web.actions:Actions"],
         ["reaper.service"],
     ),
 }  # fmt: skip

@@ -9,6 +9,7 @@ from tests.operator.dead import give_up
 from tests.operator.heartbeats import a_report, elect
 from tests.scripts.scene import Scene, entry_id
 from workers import Producer
+from workers.protocol.events import encode_data
 
 pytestmark = pytest.mark.anyio
 
@@ -153,6 +154,15 @@ async def test_an_acknowledged_job_is_done(scene: Scene, reaper: Command) -> Non
     entry = await scene.stalled("n", 1)
     await scene.client.xack("orders", "billing", entry)
     assert _shown(await _explained(reaper, entry), "place", "next") == ["settled", "nothing: it is settled"]
+
+
+async def test_a_lost_job_names_the_command_that_gives_it_back(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    entry = await scene.stalled("n", 1, "reaper.job", "order-1")
+    await scene.client.xack("orders", "billing", entry)
+    data = encode_data({"group": "billing", "entry": entry})
+    await scene.client.xadd(scene.keys.journal, {"event": "lost_delivery", "job": "order-1", "data": data})
+    assert f"`reaper groups requeue orders/billing {entry}`" in (await _explained(reaper, "order-1"))["next"]
 
 
 async def test_a_job_nobody_knows_is_1(scene: Scene, reaper: Command) -> None:

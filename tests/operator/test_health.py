@@ -244,7 +244,6 @@ def test_every_problem_is_told() -> None:
         error="x",
         last_scan_ms=1,
         late_ms=32_001,
-        dropped=1,
     )
     snapshot = a_snapshot(
         report=report,
@@ -252,6 +251,9 @@ def test_every_problem_is_told() -> None:
         mismatches=("m",),
         lost_payload=1,
         lost_payload_ms=NOW,
+        lost_deliveries=1,
+        groups_lost=1,
+        groups_lost_ms=NOW,
         retry=WAITING,
         main=replace(WAITING, is_exhausted=True),
     )

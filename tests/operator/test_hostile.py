@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "leader step-down": ("--alone", "--timeout", "0"),
     "groups init": (PAIR, "--config", os.devnull),
     "groups pause": (PAIR,),
+    "groups requeue": (PAIR, "1-0"),
     "groups resume": (PAIR,),
     "groups forget": (PAIR, "--yes"),
 }

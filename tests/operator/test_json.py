@@ -31,6 +31,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "reaper leader show": (),
     "reaper leader step-down": ("--timeout", "0"),
     "reaper groups pause": ("orders/billing",),
+    "reaper groups requeue": ("orders/billing", "1-0"),
     "reaper groups resume": ("orders/billing",),
     "reaper status": PAIR,
 }

@@ -6,7 +6,7 @@ import pytest
 
 from reaper.operations.examination import EVENTS_READ, run_times_ms
 from reaper.operations.job_search import Place, find_job
-from reaper.recovery.dropped import settled_in
+from reaper.recovery.lost import settled_in
 from reaper.web.overview import RecoveryFeed
 from tests.scripts.scene import Scene
 from workers.protocol.events import encode_data, encode_rows, head_of_many
@@ -72,15 +72,15 @@ def _told(data: object) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("consumer", "rows", "settled"), [("w1", None, ["5-0", "5-2"]), ("w1", [1, 2], ["5-2"]), ("w2", None, [])]
+    ("group", "rows", "settled"),
+    [("billing", None, ["5-0", "5-2"]), ("billing", [1, 2], ["5-2"]), ("shipping", None, [])],
 )
-def test_a_leader_finds_what_a_deleted_consumer_has_settled(
-    consumer: str, rows: list[int] | None, settled: list[str]
-) -> None:
-    data = {"v": 2, "consumer": consumer, "columns": {"entry": ["5-0", "5-1", "5-2"]}}
+def test_a_leader_finds_what_its_group_has_settled(group: str, rows: list[int] | None, settled: list[str]) -> None:
+    """All groups of a stream share the journal."""
+    data = {"v": 2, "group": "billing", "columns": {"entry": ["5-0", "5-1", "5-2"]}}
     if rows is not None:
         data["rows"] = rows
-    found = settled_in(b"9-0", _told(data), {b"5-0", b"5-2", b"5-9"}, "w1")
+    found = settled_in(b"9-0", _told(data), {b"5-0", b"5-2", b"5-9"}, group)
     assert [entry.decode() for entry in found] == settled
 
 
@@ -92,12 +92,13 @@ def test_a_leader_finds_what_a_deleted_consumer_has_settled(
         ("nacked", {"new_entry": "6-0"}, True),
         ("nacked", {"due_ms": 9}, True),  # what waits, packed in the schedule
         ("nacked", {"new_entry": "5-0"}, False),  # given back where it is: it is pending there
+        ("recovered", {"new_entry": "6-0"}, True),
+        ("suspected", {}, True),
         ("extended", {}, False),
+        ("lost_delivery", {}, False),
     ],
 )
-def test_what_anybody_has_settled_for_good_is_not_put_back_into_a_group_that_is_made_again(
-    event: str, facts: dict[str, object], is_settled: bool
-) -> None:
-    data = {"v": 1, "consumer": "w2", "entry": "5-0", **facts}
+def test_an_entry_that_was_settled_is_not_lost(event: str, facts: dict[str, object], is_settled: bool) -> None:
+    data = {"v": 1, "group": "billing", "entry": "5-0", **facts}
     flat = [b"event", event.encode(), b"job", b"5-0", b"data", json.dumps(data).encode()]
-    assert list(settled_in(b"9-0", flat, {b"5-0", b"5-1"}, None)) == ([b"5-0"] if is_settled else [])
+    assert list(settled_in(b"9-0", flat, {b"5-0", b"5-1"}, "billing")) == ([b"5-0"] if is_settled else [])

@@ -77,9 +77,9 @@ async def test_groups_have_their_turn(
 
     take_over, full = GroupWriter.take_over, Scanner.full
 
-    async def counted_take_over(writer: GroupWriter) -> TakeOver:
+    async def counted_take_over(writer: GroupWriter, *, recreate: bool) -> TakeOver:
         await counted()
-        return await take_over(writer)
+        return await take_over(writer, recreate=recreate)
 
     async def counted_full(scanner: Scanner) -> int:
         await counted()

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 ENTRY = b"1-0"
 VISIBILITY_S, MINUTE_S = 20, 60
-WORDS_BEFORE_IDS = 3 + 10 + 11
+WORDS_BEFORE_IDS = 3 + 10 + 10
 """EVALSHA, digest, number of keys; keys; arguments that are no entry IDs."""
 
 
@@ -72,7 +72,6 @@ class World:
             notes=self.notes,
             telemetry=GroupTelemetry(group, 7),
             rate=RateLimit(0),
-            made=lambda: 0,
             refused=self.refusals.append,
             wake_suspects=lambda: None,
         )

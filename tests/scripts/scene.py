@@ -178,7 +178,6 @@ class Scene:
         policy: str = "stream",
         journal: bool = True,
         budget_bytes: int = 10**9,
-        made: int = 0,
         longest_ms: int = 10**9,
     ) -> Any:
         """Run ``recover_entries``; return its answer with a row for each entry, see `rows`."""
@@ -192,7 +191,7 @@ class Scene:
             ],
             [
                 fence, keys.group, visibility_ms, max_deliveries, policy, int(journal), 1_000, 7, budget_bytes,
-                made, longest_ms, *ids,
+                longest_ms, *ids,
             ],
         )  # fmt: skip
         return one_by_one(reply, [one.encode() for one in ids])

@@ -13,7 +13,6 @@ E1 = entry_id(1)
 REFUSED, VANISHED = 0, 3
 EXTENDED_TOO_LATE, HELD_TOO_LATE, SETTLED_TOO_LATE = 4, 2, 5
 DONE, DEAD, UNKNOWN = 1, 2, 3
-RESTORED = "restored-by-reaper"
 VISIBILITY_MS = 30_000
 WORD = {"member:w1": "1,30000,3,9999999999999,"}
 """What the worker goes by. Who deletes its consumer and is one of ours takes it away as well."""
@@ -320,14 +319,6 @@ async def test_a_verdict_on_what_was_proven_alive_lately_counts_once(held: Scene
     assert reply[0] != REFUSED
     assert reply[1] == REFUSED, "it is no longer ours, although its entry is still there"
     assert await held.pending() == []
-
-
-async def test_what_the_leader_has_put_back_goes_to_the_worker_that_runs_it(held: Scene) -> None:
-    await vanish(held, "group")
-    await held.deliver(E1, consumer=RESTORED, idle_ms=1_000)
-    assert await extend(held) == VANISHED
-    assert await hold_again(held) == 1
-    assert await held.pending() == [(E1, "w1", 1)]
 
 
 @pytest.mark.parametrize("how", ["consumer", "group"])

@@ -1,11 +1,12 @@
-"""keep_house, restore_group, count_after, pause_group, register_replica: what is tidied and reported."""
+"""keep_house, report_lost, count_after, pause_group, register_replica: what is tidied and reported."""
 
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
-from tests.scripts.scene import FENCE, Scene, entry_id, rows
+from tests.scripts.scene import FENCE, Scene, entry_id
 from tests.support.dump import dump
 from workers.protocol.scripts import load_script
 
@@ -14,32 +15,24 @@ pytestmark = pytest.mark.anyio
 STALE = [None, "reaper:8:bob", "reaper:6:bob", "reaper:7:bob", "other:7:alice"]
 
 
-async def keep_house(
-    scene: Scene,
-    silence_ms: int | str = "",
-    *,
-    fence: str = FENCE,
-    caller: str = "alice",
-    again: bool = False,
-) -> Any:
+async def keep_house(scene: Scene, silence_ms: int | str = "", *, fence: str = FENCE) -> Any:
     """Run ``keep_house``."""
     keys = scene.keys
     return await load_script("workers.protocol", "keep_house").run(
         scene.client,
         [keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes, keys.schedule],
-        [fence, keys.group, silence_ms, 1, 1_000, 7, caller, int(again)],
+        [fence, keys.group, silence_ms, 1, 1_000, 7],
     )
 
 
-async def restore(scene: Scene, *ids: str, made: int = 0) -> Any:
-    """Run ``restore_group``; when the group was made is left out, and who made it."""
+async def report_lost(scene: Scene, *ids: str, is_certain: bool = True, source: str = "") -> Any:
+    """Run ``report_lost`` for entries that consumer w1 held."""
     keys = scene.keys
-    reply = await load_script("reaper", "restore_group").run(
+    return await load_script("reaper", "report_lost").run(
         scene.client,
-        [keys.stream, keys.fence, keys.agreement],
-        [FENCE, keys.group, "restored", 60_000, made, *ids],
+        [source or keys.stream, keys.fence, keys.agreement, keys.journal],
+        [FENCE, keys.group, "w1", int(is_certain), "retry" if source else "stream", 1, 1_000, 7, *ids],
     )
-    return reply[:2]
 
 
 async def made_again(scene: Scene) -> None:
@@ -86,7 +79,7 @@ async def test_silent_consumers_are_deleted_only_when_asked_and_only_when_they_h
     assert await keep_house(scene, 3_600_000) == [b"ok", 0, 0, 0]
     assert await keep_house(scene, 0) == [b"ok", 1, 0, 0, b"silent"]
     consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
-    assert [consumer["name"] for consumer in consumers] == [b"busy", b"restored-by-reaper"]
+    assert [consumer["name"] for consumer in consumers] == [b"busy", b"marked-by-reaper"]
 
 
 async def _idle_ms(scene: Scene, name: bytes) -> int:
@@ -97,53 +90,37 @@ async def _idle_ms(scene: Scene, name: bytes) -> int:
 async def test_who_clears_away_silent_consumers_never_comes_upon_the_one_that_a_group_is_known_by(scene: Scene) -> None:
     await keep_house(scene)
     for _ in range(2):
-        while await _idle_ms(scene, b"restored-by-reaper") < 20:
+        while await _idle_ms(scene, b"marked-by-reaper") < 20:
             pass
         asked_ms = await scene.now_ms()
         await keep_house(scene)
-        assert await _idle_ms(scene, b"restored-by-reaper") <= await scene.now_ms() - asked_ms
+        assert await _idle_ms(scene, b"marked-by-reaper") <= await scene.now_ms() - asked_ms
 
 
 async def test_what_the_consumer_that_a_group_is_known_by_holds_stays_its_own(scene: Scene) -> None:
     await keep_house(scene)
-    await scene.stalled(consumer="restored-by-reaper")
+    await scene.stalled(consumer="marked-by-reaper")
     await keep_house(scene)
-    assert await scene.pending() == [(entry_id(1), "restored-by-reaper", 1)]
+    assert await scene.pending() == [(entry_id(1), "marked-by-reaper", 1)]
 
 
-@pytest.mark.parametrize("is_new", [True, False])
-async def test_a_group_that_lacks_it_is_another_one_unless_a_consumer_is_older_than_that(
-    scene: Scene, is_new: bool
-) -> None:
-    await scene.client.xgroup_createconsumer("orders", "billing", "w1")
-    await _milliseconds_pass(scene)
-    await keep_house(scene)
-    if is_new:
+@pytest.mark.parametrize("how", ["destroyed", "emptied"])
+async def test_a_group_without_its_marker_is_reported_once_and_counted(scene: Scene, how: str) -> None:
+    assert await keep_house(scene) == [b"ok", 0, 0, 0], "a first group lacks it too"
+    if how == "destroyed":
         await scene.client.xgroup_destroy("orders", "billing")
-        await scene.client.xgroup_create("orders", "billing", "0")
-        await scene.client.xgroup_createconsumer("orders", "billing", "w1")
+        await made_again(scene)
     else:
-        await scene.client.xgroup_delconsumer("orders", "billing", "restored-by-reaper")
-    assert await keep_house(scene) == [b"ok", 0, 2 if is_new else 0, 0]
-    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+        await scene.client.xgroup_delconsumer("orders", "billing", "marked-by-reaper")
+    assert await keep_house(scene) == [b"ok", 0, 1, 1]
+    assert await keep_house(scene) == [b"ok", 0, 0, 1]
 
 
-async def test_a_consumer_that_asks_for_jobs_and_gets_none_is_as_old_as_its_last_one(scene: Scene) -> None:
-    """From Redis 7.2 on a read that finds nothing starts its idle time over, and `inactive` tells of the last job."""
-    added = await scene.add()
-    await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
-    await scene.client.xack("orders", "billing", added)
-    await _milliseconds_pass(scene)
+async def test_without_group_settings_nothing_tells_that_it_is_another_group(scene: Scene) -> None:
     await keep_house(scene)
-    await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
-    await scene.client.xgroup_delconsumer("orders", "billing", "restored-by-reaper")
+    await scene.client.delete(scene.keys.agreement)
+    await scene.client.xgroup_delconsumer("orders", "billing", "marked-by-reaper")
     assert await keep_house(scene) == [b"ok", 0, 0, 0]
-
-
-async def _milliseconds_pass(scene: Scene) -> None:
-    moment = await scene.now_ms()
-    while await scene.now_ms() < moment + 2:
-        pass
 
 
 @pytest.mark.parametrize(("ended_ms", "holds", "is_kept"), [(60_000, 0, True), (700_000, 0, False), (700_000, 1, True)])
@@ -168,134 +145,51 @@ async def test_while_recovery_waits_nobody_is_silent_and_no_word_has_ended(scene
     assert await keep_house(scene, 0) == [b"ok", 0, 0, 0]
     assert await scene.client.hexists(scene.keys.agreement, "member:w1")
     await scene.beats()
-    assert await keep_house(scene) == [b"ok", 0, 0, 1, b"gone"]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0, b"gone"]
     assert not await scene.client.hexists(scene.keys.agreement, "member:w1")
 
 
-async def test_a_destroyed_group_is_recreated_where_it_was_with_what_it_held(scene: Scene) -> None:
-    for _ in range(4):
-        await scene.add()
-    await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=3)
-    await keep_house(scene)
+async def test_entries_that_went_with_a_consumer_are_reported(scene: Scene) -> None:
+    lost, pending = await scene.stalled("n", 1, "reaper.job", "job-1", "reaper.generation", 2), await scene.stalled()
+    deleted, ready = await scene.stalled(), await scene.add()
+    await scene.client.xdel("orders", deleted)
+    await scene.client.xack("orders", "billing", lost)
+    assert await report_lost(scene, lost, pending, deleted, ready) == [b"ok", lost.encode()]
+    state = await scene.state()
+    data = {
+        "group": "billing", "mode": "reaper", "token": 7, "entry": lost, "source": "stream", "consumer": "w1",
+        "generation": 2, "enqueued_ms": int(lost.split("-")[0]), "certain": True,
+    }  # fmt: skip
+    assert state["{orders}:journal"] == [("lost_delivery", "job-1", data)]
+    assert state["{orders}:group:billing"]["lost_delivery"] == "1"
+    assert [row[0] for row in await scene.pending()] == [pending, deleted]
+
+
+async def test_what_is_in_doubt_is_not_counted_as_lost(scene: Scene) -> None:
+    lost = await scene.stalled()
+    await scene.client.xack("orders", "billing", lost)
+    assert await report_lost(scene, lost, is_certain=False) == [b"ok", lost.encode()]
+    state = await scene.state()
+    ((_, _, data),) = state["{orders}:journal"]
+    assert not data["certain"]
+    assert "lost_delivery" not in state.get("{orders}:group:billing", {})
+
+
+async def test_entries_of_a_retry_stream_are_named_as_such(scene: Scene) -> None:
+    await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
+    lost = await scene.add(stream=scene.keys.retry)
+    await scene.deliver(lost, stream=scene.keys.retry)
+    await scene.client.xack(scene.keys.retry, "billing", lost)
+    assert await report_lost(scene, lost, source=scene.keys.retry) == [b"ok", lost.encode()]
+    ((_, _, data),) = (await scene.state())["{orders}:journal"]
+    assert data["source"] == "retry"
+
+
+async def test_without_the_group_no_entry_is_reported(scene: Scene) -> None:
+    lost = await scene.stalled()
     await scene.client.xgroup_destroy("orders", "billing")
-    await scene.client.xdel("orders", entry_id(2))
-    assert await restore(scene, entry_id(1), entry_id(2)) == [b"ok", 1]
-    assert await scene.pending() == [(entry_id(1), "restored", 1)]
-    reply: Any = await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
-    assert [one.decode() for one, _ in reply[0][1]] == [entry_id(4)]
-    assert await scene.recover(entry_id(1)) == [b"made"], "the group is another one"
-    made = int((await scene.client.hget(scene.keys.agreement, "made")) or 0)
-    assert rows(await scene.recover(entry_id(1), made=made)) == [(1, "restored", entry_id(1), 1)]
-
-
-@pytest.mark.parametrize("known", ["9-2", "5-9"])
-@pytest.mark.parametrize("is_there", [True, False])
-async def test_in_a_stream_that_was_made_anew_the_group_begins_anew(scene: Scene, known: str, is_there: bool) -> None:
-    """With IDs of the producer's own they lie below what was known, and nobody would ever read them."""
-    await scene.client.delete("orders")
-    await scene.agree(last_id=known)
-    if is_there:
-        await scene.add(at="5-1")
-    assert await restore(scene, "9-1") == [b"ok", 0]
-    if not is_there:
-        await scene.add(at="5-1")
-    reply: Any = await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
-    assert [one for one, _ in reply[0][1]] == [b"5-1"]
-    assert await scene.client.hget(scene.keys.agreement, "made_from") == b"0"
-
-
-async def test_what_will_be_delivered_anew_anyway_is_not_put_back(scene: Scene) -> None:
-    for _ in range(2):
-        await scene.add()
-    await scene.agree(last_id=entry_id(1))
-    await scene.client.xgroup_destroy("orders", "billing")
-    assert await restore(scene, entry_id(1), entry_id(2)) == [b"ok", 1]
-    assert await scene.pending() == [(entry_id(1), "restored", 1)]
-
-
-async def test_a_group_that_is_there_is_left_alone(scene: Scene) -> None:
-    await scene.add()
-    await scene.agree(last_id=entry_id(1))
-    before = await scene.state()
-    assert await restore(scene, entry_id(1)) == [b"exists"]
-    assert await scene.state() == before
-
-
-async def test_what_a_group_held_that_a_worker_has_made_again_is_put_back(scene: Scene) -> None:
-    for _ in range(4):
-        await scene.add()
-    await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=3)
-    await keep_house(scene)
-    await scene.client.xgroup_destroy("orders", "billing")
-    await made_again(scene)
-    assert await scene.recover(entry_id(1)) == [b"made"], "nothing was settled, it was forgotten"
-    assert await restore(scene, entry_id(1), entry_id(2), entry_id(4)) == [b"ok", 2]
-    assert await scene.pending() == [(entry_id(number), "restored", 1) for number in (1, 2)]
-    made = int((await scene.client.hget(scene.keys.agreement, "made")) or 0)
-    assert await restore(scene, entry_id(3), made=made) == [b"exists"]
-
-
-async def test_what_somebody_holds_already_is_not_taken_from_him(scene: Scene) -> None:
-    await scene.add()
-    await scene.agree(last_id=entry_id(1))
-    await scene.client.xgroup_destroy("orders", "billing")
-    await made_again(scene)
-    await scene.deliver(entry_id(1), consumer="w1", idle_ms=0)
-    assert await restore(scene, entry_id(1)) == [b"ok", 0]
-    assert await scene.pending() == [(entry_id(1), "w1", 1)]
-
-
-@pytest.mark.parametrize(
-    ("for_ms", "waits", "least", "most"),
-    [
-        (35_000, False, 0, 59_999),
-        (-1, False, 60_000, 10**9),
-        (-3_600_000, True, 0, 59_999),  # its word may have ended by a step of the clock alone
-    ],
-)
-async def test_while_workers_of_ours_live_they_get_time_to_take_back_what_they_run(
-    scene: Scene, for_ms: int, waits: bool, least: int, most: int
-) -> None:
-    await scene.add()
-    await scene.agree(last_id=entry_id(1), **{"member:w1": f"1,60000,3,{await scene.now_ms() + for_ms},"})
-    await scene.client.xgroup_destroy("orders", "billing")
-    await scene.beats()
-    if waits:
-        await scene.agree(unbroken=await scene.now_ms())
-    await restore(scene, entry_id(1))
-    (idle_ms,) = (await scene.idle_ms()).values()
-    assert least <= idle_ms <= most
-
-
-async def test_a_group_that_is_to_begin_at_the_end_says_where_that_was(scene: Scene) -> None:
-    await scene.add()
-    await scene.client.xgroup_destroy("orders", "billing")
-    keys = scene.keys
-    await load_script("workers.protocol", "join_group").run(
-        scene.client,
-        [keys.stream, keys.retry, keys.agreement, keys.fence],
-        [keys.group, "$", "", "", "", "reaper", "w1"],
-    )
-    assert await scene.client.hget(keys.agreement, "made_from") == entry_id(1).encode()
-
-
-async def test_a_lost_agreement_is_no_destroyed_group(scene: Scene) -> None:
-    stalled = await scene.stalled()
-    assert rows(await scene.recover(stalled, made=10**13))[0][0] == 1
-
-
-async def test_without_a_known_position_no_group_is_made(scene: Scene) -> None:
-    await scene.client.xgroup_destroy("orders", "billing")
-    before = await scene.state()
-    assert await restore(scene) == [b"unknown"]
-    assert await scene.state() == before
-
-
-async def test_a_position_that_is_none_is_an_error(scene: Scene) -> None:
-    await scene.client.xgroup_destroy("orders", "billing")
-    await scene.agree(last_id="somewhere")
-    with pytest.raises(Exception, match="Invalid stream ID"):
-        await restore(scene)
+    with pytest.raises(ResponseError, match="NOGROUP"):
+        await report_lost(scene, lost)
 
 
 @pytest.mark.parametrize("found", STALE)
@@ -305,7 +199,7 @@ async def test_only_the_whole_fence_lets_a_leader_keep_house(scene: Scene, found
     await set_fence(scene, found)
     before = await scene.state()
     stale = [b"stale", (found or "").encode()]
-    assert (await keep_house(scene, 0), await restore(scene)) == (stale, stale)
+    assert (await keep_house(scene, 0), await report_lost(scene)) == (stale, stale)
     assert await scene.state() == before
     consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
     assert len(consumers) == 1
@@ -324,16 +218,6 @@ async def test_a_leader_keeps_house_when_memory_is_full(scene: Scene) -> None:
     kept, paused = await keep_house(scene), await pause(scene, 1)
     await scene.free_memory()
     assert (kept, paused) == ([b"ok", 0, 0, 0], 1)
-
-
-async def test_a_group_is_recreated_when_memory_is_full(scene: Scene) -> None:
-    await scene.stalled()
-    await keep_house(scene)
-    await scene.client.xgroup_destroy("orders", "billing")
-    await scene.fill_memory()
-    restored = await restore(scene, entry_id(1))
-    await scene.free_memory()
-    assert restored == [b"ok", 1]
 
 
 @pytest.mark.parametrize("entries", [0, 1, 3, 4, 5, 100, 250])
@@ -373,118 +257,23 @@ async def test_a_replica_registers_even_when_memory_is_full(client: Redis) -> No
     assert await dump(client) == {"{reaper}:replicas": {"r1": "{}", "r2": '{"leads":true}'}}
 
 
-async def test_where_a_consumer_is_deleted_long_after_its_worker_has_died_that_is_told_first(scene: Scene) -> None:
-    long_ago = f"1,30000,3,{await scene.now_ms() - 3_600_000},"
-    await scene.agree(**{"member:gone": long_ago})
-    await made_again(scene)  # a worker joins, and clears away words
-    assert await keep_house(scene) == [b"ok", 0, 0, 1, b"gone"]
-    assert await scene.client.hexists(scene.keys.agreement, "member:gone")  # for the leader that puts back
-    assert await keep_house(scene) == [b"ok", 0, 0, 0]
-    assert not await scene.client.hexists(scene.keys.agreement, "member:gone")
-
-
-async def test_a_word_that_has_ended_and_whose_consumer_is_gone_is_told_once(scene: Scene) -> None:
+@pytest.mark.parametrize("ago_ms", [1_000, 3_600_000])
+async def test_a_registration_that_has_ended_and_whose_consumer_is_gone_is_reported_once(
+    scene: Scene, ago_ms: int
+) -> None:
     await scene.client.xgroup_createconsumer("orders", "billing", "there")
     now = await scene.now_ms()
-    ended, counts = f"1,30000,3,{now - 1_000},", f"1,30000,3,{now + 60_000},"
-    await scene.agree(
-        **{"member:there": ended, "member:gone": ended + "worker gone: it differs", "member:lives": counts}
-    )
-    assert await keep_house(scene) == [b"ok", 0, 0, 1, b"gone"]
+    ended, counts, lately = (f"1,30000,3,{now + by},0," for by in (-ago_ms, 60_000, -1_000))
+    await scene.agree(**{"member:there": lately, "member:gone": ended + "it differs", "member:lives": counts})
+    await made_again(scene)  # a worker joins
+    assert await keep_house(scene) == [b"ok", 0, 0, 0, b"gone"]
     assert await keep_house(scene) == [b"ok", 0, 0, 0]
     words: Any = await scene.client.hmget(scene.keys.agreement, "member:gone", "member:there", "member:lives")
-    assert [word.decode() for word in words] == [ended + "0,told", ended, counts]
+    assert words == [None, lately.encode(), counts.encode()]
     told = {"group": "billing", "mode": "reaper", "token": 7, "consumer": "gone", "visibility_ms": 30_000}
     ((event, job, data),) = (await scene.state())["{orders}:journal"]
     assert (event, job, data.keys() - told.keys()) == ("lost_consumer", "", {"until_ms"})
     assert {name: data[name] for name in told} == told
-
-
-async def test_what_was_told_by_a_reply_that_was_lost_is_told_again_to_whoever_asked(scene: Scene) -> None:
-    ended = f"1,30000,3,{await scene.now_ms() - 1_000},"
-    await keep_house(scene)  # how it was before is seen
-    await scene.client.xgroup_destroy("orders", "billing")
-    await made_again(scene)
-    await scene.agree(**{"member:gone": ended})
-    told = [b"ok", 0, 1, 1, b"gone"]
-    assert await keep_house(scene) == told
-    assert await keep_house(scene, caller="bob", again=True) == [b"ok", 0, 0, 0], "he was told nothing"
-    assert await keep_house(scene, again=True) == told
-    assert await keep_house(scene, again=True) == told, "that reply was lost as well"
-    await scene.agree(**{"member:later": ended})
-    assert await keep_house(scene, again=True) == [b"ok", 0, 1, 2, b"later", b"gone"]
-    assert await keep_house(scene) == [b"ok", 0, 0, 0]
-    assert not await scene.client.hexists(scene.keys.agreement, "house_told")
-    assert await keep_house(scene, again=True) == [b"ok", 0, 0, 0]
-
-
-async def held_by(scene: Scene, consumer: str, *, seen_by: str) -> None:
-    """Let a consumer hold something, as a leader of this term (an embedded worker: 0) has noted, and delete it."""
-    await keep_house(scene)
-    await scene.stalled(consumer=consumer)
-    await keep_house(scene)
-    assert await scene.client.hget(scene.keys.agreement, f"holds:{consumer}") == b"7"
-    await scene.client.hset(scene.keys.agreement, f"holds:{consumer}", seen_by)
-    await scene.client.xgroup_delconsumer("orders", "billing", consumer)
-
-
-@pytest.mark.parametrize("seen_by", ["6", "0"])
-@pytest.mark.parametrize("consumer", ["java-1", "ready-by-reaper", "waiting-by-reaper"])
-async def test_a_foreign_consumer_that_is_gone_with_what_an_earlier_term_saw_is_told_once(
-    scene: Scene, consumer: str, seen_by: str
-) -> None:
-    await held_by(scene, consumer, seen_by=seen_by)
-    assert await keep_house(scene) == [b"ok", 0, 0, 1, consumer.encode()]
-    assert await keep_house(scene) == [b"ok", 0, 0, 0]
-    told = {"group": "billing", "mode": "reaper", "token": 7, "consumer": consumer}
-    assert (await scene.state())["{orders}:journal"] == [("lost_consumer", "", told)]
-    assert not await scene.client.hexists(scene.keys.agreement, f"holds:{consumer}")
-
-
-async def test_of_what_a_leader_saw_itself_it_tells_by_the_delivery(scene: Scene) -> None:
-    await held_by(scene, "java-1", seen_by="7")
-    assert await keep_house(scene) == [b"ok", 0, 0, 0]
-    assert not await scene.client.hexists(scene.keys.agreement, "holds:java-1")
-
-
-async def test_embedded_workers_tell_it_whoever_saw_it(scene: Scene) -> None:
-    await held_by(scene, "java-1", seen_by="0")
-    await scene.client.delete(scene.keys.fence)
-    await scene.agree(recovery="embedded")
-    assert await keep_house(scene, fence="") == [b"ok", 0, 0, 1, b"java-1"]
-
-
-async def test_of_our_own_consumer_that_is_made_anew_it_is_told_whoever_saw_it(scene: Scene) -> None:
-    await scene.stalled(consumer="old")  # so that the group is no other one
-    await held_by(scene, "restored-by-reaper", seen_by="7")
-    assert await keep_house(scene) == [b"ok", 0, 0, 1, b"restored-by-reaper"]
-
-
-async def test_who_has_settled_all_and_goes_is_not_told_of(scene: Scene) -> None:
-    await keep_house(scene)
-    await scene.stalled(consumer="java-1")
-    await keep_house(scene)
-    await scene.agree(**{"holds:java-1": "6"})
-    await scene.client.xack("orders", "billing", entry_id(1))
-    moment = await scene.now_ms()
-    while await scene.now_ms() < moment + 2:
-        pass
-    assert await keep_house(scene, 0) == [b"ok", 1, 0, 0, b"java-1"]  # deleted by us
-    assert not await scene.client.hexists(scene.keys.agreement, "holds:java-1")
-
-
-async def test_what_a_group_held_that_was_destroyed_is_told_as_a_whole(scene: Scene) -> None:
-    await held_by(scene, "java-1", seen_by="6")
-    await scene.client.xgroup_destroy("orders", "billing")
-    await made_again(scene)
-    assert await keep_house(scene) == [b"ok", 0, 1, 0]
-    assert not await scene.client.hexists(scene.keys.agreement, "holds:java-1")
-
-
-async def test_workers_of_ours_are_known_by_their_words(scene: Scene) -> None:
-    await scene.stalled(consumer="w1.0123456789ab")
-    await keep_house(scene)
-    assert not await scene.client.hexists(scene.keys.agreement, "holds:w1.0123456789ab")
 
 
 async def test_of_a_worker_that_has_joined_there_is_a_consumer_before_it_reads(scene: Scene) -> None:

@@ -16,16 +16,15 @@ from tests.scripts.scene import (
     Scene,
     dead,
     details,
-    entry_id,
     item,
     ready,
     rows,
 )
 from tests.support.tiers import WITH_CLAIM
 from tests.support.waiting import wait_until
+from workers.protocol.keys import MARKER_CONSUMER as MARKER
 from workers.protocol.keys import NOBODY
 from workers.protocol.keys import READY_CONSUMER as READY
-from workers.protocol.keys import RESTORED_CONSUMER as RESTORED
 from workers.protocol.keys import WAITING_CONSUMER as WAITING
 from workers.protocol.scripts import load_script
 
@@ -455,7 +454,7 @@ async def test_what_waited_comes_back_where_somebody_deleted_the_consumer_that_h
     await scene.make_due(scene.keys.schedule)
     assert (await scene.move_due(policy=POLICY))[:2] == [b"ok", 1]
     assert (await scene.release(policy=POLICY))[:3] == [b"ok", 0, 0]
-    assert await scene.pending() == [(parked, RESTORED, 1), (waiting, RESTORED, 1)]
+    assert await scene.pending() == [(parked, MARKER, 1), (waiting, MARKER, 1)]
     assert "{orders}:scheduled:billing" not in await shown(scene)
     await scene.recover(parked, waiting, policy=POLICY)
     owners = {one: owner for one, owner, _ in await scene.pending()}
@@ -480,7 +479,7 @@ async def dropped_while_it_waits(scene: Scene, *held_by: str) -> tuple[str, str]
 
 
 @pytest.mark.parametrize(
-    ("held_by", "times"), [((OURS,), 1), ((LATER, OURS), 2), ((RESTORED, OURS), 1), ((OURS, LATER, OURS), 2)], ids=str
+    ("held_by", "times"), [((OURS,), 1), ((LATER, OURS), 2), ((MARKER, OURS), 1), ((OURS, LATER, OURS), 2)], ids=str
 )
 async def test_what_waits_does_so_still_although_the_next_one_made_its_consumer_anew(
     scene: Scene, held_by: tuple[str, ...], times: int
@@ -696,14 +695,3 @@ async def test_the_house_is_kept_of_notes_that_nobody_needs_and_our_consumers_st
     names = {row["name"].decode() for row in await scene.client.xinfo_consumers("orders", "billing")}
     assert {scene.ready_owner or WAITING, WAITING} <= names
     assert await notes(scene) == {}
-
-
-async def test_a_group_that_was_made_again_by_a_stranger_is_known_whatever_is_ready_there(scene: Scene) -> None:
-    await scene.stalled()
-    await keep_house(scene)
-    await scene.agree(marked=await scene.now_ms() - 1_000)
-    await scene.client.xgroup_destroy("orders", "billing")
-    await scene.client.xgroup_create("orders", "billing", entry_id(1))
-    fresh = await scene.add("n", 2)
-    await scene.deliver(fresh, consumer=READY, idle_ms=CLAIMABLE_MS)
-    assert (await keep_house(scene))[2] == 2

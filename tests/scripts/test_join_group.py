@@ -102,8 +102,6 @@ async def test_the_first_worker_makes_stream_group_and_agreement(bare: Scene) ->
         "max_deliveries": "3",
         "recovery": "reaper",
         "version": "now",
-        "made": "now",
-        "made_from": "0",
     }
     assert await bare.state() == {
         "orders": {"entries": [], "billing": []},

@@ -139,8 +139,8 @@ class World:
                         KEYS.agreement, KEYS.journal,
                     ],
                     [
-                        self.fence, KEYS.group, VISIBILITY_MS, MAX_DELIVERIES, self.policy, 0, 1_000, 7, 10**9, 10**14,
-                        10**9, 0, 0, *ids,
+                        self.fence, KEYS.group, VISIBILITY_MS, MAX_DELIVERIES, self.policy, 0, 1_000, 7, 10**9, 10**9,
+                        *ids,
                     ],
                 )  # fmt: skip
 

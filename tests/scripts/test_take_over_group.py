@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.scripts.scene import Scene
+from tests.scripts.scene import Scene, entry_id
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
@@ -29,26 +29,27 @@ async def take_over(
     namespace: str = "reaper",
     policy: str = "stream",
     visibility_ms: int = 30_000,
+    recreate: bool = False,
 ) -> list[Any]:
-    """Return code, detail, and what was agreed before, as text."""
+    """Return code, detail, the former settings, and where the group was created, as text."""
     keys = scene.keys
     reply = await load_script("reaper", "take_over_group").run(
         scene.client,
         [keys.stream, keys.fence, keys.agreement, keys.retry],
-        [namespace, token, holder, keys.group, policy, visibility_ms, 3, "reaper", 20_000],
+        [namespace, token, holder, keys.group, policy, visibility_ms, 3, "reaper", 20_000, int(recreate)],
     )
     return [part.decode() if isinstance(part, bytes) else part for part in reply]
 
 
 @pytest.fixture
 async def scene(scene: Scene) -> Scene:
-    """A group that nobody has served yet."""
+    """A group without a leader so far."""
     await scene.client.delete(scene.keys.fence)
     return scene
 
 
 async def test_the_first_leader_installs_its_fence_and_what_is_agreed(scene: Scene) -> None:
-    assert await take_over(scene) == [1, "", "", "", "", "", 0]
+    assert await take_over(scene) == [1, "", "", "", "", "", ""]
     assert await scene.state() == {
         "orders": {"entries": [], "billing": []},
         "{orders}:fence:billing": "reaper:7:alice",
@@ -58,7 +59,7 @@ async def test_the_first_leader_installs_its_fence_and_what_is_agreed(scene: Sce
 
 async def test_a_later_term_replaces_an_earlier_one_and_learns_what_was_agreed(scene: Scene) -> None:
     await take_over(scene, visibility_ms=5_000)
-    assert await take_over(scene, token=8, holder="bob") == [1, "", "stream", "5000", "3", "reaper", 0]
+    assert await take_over(scene, token=8, holder="bob") == [1, "", "stream", "5000", "3", "reaper", ""]
     state = await scene.state()
     assert state["{orders}:fence:billing"] == "reaper:8:bob"
     assert state["{orders}:group:billing"] == {"fence_token": "8", **FIRST}
@@ -231,3 +232,59 @@ async def test_what_is_raised_needs_no_patience(scene: Scene) -> None:
     await scene.agree(policy="stream", visibility_ms=6_000, max_deliveries=2, recovery="reaper")
     await take_over(scene)
     assert await agreed(scene, "former_until") is None
+
+
+# ---- a group that was destroyed
+
+
+async def destroyed(scene: Scene, *, last_id: str | None = None) -> None:
+    """Let the group be destroyed after it has delivered the first of two entries."""
+    for _ in range(2):
+        await scene.add()
+    await scene.client.xgroup_destroy("orders", "billing")
+    await scene.agree(last_id=last_id or entry_id(1))
+
+
+async def ready(scene: Scene) -> list[str]:
+    """Return what the group delivers."""
+    reply: Any = await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
+    return [one.decode() for one, _ in reply[0][1]]
+
+
+async def test_a_destroyed_group_is_created_again_where_it_stood_if_that_is_wanted(scene: Scene) -> None:
+    await destroyed(scene)
+    assert (await take_over(scene))[-1] == ""
+    assert not await scene.client.xinfo_groups("orders")
+    assert (await take_over(scene, recreate=True))[-1] == entry_id(1)
+    assert (await take_over(scene, recreate=True))[-1] == ""
+    assert await ready(scene) == [entry_id(2)]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_in_a_stream_that_was_made_anew_the_group_begins_at_the_beginning(scene: Scene, is_there: bool) -> None:
+    """The IDs of a producer may lie below the position of before, and no worker would ever read them."""
+    await scene.client.delete("orders")
+    await scene.agree(last_id="5-9")
+    if is_there:
+        await scene.add(at="5-1")
+    assert (await take_over(scene, recreate=True))[-1] == "0"
+    if not is_there:
+        await scene.add(at="5-1")
+    assert await ready(scene) == ["5-1"]
+
+
+@pytest.mark.parametrize("last_id", ["somewhere", None])
+async def test_without_a_known_position_no_group_is_created(scene: Scene, last_id: str | None) -> None:
+    await destroyed(scene, last_id=last_id)
+    if last_id is None:
+        await scene.client.delete(scene.keys.agreement)
+    assert (await take_over(scene, recreate=True))[::6] == [1, ""]
+    assert not await scene.client.xinfo_groups("orders")
+
+
+async def test_a_group_is_created_again_when_memory_is_full(scene: Scene) -> None:
+    await destroyed(scene)
+    await scene.fill_memory()
+    reply = await take_over(scene, recreate=True)
+    await scene.free_memory()
+    assert reply[-1] == entry_id(1)

@@ -112,6 +112,17 @@ async def redriving(scene: Scene) -> Run:
     )
 
 
+async def requeueing(scene: Scene) -> Run:
+    """An operator gives lost deliveries back."""
+    ids, keys = [await scene.stalled() for _ in range(2)], scene.keys
+    await scene.client.xack("orders", "billing", *ids)
+    return lambda user: load_script("reaper", "requeue").run(
+        user.client,
+        [keys.stream, keys.stream, keys.retry, keys.agreement, keys.journal],
+        [keys.group, "stream", 0, 1, 1_000, 10**9, *ids],
+    )
+
+
 async def forgetting(scene: Scene) -> Run:
     """An operator makes the group a plain one."""
     await scene.stalled()
@@ -138,6 +149,7 @@ PLAYS: list[tuple[str, Role, RecoveryMode, Callable[[Scene], Awaitable[Run]]]] =
     ("move_due", Role.REAPER, REAPER, moving),
     ("release_suspects", Role.REAPER, REAPER, releasing),
     ("redrive_dead_letters", Role.OPERATOR, REAPER, redriving),
+    ("requeue", Role.OPERATOR, REAPER, requeueing),
     ("forget_group", Role.OPERATOR, REAPER, forgetting),
     ("enqueue", Role.PRODUCER, REAPER, enqueueing),
 ]
@@ -148,8 +160,7 @@ NO_COPIES = {
     "hold_again": "claims, and copies nothing",
     "join_group": "writes the agreement",
     "keep_house": "removes what nobody needs",
-    "put_back": "claims, and copies nothing",
-    "restore_group": "claims, and copies nothing",
+    "report_lost": "writes the journal",
     "return_taken": "gives back where it is",
     "take_over_group": "writes fence and agreement",
     "register_replica": "no jobs", "acquire_lease": "no jobs", "renew_lease": "no jobs", "release_lease": "no jobs",

@@ -33,7 +33,7 @@ from workers.producer import Producer
 from workers.protocol.calls.settlement import Extend
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.errors import StreamReaperError
-from workers.protocol.keys import RESTORED_CONSUMER, RETURNED_CONSUMER
+from workers.protocol.keys import RETURNED_CONSUMER
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode, Redelivery, pair_up, read_metadata, text
 from workers.runtime.callbacks import Callbacks, Report
@@ -255,8 +255,6 @@ class OurWorker(Actor):
             return
         if holder == RETURNED_CONSUMER.encode():
             return  # a read took it, as the clock was set back, and has given it back: to be held again
-        if holder == RESTORED_CONSUMER.encode():
-            return  # it was nobody's, and is put back where somebody has destroyed the group: to be held again
         if self.world.witness.caller.startswith(process.name):
             return  # it has given it back itself
         if self.world.witness.caller.startswith("bare-"):

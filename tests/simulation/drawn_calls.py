@@ -294,10 +294,9 @@ def recover(scene: Scene) -> None:
         KEYS.journal,
         KEYS.notes,
     )
-    made = scene.hash_value(KEYS.agreement, "made") or 0
     scene.lead(
         "recover_entries", keys, scene.fence(), GROUP, scene.visibility(), scene.limit(), scene.policy(), "1", 50, 1,
-        100_000, made, 60_000, *(row[0] for row in scene.pending(source)),
+        100_000, 60_000, *(row[0] for row in scene.pending(source)),
     )  # fmt: skip
 
 
@@ -306,7 +305,7 @@ def take_over(scene: Scene) -> None:
     token = scene.random.choice((1, 1, 1, 2))
     scene.lead(
         "take_over_group", (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.retry), "reaper", token, "alice", GROUP,
-        scene.policy(), scene.visibility(), scene.limit(), "reaper", 1000,
+        scene.policy(), scene.visibility(), scene.limit(), "reaper", 1000, scene.random.randrange(2),
     )  # fmt: skip
 
 
@@ -337,26 +336,25 @@ def keep_house(scene: Scene) -> None:
     scene.call("keep_house", keys, _own(scene), GROUP, scene.random.choice(("", 40)), "1", 50, 1)
 
 
-def restore(scene: Scene) -> None:
-    """A leader puts back a group that was destroyed."""
+def report_lost(scene: Scene) -> None:
+    """A leader reports what went with a consumer that somebody deleted."""
+    kind, source = scene.random.choice((("stream", KEYS.stream), ("retry", KEYS.retry)))
     scene.lead(
-        "restore_group", (KEYS.stream, KEYS.fence, KEYS.agreement), scene.fence(), GROUP, "restored-by-reaper", 30,
-        scene.hash_value(KEYS.agreement, "made") or 0, *scene.entries(KEYS.stream),
-    )  # fmt: skip
-
-
-def put_back(scene: Scene) -> None:
-    """A leader puts back what went with a consumer that somebody deleted."""
-    scene.lead(
-        "put_back", (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.journal), scene.fence(), GROUP,
-        scene.random.choice(CONSUMERS), 30, scene.hash_value(KEYS.agreement, "made") or 0, "1", 1000, 7,
-        "dropped:c", scene.random.choice(("", "", "-", "0-0")), *scene.entries(KEYS.stream),
+        "report_lost", (source, KEYS.fence, KEYS.agreement, KEYS.journal), scene.fence(), GROUP,
+        scene.random.choice(CONSUMERS), scene.random.randrange(2), kind, "1", 1000, 7, *scene.entries(source),
     )  # fmt: skip
 
 
 def operate(scene: Scene) -> None:
     """An operator does something."""
-    scene.random.choice((_redrive, _pause, _forget, _look, _find))(scene)
+    scene.random.choice((_redrive, _requeue, _pause, _forget, _look, _find))(scene)
+
+
+def _requeue(scene: Scene) -> None:
+    source = scene.random.choice((KEYS.stream, KEYS.retry))
+    keys = (source, KEYS.stream, KEYS.retry, KEYS.agreement, KEYS.journal)
+    words = (GROUP, "stream", scene.random.randrange(2), "1", 50, 100_000)
+    scene.lead("requeue", keys, *words, *scene.entries(source))
 
 
 def _redrive(scene: Scene) -> None:
@@ -433,7 +431,7 @@ def disturb(scene: Scene) -> None:
 _ACTIONS = (
     (8, add), (4, enqueue), (4, join), (10, read), (8, settle), (4, extend), (3, beat),
     (2, hold_again), (2, return_taken), (4, adopt), (6, autoclaim),
-    (6, recover), (3, take_over), (4, release), (4, move_due), (2, keep_house), (2, restore), (2, put_back),
+    (6, recover), (3, take_over), (4, release), (4, move_due), (2, keep_house), (2, report_lost),
     (3, operate), (3, elect), (1, tell), (3, disturb),
 )  # fmt: skip
 _action = st.sampled_from([action for weight, action in _ACTIONS for _ in range(weight)])

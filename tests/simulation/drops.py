@@ -15,7 +15,7 @@ from tests.simulation.places import GROUP, KEYS
 from tests.simulation.plays import Dropped
 from tests.simulation.server.streams import Group, Stream
 from tests.simulation.server.words import entry_id as number_of
-from workers.protocol.keys import RESTORED_CONSUMER, WAITING_CONSUMER, is_worker
+from workers.protocol.keys import MARKER_CONSUMER, WAITING_CONSUMER, is_worker
 from workers.protocol.messages import pair_up, read_metadata, text
 
 if TYPE_CHECKING:
@@ -32,6 +32,15 @@ class Drops:
         self._world = world
         self._unseen: dict[str, Dropped] = {}
         """By job: what went with a consumer that is none of ours, and no leader has looked since."""
+        self._foreign: set[str] = set()
+        """Jobs that went with a consumer that is none of ours: nobody but the leader that saw it knows of them."""
+        self._leader_began_at = -inf
+
+    def leader_begins(self) -> None:
+        """Note that a leader begins to watch the group: it knows nothing of what went with consumers before."""
+        self._leader_began_at = self._world.loop.now
+        self._world.ledger.lost |= self._foreign
+        self._foreign.clear()
 
     def leader_looks(self) -> None:
         """Note that a leader looks who is there: to everybody, a consumer that is there again has settled all."""
@@ -65,6 +74,8 @@ class Drops:
                 )
                 if consumer and holder is None:
                     self._unseen[job] = dropped
+                    if not is_worker(consumer[0]):
+                        self._foreign.add(job)
                 seen_ms = min(idle_ms, world.witness.claimed_ago_s(source.encode(), entry_id) * 1000)
                 if self._is_nobodys_to_know(seen_ms, *consumer) or (holder and proven is None):
                     world.ledger.lost.add(job)
@@ -148,20 +159,22 @@ class Drops:
         kind = "stream" if source == KEYS.stream else "retry"
         note = self._world.command("HGET", KEYS.notes, entry_id)
         names = note.split(b",", 4)[4].split(b",") if isinstance(note, bytes) else []
-        if not names or not all(is_worker(name) or name == RESTORED_CONSUMER.encode() for name in names):
+        if not names or not all(is_worker(name) or name == MARKER_CONSUMER.encode() for name in names):
             return False
         return self._world.command("ZSCORE", KEYS.schedule, f"{kind} {text(entry_id)}") is not None
 
     def _is_nobodys_to_know(self, idle_ms: float, *consumer: bytes) -> bool:
         """Tell whether nobody can tell of what was idle for so long.
 
-        Nobody can where there is no agreement to tell one group from another. Of a consumer that has given its word it
-        is told in the journal that it is gone (keep_house.lua); of another one's deliveries, or without a journal, by
-        leaders alone, and if a full scan can have seen them (decision 12). Nobody tells where the clock was set back
+        Nobody can where nothing tells one group from another. Of a consumer whose worker is registered the journal
+        tells that it is gone (keep_house.lua); of another one's deliveries, or without a journal, the leader alone
+        tells, if a full scan of its own can have seen them (decision 12). Nobody tells where the clock was set back
         just before: what a worker then says of when it has proved its life lies in the future, and counts for nothing.
         """
         world = self._world
-        if not world.command("EXISTS", KEYS.agreement):
+        if not world.command("EXISTS", KEYS.agreement) or not (
+            consumer or world.command("HGET", KEYS.agreement, "marked")
+        ):
             return True
         if world.loop.now - world.clock.set_back_at < max(world.visibilities):
             return True
@@ -170,6 +183,7 @@ class Drops:
         )
         is_seen = "xpending" not in world.server.denied.get("default", ())  # by leaders, in full scans
         seen_ms = world.story.setting.visibility_s * 1000 * FULL_SCANS_PART
+        idle_ms = min(idle_ms, (world.loop.now - self._leader_began_at) * 1000)
         if not consumer:  # a group: whoever has its jobs in hand tells while it lives, and a leader that has seen them
             return not is_seen
         return not is_told_of and (world.recovers_itself or not is_seen or idle_ms < seen_ms)

@@ -20,7 +20,7 @@ from workers.runtime.clock import going_by
 
 PATIENCE = 60
 """So many visibility timeouts may pass after the last fault until all work is done."""
-TELLING = 2
+TELLING = 3
 """So many pass at least where others have dropped deliveries: full scans and housekeeping find it, and tell."""
 BUSY_TURNS, BUSY_TURNS_A_S = 30_000, 12
 """So many turns of the event loop are much, at once and in a second of a process: one that nobody lets in takes seven,

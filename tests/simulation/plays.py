@@ -112,8 +112,6 @@ class Ledger:
     """By execution: the processes that are at it."""
     out_of_sight: Counter[str] = field(default_factory=Counter)
     """By role: how many reasons there are why nobody can tell it from a dead one."""
-    ends_with_its_delivery: Callable[[], bool] = lambda: False
-    """Tells whether what begins now may be given up though it was done: a job has one delivery, and may be put back."""
     begins: Callable[[str], None] = lambda _: None
     """Is told of each process that begins an execution."""
     payloads: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)
@@ -127,7 +125,7 @@ class Ledger:
         self.starts.append(execution)
         self.running.setdefault(execution, set()).add(process)
         self.begins(process)
-        if self.out_of_sight[process.partition("#")[0]] or self.ends_with_its_delivery():
+        if self.out_of_sight[process.partition("#")[0]]:
             self.blame(execution)
         return play[min(times, len(play) - 1)]
 

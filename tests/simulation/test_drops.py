@@ -217,7 +217,7 @@ def test_what_was_laid_aside_after_every_scan_is_nobodys_to_know_however_idle_it
 
 @pytest.mark.parametrize(
     ("note", "is_asked_for"),
-    [("0,0,,,w.0123456789ab", True), ("0,0,,,restored-by-reaper", True), ("0,0,,,w1", False), (None, False)],
+    [("0,0,,,w.0123456789ab", True), ("0,0,,,marked-by-reaper", True), ("0,0,,,w1", False), (None, False)],
 )
 def test_what_waits_and_only_ours_have_held_is_asked_for_although_its_consumer_is_there_again(
     make: Make, note: str | None, is_asked_for: bool
@@ -229,3 +229,15 @@ def test_what_waits_and_only_ours_have_held_is_asked_for_although_its_consumer_i
     world.drops.note(KEYS.stream, WAITING_CONSUMER.encode())
     world.drops.leader_looks()
     assert (JOB in world.ledger.dropped, JOB in world.ledger.lost) == (not is_asked_for, not is_asked_for)
+
+
+@pytest.mark.parametrize(("consumer", "is_lost"), [("somebody", True), ("w.0123456789ab", False)])
+def test_what_a_third_party_consumer_held_is_known_to_the_leader_that_saw_it_alone(
+    make: Make, consumer: str, is_lost: bool
+) -> None:
+    world, _ = held_by(make, consumer)
+    world.command("HSET", KEYS.agreement, f"member:{consumer}", "1,60000,3,1,0,")
+    drop_of(world, consumer)
+    assert not world.ledger.lost
+    world.drops.leader_begins()
+    assert (JOB in world.ledger.lost) is is_lost

@@ -15,7 +15,7 @@ from tests.simulation.story import CLAIM, IN_PLACE, NewJob, Setting, Step, Story
 from tests.simulation.world import World
 from workers.protocol.connection import commands_client
 from workers.protocol.events import encode_data
-from workers.protocol.keys import RESTORED_CONSUMER, WAITING_CONSUMER
+from workers.protocol.keys import WAITING_CONSUMER
 
 JOB = Execution("job-1")
 
@@ -149,22 +149,6 @@ def test_an_only_delivery_ends_with_whom_it_was_handed_out_to(
     assert world.ledger.endings == [JOB] * is_to_blame
 
 
-# ---- nobody can tell the group from another one
-
-
-@pytest.mark.parametrize(("limit", "is_to_blame"), [(1, True), (2, False)])
-def test_what_begins_before_a_group_is_known_again_may_be_given_up_where_it_has_one_delivery(
-    make: Make, limit: int, *, is_to_blame: bool
-) -> None:
-    world = world_of(make, max_deliveries=limit)
-    world.command("XGROUP", "CREATECONSUMER", KEYS.stream, GROUP, RESTORED_CONSUMER)
-    world.drop_consumer(0.0)
-    world.ledger.start(JOB, "worker-1#1", (Act("ok", 1.0),))
-    world.command("XGROUP", "CREATECONSUMER", KEYS.stream, GROUP, RESTORED_CONSUMER)
-    world.ledger.start(Execution("job-2"), "worker-1#1", (Act("ok", 1.0),))
-    assert world.ledger.endings == [JOB] * is_to_blame
-
-
 # ---- a server that has lost its latest writes
 
 
@@ -217,25 +201,6 @@ def test_what_the_server_has_lost_that_a_worker_has_is_taken_from_nobody(
 
     world.run(play_it)
     assert any(sentence.startswith("I2: job job-002 was taken") for sentence in world.findings.sentences) is is_robbed
-
-
-@pytest.mark.parametrize(("holder", "is_robbed"), [(RESTORED_CONSUMER, False), ("another", True)])
-def test_who_puts_back_what_nobody_has_robs_nobody(make: Make, holder: str, is_robbed: bool) -> None:
-    """A foreign worker was late and has acknowledged what another one runs; then the group was destroyed (3201158)."""
-    setting = Setting(workers=1, replicas=1, visibility_s=60.0, concurrency=1)
-    world = make(Story(1, setting, (NewJob(5.0, 1, (Act("ok", 30.0),)),), (), 60.0))
-    world.begin()
-
-    async def put_back() -> None:
-        await asyncio.sleep(10)
-        entry_id = entry_of(world)
-        world.command("XACK", KEYS.stream, GROUP, entry_id)
-        world.findings.sentences.clear()  # of that
-        world.findings.known.clear()
-        world.command("XCLAIM", KEYS.stream, GROUP, holder, 0, entry_id, "FORCE")
-
-    world.run(put_back)
-    assert any(sentence.startswith("I2: job job-001 was taken") for sentence in world.findings.sentences) is is_robbed
 
 
 @pytest.mark.parametrize("is_away", [True, False])
@@ -298,7 +263,7 @@ def test_nothing_else_is_waited_for(make: Make, score_s: float, beside: str, wai
 @pytest.mark.parametrize("is_denied", [False, True])
 def test_what_no_leader_may_have_seen_nobody_can_tell_of_once_its_group_is_gone(make: Make, *, is_denied: bool) -> None:
     world = world_of(make)
-    world.command("HSET", KEYS.agreement, "policy", IN_PLACE)
+    world.command("HSET", KEYS.agreement, "policy", IN_PLACE, "marked", 1)
     if is_denied:
         world.server.revoke("default", "xpending")
     world.drop_group(KEYS.stream)

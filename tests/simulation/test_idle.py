@@ -21,7 +21,6 @@ from tests.simulation.undisturbed import undisturbed
 from tests.simulation.world import World
 from tests.support.paced import PacedSettings
 from workers.protocol.keys import namespace_keys
-from workers.protocol.messages import entry_order
 from workers.protocol.scripts import Script
 from workers.runtime.clock import going_by
 
@@ -174,20 +173,6 @@ def test_a_delivery_after_a_pause_is_recovered_as_soon_as_any_other() -> None:
         assert place.pending() == 1
         passes(place, 0.2)
         assert place.pending() == 0
-
-
-@pytest.mark.parametrize("recreate_groups", [False, True], ids=["made again by a worker", "by the leader"])
-def test_what_no_look_has_seen_comes_again_where_the_group_is_destroyed(recreate_groups: bool) -> None:
-    """The position that was noted is of before."""
-    with idle(workers=int(not recreate_groups), recreate_groups=recreate_groups) as place:
-        settle(place)
-        entry_id = place.deliver()
-        assert place.looks == []
-        place.world.command("XGROUP", "DESTROY", STREAM, GROUP)
-        passes(place, SCAN_S + 1)
-        made, made_from = place.world.command("HMGET", KEYS.agreement, "made", "made_from")
-        assert int(made) > SETTLED_S * 1000
-        assert entry_order(made_from) < entry_order(entry_id)
 
 
 # ---- registration

@@ -65,7 +65,7 @@ def give_back(server: ModelServer) -> tuple[bytes, int, int]:
     say("XCLAIM", KEYS.stream, GROUP, "w1", 0, entry_id, "IDLE", 60_000, "JUSTID")
     reply = say(
         "EVAL", load_script("reaper", "recover_entries").source, len(keys), *keys,
-        FENCE, GROUP, 30_000, 3, IN_PLACE, 1, 1_000, 7, 10**9, 0, 10**9, entry_id,
+        FENCE, GROUP, 30_000, 3, IN_PLACE, 1, 1_000, 7, 10**9, 10**9, entry_id,
     )  # fmt: skip
     assert [row[0] for row in one_by_one(reply, [entry_id])[1:]] == [1]
     [[_, owner, idle_ms, times]] = say("XPENDING", KEYS.stream, GROUP, "-", "+", 1)

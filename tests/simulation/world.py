@@ -37,7 +37,7 @@ from tests.simulation.unserved import Unserved
 from tests.simulation.witness import Witness
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
-from workers.protocol.keys import RESTORED_CONSUMER, WAITING_CONSUMER
+from workers.protocol.keys import WAITING_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class World:
         self.loop.set_exception_handler(self._callback_failed)
         number_tasks(self.loop)
         self.random = Random(f"world {story.seed}")
-        self.ledger = Ledger(ends_with_its_delivery=self._has_groups_that_look_new)
+        self.ledger = Ledger()
         self.findings = Findings()
         self.server_process = Process(self.loop, "redis")
         self.clock = WallClock(self.loop, self.server_process)
@@ -153,7 +153,6 @@ class World:
         self.has_lost_writes = False
         self.has_lost_ends = False
         """The server has lost which deliveries are over."""
-        self._look_new: set[str] = set()
         """Sources whose group was destroyed, or may be taken for another one by the next leader's look."""
         self._unheld: dict[tuple[str, bytes, bytes], float] = {}
         """By consumer, stream and entry: when the server lost that the one has the other."""
@@ -218,6 +217,8 @@ class World:
     def _sends(self, link: Link, data: bytes) -> None:
         if name := script_in(data, self.server.scripts):
             self.note(f"sent {name}", Moment(link.process.name if link.process else ""))
+            if name == "take_over_group":
+                self.drops.leader_begins()
 
     def _callback_failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -579,33 +580,12 @@ class World:
             self.command("DEL", KEYS.agreement)
 
     def drop_group(self, source: str) -> None:
-        """Destroy the group of the stream, or of its retry stream, as anybody may.
-
-        A leader puts back what it watched, as delivered once, and knows of what was settled only by its last full scan
-        (decision 12): with one delivery a job, such a one does not run again, but is given up.
-        """
+        """Destroy the group of the stream, or of its retry stream, as anybody may."""
         if self._answers_nobody:
             return  # nobody can
         self.drops.note(source)
-        self._expect_to_be_put_back(source)
         self.has_lost_ends = True
         self.command("XGROUP", "DESTROY", source, GROUP)
-
-    def _expect_to_be_put_back(self, source: str) -> None:
-        """Note that what has begun, and what begins until somebody has looked, may be given up though it is done."""
-        if self.story.least_limit == 1:
-            self._look_new.add(source)
-            for execution in set(self.ledger.starts):
-                self.ledger.blame(execution)
-
-    def _has_groups_that_look_new(self) -> bool:
-        self._look_new -= {key for key in self._look_new if self._is_marked(key)}
-        return bool(self._look_new)
-
-    def _is_marked(self, key: str) -> bool:
-        stream = self.server.keys.values.get(key.encode())
-        group = stream.groups.get(GROUP.encode()) if isinstance(stream, Stream) else None
-        return group is not None and RESTORED_CONSUMER.encode() in group.consumers
 
     def drop_consumer(self, which: float) -> None:
         """Delete one of the group's consumers, as anybody may."""
@@ -614,8 +594,6 @@ class World:
             consumer = rows[int(which * len(rows))][1]
             self.say(f"It is {text(consumer)}.")
             self.drops.note(KEYS.stream, consumer)
-            if consumer == RESTORED_CONSUMER.encode():  # perhaps nothing else tells the group from another one
-                self._expect_to_be_put_back(KEYS.stream)
             self.has_lost_ends = True
             self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
             if consumer == WAITING_CONSUMER.encode() and int(which * 1000) % 2:  # as the next one does that waits

@@ -22,8 +22,8 @@ RESTART_S = 1.0
 """Until a process that was killed works again."""
 FAILOVER_S = 6.0
 """Until a replica is promoted, and everybody has found it."""
-PUT_BACK_S = 4.0
-"""Until what a destroyed group held is put back."""
+HELD_AGAIN_S = 4.0
+"""Until live workers hold again what a destroyed group held."""
 _STEP_S = 0.25
 """How much later the next attempt is, where nothing of the deck may come now."""
 
@@ -89,8 +89,8 @@ APART = (
     _apart(
         [SoakKind.DESTROY_GROUP],
         [*DELAYS],
-        "What a leader watched is known to its term only: where none leads, or a second destruction comes before it "
-        "has put anything back, nothing is put back (decision 12).",
+        "A live worker that is stopped, or cut off, for two thirds of a visibility timeout does not hold again what it "
+        "runs (decision 12).",
     ),
     _apart(
         [SoakKind.DELETE_CONSUMER],
@@ -101,8 +101,7 @@ APART = (
     _apart(
         [SoakKind.DELETE_CONSUMER],
         [*DELAYS, SoakKind.SHORTEN_VISIBILITY],
-        "What is not proven alive for two thirds of a visibility timeout is not held again (decision 12), and what "
-        "waits for the end of a word is known to those who saw it.",
+        "A delivery without a heartbeat for two thirds of a visibility timeout is not held again (decision 12).",
     ),
     _apart(
         [FaultKind.PAUSE_LEADER],
@@ -326,7 +325,7 @@ def calm_s(kind: str, conditions: Conditions) -> float:
         case SoakKind.SHORTEN_VISIBILITY:
             return REFRESH_S + conditions.visibility_s  # all workers have heard of it, and go by it
         case SoakKind.DESTROY_GROUP:
-            return PUT_BACK_S + conditions.visibility_s
+            return HELD_AGAIN_S + conditions.visibility_s
         case _:
             return 0.0
 

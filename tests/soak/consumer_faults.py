@@ -12,6 +12,7 @@ from reaper.drill.faults import Fault
 from reaper.drill.records import InjectedFault, ProcessRun, Role
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
 from reaper.drill.worker_faults import NOBODY_BUSY, WorkerFaults
+from tests.soak import questions
 from workers.protocol.events import EventName
 from workers.protocol.messages import Pending, counted, text
 
@@ -21,7 +22,7 @@ SCANS = 2
 """After so many scans a leader has met what the dead worker was given last: nobody deletes a consumer any sooner."""
 TOLD_S = 90.0
 """Until the word of a dead worker has ended, and somebody has kept house since: once in 33 s in embedded mode."""
-PUT_BACK_S = 2.0
+REPORTED_S = 2.0
 """A leader that tells of the consumer also tells of each delivery, some moments later. Without a leader nobody does."""
 
 
@@ -61,9 +62,9 @@ class ConsumerFaults:
         await tools.note(injected, f"worker {run.name} is {how}, with {counted(len(dropped), 'job')} in flight")
         if is_killed:
             await tools.within(TOLD_S, lambda: self._is_told(consumer))
-            await tools.within(PUT_BACK_S, lambda: self._are_told(dropped))
+            await tools.within(REPORTED_S, lambda: self._are_told(dropped))
         else:
-            await tools.within(PATIENCE_S, lambda: self._is_held_again(dropped))
+            await tools.within(PATIENCE_S, lambda: questions.are_held_again(tools, dropped))
         tools.over(injected)
         return ""
 
@@ -95,9 +96,3 @@ class ConsumerFaults:
             event.data.get("entry") for event in self.tools.witness.events if event.event == EventName.LOST_DELIVERY
         }
         return all(text(row.entry_id) in told for row in dropped)
-
-    async def _is_held_again(self, dropped: Sequence[Pending]) -> bool:
-        """Tell whether each of these deliveries is pending again, or settled."""
-        settled = {event.data.get("entry") for event in self.tools.witness.events if event.event == EventName.ACKED}
-        pending = {row.entry_id for row in await queries.pending(self.tools.stage)}
-        return all(row.entry_id in pending or text(row.entry_id) in settled for row in dropped)

@@ -18,10 +18,6 @@ STARTED_S = 10.0
 """A follower this old listens to SIGHUP; a younger one might end of it, and reads its settings just now."""
 
 
-PUT_BACK_MS = 2_000
-"""Of two full scans that are so far apart the first has seen a new group, and the leader has put back what it held."""
-
-
 @dataclass(slots=True)
 class GroupFaults:
     """Each method injects one fault, and returns why it could not, or nothing."""
@@ -57,18 +53,13 @@ class GroupFaults:
     async def destroy(self, fault: Fault) -> str:
         """Destroy the group: Redis forgets what was pending, and where it stood."""
         tools, keys = self.tools, self.tools.stage.keys
-        held = len(await queries.pending(tools.stage))
-        injected = InjectedFault(fault.kind, f"group {keys.group}", time.time(), in_flight=held, effect=Effect.FORGETS)
+        held = await queries.pending(tools.stage)
+        injected = InjectedFault(
+            fault.kind, f"group {keys.group}", time.time(), in_flight=len(held), effect=Effect.FORGETS
+        )
         await tools.stage.client.xgroup_destroy(keys.stream, keys.group)
-        await tools.note(injected, f"the group is destroyed, with {counted(held, 'job')} in flight")
-        if tools.stage.recovery.by_reapers:  # until then nothing may seem to be left to do
-            await tools.within(PATIENCE_S, self._was_put_back)
+        await tools.note(injected, f"the group is destroyed, with {counted(len(held), 'job')} in flight")
+        # Until then the drill may seem to be over.
+        await tools.within(PATIENCE_S, lambda: questions.are_held_again(tools, held))
         tools.over(injected)
         return ""
-
-    async def _was_put_back(self) -> bool:
-        """Tell whether the leader has looked at the whole group since it was made again, and has had time to act."""
-        stage = self.tools.stage
-        made = int(await stage.client.hget(stage.keys.agreement, "made") or 0)
-        looked = await questions.full_scan_ms(stage)
-        return made > 0 and looked > made + PUT_BACK_MS

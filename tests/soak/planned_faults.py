@@ -14,7 +14,7 @@ from reaper.drill.records import Effect, InjectedFault
 from reaper.drill.redis_server import start
 from reaper.drill.toolbox import Toolbox
 from tests.soak.servers import SoakServer
-from workers.testing.server import RedisServer
+from tests.support.servers import RedisServer
 
 ENDED_S = 30.0
 """How long a shutdown or a failover is waited for."""
@@ -75,7 +75,7 @@ class PlannedFaults:
     def _pair(self) -> tuple[RedisServer, RedisServer]:
         server = self.tools.stage.server
         assert isinstance(server, SoakServer)
-        assert server.process
+        assert isinstance(server.process, RedisServer)
         assert server.replica
         return server.process, server.replica
 

@@ -1,10 +1,12 @@
 """Questions to Redis that only faults of the soak ask."""
 
-import json
+from collections.abc import Sequence
 
 from reaper.drill import queries
 from reaper.drill.stage import Stage
-from workers.protocol.messages import pair_up, read_metadata
+from reaper.drill.toolbox import Toolbox
+from workers.protocol.events import EventName
+from workers.protocol.messages import Pending, pair_up, read_metadata, text
 
 
 async def dead_letters(stage: Stage) -> int:
@@ -17,13 +19,11 @@ async def parked(stage: Stage) -> int:
     return int(await stage.client.zcard(stage.keys.schedule))
 
 
-async def full_scan_ms(stage: Stage) -> int:
-    """Return when a leader has last looked at the whole group, as replicas register it, in ms of the server's clock."""
-    moments = [0]
-    for heartbeat in await stage.namespace_client.hvals(stage.namespace.replicas):
-        group = json.loads(heartbeat)["groups"].get(stage.keys.pair, {})
-        moments.append(int(group.get("last_full_scan_ms", 0)))
-    return max(moments)
+async def are_held_again(tools: Toolbox, dropped: Sequence[Pending]) -> bool:
+    """Tell whether each of these deliveries is pending again, or settled."""
+    settled = {event.data.get("entry") for event in tools.witness.events if event.event == EventName.ACKED}
+    pending = {row.entry_id for row in await queries.pending(tools.stage)}
+    return all(row.entry_id in pending or text(row.entry_id) in settled for row in dropped)
 
 
 async def anything_lost_before(stage: Stage, before: queries.View) -> bool:

@@ -83,7 +83,7 @@ async def test_what_went_with_consumers_that_somebody_deleted_is_done_or_told(
     assert {fault["kind"] for fault in told["faults"]} == {"long-jobs", "delete-consumer"}
     *_, killed = sorted(told["faults"], key=lambda fault: fault["until"] or 0)
     assert killed["in_flight"] > 0
-    assert told["lost"] == told["forgotten"] == (0 if recovery == "reaper" else killed["in_flight"])
+    assert told["lost"] == told["forgotten"] == killed["in_flight"]
 
 
 @pytest.mark.matrix

@@ -146,6 +146,25 @@ class RedisServer(kit.RedisServer):
             together.execute()
         self._housekeeper.connection_pool.disconnect()  # some tests count clients
 
+    def follows(self, master: kit.RedisServer | None = None) -> bool:
+        """Return whether it is a replica (of ``master``, if given) that has all data. False if it does not answer."""
+        try:
+            role = self.command("ROLE")
+        except (RedisError, OSError):
+            return False
+        is_linked = role[0] == b"slave" and role[3] == b"connected"
+        return bool(is_linked and (master is None or role[2] == master.port))
+
+    def terminate(self) -> None:
+        """Ask the process to shut down in order (SIGTERM)."""
+        if self._process:
+            self._process.terminate()
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of the last process, -n for signal n. None while it runs, or after `kill`."""
+        return self._process.exit_code if self._process else None
+
     def replication(self) -> dict[str, Any]:
         """Return what it says of its master or its replicas. Raises errors of redis-py."""
         with self.client() as client:

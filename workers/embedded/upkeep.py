@@ -8,7 +8,6 @@ also reads the values of the group's gauges.
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import anyio
 from redis.exceptions import RedisError
@@ -51,7 +50,7 @@ class Upkeep(Part):
         self._house = House(
             context.commands,
             self._keys,
-            replace(AGREEMENT, holder=context.consumer),
+            AGREEMENT,
             self._journal,
             context.settings.consumer_retention,
         )
@@ -130,7 +129,7 @@ class Upkeep(Part):
             return kept
         self._reporter.works(TIDYING)
         if kept.is_remade:
-            self._reporter.group_was_lost(by_stranger=kept.by_stranger)
+            self._reporter.group_was_lost()
         for consumer in kept.lost:
             self._reporter.consumer_was_lost(consumer)
         await anyio.sleep(HOUSE_INTERVAL_S * random.uniform(0.9, 1.1))

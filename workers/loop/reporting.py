@@ -136,18 +136,15 @@ class Reporter:
         if self._telemetry:
             self._telemetry.lost()
 
-    def group_was_lost(self, *, by_stranger: bool) -> None:
-        """Note that the group was destroyed and made again, without a leader that watched it.
-
-        If a stranger made it, it stays unknown whether its consumers were deleted instead.
-        """
+    def group_was_lost(self) -> None:
+        """Note that the group was destroyed and made again, or that all of its consumers were deleted."""
         if self._telemetry:
             self._telemetry.lost(groups=1)
         logger.error(
             "%s: somebody %s: what was pending there is forgotten, but for what live workers run; the jobs are in the "
             "stream still",
             self._keys.pair,
-            DESTROYED_OR_EMPTIED if by_stranger else "destroyed the group, and it was made again",
+            DESTROYED_OR_EMPTIED,
         )
         self._callbacks.report("error", part="recovering", error="group_destroyed")
 

@@ -43,10 +43,20 @@ class EventName(StrEnum):
     LOST_PAYLOAD = "lost_payload"
     LOST_DELIVERY = "lost_delivery"
     LOST_CONSUMER = "lost_consumer"
+    REQUEUED = "requeued"
     LEASE_ACQUIRED = "lease_acquired"
     LEASE_LOST = "lease_lost"
     LEASE_RELEASED = "lease_released"
     FAULT_INJECTED = "fault_injected"
+
+
+ENDS = frozenset(
+    {
+        EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.DEAD_LETTERED, EventName.RECOVERED,
+        EventName.SUSPECTED, EventName.REQUEUED,
+    }
+)  # fmt: skip
+"""After these, an entry is not pending any more, unless it became ready without a copy (``new_entry`` = ``entry``)."""
 
 
 MOST = 2**53

@@ -17,13 +17,13 @@ from workers.protocol.errors import ConfigurationError
 MAX_NAME_LENGTH = 255
 NONCE_BYTES = 6
 """A worker's consumer is ``<name>.<nonce>``; the nonce is twelve hex digits, new in each process."""
-RESTORED_CONSUMER = "restored-by-reaper"
-"""The consumer that holds what a leader puts back into a group. It reads nothing; leaders know the group by it."""
+MARKER_CONSUMER = "marked-by-reaper"
+"""A consumer that holds nothing. If it is missing, somebody has destroyed the group, or deleted its consumers."""
 READY_CONSUMER, WAITING_CONSUMER = "ready-by-reaper", "waiting-by-reaper"
 """The consumers that hold, by policy ``in-place``, what is ready and what waits in the schedule. They read nothing."""
 RETURNED_CONSUMER = "returned-by-reaper"
 """The consumer that holds what a read with CLAIM has taken by mistake, until its owner shows up. Reads nothing."""
-OUR_CONSUMERS = frozenset({RESTORED_CONSUMER, READY_CONSUMER, WAITING_CONSUMER, RETURNED_CONSUMER})
+OUR_CONSUMERS = frozenset({MARKER_CONSUMER, READY_CONSUMER, WAITING_CONSUMER, RETURNED_CONSUMER})
 """Consumers that are no worker's."""
 NOBODY = ""
 """What ``XPENDING`` names as the owner of what was given back by ``XNACK`` (Redis 8.8): ready where it is, idle -1."""

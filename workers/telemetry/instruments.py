@@ -35,12 +35,12 @@ RECOVERY_LATENCY = _duration(
 WRITES_REFUSED = METER.create_counter(
     "reaper.writes.refused", "{write}", "Writes that came too late: an earlier term's, or a worker's that lost its job."
 )
-VANISHED = METER.create_counter(
-    "reaper.vanished", "{delivery}", "Deliveries that others made Redis forget, by deleting a consumer or the group."
+LOST_DELIVERIES = METER.create_counter(
+    "reaper.lost_deliveries",
+    "{delivery}",
+    "Deliveries that were lost because somebody deleted their consumer or group.",
 )
-LOST = METER.create_counter(
-    "reaper.lost", "{loss}", "Groups and consumers of dead workers that others destroyed, and nobody knows with what."
-)
+LOST = METER.create_counter("reaper.lost", "{loss}", "Groups, and consumers of dead workers, that somebody deleted.")
 FALSE_RECOVERIES = METER.create_counter(
     "reaper.false_recoveries",
     "{delivery}",

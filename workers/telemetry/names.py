@@ -41,7 +41,7 @@ SEND, RECEIVE, PROCESS, RECOVER, REDRIVE = "send", "receive", "process", "recove
 SETTLE = "settle"
 """Type of every operation that ends a delivery."""
 
-PUT_BACK, IN_DOUBT, DROPPED = "put_back", "in_doubt", "dropped"
+CERTAIN, IN_DOUBT = "certain", "in_doubt"
 LOST_GROUP, LOST_CONSUMER = "group", "consumer"
 
 REFUSED = "refused"

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import redis
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from workers.protocol.connection import blocking_client
 from workers.protocol.errors import StreamReaperError
@@ -218,27 +216,6 @@ class RedisServer:
         if self._process:
             self._process.kill()
             self._process = None
-
-    def follows(self, master: "RedisServer | None" = None) -> bool:
-        """Return whether it is a replica (of ``master``, if given) with all data. False if it does not answer."""
-        options: Any = {"socket_timeout": self.timeout_s, "password": self.config.get("requirepass")}
-        with redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0), **options) as client:  # asks for no role first
-            try:
-                role: Any = client.execute_command("ROLE")
-            except (RedisError, OSError):
-                return False
-        is_linked = role[0] == b"slave" and role[3] == b"connected"
-        return is_linked and (master is None or role[2] == master.port)
-
-    def terminate(self) -> None:
-        """Ask the process to shut down in order (SIGTERM)."""
-        if self._process:
-            self._process.terminate()
-
-    @property
-    def exit_code(self) -> int | None:
-        """Exit code of the last process, -n for signal n. None while it runs, or after `kill`."""
-        return self._process.exit_code if self._process else None
 
     def pause(self) -> None:
         """Freeze the process (SIGSTOP). Connections stay open, and it does not answer."""

@@ -36,7 +36,7 @@ DATA_COLUMNS: dict[str, DataType] = {
     ),
     **_columns(_INT, "delivery generation v"),
     **_columns(_LONG, "token entries enqueued_ms ready_ms delivered_ms begun_ms run_ms visibility_ms idle_ms due_ms"),
-    **_columns(BooleanType(), "counts put_back"),
+    **_columns(BooleanType(), "counts certain"),
 }
 """Keys of a lifecycle event's ``data`` that have a column of their own; the rest goes to ``extra``."""
 

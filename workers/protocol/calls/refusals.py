@@ -23,12 +23,6 @@ class RefusalKind(StrEnum):
     """The policy cannot work with the stream's layout."""
     REAPER = "reaper"
     """The group has not agreed on embedded recovery."""
-    EXISTS = "exists"
-    """What was to be made is there."""
-    MADE = "made"
-    """The group was destroyed, and made again: it has forgotten what was pending."""
-    UNKNOWN = "unknown"
-    """What would be needed for it was never noted."""
 
 
 @dataclass(frozen=True, slots=True)

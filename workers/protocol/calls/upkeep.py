@@ -112,12 +112,8 @@ async def release_suspects(
     return Released(parked, out, settled, tuple((job_id, new_entry) for job_id, new_entry in jobs))
 
 
-BY_STRANGER = 2
-"""As ``keep_house.lua`` says it."""
-
-
 DESTROYED_OR_EMPTIED = "destroyed the group, or deleted all of its consumers at once"
-"""What strangers have done to a group that is like a new one: Redis tells neither from the other."""
+"""The marker is missing: Redis does not tell one from the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +123,11 @@ class Kept:
     deleted: tuple[bytes, ...]
     """Consumers that were silent, and are gone."""
     is_remade: bool
-    """The group was destroyed since the last look, and made again."""
-    by_stranger: bool
-    """… by somebody who told nobody (XGROUP CREATE)."""
+    """The group was destroyed since the last call, and made again."""
+    groups_lost: int
+    """How often that was found, since the group was first served."""
     lost: tuple[bytes, ...] = ()
-    """Consumers that are gone with what they held, told once: of workers of ours that somebody else has deleted, and
-    whose workers have not come back, and of others that held something when they were seen last."""
+    """Consumers of workers that somebody else deleted, and whose workers have not come back; reported once."""
 
 
 async def keep_house(
@@ -142,12 +137,8 @@ async def keep_house(
     journal: Journal,
     *,
     silence_ms: int | None,
-    again: bool = False,
 ) -> Kept | Refusal:
-    """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``).
-
-    ``again`` means that the reply to this caller's last call was lost.
-    """
+    """Note the group's position, and delete consumers that were silent for longer (``keep_house.lua``)."""
     reply = await KEEP_HOUSE.run(
         client,
         (keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes, keys.schedule),
@@ -157,11 +148,9 @@ async def keep_house(
             silence_ms or "",
             *journal,
             authority.token,
-            authority.holder,
-            int(again),
         ),
     )
     if reply[0] != b"ok":
         return read_refusal(reply)
-    _, deleted, remade, _, *names = reply
-    return Kept(tuple(names[:deleted]), remade > 0, remade == BY_STRANGER, tuple(names[deleted:]))
+    _, deleted, is_missing, groups_lost, *names = reply
+    return Kept(tuple(names[:deleted]), is_missing == 1, groups_lost, tuple(names[deleted:]))

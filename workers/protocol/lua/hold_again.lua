@@ -20,7 +20,7 @@
 -- deleted, 2 the call came too late to tell, or a read has just taken it, as the clock was set back, and will give it back
 -- (is_taken): to be asked again.
 -- Raises NOGROUP where the group is gone.
--- Fence: none; nothing is taken from anybody but the leader that has put it back for whoever comes.
+-- Fence: none; nothing is taken from anybody.
 
 --- @prelude
 

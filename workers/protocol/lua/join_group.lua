@@ -50,7 +50,7 @@ local function create_group(key, id)
   return true
 end
 
--- A group that was destroyed goes on where it was last known to be, if the stream is still the same one (as in restore_group.lua).
+-- A group that was destroyed goes on where it was last known to be, if the stream is still the same one (as in take_over_group.lua).
 local function start_id()
   local remembered = redis.call('HGET', agreement, 'last_id')
   if not remembered or redis.call('EXISTS', stream) == 0 then
@@ -64,9 +64,6 @@ local start = start_id()
 local created, failed = create_group(stream, start)
 if failed then
   return failed
-end
-if created then -- whoever watches the group puts back what it had read up to there (restore_group.lua)
-  made_anew(agreement, start == '$' and info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id') or start)
 end
 
 if consumer ~= '' and ARGV[11] == '1' then -- before it reads anything, a worker has to know that it can send heartbeats

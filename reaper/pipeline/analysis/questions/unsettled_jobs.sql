@@ -7,7 +7,7 @@ with open as (
   group by stream, grp, job
   having max(if(event in ('acked', 'dead_lettered', 'lost_payload'), at_ms, null)) is null
     or max(if(event in ('acked', 'dead_lettered', 'lost_payload'), at_ms, null))
-      < max(if(event in ('recovered', 'suspected', 'nacked', 'handed_back', 'redriven'), at_ms, null))
+      < max(if(event in ('recovered', 'suspected', 'nacked', 'handed_back', 'redriven', 'requeued'), at_ms, null))
 ), last as (
   select story.*, row_number() over (
     partition by stream, grp, job order by event = 'refused', at_ms desc, seq desc) as age

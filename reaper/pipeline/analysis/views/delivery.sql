@@ -18,7 +18,7 @@ with found as (
     bool_or(event = 'nacked' and counts <=> false) as retried,
     bool_or(event = 'handed_back') as handed_back
   from story
-  where entry is not null and event not in ('redriven', 'lost_payload', 'lost_delivery')
+  where entry is not null and event not in ('redriven', 'requeued', 'lost_payload', 'lost_delivery')
     and not (event = 'recovered' and reason <=> 'suspect')
   group by stream, grp, job, generation, entry, number
 ), started as (

@@ -19,7 +19,7 @@ with scoped as (
     run_ms is not null and event in ('acked', 'nacked', 'handed_back', 'dead_lettered', 'refused') as is_settlement,
     job is not null and grp is not null and event in (
       'acked', 'nacked', 'handed_back', 'scheduled', 'recovered', 'suspected', 'dead_lettered', 'redriven', 'refused',
-      'lost_payload', 'lost_delivery', 'lost_consumer',
+      'lost_payload', 'lost_delivery', 'lost_consumer', 'requeued',
       'lease_acquired', 'lease_lost', 'lease_released', 'fault_injected') as is_of_job
   from scoped
 )

@@ -59,6 +59,15 @@ local function info_field(info, name)
   end
 end
 
+-- Returns the ID of the entry that the group has delivered last, or nil where the group is gone. Raises what Redis says of a missing stream.
+local function group_position(source, group)
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', source)) do
+    if info_field(info, 'name') == group then
+      return info_field(info, 'last-delivered-id')
+    end
+  end
+end
+
 local function entry_ms(entry_id)
   return tonumber(string.match(entry_id, '^%d+')) or 0
 end
@@ -130,15 +139,6 @@ local function group_terms(settings, visibility, max_deliveries, at)
   return math.max(visibility, whole_number(former[2], 0)), math.max(max_deliveries, whole_number(former[3], 0)), until_ms
 end
 
--- Whoever makes the group says when, in `made`, and in `made_from` where it begins. A group that somebody destroyed has forgotten
--- what was pending, and a leader that watched it cannot see that in a group that is there again. Returns the moment, in ms.
-local function made_anew(agreement, start)
-  local made = math.max(now_ms(), whole_number(redis.call('HGET', agreement, 'made'), 0) + 1)
-  redis.call('HSET', agreement, 'made', string.format('%.0f', made), 'made_from', start)
-  redis.call('HDEL', agreement, 'marked') -- nobody has marked the new one yet (keep_house.lua)
-  return made
-end
-
 local function each_word(agreement, visit)
   local fields = redis.call('HGETALL', agreement)
   for i = 1, #fields, 2 do
@@ -146,15 +146,6 @@ local function each_word(agreement, visit)
       visit(fields[i], read_word(fields[i + 1]))
     end
   end
-end
-
--- Tells whether some worker's word counts now: it lives, and may run what is put back.
-local function some_word_counts(agreement, at)
-  local counts = false
-  each_word(agreement, function(_, word)
-    counts = counts or (word ~= nil and word.until_ms > at)
-  end)
-  return counts
 end
 
 local digits_of = {}

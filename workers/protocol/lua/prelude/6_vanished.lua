@@ -1,6 +1,6 @@
 -- Tells whether a delivery that is not pending for its consumer any more was taken by mistake, and given back under its count; or
 -- dropped by somebody's XGROUP DELCONSUMER or DESTROY:
--- nobody holds it (or the leader that has put it back), and its payload is there. From a retry stream nobody of ours takes a
+-- nobody holds it, and its payload is there. From a retry stream nobody of ours takes a
 -- delivery without deleting the entry, but for a dead letter: it has had all its deliveries. Elsewhere an entry that another one
 -- took over where it is (embedded, or a later process of the same name) and settled lies there as if it had vanished, and only time
 -- tells: nobody of ours takes a delivery that was proven alive (`proven`, the server's ms) less than a visibility timeout ago: the one
@@ -8,7 +8,7 @@
 -- clocks differ; and not in the future, for they are set, too. A later process of the same name does not wait for that; so
 -- it must have been proven alive since the word stands (read_word).
 -- What embedded workers have not set stands in the word.
-local RESTORED_CONSUMER = 'restored-by-reaper'
+local MARKER_CONSUMER = 'marked-by-reaper' -- holds nothing: the leader recognizes the group by it (keep_house.lua)
 local function was_returned(row, times)
   return row and row[2] == RETURNED_CONSUMER and row[4] == times
 end
@@ -114,13 +114,12 @@ do
       return false
     end
     local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
-    if not entry or (row and row[2] ~= RESTORED_CONSUMER) then
+    if not entry or row then
       return false
     end
-    for _, info in ipairs(redis.call('XINFO', 'GROUPS', source)) do
-      if info_field(info, 'name') == group and is_after(entry_id, info_field(info, 'last-delivered-id')) then
-        return false -- the server has lost that it was ever delivered: it is ready, and will be delivered anew
-      end
+    local position = group_position(source, group)
+    if position and is_after(entry_id, position) then
+      return false -- the server has lost that it was ever delivered: it is ready, and will be delivered anew
     end
     if journal and proven and told_end(journal, group, entry_id, proven) == 'over' then
       return false -- the server has lost this delivery, and another one was settled

@@ -98,7 +98,7 @@ end
 -- Somebody may have deleted `WAITING_CONSUMER`, which is idle for long, and all that it held with it. Then the schedule alone knows
 -- of it. What waits next makes that consumer anew, so its absence is no more than one sign. The other is a note: whoever of ours ends a job
 -- takes it away, so where it names none but workers of ours, nobody has ended the job, and it waits as before. What others have held is
--- pending again where that consumer is missing: of `RESTORED_CONSUMER` and overdue, to be recovered as any.
+-- pending again where that consumer is missing: of `MARKER_CONSUMER` and overdue, to be recovered as any.
 local waiting_there
 do
   local function has_waiting_consumer(source, group)
@@ -111,12 +111,8 @@ do
   end
 
   local function is_delivered(source, group, entry_id)
-    for _, info in ipairs(redis.call('XINFO', 'GROUPS', source)) do
-      if info_field(info, 'name') == group then
-        return not is_after(entry_id, info_field(info, 'last-delivered-id'))
-      end
-    end
-    return false
+    local position = group_position(source, group)
+    return position ~= nil and not is_after(entry_id, position)
   end
 
   -- Returns how many are named there, or nothing where one is not a worker of ours, or may have been cut off.
@@ -125,7 +121,7 @@ do
     for name in string.gmatch(consumers, '[^,]+') do
       if string.find(name, OUR_CONSUMER) then
         count = count + 1
-      elseif name ~= RESTORED_CONSUMER then
+      elseif name ~= MARKER_CONSUMER then
         return nil
       end
     end
@@ -161,7 +157,7 @@ do
         hold_again(source, group, WAITING_CONSUMER, entry_id, times)
         row = { entry_id, WAITING_CONSUMER, 0, times }
       elseif not has_waiting_consumer(source, group) then
-        redis.call('XCLAIM', source, group, RESTORED_CONSUMER, 0, entry_id, 'IDLE',
+        redis.call('XCLAIM', source, group, MARKER_CONSUMER, 0, entry_id, 'IDLE',
           whole_number(redis.call('HGET', agreement, 'visibility_ms'), 30000), 'RETRYCOUNT', 1, 'FORCE', 'JUSTID')
       end
     end

@@ -1,0 +1,55 @@
+-- pending -> reported: deliveries that Redis forgot because somebody deleted their consumer, or destroyed the group.
+--
+-- Nothing is restored here: whether a delivery was acknowledged or dropped may be in doubt, so a person decides (`reaper groups requeue`).
+-- The caller leaves out entries that the journal names as settled. The script leaves out entries that are pending again, entries whose
+-- payload is gone, and entries behind the group's position, because the group delivers those again.
+--
+-- KEYS[1] source     orders, or {orders}:retry:billing   stream in which the deliveries were pending
+-- KEYS[2] fence      {orders}:fence:billing              string
+-- KEYS[3] agreement  {orders}:group:billing              hash
+-- KEYS[4] journal    {orders}:journal                    stream
+-- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] consumer that held the deliveries
+-- ARGV[4] '1' = nobody can have acknowledged them ('0' = in doubt)  ARGV[5] 'stream' | 'retry': which of the two `source` is
+-- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
+-- ARGV[9…] entry IDs
+--
+-- Returns {'ok', ID of a lost entry…} or {'stale', fence found}. Raises NOGROUP where the group is gone.
+-- Fence: the whole value is compared.
+
+--- @prelude
+
+local source, fence, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local own, group, consumer, is_certain, kind = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
+local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
+local first = 9
+
+local found = redis.call('GET', fence) or ''
+if found ~= own then
+  return { 'stale', found }
+end
+open_for_writing(source, group)
+local position = group_position(source, group)
+if not position then -- else every entry would seem to be delivered
+  return redis.error_reply("NOGROUP No such consumer group '" .. group .. "' for key '" .. source .. "'")
+end
+
+local reply = { 'ok' }
+for i = first, #ARGV do
+  local entry_id = ARGV[i]
+  local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
+  if entry and not is_after(entry_id, position) and #redis.call('XPENDING', source, group, entry_id, entry_id, 1) == 0 then
+    reply[#reply + 1] = entry_id
+    if write_journal then
+      local job = open_entry(entry_id, entry[2])
+      journal_event(journal, maxlen, 'lost_delivery', job.job_id, '{"v":1,"group":' .. json_string(group)
+        .. ',"mode":"reaper","token":' .. token .. ',"entry":"' .. entry_id .. '","source":"' .. kind .. '","consumer":'
+        .. json_string(consumer) .. ',"generation":' .. job.generation .. ',"enqueued_ms":' .. job.first_ms
+        .. ',"certain":' .. tostring(is_certain) .. '}')
+    end
+  end
+end
+if is_certain and #reply > 1 then
+  redis.call('HINCRBY', agreement, 'lost_delivery', #reply - 1)
+  redis.call('HSET', agreement, 'lost_delivery_ms', string.format('%.0f', now_ms()))
+end
+return reply
