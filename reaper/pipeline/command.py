@@ -79,6 +79,12 @@ def sentences() -> Iterator[None]:
             raise
 
 
+def need_matplotlib() -> None:
+    """Raise ConfigurationError if charts cannot be drawn."""
+    if find_spec("matplotlib") is None:
+        raise ConfigurationError("charts need matplotlib, which is missing: run pip install '.[report]' in your clone.")
+
+
 @contextmanager
 def ended_in_order() -> Iterator[None]:
     """Have SIGTERM and SIGHUP do the same as Ctrl-C during the block, unless they are ignored."""
@@ -108,14 +114,16 @@ def _as_before(*signals: signal.Signals) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def open_session(settings: PipelineSettings, line: ProgressLine, interrupted: Handler | None = None) -> "SparkSession":
+def open_session(
+    settings: PipelineSettings, line: ProgressLine, interrupted: Handler | None = None, java_options: str = ""
+) -> "SparkSession":
     """Start or reach Spark according to the settings (see `interruptible`)."""
     from reaper.pipeline.spark.session import build_session
 
     line.show("starting Spark …")
     master, remote = settings.spark_master or None, settings.spark_remote or None
     return interruptible(
-        lambda: build_session(master, remote, "stream-reaper pipeline", settings.spark_memory),
+        lambda: build_session(master, remote, heap=settings.spark_memory, java_options=java_options),
         interrupted or leave_at_once,
     )
 

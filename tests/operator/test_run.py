@@ -150,14 +150,14 @@ async def test_other_changes_are_named_as_needing_a_restart(
     replica = await _leader(client, processes, server, file)
     _write(file, "lease_ttl = 1800\njournal_maxlen = 100\nvisibility_timeout = 3600\n", _table("billing"))
     replica.hang_up()
-    await replica.prints("reload: journal_maxlen, lease_ttl changed; a restart is needed for that")
+    await replica.prints("changed settings need a restart: settings=journal_maxlen,lease_ttl")
 
 
 @pytest.mark.parametrize(
     ("toml", "complaint"),
     [
         ("visiblity_timeout = 3\n", "unknown setting 'visiblity_timeout'"),
-        ("not toml", "is no valid TOML"),
+        ("not toml", "is not valid TOML"),
         ("groups = []\n", "no groups are set"),
     ],
 )

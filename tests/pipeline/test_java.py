@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from reaper.pipeline.spark.java import SHIM, VARIABLE, JavaMissingError, find_java, java_environment
+from reaper.pipeline.spark.java import (
+    JARS,
+    SHIM,
+    VARIABLE,
+    JavaMissingError,
+    embedded_jars,
+    find_java,
+    java_environment,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +36,9 @@ def install(home: Path, version: str = "21.0.8", script: str = "") -> Path:
     return home
 
 
-def run(*arguments: str) -> list[str]:
+def run(*arguments: str, jars: str = "") -> list[str]:
     """Start Java as Spark does."""
-    env = {"PATH": "/usr/bin:/bin", **java_environment()}
+    env = {"PATH": "/usr/bin:/bin", JARS: jars, **java_environment()}
     program = Path(env["JAVA_HOME"], "bin", "java")
     return subprocess.run(
         [program, *arguments], capture_output=True, text=True, check=True, env=env
@@ -105,3 +113,21 @@ def test_a_process_that_a_session_has_started_takes_the_same_java(
 
 def test_the_script_may_be_run() -> None:
     assert os.access(SHIM / "bin" / "java", os.X_OK)
+
+
+def test_an_embedded_spark_has_the_jars_that_it_needs_in_the_order_of_their_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars = embedded_jars()
+    names = [Path(jar).name for jar in jars.split(":")]
+    assert names[0].startswith("commons-compiler")
+    assert names.index(next(name for name in names if name.startswith("spark-core"))) < names.index(
+        next(name for name in names if name.startswith("avro"))
+    )
+    assert not [name for name in names if name.startswith(("spark-hive", "spark-mllib", "kubernetes"))]
+
+    monkeypatch.setenv("JAVA_HOME", str(install(tmp_path)))
+    path = "/conf/:/venv/pyspark/jars/*"
+    assert run("-cp", path)[1] == f"[{path}]"
+    assert run("-cp", path, jars=jars)[1] == f"[/conf/:{jars}]"
+    assert run("-cp", "/other/jars/*", jars=jars)[1] == "[/other/jars/*]"

@@ -127,11 +127,11 @@ def test_a_choice_that_is_none_is_refused_with_the_choices() -> None:
 def test_a_file_that_is_no_toml_is_said(tmp_path: Path, content: str | bytes) -> None:
     file = tmp_path / "shop.toml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert "no valid TOML" in sentence(file=file)
+    assert "not valid TOML" in sentence(file=file)
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
-    assert "cannot be read: No such file or directory" in sentence(file=tmp_path / "missing.toml")
+    assert "cannot read settings file" in sentence(file=tmp_path / "missing.toml")
 
 
 def test_a_suggestion_is_made_where_one_is_near_and_else_the_names_are_listed() -> None:

@@ -155,7 +155,7 @@ async def test_work_that_fails_ends_its_term_with_a_traceback_and_another_follow
     assert (await journal(client))[1] == ("lease_released", 1, "failed")
     failures = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [(record.message, record.exc_info is not None) for record in failures] == [
-        ("the work of term 1 failed", True)
+        ("work of the leader failed: token=1", True)
     ]
 
 

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ import click
 
 from reaper.drill.drill import run_folder
 from reaper.drill.settings import DrillSettings
-from reaper.pipeline.command import ended_in_order, show_result
+from reaper.pipeline.command import ended_in_order, need_matplotlib, show_result
 from reaper.pipeline.compare.play import Plan, play
 from reaper.pipeline.compare.scenarios import FAULT_AT_S, LONGEST_S, MODES, SCENARIOS, choose_scenarios, moved
 from reaper.pipeline.progress import ProgressLine
-from reaper.pipeline.report.errors import missing_matplotlib
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.entrance import INTERRUPTED_EXIT
 from workers.runtime.options import DurationType, errors_as_sentences, format_option, help_end, settings_options
@@ -84,8 +82,7 @@ def compare(
 ) -> None:
     """Play and judge; see `_HELP`."""
     with errors_as_sentences():
-        if find_spec("matplotlib") is None:
-            raise missing_matplotlib()
+        need_matplotlib()
         from reaper.pipeline.compare.findings import conclude
         from reaper.pipeline.compare.page import write_page
 

@@ -11,17 +11,12 @@ from datetime import UTC
 from html import escape
 from typing import Any
 
-try:
-    import matplotlib as mpl
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
-except ImportError as error:  # pragma: no cover - one sentence, tested with the module hidden
-    from reaper.pipeline.report.errors import missing_matplotlib
-
-    raise missing_matplotlib() from error
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from reaper.pipeline.analysis.answers import SHARES
 from reaper.pipeline.report import html, words

@@ -3,14 +3,13 @@
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import click
 
-from reaper.pipeline.command import LAKE, SPARK, interruptible, leave_at_once, sentences, settings_of
+from reaper.pipeline.command import LAKE, SPARK, need_matplotlib, open_session, sentences, settings_of
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.keys import GroupKeys
@@ -28,8 +27,6 @@ JAVA_OPTIONS = "-XX:+UseParallelGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheS
 """A report may pause, and the garbage collector that avoids pauses costs a fifth of its CPU time. A report has
 so much code that smaller spaces for it would be searched for garbage again and again, each time with all of the heap.
 """
-QUICK_START = "-XX:TieredStopAtLevel=1"
-"""Compile once, and not very well: the better code takes longer to make than it saves on a small lake."""
 SMALL_LAKE_BYTES = 200_000_000
 """Some eight million events. With five, compiling once took a sixth less CPU time; that share shrinks."""
 
@@ -70,11 +67,8 @@ def report(
     """
     with sentences():
         from reaper.pipeline.analysis.scope import Scope, parse_instant
-        from reaper.pipeline.report.errors import missing_matplotlib
 
-        if find_spec("matplotlib") is None:
-            raise missing_matplotlib()
-
+        need_matplotlib()
         now = datetime.now(UTC)
         begin, end = (parse_instant(text, now) if text else None for text in (since, until))
         settings = settings_of(flags, config)
@@ -98,24 +92,19 @@ def report(
 def _read(settings: PipelineSettings, scope: "Scope", progress: ProgressLine) -> "Findings":
     from reaper.pipeline.lake.tables import existing_lake
     from reaper.pipeline.report.reading import read_report
-    from reaper.pipeline.spark.session import build_session, is_embedded
+    from reaper.pipeline.spark.session import is_embedded
 
     layout = existing_lake(settings.lake)  # before Spark is started for nothing
-    progress.show("starting Spark …")
-    master, remote = settings.spark_master or None, settings.spark_remote or None
     with ThreadPoolExecutor(1) as beside:
         beside.submit(import_module, "reaper.pipeline.report.page")  # a third of a second in which Java can start
-        options = _java_options(layout)
-        spark = interruptible(
-            lambda: build_session(master, remote, "stream-reaper report", settings.spark_memory, java_options=options),
-            leave_at_once,
-        )
-    embedded = not remote and is_embedded(master)
+        spark = open_session(settings, progress, java_options=_java_options(layout))
+    embedded = not settings.spark_remote and is_embedded(settings.spark_master or None)
     return read_report(spark, settings.lake, scope, progress.show, embedded=embedded)
 
 
 def _java_options(layout: "Layout") -> str:
     from reaper.pipeline.lake.delta import LakeTable
+    from reaper.pipeline.spark.java import QUICK_START
 
     small = sum(file.bytes for file in LakeTable(layout.table("events")).files()) < SMALL_LAKE_BYTES
     return f"{JAVA_OPTIONS} {QUICK_START}" if small else JAVA_OPTIONS

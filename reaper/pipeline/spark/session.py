@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException, PySparkImportError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from reaper.pipeline.spark.java import java_environment
+from reaper.pipeline.spark.java import JARS, embedded_jars, java_environment
 from workers.protocol.address import without_logins
 from workers.protocol.errors import ConfigurationError
 
@@ -51,6 +51,7 @@ _EMBEDDED: Mapping[str, str] = {
     "spark.ui.enabled": "false",  # opens a port
     "spark.driver.bindAddress": _LOOPBACK,
     "spark.driver.host": _LOOPBACK,
+    "spark.sql.catalogImplementation": "in-memory",  # Hive is not on the class path
 }
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
@@ -128,6 +129,7 @@ def _start(master: str | None, app: str, conf: Mapping[str, str]) -> SparkSessio
         os.environ.update(java_environment())
         if is_embedded(master):
             os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+            os.environ[JARS] = embedded_jars()
             # By default, Spark runs `python3` of the PATH, which is not that of an environment that is not activated.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", _HAND_OVER_S)

@@ -24,8 +24,14 @@ with execution as (
     at_ms, consumer
   from timed
 )
-select stream, grp as `group`, type, kind, if(kind = 'in_force', ms, floor(log2(greatest(ms, 1)) * 16)) as bin,
-  max(ms) as ms, sum(n) as n, count_if(not consumer rlike '\\.[0-9a-f]{12}$') as strangers, max(at_ms) as last_ms
-from (select * from execution union all select * from other)
-where ms between 0 and 34560000000 and n > 0
-group by stream, grp, type, kind, if(kind = 'in_force', ms, floor(log2(greatest(ms, 1)) * 16))
+select stream, grp as `group`, type, kind, bin, max(ms) as ms, sum(n) as n,
+  sum(if(not consumer rlike '\\.[0-9a-f]{12}$', n, 0)) as strangers, max(last_ms) as last_ms
+from (
+  -- A consumer has many facts, and one name.
+  select stream, grp, type, kind, consumer, if(kind = 'in_force', ms, floor(log2(greatest(ms, 1)) * 16)) as bin,
+    max(ms) as ms, sum(n) as n, max(at_ms) as last_ms
+  from (select * from execution union all select * from other)
+  where ms between 0 and 34560000000 and n > 0
+  group by stream, grp, type, kind, consumer, if(kind = 'in_force', ms, floor(log2(greatest(ms, 1)) * 16))
+)
+group by stream, grp, type, kind, bin
