@@ -1,8 +1,8 @@
-"""Least-privilege ACL rules, derived from the scripts themselves, so that they cannot drift from what is run.
+"""Least-privilege ACL rules, derived from the scripts themselves, so that they always match the code.
 
-Redis checks the rights of its user for every key that a call of a script names, whether the script touches it or not,
-and for every command that it runs. The keys are read from the script's header, which a test holds to its body and to
-its calls; what it may run from its text: its own body, and those functions of the shared parts that it reaches.
+Redis checks a user's rights for every key in a script call, used or not, and for every command of the script. The keys
+are read from the script's header. A test compares it with the script's body and calls. The commands are read from the
+script's text, with the functions of shared parts that it uses.
 """
 
 import re
@@ -23,7 +23,7 @@ from workers.protocol.scripts import COMMENT, put_together, script_text
 
 
 class Role(StrEnum):
-    """Who connects to Redis."""
+    """The role of a client of Redis."""
 
     PRODUCER = "producer"
     WORKER = "worker"
@@ -72,9 +72,9 @@ def _core_keys() -> str:
 
 @cache
 def keys_in_order(package: str, name: str) -> tuple[frozenset[str], ...]:
-    """Return which keys each place of a script's KEYS may hold, as its header spells them: ``{orders}:dead:billing``.
+    """Return the possible keys for each place of a script's KEYS, as its header spells them.
 
-    Raises ValueError for one that `workers.protocol.keys` does not spell: nobody could have rights on it.
+    Raises ValueError for a key that `workers.protocol.keys` does not have, because it could get no rights.
     """
     known = {*_OF_STREAM, *_OF_GROUP, *_OF_NAMESPACE, OTHER_AGREEMENTS}
     places = []
@@ -91,7 +91,7 @@ def keys_of(package: str, name: str) -> frozenset[str]:
     return frozenset().union(*keys_in_order(package, name))
 
 
-# --- which scripts a role runs, and what it does besides ------------------------------------------------------
+# --- the scripts of a role, and its other commands
 
 _PROTOCOL, _REAPER = "workers.protocol", "reaper"
 _WORKER_SCRIPTS = [
@@ -150,7 +150,7 @@ _ONLY_EMBEDDED = {"join_group": frozenset({"del"})}
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What one user may do."""
+    """The rights of one user."""
 
     role: Role
     commands: tuple[str, ...]
@@ -174,11 +174,11 @@ class Rules:
         ]
 
     def line(self, user: str) -> str:
-        """Return the whole command, fit for redis-cli; the password is to be put in."""
+        """Return the whole command for redis-cli, without the password."""
         return _line("ACL", "SETUSER", user, "on", ">PASSWORD", *self.words())
 
     def newer_line(self, user: str) -> str:
-        """Return the command that adds what only some servers know; empty where that is nothing."""
+        """Return the command that adds the commands of some servers only, or ''."""
         return _line("ACL", "SETUSER", user, *self.newer_words()) if self.newer else ""
 
     def newer_words(self) -> list[str]:
@@ -187,7 +187,7 @@ class Rules:
 
 
 def knows_newer(version: str) -> bool:
-    """Tell whether a server of ``version``, such as ``7.0.15`` or ``valkey-9.1``, knows the commands in `NEWER`.
+    """Return whether a server of ``version``, like ``7.0.15`` or ``valkey-9.1``, knows the commands in `NEWER`.
 
     Raises ConfigurationError for a version that cannot be read.
     """
@@ -209,8 +209,8 @@ def rules_of(
 ) -> Rules:
     """Return the rules of a role for ``pairs``.
 
-    ``mode`` matters to workers: some recover, too. ``stream`` is for producers, who know no groups. ``url``: the
-    address, which says what a connection begins with.
+    ``mode`` matters to workers, because some recover, too. ``stream`` is for producers, which know no groups. ``url``
+    is the address, which decides how a connection begins.
     """
     commands, keys = _CONNECTION | _DIRECT[role], _DIRECT_KEYS[role]
     commands |= _to_connect(url)
@@ -264,7 +264,7 @@ def _spelt(
 ) -> Iterable[str]:
     """Return patterns for ``keys``, which are spelt as in headers, for these pairs, namespaces and streams.
 
-    A producer's streams are in no pair: what belongs to the stream alone is asked of the stream.
+    A producer's streams have no group, so the keys are those of the stream alone.
     """
     wanted = set(keys)
     of_stream = [field for key, field in _OF_STREAM.items() if key in wanted]
@@ -282,14 +282,14 @@ def _spelt(
 
 
 def _of_observers(role: Role, namespaces: Iterable[NamespaceKeys]) -> Iterable[str]:
-    """Return patterns for where observers register: who asks for the status looks for them, too."""
+    """Return patterns for the registrations of observers, because `reaper status` reads them, too."""
     if role in (Role.REAPER, Role.READ_ONLY, Role.OPERATOR):
         for namespace in namespaces:
             yield _escape(namespace_keys(observers_of(namespace.namespace)).replicas)
 
 
 def _escape(name: str) -> str:
-    """Take the meaning off wildcards; a space cannot be written, so any character may stand in its place."""
+    """Escape wildcards. A space cannot be written, so any character may stand in its place."""
     return re.sub(r"\s", "?", re.sub(r"([*?\[\]^\\])", r"\\\1", name))
 
 
@@ -303,7 +303,7 @@ def _quote(word: str) -> str:
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-# --- what a script runs -------------------------------------------------------------------------------------
+# --- the commands of a script
 
 _CALL = re.compile(r"(?:redis\.p?call|\btry)\('([A-Z]+)'(?:,\s*'([A-Z]+)')?")
 _WITH_SUBCOMMANDS = frozenset({"xinfo", "xgroup"})
@@ -313,7 +313,7 @@ _WITH_SUBCOMMANDS = frozenset({"xinfo", "xgroup"})
 def commands_of(package: str, name: str) -> frozenset[str]:
     """Return the commands that a script may run, lower case."""
     source = put_together(script_text(package, name))
-    return frozenset(_commands_in(COMMENT.sub("", source)))  # what a comment names is not run
+    return frozenset(_commands_in(COMMENT.sub("", source)))  # a comment is not run
 
 
 def _commands_in(text: str) -> Iterable[str]:

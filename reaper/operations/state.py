@@ -1,7 +1,7 @@
 """The state of a namespace and of its groups, as everything here talks of it.
 
-`reaper.operations.snapshot` reads it from Redis, `reaper.operations.judgement` says what is wrong with it. Times are
-milliseconds; instants are the server's clock.
+`reaper.operations.snapshot` reads it from Redis, and `reaper.operations.judgement` finds the problems. Times are
+milliseconds. Moments are the server's clock.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from workers.protocol.messages import RecoveryMode
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many; ``at_least`` where counting was cut short."""
+    """A count, which is ``at_least`` if counting was cut short."""
 
     number: int = 0
     at_least: bool = False
@@ -35,7 +35,7 @@ class SilentConsumer:
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """What waits and is pending in one stream for the group: the stream itself, or its retry stream."""
+    """The waiting and pending jobs of one stream for the group. It is the stream itself, or its retry stream."""
 
     exists: bool = False
     """There is such a stream, with this group."""
@@ -60,7 +60,7 @@ class SourceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """One stream/group pair: what Redis says, and what the replica that leads reports."""
+    """One stream/group pair, as Redis shows it, and as the leading replica reports it."""
 
     stream: str
     group: str
@@ -102,7 +102,7 @@ class GroupState:
 
     @property
     def pair(self) -> str:
-        """The pair as people write it: ``orders/billing``."""
+        """The pair in its written form ``orders/billing``."""
         return f"{self.stream}/{self.group}"
 
     @property
@@ -137,7 +137,7 @@ class Snapshot:
     groups: tuple[GroupState, ...] = ()
 
     def group(self, pair: str) -> GroupState | None:
-        """Return the state of ``stream/group``; None where it is not among those that were looked at."""
+        """Return the state of ``stream/group``, or None for a group that was not read."""
         return next((group for group in self.groups if group.pair == pair), None)
 
     @property
@@ -152,9 +152,9 @@ class Snapshot:
 
     @property
     def leader(self) -> Replica | None:
-        """The live replica that leads, as far as anybody knows: the lease's holder before what replicas say.
+        """The live replica that leads. The lease's holder has priority over the reports of replicas.
 
-        Where nobody holds the lease, nobody does who needs it: a replica that is refused every write cannot say so.
+        Without a holder there is no leader, because a replica whose writes are all rejected cannot say so.
         """
         leaders = [replica for replica in self.live if replica.leads and self.holder]
         holding = [replica for replica in self.live if self.holder.startswith(replica.id + ".")]
@@ -169,7 +169,7 @@ class Snapshot:
 
     @property
     def is_tried_out(self) -> bool:
-        """Tell whether there are observers, and nobody has ever recovered in any of the groups but their workers."""
+        """Return whether there are observers, and only workers have ever recovered in the groups."""
         return (
             bool(self.observers) and not self.live and all(not one.mode or one.recovers_itself for one in self.groups)
         )

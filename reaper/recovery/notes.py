@@ -1,4 +1,4 @@
-"""What the leader knows and tells of one group: counters for the status, log lines and callbacks.
+"""The leader's knowledge of one group, as counters for the status, log lines and callbacks.
 
 A state (an error, a refusal, a pause) is logged when it begins and when it ends, not each time it is met.
 """
@@ -41,7 +41,7 @@ _OVERDUE = frozenset(Outcome) - {Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF}
 
 
 def settings_report(settings: ReaperSettings, group: WatchedGroup, **found: Any) -> GroupReport:
-    """Return what a follower can say of a group; ``found`` is what the leader adds."""
+    """Return a follower's report on a group. ``found`` has the leader's additions."""
     return GroupReport(
         stream=group.stream,
         group=group.group,
@@ -58,7 +58,7 @@ class GroupNotes:
     def __init__(
         self, group: WatchedGroup, callbacks: Callbacks[str], changed: Callable[[], None] = lambda: None
     ) -> None:
-        """``changed`` is called where a refusal or a pause begins or ends: others should know at once."""
+        """``changed`` is called when a refusal or a pause begins or ends, because others should know at once."""
         self.tally = Tally()
         self._group = group
         self._pair = group.keys.pair
@@ -88,13 +88,13 @@ class GroupNotes:
         self.tally.error = "; ".join(self._errors.values())
 
     def worked(self, what: str) -> None:
-        """``what`` works: an error noted for it has passed."""
+        """``what`` works, so an earlier error of it has passed."""
         if self._errors.pop(what, ""):
             logger.info("%s: works again (%s)", self._pair, what)
             self.tally.error = "; ".join(self._errors.values())
 
     def scanned(self, server_ms: int) -> None:
-        """A scan went through: the group exists."""
+        """A scan went through, so the group exists."""
         self.tell_moved()
         self.tally.last_scan_ms = server_ms
         self.worked("scan")
@@ -102,7 +102,7 @@ class GroupNotes:
             self._served_again()
 
     def scanned_fully(self, server_ms: int, entries: int) -> None:
-        """A full scan went through; what is still held will be found again."""
+        """A full scan went through. Held entries will be found again."""
         self.tally.scan_entries = entries
         self.tally.last_full_scan_ms = server_ms
         self.tally.held = 0
@@ -135,14 +135,14 @@ class GroupNotes:
             self._changed()
 
     def waits(self, wait: RecoveryWait) -> None:
-        """Recovery waits after a gap in the heartbeats; logged once a gap."""
+        """Recovery waits after a gap in the heartbeats. Logged once a gap."""
         ends_s = monotonic() + wait.left_ms / 1000
         if ends_s > self._waits_until_s + 1:
             logger.warning("%s: %s", self._pair, wait)
         self._waits_until_s = ends_s
 
     def call_done(self) -> None:
-        """A recovery call went through: nothing is paused or refused any more."""
+        """A recovery call went through, so recovery is not paused or refused any more."""
         self.worked("recover")
         if self.tally.paused:
             logger.warning("%s: resumed", self._pair)
@@ -153,7 +153,7 @@ class GroupNotes:
     # ---- deliveries
 
     def batch(self, found: Sequence[Recovered]) -> None:
-        """Count, log and report what one recovery call found overdue, and what became of it."""
+        """Count, log and report the overdue deliveries of one recovery call, and their outcomes."""
         became = Counter(row.outcome for row in found)
         tally = self.tally
         tally.recovered += became[Outcome.REDELIVERED]
@@ -166,14 +166,14 @@ class GroupNotes:
             self._moved_of.update(row.consumer for row in found if row.outcome in _MOVED)
             if anyio.current_time() - self._moved_told_at >= MOVED_LOG_S:
                 self.tell_moved()
-        # Hot in a mass recovery: facts are gathered for those who listen, and for what needs a line of its own.
+        # Hot in a mass recovery, so facts are gathered only for listeners and for lines of their own.
         listeners = any(self._callbacks.wants(name) for name in ("stalled", "recovered"))
         for row in found:
             if row.outcome in _OVERDUE and (listeners or row.outcome not in _MOVED):
                 self._report_one(row)
 
     def tell_moved(self) -> None:
-        """Log what was moved and not told of yet, if anything."""
+        """Log the moved deliveries that were not logged yet, if any."""
         if not self._moved_of:
             return
         logger.info(
@@ -201,7 +201,7 @@ class GroupNotes:
                 self._held(facts, row.told)
 
     def _stalled(self, job_id: bytes, row: Recovered | Pending) -> dict[str, Any]:
-        """Report that a delivery was found overdue; return what is said of it."""
+        """Report that a delivery was found overdue. Return its facts."""
         facts: dict[str, Any] = {
             "job": text(job_id),
             "entry": text(row.entry_id),
@@ -242,7 +242,10 @@ class GroupNotes:
         self._report("error", **facts, error=f"held: {why}")
 
     def lost(self, report: Report) -> None:
-        """Deliveries are lost, because somebody deleted their consumer; or in doubt, as they may have been settled."""
+        """Deliveries are lost, because a third party deleted their consumer.
+
+        Or in doubt, as they may have been settled.
+        """
         number, pair, consumer = counted(len(report.ids), "delivery"), self._pair, on_one_line(report.consumer)
         requeue = (
             f"`reaper groups requeue {self._group.keys.word} --lost` gives lost deliveries back (events lost_delivery)"
@@ -261,11 +264,11 @@ class GroupNotes:
         )
 
     def consumer_was_lost(self, consumer: bytes) -> None:
-        """Somebody deleted the consumer of a dead worker; the house logs it, and what it held is not known here."""
+        """A third party deleted the consumer of a dead worker. The house logs it. Its deliveries are not known here."""
         self._report("error", consumer=text(consumer), error="lost_consumer")
 
     def group_was_lost(self) -> None:
-        """Somebody destroyed the group; what is known of its deliveries is reported later."""
+        """A third party destroyed the group. Its deliveries are reported later."""
         logger.error("%s: somebody %s", self._pair, DESTROYED_OR_EMPTIED)
         self._report("error", error="group_destroyed")
 
@@ -277,7 +280,7 @@ class GroupNotes:
             self._report("recovered", job=text(job_id), new_entry=text(new_entry), reason="suspect")
 
     def moved(self, moved: Moved) -> None:
-        """Due jobs were made ready; not those that cannot be."""
+        """Due jobs were made ready, except those that cannot be."""
         now = anyio.current_time()
         if moved.held:
             self._last_held_at = now
@@ -295,7 +298,7 @@ class GroupNotes:
         self.tally.false_alarms, self.tally.slowest_ms = verdict.false_alarms, verdict.slowest_ms
 
     def tell_verdict(self, verdict: Verdict, now_ms: int, *, is_served: bool, at_the_end: bool = False) -> None:
-        """Log it: at the end, and before where it says something that was not said yet."""
+        """Log it at the end, and earlier if there is news."""
         said = (verdict.overdue, verdict.false_alarms, verdict.claimed, verdict.read_again, verdict.pending)
         if at_the_end or said != self._said:
             beside = " (a leader serves this group: what it recovers looks settled to us)" if is_served else ""

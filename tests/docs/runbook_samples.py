@@ -18,10 +18,13 @@ from redis import Redis
 from tests.support.processes import ROOT, Processes, Running
 from tests.support.servers import RedisServer, started_server
 from tests.support.waiting import wait_until
+from workers.protocol.keys import MARKER_CONSUMER
 
 PAGE = ROOT / "docs/runbook.md"
 GROUP = "orders/billing"
 SHOWN_S = 40.0
+APART_MS = 100
+"""Least time between two full scans. Less is the error of measuring."""
 SETTINGS = f'groups = "{GROUP}"\nvisibility_timeout = 5\nlease_ttl = 5\nfull_scan_interval = 1\nmax_deliveries = 3\n'
 HANDLER = """
 from workers import Worker
@@ -70,6 +73,26 @@ class Scene:
         """Run a command on the group."""
         argv = [sys.executable, "-m", "reaper", "groups", command, GROUP, "--redis-url", self._url]
         await to_thread.run_sync(partial(subprocess.run, argv, capture_output=True, check=True))
+
+    def idle_ms(self, entry_id: str) -> int:
+        """Return how long an entry has been pending without a heartbeat."""
+        (row,) = self.redis.xpending_range("orders", "billing", entry_id, entry_id, 1)
+        return int(row["time_since_delivered"])
+
+    async def scanned(self) -> None:
+        """Wait for two full scans, of which one began later than now. The leader makes its marker anew after each."""
+
+        def made_ms() -> int:
+            seconds, micros = self.redis.time()
+            consumers = self.redis.xinfo_consumers("orders", "billing")
+            idle = next((one["idle"] for one in consumers if one["name"] == MARKER_CONSUMER), None)
+            return 0 if idle is None else seconds * 1000 + micros // 1000 - int(idle)
+
+        def is_made_after(moment_ms: int) -> bool:
+            return made_ms() > moment_ms + APART_MS
+
+        for _ in range(2):
+            await wait_until(partial(is_made_after, made_ms()), "the leader has scanned the group")
 
     def finish(self) -> None:
         """Acknowledge all jobs that are ready or pending."""
@@ -143,18 +166,25 @@ async def _operate(scene: Scene, degraded: str) -> None:
 
 async def _delete(scene: Scene) -> None:
     (early,) = scene.stall("worker-3")
-    await anyio.sleep(4)
+    await wait_until(lambda: scene.idle_ms(early) > 3_500, "the first one is old, but not overdue")
     (late,) = scene.stall("worker-3")
     await wait_until(lambda: not scene.pending(early), "the earlier one is recovered")
-    await anyio.sleep(2.5)  # a full scan has met the other one meanwhile
+    await scene.scanned()
     scene.redis.xack("orders", "billing", late)
     await scene.sample("false-recoveries", "status", shows="worker-3: 1", keeps="worker-3: 1")
     scene.finish()
     scene.stall("worker-4")
-    await anyio.sleep(2.5)  # the leader scans once a second
+    await scene.scanned()
     scene.redis.xgroup_delconsumer("orders", "billing", "worker-4")
     await scene.sample(
-        "lost", "groups", "requeue", "orders/billing", "--lost", "--dry-run", shows="would be requeued", keeps="."
+        "lost",
+        "groups",
+        "requeue",
+        "orders/billing",
+        "--lost",
+        "--dry-run",
+        shows="1 delivery would be requeued",
+        keeps=".",
     )
 
 

@@ -29,6 +29,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "overshoot_s": {"p50": 0.01, "p99": 0.02, "max": 0.02},
         "healthy": {"jobs": 990, "seconds": 10.0, "latency_s": latency, "throughput_per_s": 49.0},
         "redis_requests_per_job": 2.0, "redis_cpu_us_per_job": 200.0,
+        "wall_s": 30.0, "redis_requests": 2_000, "redis_cpu_s": 0.2, "cpu_s": {"worker": 1.5, "reaper": 0.5},
         "cpu_us_per_job": {"worker": 1_500.0, "reaper": 500.0},
         "processes": {"worker": 4}, "objections": [], "left_out": [], "faults": [],
         "settings": {"trace": "generated", "speedup": 1.0, "seed": 1}, "server": "Redis 7.0.15",

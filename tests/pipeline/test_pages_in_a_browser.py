@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = (LONG, "mail/sender")
     findings.advice = {
         "promise": {"pause_ms": 5_000, "one_in": 1_000},
-        "groups": [advised | dict(zip(("stream", "group"), name.split("/"), strict=True)) for name in names],
+        "groups": [advised | {"group": name} for name in names],
     }
     (folder / "report.html").write_text(write_page(findings))
     scenarios = list(SCENARIOS.values())

@@ -9,7 +9,7 @@ from reaper.pipeline.lake.layout import TABLES as FOLDERS
 from reaper.pipeline.lake.schema import DATA_COLUMNS, EVENTS, TABLES
 
 IN_EXTRA = {"until_ms"}
-"""What is told once of a consumer that somebody deleted, read from ``extra``."""
+"""A rare fact about deletions, which is read from ``extra``."""
 VALUES = {"timeout", "acked", "recovered", "delivered", "last_delivery", "not_released", "never_arrived"}
 """Named in the descriptions of keys, and no keys."""
 

@@ -3,9 +3,8 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-
-import anyio
 
 from reaper.drill import queries
 from reaper.drill.faults import Fault
@@ -14,12 +13,17 @@ from reaper.drill.toolbox import PATIENCE_S, Toolbox
 from reaper.drill.worker_faults import NOBODY_BUSY, WorkerFaults
 from tests.soak import questions
 from workers.protocol.events import EventName
+from workers.protocol.keys import MARKER_CONSUMER
 from workers.protocol.messages import Pending, counted, text
 
 MOST = 10_000
 """Deliveries of one consumer that are looked at: more than any worker of a drill holds."""
 SCANS = 2
-"""After so many scans a leader has met what the dead worker was given last: nobody deletes a consumer any sooner."""
+"""Full scans until the leader knows the last deliveries of the dead worker. One may have begun before its death."""
+SCANNED_S = 5.0
+"""Longest wait for a full scan. A chaos may have no leader."""
+APART_MS = 100
+"""Least time between two full scans. Less is the error of measuring."""
 TOLD_S = 90.0
 """Until the word of a dead worker has ended, and somebody has kept house since: once in 33 s in embedded mode."""
 REPORTED_S = 2.0
@@ -41,8 +45,8 @@ class ConsumerFaults:
             found = await self.workers.busiest(1, Role.WORKER)
             if not found or (is_killed and not await self.workers.kill_if_it_may_crash(found[0])):
                 return None
-            if is_killed:
-                await anyio.sleep(SCANS * tools.stage.settings.scan.total_seconds())
+            if is_killed and tools.stage.recovery.by_reapers:
+                await self._wait_for_scans()
             deleted = await self._delete_consumer(found[0])
             return deleted and (found[0], *deleted)
 
@@ -67,6 +71,23 @@ class ConsumerFaults:
             await tools.within(PATIENCE_S, lambda: questions.are_held_again(tools, dropped))
         tools.over(injected)
         return ""
+
+    async def _wait_for_scans(self) -> None:
+        """Wait until the leader has scanned all of the group. After each full scan it makes its marker anew."""
+
+        async def made_ms() -> int:
+            stage = self.tools.stage
+            seconds, micros = await stage.client.time()
+            for consumer in await stage.client.xinfo_consumers(stage.keys.stream, stage.keys.group):
+                if text(consumer["name"]) == MARKER_CONSUMER:
+                    return int(seconds) * 1000 + int(micros) // 1000 - int(consumer["idle"])
+            return 0
+
+        async def is_made_after(moment_ms: int) -> bool:
+            return await made_ms() > moment_ms + APART_MS
+
+        for _ in range(SCANS):
+            await self.tools.within(SCANNED_S, partial(is_made_after, await made_ms()))
 
     async def _delete_consumer(self, run: ProcessRun) -> tuple[bytes, list[Pending]] | None:
         """Delete the consumer of a process; return its name, and what went with it; None where it holds nothing."""

@@ -32,7 +32,7 @@ async def test_everything_is_measured_and_no_label_names_a_job_or_a_consumer(sce
     wanted = {
         "messaging.client.sent.messages", "messaging.client.consumed.messages", "messaging.client.operation.duration",
         "messaging.process.duration", "reaper.recovered", "reaper.recovery.latency", "reaper.elections",
-        "reaper.scan.duration", "reaper.vanished", "reaper.lost", "reaper.false_recoveries",
+        "reaper.scan.duration", "reaper.lost_deliveries", "reaper.lost", "reaper.false_recoveries",
         *(gauge.name for gauge in GAUGES),
     }  # fmt: skip
     await wait_until(lambda: wanted <= metrics.keys(), "every metric has come")

@@ -87,7 +87,7 @@ def test_help_gives_description_variable_and_default() -> None:
 
     assert "--some-name TEXT A name. [env: SAMPLE_SOME_NAME; default: x]" in text
     assert "--count NUMBER A count. [env: SAMPLE_COUNT]" in text
-    assert "--wait SECONDS A wait. [env: SAMPLE_WAIT; default: 1.5]" in text
+    assert "--wait DURATION A wait. [env: SAMPLE_WAIT; default: 1.5s]" in text
     assert "--colour [red|blue] A colour. [env: SAMPLE_COLOUR; default: red]" in text
     assert "--quiet / --no-quiet Say less. [env: SAMPLE_QUIET; default: false]" in text
 
