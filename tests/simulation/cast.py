@@ -232,7 +232,8 @@ class OurWorker(Actor):
 
     async def _hear_refusal(self, report: Report) -> None:
         if self.process is not None:
-            self.world.drops.refused(self.process.name, report.facts["job"], self._dated_from)
+            settles = report.facts["verb"] != "extension"
+            self.world.drops.refused(self.process.name, report.facts["job"], self._dated_from, settles=settles)
 
     @property
     def _dated_from(self) -> float:
@@ -261,6 +262,9 @@ class OurWorker(Actor):
         for one in self._held():
             if one.job.raw_entry_id != entry_id or one.source.key.encode() != key or one.stage is Stage.ENDED:
                 continue
+            completed = Execution(one.job.id, one.job.generation) in self.world.ledger.completions
+            if completed and self.world.witness.caller.startswith("worker-"):
+                continue  # an earlier holder has completed it, and the first completion wins
             if one.job.id in self.world.ledger.dropped or one.job.id in self.world.ledger.lost:
                 continue  # others have taken it, or its payload, from everybody
             if one.proven <= self.world.unheld_since(worker.consumer, key, entry_id):
