@@ -198,7 +198,7 @@ class Case:
         """
         jobs = [job for number in range(count) for job in await self.stalled(1, times=3, consumer=f"alone-{number}")]
         for job in jobs:
-            await self.client.hset(self.keys.suspects, job, "stream")
+            await self.client.hset(self.keys.suspects, job, "stream,,0")
         return jobs
 
     async def age(self, idle_ms: int, *consumers: str) -> list[str]:

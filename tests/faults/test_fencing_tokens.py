@@ -64,10 +64,12 @@ async def test_tokens_grow_across_nack_hand_back_adoption_recovery_and_redrive(
     await deliveries.one_more(deliveries.worker(Retry))  # nack
     await deliveries.one_more(deliveries.worker())  # handed back at the drain deadline
     await deliveries.one_more(deliveries.worker(name="w"), now=True)  # left pending …
-    await deliveries.one_more(deliveries.worker(name="w"), now=True)  # … adopted, and left pending again …
-    await case.make_overdue()
     async with leading(quick_settings(server, max_deliveries=20, redelivery=policy)):
-        await wait_until(lambda: _recovered(case), "… recovered")
+        # … made overdue by the next process of the name, recovered, and left pending again …
+        await deliveries.one_more(deliveries.worker(name="w"), now=True)
+        assert await _recoveries(case) == 1
+        await case.make_overdue()
+        await wait_until(lambda: _is_recovered_twice(case), "… recovered")
         await deliveries.one_more(deliveries.worker(lambda: Retry(counts=False, delay=0)))  # an uncounted retry
         await deliveries.one_more(deliveries.worker(lambda: Retry(delay=0.05)))  # scheduled
         await deliveries.one_more(deliveries.worker(lambda: Reject("no")))  # dead …
@@ -82,5 +84,9 @@ async def test_tokens_grow_across_nack_hand_back_adoption_recovery_and_redrive(
     assert nothing_left(await case.state())
 
 
-async def _recovered(case: Case) -> bool:
-    return bool([event for event in await case.events("recovered") if event.data["mode"] == "reaper"])
+async def _recoveries(case: Case) -> int:
+    return len([event for event in await case.events("recovered") if event.data["mode"] == "reaper"])
+
+
+async def _is_recovered_twice(case: Case) -> bool:
+    return await _recoveries(case) == 2

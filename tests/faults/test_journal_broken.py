@@ -3,6 +3,7 @@
 The journal's key holds something that is no stream, so that every write to it is refused with WRONGTYPE.
 """
 
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -54,18 +55,26 @@ async def test_suspects_are_parked_and_let_out(server: RedisServer, client: Redi
     await scene.create_group(client)
     enqueued = await scene.enqueue(client, 6)
     await scene.strand(client, 6, overdue=True)
-    async with scene.running_reaper(server.url, max_deliveries=2), scene.running_worker(server.url, handler):
-        await scene.nothing_left(client)
+    async with scene.running_reaper(server.url, max_deliveries=2) as reaper:
+        await scene.leads(reaper)
+        async with scene.running_worker(server.url, handler, max_deliveries=2):
+            await scene.nothing_left(client)
     assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
 
 
-async def test_a_restarted_worker_takes_over_what_its_earlier_process_held(server: RedisServer, client: Redis) -> None:
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+async def test_what_the_earlier_process_of_a_restarted_worker_held_is_recovered_at_once(
+    server: RedisServer, client: Redis, recovery: str
+) -> None:
     handler = scene.Handler()
     await break_journals(client)
     await scene.create_group(client)
     enqueued = await scene.enqueue(client, 6)
     await scene.strand(client, 6, "w1.0123456789ab")
-    async with scene.running_worker(server.url, handler, name="w1"):
+    async with AsyncExitStack() as running:
+        if recovery == "reaper":
+            await scene.leads(await running.enter_async_context(scene.running_reaper(server.url)))
+        await running.enter_async_context(scene.running_worker(server.url, handler, name="w1", recovery=recovery))
         await scene.nothing_left(client)
     assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
 
@@ -131,7 +140,8 @@ async def test_of_many_stalled_jobs_the_one_that_cannot_be_copied_is_held_and_to
         async def tell(report: Report) -> None:
             told.append(report)
 
-        async with scene.running_worker(server.url, handler):
+        # Its limit is the leader's, else it would count for a while, should the worker join first.
+        async with scene.running_worker(server.url, handler, max_deliveries=max_deliveries):
             await wait_until(lambda: _only_pending(client, bad), "all others are settled")
             await wait_until(lambda: len(told) > 1, "it is tried again and told again")
     assert {(report.facts["entry"], report.facts["error"]) for report in told} == {(bad, "held: too many fields")}

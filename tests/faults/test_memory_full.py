@@ -3,6 +3,8 @@
 Settling frees memory in the end, so it must work when there is none.
 """
 
+from contextlib import AsyncExitStack
+
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
@@ -47,17 +49,21 @@ async def test_workers_settle_whatever_the_verdict(server: RedisServer, client: 
     assert await scene.violations(client, enqueued, [handler], finished=True) == []
 
 
-async def test_a_worker_can_start_and_take_over_what_its_earlier_process_held(
-    server: RedisServer, client: Redis
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+async def test_a_worker_can_start_and_what_its_earlier_process_held_is_recovered_at_once(
+    server: RedisServer, client: Redis, recovery: str
 ) -> None:
     handler = scene.Handler()
     await scene.create_group(client)
     enqueued = await scene.enqueue(client, 20)
     await scene.strand(client, 10, "w1.0123456789ab")
     await fill_memory(client)
-    async with scene.running_worker(server.url, handler, name="w1"):
+    async with AsyncExitStack() as running:
+        if recovery == "reaper":
+            await scene.leads(await running.enter_async_context(scene.running_reaper(server.url)))
+        await running.enter_async_context(scene.running_worker(server.url, handler, name="w1", recovery=recovery))
         await scene.nothing_left(client)
-    assert (await scene.count_events(client))["acked"] == 20
+    assert await scene.count_events(client) == {"recovered": 10, "acked": 20}
     assert await scene.violations(client, enqueued, [handler], finished=True) == []
 
 

@@ -1,9 +1,13 @@
 """Two processes of one name, or one that was taken for dead. No wrong settlement passes.
 
+A later process of a name makes overdue what the earlier one holds. Whoever recovers does the rest. A completion wins if it
+is the first; a verdict that makes a job run again passes from its owner alone.
+
 Processes are real. They are killed, paused and resumed.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from redis.asyncio import Redis
@@ -18,6 +22,7 @@ from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
+from workers import Worker
 from workers.protocol.messages import text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
@@ -66,6 +71,15 @@ async def refusals(client: Redis, number: int) -> None:
     await wait_until(journalled, f"{number} settlements are refused")
 
 
+@asynccontextmanager
+async def recovering(server: RedisServer, recovery: str) -> AsyncIterator[None]:
+    """Run a leader, where the workers do not recover by themselves."""
+    async with AsyncExitStack() as running:
+        if recovery == "reaper":
+            await scene.leads(await running.enter_async_context(scene.running_reaper(server.url)))
+        yield
+
+
 async def violations(client: Redis, enqueued: dict[str, Pairs], **facts: object) -> list[str]:
     """Return what is wrong with the history, by the notes that the processes made."""
     started, completed = await read_notes(client, LEDGER)
@@ -81,31 +95,66 @@ async def violations(client: Redis, enqueued: dict[str, Pairs], **facts: object)
     )
 
 
-async def test_a_paused_process_whose_successor_took_its_jobs_cannot_settle_them(
+async def pause_and_succeed(processes: Processes, server: RedisServer, client: Redis, recovery: str) -> list[Running]:
+    """Let a process hold jobs, pause it, and let a second one of its name have them. Return both."""
+    flags = ("--visibility-timeout", LONG_S, "--recovery", recovery)
+    # No slot is free, because a blocking read of a paused process would swallow the next ready jobs.
+    first = start_worker(processes, server, *flags, "--concurrency", str(JOBS), name="w1")
+    await starts(client, JOBS)
+    first.pause()
+    second = start_worker(processes, server, *flags, name="w1")
+    await starts(client, 2 * JOBS)
+    return [first, second]
+
+
+async def test_a_paused_process_whose_jobs_a_leader_made_ready_for_its_successor_cannot_settle_them(
     server: RedisServer, client: Redis, processes: Processes
 ) -> None:
+    await scene.create_group(client)
     enqueued = await scene.enqueue(client, JOBS, hold="")
-    first = start_worker(processes, server, "--visibility-timeout", LONG_S, name="w1")
-    await starts(client, JOBS)
-    (first_consumer,) = await owners(client)
-    first.pause()
-    second = start_worker(processes, server, name="w1")
-    await starts(client, 2 * JOBS)
-    (second_consumer,) = await owners(client)
-    assert first_consumer != second_consumer
+    async with scene.running_reaper(server.url) as reaper:
+        await scene.leads(reaper)
+        first, second = await pause_and_succeed(processes, server, client, "reaper")
+        (second_consumer,) = await owners(client)
+        await open_gate(client, first)
+        first.resume()
+        await refusals(client, JOBS)
+        assert await owners(client) == {second_consumer}, "what the second one runs is still its own"
+        assert await scene.events(client, "acked") == []
 
+        await open_gate(client, second)
+        await scene.nothing_left(client)
+    acked = await scene.events(client, "acked")
+    assert sorted((event.job, event.data["consumer"]) for event in acked) == [(job, second_consumer) for job in enqueued]
+    refused = await scene.events(client, "refused")
+    assert scene.times(refused) == dict.fromkeys(enqueued, 1)
+    assert second_consumer not in {event.data["consumer"] for event in refused}
+    assert scene.times(await scene.events(client, "recovered")) == dict.fromkeys(enqueued, 1)
+    assert await violations(client, enqueued, finished=True) == []
+
+
+@pytest.mark.parametrize("recovery", ["embedded", by_claim("claim")])
+async def test_of_a_paused_process_and_its_successor_that_took_its_jobs_where_they_are_the_first_to_end_settles_them(
+    server: RedisServer, client: Redis, processes: Processes, recovery: str
+) -> None:
+    await scene.create_group(client)
+    enqueued = await scene.enqueue(client, JOBS, hold="")
+    first, second = await pause_and_succeed(processes, server, client, recovery)
+    (second_consumer,) = await owners(client)
     await open_gate(client, first)
     first.resume()
-    await refusals(client, JOBS)
-    assert await owners(client) == {second_consumer}, "what the second one runs is still its own"
-    assert await scene.events(client, "acked") == []
-
-    await open_gate(client, second)
     await scene.nothing_left(client)
     acked = await scene.events(client, "acked")
-    assert {(event.job, event.data["consumer"]) for event in acked} == {(job, second_consumer) for job in enqueued}
+    assert scene.times(acked) == dict.fromkeys(enqueued, 1)
+    assert second_consumer not in {event.data["consumer"] for event in acked}
+    await open_gate(client, second)
+    await refusals(client, JOBS)
     refused = await scene.events(client, "refused")
-    assert {(event.job, event.data["consumer"]) for event in refused} == {(job, first_consumer) for job in enqueued}
+    assert sorted((event.job, event.data["consumer"]) for event in refused) == [
+        (job, second_consumer) for job in enqueued
+    ]
+    assert scene.times(await scene.events(client, "acked")) == dict.fromkeys(enqueued, 1)
+    assert scene.times(await scene.events(client, "recovered")) == dict.fromkeys(enqueued, 1)
     assert await violations(client, enqueued, finished=True) == []
 
 
@@ -136,22 +185,26 @@ async def test_a_paused_process_whose_jobs_were_recovered_cannot_settle_them(
     assert worker.running
 
 
+@pytest.mark.parametrize("recovery", ["reaper", "embedded", by_claim("claim")])
 async def test_a_process_that_was_paused_between_reading_and_running_runs_nothing_twice_under_one_settlement(
-    server: RedisServer, client: Redis, processes: Processes
+    server: RedisServer, client: Redis, processes: Processes, recovery: str
 ) -> None:
     """More jobs than slots. Unread jobs go to the successor once, and only once."""
+    flags = ("--visibility-timeout", LONG_S, "--recovery", recovery)
+    await scene.create_group(client)
     enqueued = await scene.enqueue(client, 10, hold="")
-    first = start_worker(processes, server, "--concurrency", "4", "--visibility-timeout", LONG_S, name="w1")
-    await starts(client, 4)
-    first.pause()
-    second = start_worker(processes, server, name="w1")
-    await open_gate(client, second)
-    await scene.nothing_left(client)
-    await open_gate(client, first)
-    first.resume()
-    await refusals(client, 4)
+    async with recovering(server, recovery):
+        first = start_worker(processes, server, *flags, "--concurrency", "4", name="w1")
+        await starts(client, 4)
+        first.pause()
+        second = start_worker(processes, server, *flags, name="w1")
+        await open_gate(client, second)
+        await scene.nothing_left(client)
+        await open_gate(client, first)
+        first.resume()
+        await refusals(client, 4)
     counts = await scene.count_events(client)
-    assert (counts["acked"], counts["refused"]) == (10, 4)
+    assert (counts["acked"], counts["refused"], counts["recovered"]) == (10, 4, 4)
     assert await violations(client, enqueued, finished=True) == []
 
 
@@ -159,26 +212,27 @@ async def test_a_process_that_was_paused_between_reading_and_running_runs_nothin
 async def test_a_paused_process_that_wakes_and_joins_again_settles_nothing_that_its_successor_has_settled(
     server: RedisServer, client: Redis, processes: Processes, recovery: str
 ) -> None:
-    """It was alive a moment ago, by its own clock and timeout, and its word stands again when it ends its jobs."""
+    """It was alive a moment ago, by its own clock and timeout, and it has joined again when it ends its jobs."""
     flags = ("--visibility-timeout", LONG_S, "--recovery", recovery, "--concurrency", str(JOBS))
+    await scene.create_group(client)
     enqueued = await scene.enqueue(client, JOBS, hold="")
-    first = start_worker(processes, server, *flags, name="w1")
-    await starts(client, JOBS)
-    (first_consumer,) = await owners(client)
-    first.pause()
-    second = start_worker(processes, server, *flags, name="w1")
-    await open_gate(client, second)
-    await scene.nothing_left(client)
-    assert not await has_word(client, first_consumer), "its successor has taken it away"
-
-    await client.client_kill_filter(_type="normal", skipme=True)  # a worker that lost contact joins again
-    first.resume()
-    await wait_until(lambda: has_word(client, first_consumer), "it joins again")
-    await open_gate(client, first)
-    # Its registration begins anew, so it extends its deliveries at once. Some may be rejected before they are settled.
-    await wait_until(lambda: first.output.count(" was refused after ") >= JOBS, "it is refused all of them")
+    async with recovering(server, recovery):
+        first = start_worker(processes, server, *flags, name="w1")
+        await starts(client, JOBS)
+        (first_consumer,) = await owners(client)
+        first.pause()
+        second = start_worker(processes, server, *flags, name="w1")
+        await open_gate(client, second)
+        await scene.nothing_left(client)
+        await client.hdel(scene.KEYS.agreement, f"member:{first_consumer}")
+        await client.client_kill_filter(_type="normal", skipme=True)  # a worker that lost contact joins again
+        first.resume()
+        await wait_until(lambda: has_word(client, first_consumer), "it joins again")
+        await open_gate(client, first)
+        # It extends its deliveries at once. Some may be rejected before they are settled.
+        await wait_until(lambda: first.output.count(" was refused after ") >= JOBS, "it is refused all of them")
     acked = await scene.events(client, "acked")
-    assert {event.job for event in acked} == set(enqueued)
+    assert scene.times(acked) == dict.fromkeys(enqueued, 1)
     assert first_consumer not in {event.data["consumer"] for event in acked}
     assert await violations(client, enqueued, finished=True) == []
 
@@ -188,12 +242,8 @@ async def has_word(client: Redis, consumer: str) -> bool:
     return bool(await client.hexists(scene.KEYS.agreement, f"member:{consumer}"))
 
 
-@pytest.mark.parametrize("counted", [False, True], ids=["by somebody else, uncounted", "by itself, counted"])
-async def test_a_delivery_that_was_claimed_meanwhile_cannot_be_settled_under_its_old_owner_or_count(
-    server: RedisServer, client: Redis, counted: bool
-) -> None:
-    handler = scene.Handler()
-    await scene.enqueue(client, JOBS, hold="")
+async def run_while_claimed(server: RedisServer, client: Redis, handler: scene.Handler, *, counted: bool) -> Worker:
+    """Let a worker end jobs that were claimed meanwhile. Return the worker, which has stopped."""
     async with scene.running_worker(server.url, handler, concurrency=JOBS) as worker:
         await handler.has_started(JOBS)
         claimant = worker.consumer if counted else "foreign"
@@ -202,18 +252,47 @@ async def test_a_delivery_that_was_claimed_meanwhile_cannot_be_settled_under_its
             *(() if counted else ("JUSTID",)),
         )  # fmt: skip
         handler.open_gate()
-        await refusals(client, JOBS)
-        assert await owners(client) == {claimant}
-    assert (worker.counts.refused, worker.counts.acked) == (JOBS, 0)
+        await wait_until(lambda: worker.counts.acked + worker.counts.refused == JOBS, "all have ended")
+        assert await owners(client) == ({claimant} if worker.counts.refused else set())
+    return worker
+
+
+HOW_CLAIMED = pytest.mark.parametrize(
+    "counted", [False, True], ids=["by somebody else, uncounted", "by itself, counted"]
+)
+
+
+@HOW_CLAIMED
+async def test_a_delivery_that_was_claimed_meanwhile_is_done_by_whoever_completes_it_first(
+    server: RedisServer, client: Redis, counted: bool
+) -> None:
+    handler = scene.Handler()
+    enqueued = await scene.enqueue(client, JOBS, hold="")
+    worker = await run_while_claimed(server, client, handler, counted=counted)
+    assert (worker.counts.refused, worker.counts.acked) == (0, JOBS)
+    assert scene.times(await scene.events(client, "acked")) == dict.fromkeys(enqueued, 1)
+    acknowledged = await client.execute_command("XACK", scene.STREAM, scene.GROUP, *enqueued)
+    assert acknowledged == 0, "a later completion is rejected"
+
+
+@HOW_CLAIMED
+async def test_a_delivery_that_was_claimed_meanwhile_cannot_be_made_ready_again_under_its_old_owner_or_count(
+    server: RedisServer, client: Redis, counted: bool
+) -> None:
+    handler = scene.Handler()
+    enqueued = await scene.enqueue(client, JOBS, hold="", fail="")
+    worker = await run_while_claimed(server, client, handler, counted=counted)
+    assert (worker.counts.refused, worker.counts.nacked) == (JOBS, 0)
+    assert scene.times(await scene.events(client, "refused")) == dict.fromkeys(enqueued, 1)
 
 
 # --- crash loops --------------------------------------------------------------------------------------------
 
 
-async def run_crash_loop(processes: Processes, server: RedisServer, client: Redis) -> int:
+async def run_crash_loop(processes: Processes, server: RedisServer, client: Redis, recovery: str) -> int:
     """Start a worker of one name again whenever it dies, as a supervisor does. Return how often it died."""
     for deaths in range(MOST_DEATHS + 1):
-        worker = start_worker(processes, server, "--visibility-timeout", LONG_S, name="w1")
+        worker = start_worker(processes, server, "--visibility-timeout", LONG_S, "--recovery", recovery, name="w1")
 
         async def over(worker: Running = worker) -> str:
             state = await read_state(client, scene.KEYS)
@@ -234,7 +313,8 @@ async def test_a_poison_job_in_a_crash_loop_is_dead_lettered_long_before_its_vis
     bystanders = await scene.enqueue(client, 4)
     poison = await scene.enqueue(client, 1, kill="")
     bystanders |= await scene.enqueue(client, 4)
-    assert await run_crash_loop(processes, server, client) == 3
+    assert await run_crash_loop(processes, server, client, "embedded") == 3
+    await scene.nothing_left(client)
     (letter,) = (await read_state(client, scene.KEYS)).dead
     assert (letter.job, letter.deliveries, letter.reason) == (*poison, 3, "max_deliveries")
     started, _ = await read_notes(client, LEDGER)
@@ -251,7 +331,7 @@ async def test_a_poison_job_in_a_crash_loop_beside_a_reaper_is_dead_lettered_onc
     poison = await scene.enqueue(client, 1, kill="")
     async with scene.running_reaper(server.url) as reaper:
         await scene.leads(reaper)
-        deaths = await run_crash_loop(processes, server, client)
+        deaths = await run_crash_loop(processes, server, client, "reaper")
         await scene.nothing_left(client)
     assert deaths == 3
     (letter,) = (await read_state(client, scene.KEYS)).dead

@@ -155,7 +155,8 @@ def test_a_worker_with_settings_that_its_program_made_keeps_them(server: RedisSe
     worker = Worker(settings=WorkerSettings(stream="mails", group="send", max_deliveries=1))
     worker.handler(handle)
     drained = run_until_drained(worker, [{"do": "fail"}], redis_url=server.url)
-    assert drained.counts.dead_lettered == server.command("XLEN", "mails") == 1
+    assert drained.counts.dead_lettered == server.command("XLEN", "{mails}:dead:send") == 1
+    assert server.command("XLEN", "mails") == 0
 
 
 def test_a_worker_that_hangs_is_told_of_with_what_it_holds(server: RedisServer) -> None:

@@ -119,7 +119,7 @@ async def test_a_leader_parks_releases_and_gives_up_with_its_rules(server: Redis
     for entry, times in zip(entries, (1, 2, 2, 3), strict=True):
         words = ("IDLE", OVERDUE_MS, "RETRYCOUNT", times, "JUSTID")
         await client.execute_command("XCLAIM", STREAM, GROUP, "gone", 0, entry, *words)
-    await client.hset(KEYS.suspects, entries[3].decode(), "stream")  # it was let out
+    await client.hset(KEYS.suspects, entries[3].decode(), "stream,,0")  # it was let out
     handler = Handler()
     reaps, works = await let_in(client, server, Role.REAPER), await let_in(client, server, Role.WORKER)
     async with running_reaper(reaps, consumer_retention=0.1), running_worker(works, handler):
@@ -207,7 +207,7 @@ async def _leave_work_of_a_dead_process(client: Redis) -> dict[str, Any]:
     for entry, times in zip(await strand(client, 3, EARLIER), (1, 2, 3), strict=True):
         words = ("IDLE", 0, "RETRYCOUNT", times, "JUSTID")
         await client.execute_command("XCLAIM", STREAM, GROUP, EARLIER, 0, entry, *words)
-    await client.hset(KEYS.suspects, entry.decode(), "stream+3")  # it was let out, and has reached its worker
+    await client.hset(KEYS.suspects, entry.decode(), "stream,3,0")  # it was let out, and has reached its worker
     return jobs
 
 
@@ -256,7 +256,6 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
             await nothing_left(client)
             await _refreshes(worker, ran, 3)
             await _looks_healthy(client, server)
-            assert worker.counts.adopted >= 1
     assert await denials(client) == []
     assert ran.wrong == []
     assert ran.by(Role.WORKER) >= {name for _, name in scripts_of(Role.WORKER, REAPER)} - SENT_OTHERWISE

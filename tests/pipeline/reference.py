@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from workers.protocol.events import events_of
+
 Quantiles = tuple[int, ...]
 """How many there are, p50, p95, p99, p99.9, the largest."""
 
@@ -36,6 +38,9 @@ def read(stream: str, entry_id: bytes, flat: Sequence[bytes]) -> Iterator[Told]:
     """Read one raw entry, which is one event, or a row for each job."""
     fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
     ms, seq = map(int, entry_id.decode().split("-"))
+    if "data" not in fields:
+        yield from (Told(stream, ms, seq, told.event, told.job, told.data) for told in events_of(entry_id, flat))
+        return
     common = json.loads(fields["data"])
     if "job" in fields:
         yield Told(stream, ms, seq, fields["event"], fields["job"], common)

@@ -183,7 +183,7 @@ MALFORMED_ENTRIES: list[tuple[Entry, str]] = [
     (entry(f'{{"run_ms":{2**66}}}', 7), WRONG_TYPE),
     (entry('{"group":5}', 8), WRONG_TYPE),
     (entry('{"counts":1}', 9), WRONG_TYPE),
-    (entry(None, 10), "neither a lifecycle event nor a dead letter: it has no field 'data'"),
+    (entry(None, 10), "it has no event, or no group"),
     (entry("{}", 11, event=None), "neither a lifecycle event nor a dead letter: it has no field 'event'"),
     (entry("{}", 12, event=""), "neither a lifecycle event nor a dead letter: it has no field 'event'"),
     (entry("{}", 13, job=None), "it has no field 'job'"),

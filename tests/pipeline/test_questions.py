@@ -145,8 +145,8 @@ def test_recoveries_before_their_time_are_counted(tables: Tables) -> None:
         ("adopt", "recovered", "restart", 1, 0),
         ("reaper", "dead_lettered", "max_deliveries", 1, 0),
         ("reaper", "recovered", "visibility_timeout", 10, 1),
-        ("reaper", "suspected", "not_released", 1, 0),
         ("reaper", "suspected", "last_delivery", 2, 0),
+        ("reaper", "suspected", "not_released", 1, 0),
     ]
 
 

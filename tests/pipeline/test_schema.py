@@ -8,8 +8,8 @@ from pyspark.sql.types import StructType
 from reaper.pipeline.lake.layout import TABLES as FOLDERS
 from reaper.pipeline.lake.schema import DATA_COLUMNS, EVENTS, TABLES
 
-IN_EXTRA = {"until_ms"}
-"""A rare fact about deletions, which is read from ``extra``."""
+IN_EXTRA = {"source", "until_ms"}
+"""Rare facts about deletions, which are read from ``extra``."""
 VALUES = {"timeout", "acked", "recovered", "delivered", "last_delivery", "not_released", "never_arrived"}
 """Named in the descriptions of keys, and no keys."""
 

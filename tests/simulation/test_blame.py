@@ -43,8 +43,8 @@ def test_whom_a_job_that_kills_may_take_along(
     worker = world.actors["worker-1"]
     assert isinstance(worker, OurWorker)
     world.server.keys.values[KEYS.suspects.encode()] = {
-        b"let out-0": b"stream,0",
-        b"begun-0": b"stream,0,1,7+1!",
+        b"let out-0": b"stream,,0",
+        b"begun-0": b"stream,1,1",
     }
     in_hand = [held("first", 1), held("last", LIMIT), held("let out", LIMIT), held("begun", LIMIT)]
     monkeypatch.setattr(worker, "_held", lambda: in_hand)

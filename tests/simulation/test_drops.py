@@ -11,7 +11,7 @@ from tests.simulation.places import GROUP, KEYS
 from tests.simulation.plays import Act
 from tests.simulation.story import NewJob, Setting, Story
 from tests.simulation.world import World
-from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
+from workers.protocol.keys import READY_CONSUMER
 
 VISIBILITY_S = 60.0
 JOB = "job-001"
@@ -213,22 +213,6 @@ def test_what_was_laid_aside_after_every_scan_is_nobodys_to_know_however_idle_it
     world.run(lambda: asyncio.sleep(laid_aside_s))
     drop_of(world, READY_CONSUMER)
     assert (JOB in world.ledger.lost) is is_lost
-
-
-@pytest.mark.parametrize(
-    ("note", "is_asked_for"),
-    [("0,0,,,w.0123456789ab", True), ("0,0,,,marked-by-reaper", True), ("0,0,,,w1", False), (None, False)],
-)
-def test_what_waits_and_only_ours_have_held_is_asked_for_although_its_consumer_is_there_again(
-    make: Make, note: str | None, is_asked_for: bool
-) -> None:
-    world, entry_id = held_by(make, WAITING_CONSUMER)
-    world.command("ZADD", KEYS.schedule, 1, b"stream " + entry_id)
-    if note:
-        world.command("HSET", KEYS.notes, entry_id, note)
-    world.drops.note(KEYS.stream, WAITING_CONSUMER.encode())
-    world.drops.leader_looks()
-    assert (JOB in world.ledger.dropped, JOB in world.ledger.lost) == (not is_asked_for, not is_asked_for)
 
 
 @pytest.mark.parametrize(("consumer", "is_lost"), [("somebody", True), ("w.0123456789ab", False)])

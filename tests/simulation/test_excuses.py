@@ -7,7 +7,6 @@ import pytest
 from reaper.drill.promises import Execution
 from tests.simulation.cast import OurWorker
 from tests.simulation.conftest import Make
-from tests.simulation.judge import only_waits
 from tests.simulation.places import GROUP, KEYS, URL
 from tests.simulation.play import play
 from tests.simulation.plays import Act
@@ -15,7 +14,6 @@ from tests.simulation.story import CLAIM, IN_PLACE, NewJob, Setting, Step, Story
 from tests.simulation.world import World
 from workers.protocol.connection import commands_client
 from workers.protocol.events import encode_data
-from workers.protocol.keys import WAITING_CONSUMER
 
 JOB = Execution("job-1")
 
@@ -42,53 +40,6 @@ def look_at_all(world: World) -> list[str]:
     """Have everything judged; return what is wrong."""
     world.command("XGROUP", "CREATECONSUMER", KEYS.stream, GROUP, "anybody")
     return [sentence.partition(" (at")[0] for sentence in world.findings.sentences]
-
-
-def taken_while_it_waits(world: World, *, blocking: bool) -> bytes:
-    entry_id = entry_of(world)
-    words = "XREADGROUP", "GROUP", GROUP, "reader", *(("BLOCK", 1000) if blocking else ()), "CLAIM", 10**9, "STREAMS"
-    world.command("XCLAIM", KEYS.stream, GROUP, WAITING_CONSUMER, 0, entry_id, "JUSTID")
-    world.command("ZADD", KEYS.schedule, 1, b"stream " + entry_id)
-    if blocking:
-        session = world.server.connect(lambda _data: None)
-        session.feed(b"*%d\r\n" % len((*words, KEYS.stream, ">")))
-        for word in (*words, KEYS.stream, ">"):
-            session.feed(b"$%d\r\n%b\r\n" % (len(str(word)), str(word).encode()))
-        world.clock.step(-60.0)
-        world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", "job-2")
-    else:
-        world.clock.step(-60.0)
-        world.command(*words, KEYS.stream, ">")
-    assert [row[1] for row in world.command("XPENDING", KEYS.stream, GROUP, entry_id, entry_id, 1)] == [b"reader"]
-    return entry_id
-
-
-@pytest.mark.parametrize("blocking", [False, True])
-def test_what_a_read_has_taken_from_the_schedule_still_waits(make: Make, blocking: bool) -> None:
-    world = world_of(make)
-    taken_while_it_waits(world, blocking=blocking)
-    assert look_at_all(world) == []
-
-
-@pytest.mark.parametrize("what", ["start", "extend", "claim"])
-def test_what_its_reader_runs_or_keeps_does_not(make: Make, what: str) -> None:
-    world = world_of(make)
-    entry_id = taken_while_it_waits(world, blocking=False)
-    if what == "start":
-        world.ledger.starts.append(JOB)
-    else:
-        who = "reader" if what == "extend" else "another"
-        world.command("XCLAIM", KEYS.stream, GROUP, who, 0, entry_id, "JUSTID")
-    assert "I1: job job-1 is in more than one place: pending and scheduled" in look_at_all(world)
-
-
-def test_what_a_read_has_taken_in_the_present_does_not_wait_either(make: Make) -> None:
-    world = world_of(make)
-    entry_id = entry_of(world)
-    world.command("ZADD", KEYS.schedule, 1, b"stream " + entry_id)
-    world.command("XCLAIM", KEYS.stream, GROUP, WAITING_CONSUMER, 0, entry_id, "IDLE", 4 * 10**9, "JUSTID")
-    world.command("XREADGROUP", "GROUP", GROUP, "reader", "CLAIM", 10**9, "STREAMS", KEYS.stream, ">")
-    assert "I1: job job-1 is in more than one place: pending and scheduled" in look_at_all(world)
 
 
 def test_what_a_read_has_taken_from_somebody_is_pending_and_not_lost(make: Make) -> None:
@@ -241,22 +192,6 @@ def test_what_is_due_by_a_clock_that_was_set_back_is_waited_for_as_much_longer()
     assert outcome.virtual_s > 7200
 
 
-@pytest.mark.parametrize(
-    ("score_s", "beside", "waits"),
-    [(60, "", True), (-60, "", False), (2**52 / 1000, "", False), (60, "ready", False), (60, "pending", False)],
-)
-def test_nothing_else_is_waited_for(make: Make, score_s: float, beside: str, waits: bool) -> None:
-    world = world_of(make)
-    assert not only_waits(world)
-    due_ms = world.clock.now_us() // 1000 + int(score_s * 1000)
-    world.command("ZADD", KEYS.schedule, due_ms, b"stream " + entry_of(world))
-    if beside != "pending":
-        world.command("XCLAIM", KEYS.stream, GROUP, WAITING_CONSUMER, 0, entry_of(world), "JUSTID")
-    if beside == "ready":
-        world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", "job-2")
-    assert only_waits(world) == waits
-
-
 # ---- nobody may ask what is pending
 
 
@@ -269,21 +204,3 @@ def test_what_no_leader_may_have_seen_nobody_can_tell_of_once_its_group_is_gone(
     world.drop_group(KEYS.stream)
     assert world.ledger.dropped.keys() == {JOB.job}
     assert world.ledger.lost == ({JOB.job} if is_denied else set())
-
-
-# ---- an operator has the group forgotten
-
-
-@pytest.mark.parametrize(("note", "is_to_blame"), [("-1,1,,,w1", True), ("0,0,,,w1", False)])
-def test_what_is_forgotten_with_a_note_counts(make: Make, note: str, is_to_blame: bool) -> None:
-    world = world_of(make, workers=0, replicas=0)
-    world.command("HSET", KEYS.notes, entry_of(world), note)
-    world.begin()
-
-    async def forget() -> None:
-        world.operate("forget the group", world.operators.forget)
-        await asyncio.sleep(5)
-        assert world.command("EXISTS", KEYS.notes) == 0
-
-    world.run(forget)
-    assert (JOB in world.ledger.endings) == is_to_blame

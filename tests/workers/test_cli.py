@@ -6,6 +6,8 @@ import pytest
 from click.testing import CliRunner
 from redis.asyncio import Redis
 
+from reaper.drill.history import read_events
+from tests.support.beats import let_beat
 from tests.support.gate import Gate
 from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer
@@ -113,19 +115,29 @@ async def test_the_second_signal_ends_it_at_once_and_leaves_what_runs_pending(
 async def test_a_restarted_worker_runs_what_the_killed_one_held(
     server: RedisServer, client: Redis, processes: Processes, gate: Gate
 ) -> None:
-    first = processes.worker(PROGRAM, "--redis-url", server.url, "--name", "w")
+    """The killed one's job is made overdue at once, so recovery finds it long before its time is up."""
+    flags = ("--redis-url", server.url, "--name", "w", "--recovery", "embedded", "--visibility-timeout", "600")
+    await let_beat(client, KEYS)
+    first = processes.worker(PROGRAM, *flags)
     job = await add(client, {"wait": str(gate.path)})
     await first.prints(f"started {job}")
+    [killed] = await processes_of_w(client)
     first.kill()
     gate.open()
 
-    second = processes.worker(PROGRAM, "--redis-url", server.url, "--name", "w")
+    second = processes.worker(PROGRAM, *flags)
     await second.prints(f"started {job}")
     await wait_until(lambda: nothing_pending(client), "the job is settled")
     second.terminate()
 
     assert await second.wait() == 0
-    assert await consumers_of(client) == []
+    assert await processes_of_w(client) == [killed], "the next process of the name, or its retention, removes it"
+    events = await read_events(client, KEYS)
+    assert [(one.event, one.data["delivery"]) for one in events] == [("recovered", 1), ("acked", 2)]
+
+
+async def processes_of_w(client: Redis) -> list[str]:
+    return [name for name in await consumers_of(client) if name.startswith("w.")]
 
 
 async def nothing_pending(client: Redis) -> bool:

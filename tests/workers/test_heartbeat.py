@@ -335,7 +335,10 @@ async def test_a_deleted_payload_does_not_disturb_who_has_it_in_memory(server: R
 
 @extending
 async def test_what_was_told_as_lost_with_its_payload_is_run_to_its_end(server: RedisServer, client: Redis) -> None:
-    """It cannot be extended, so a leader takes it away after a visibility timeout. No other worker can ever run it."""
+    """It cannot be extended, so a leader takes it away after a visibility timeout. No other worker can ever run it.
+
+    The leader has acknowledged it, so the worker's own acknowledgement comes too late and is rejected.
+    """
     handler = Holding()
     gone, there = await enqueue(client, 1, 2)
 
@@ -350,7 +353,7 @@ async def test_what_was_told_as_lost_with_its_payload_is_run_to_its_end(server: 
         handler.gate.set()
 
     assert sorted(handler.ended) == [(1, "done"), (2, "done")]
-    assert (worker.counts.acked, worker.counts.refused) == (2, 0)
+    assert (worker.counts.acked, worker.counts.refused) == (1, 1)
     assert await client.hget(KEYS.agreement, "lost_payload") is None, "the leader has reported it"
 
 
@@ -398,7 +401,8 @@ async def test_a_job_tells_whether_it_is_still_ours(server: RedisServer, client:
         await wait_for_settled(worker, 1)
 
     assert answers == [True, False]
-    assert worker.counts.refused == 1
+    assert (worker.counts.acked, worker.counts.refused) == (1, 0), "it is the first completion, so it wins"
+    assert await pending_of(client) == []
 
 
 async def test_extending_starts_the_idle_time_over(server: RedisServer, client: Redis) -> None:

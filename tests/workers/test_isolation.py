@@ -45,7 +45,7 @@ class Gated:
 async def let_out(client: Redis) -> str:
     """Make a suspect ready, as the gate does; return its entry ID."""
     entry_id = text(await client.execute_command("XADD", KEYS.stream, "*", *MARKED))
-    await client.hset(KEYS.suspects, entry_id, "stream")
+    await client.hset(KEYS.suspects, entry_id, "stream,,0")
     return entry_id
 
 
@@ -58,8 +58,9 @@ async def let_out_with_another(client: Redis) -> None:
 
 
 async def arrived(client: Redis, suspect: str) -> bool:
+    """Return whether a worker has shown that it has the suspect in hand, as its first delivery."""
     value: Any = await client.hget(KEYS.suspects, suspect)
-    return text(value).endswith("+1")
+    return text(value).split(",")[1] == "1"
 
 
 async def look_on(client: Redis) -> None:

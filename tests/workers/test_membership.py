@@ -45,25 +45,22 @@ async def word_ms(client: Redis, worker: Worker) -> int:
     return int(text(value or b"0,0").split(",")[1])
 
 
-async def test_a_worker_that_finds_nothing_agreed_on_looks_again_soon(server: RedisServer, client: Redis) -> None:
-    worker = make_worker(server.url, accept, **SELDOM)
+async def test_a_worker_that_finds_nothing_agreed_on_agrees_on_what_it_goes_by(
+    server: RedisServer, client: Redis
+) -> None:
+    """The scripts that settle need group settings. A leader that comes later changes them as any others."""
+    worker = make_worker(server.url, accept, refresh_s=0.05)
     async with running(worker):
         assert goes_by(worker) == 30
         assert await word_ms(client, worker) == 30_000
+        agreed = await client.hmget(KEYS.agreement, "policy", "visibility_ms", "max_deliveries", "recovery")
+        assert agreed == [b"stream", b"30000", b"3", b"reaper"]
         await agree(client, 7)
-        await wait_until(lambda: goes_by(worker) == 7, "it has looked again")
-
-
-async def test_so_does_one_that_was_there_before_anybody_said_how_jobs_are_given_back(
-    server: RedisServer, client: Redis
-) -> None:
-    """Until it reads the settings, it would not see jobs that are ready by CLAIM alone or in a retry stream."""
-    worker = make_worker(server.url, accept, visibility_timeout=30, max_deliveries=3, **SELDOM)
-    async with running(worker):
         await client.hset(KEYS.agreement, "policy", "in-place")
+        await wait_until(lambda: goes_by(worker) == 7, "it has looked again")
         assert worker.process is not None
         process = worker.process
-        await wait_until(lambda: process.agreement.redelivery is Redelivery.IN_PLACE, "it has looked again")
+        await wait_until(lambda: process.agreement.redelivery is Redelivery.IN_PLACE, "and gives back as agreed")
 
 
 async def test_a_joining_that_failed_is_tried_again_soon(server: RedisServer, client: Redis) -> None:

@@ -156,14 +156,14 @@ def decode_flat(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]:
     }
     entries = fields.get("entry", "").split(",")
     if not fields.get("event") or not fields.get("group") or len(entries) > MOST_ROWS:
-        raise ValueError(f"journal entry {entry_id!r} is no lifecycle event: it has no event, or no group")
+        raise ValueError("it has no event, or no group")
     if not entries[0]:  # about the whole group
         data = {name: _flat_value(name, value) for name, value in fields.items() if name not in ("event", "entry")}
         return [LifecycleEvent(entry_id.decode(), int(entry_id.split(b"-")[0]), fields["event"], "", data)]
     columns = {name: fields[name].split(",") for name in COLUMNS if name in fields}
     wide = {name: values for name, values in columns.items() if len(values) > 1}
     if any(len(values) != len(entries) for values in wide.values()):
-        raise ValueError(f"journal entry {entry_id!r} is no lifecycle event: its columns are not of one length")
+        raise ValueError("its columns are not of one length")
     event, rejected = fields["event"], {int(row) for row in fields.get(REJECTED_ROWS, "").split(",") if row.isdecimal()}
     common = {name: value for name, value in fields.items() if name not in (*wide, "event", REJECTED_ROWS)}
     decoded: list[LifecycleEvent] = []
@@ -189,9 +189,9 @@ def _flat_value(name: str, value: str) -> object:
 def decode_entry(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]:
     """Decode a journal entry into one event, or one for each row in their order. Raises ValueError where it is none."""
     fields = dict(zip(flat[::2], flat[1::2], strict=False))
-    if b"data" not in fields:
-        return decode_flat(entry_id, flat)
     try:
+        if b"data" not in fields:
+            return decode_flat(entry_id, flat)
         # Values outside of JSON are rejected, which are NaN, Infinity and 1e999.
         said = fields[b"data"].decode("utf-8", "replace")
         data = json.loads(said, parse_float=_finite, parse_constant=_finite)

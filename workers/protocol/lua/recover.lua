@@ -76,6 +76,7 @@ local function look_at(row)
   local entry = (rests or idle >= agreed.visibility_ms) and (entries[row[1]] or entry_of(row[1]))
   local visibility = entry ~= false and look_into(entry) or agreed.visibility_ms
   if not rests and idle < visibility then
+    start_over(source, group, row) -- the call may come when recovery does not wait any more
     due_in[#due_in + 1], due_in[#due_in + 2] = row[1], visibility - idle
     return
   end

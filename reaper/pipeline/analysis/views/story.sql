@@ -17,6 +17,6 @@ select /*+ BROADCAST(troubled), REPARTITION(stream, grp, job) */
   run_ms, idle_ms, visibility_ms, due_ms, is_stall, is_settlement,
   -- The count of the delivery. A suspect that crashed in company, or that may never have begun, is journaled with the
   -- count of the delivery before.
-  delivery + if(event = 'suspected' and reason in ('crashed_in_company', 'never_arrived'), 1, 0) as number
+  delivery + if(event = 'suspected' and reason in ('not_released', 'never_arrived'), 1, 0) as number
 from event left semi join troubled on xxhash64(stream, grp, job) = job_hash
 where is_of_job

@@ -51,7 +51,8 @@ local function recover(row, entry, agreed, take)
   told.job, told.generation = job.id, job.generation
   if fate == 'ready' and take and take(row, entry) then
     told.new_entry = row[1]
-    return tell('recovered', row[2], digits(row[4]), reason, told)
+    redis.pcall('HINCRBY', settings, 'recovered', 1)
+    return tell('recovered', row[2], digits(count), reason, told)
   end
   if job.traceparent then
     traced[#traced + 1] = { row[1], job.traceparent, job.tracestate, delivery_name(job, row[4]), job.previous or '' }
@@ -71,5 +72,5 @@ local function recover(row, entry, agreed, take)
   if fate ~= 'dead' then
     redis.pcall('HINCRBY', settings, 'recovered', 1)
   end
-  tell(EVENT_OF[fate], row[2], digits(row[4]), reason, told)
+  tell(EVENT_OF[fate], row[2], digits(count), reason, told)
 end
