@@ -94,9 +94,7 @@ async def _none_left(case: Case) -> bool:
     return not (state.ready or state.pending)
 
 
-async def test_a_job_that_asks_never_to_be_recovered_is_recovered(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_job_that_asks_never_to_be_recovered_is_recovered(server: RedisServer, client: Redis) -> None:
     """What a job asks for itself counts up to a limit."""
     await create_group(client)
     added = await client.xadd(STREAM, {"n": 1, "reaper.visibility_ms": 999_999_999_999_999})

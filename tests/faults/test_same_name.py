@@ -1,7 +1,7 @@
 """Two processes of one name, or one that was taken for dead. No wrong settlement passes.
 
-A later process of a name makes overdue what the earlier one holds. Whoever recovers does the rest. A completion wins if it
-is the first; a verdict that makes a job run again passes from its owner alone.
+A later process of a name makes overdue what the earlier one holds. Whoever recovers does the rest. The first completion
+wins. A verdict that makes a job run again passes from its owner alone.
 
 Processes are real. They are killed, paused and resumed.
 """
@@ -125,7 +125,8 @@ async def test_a_paused_process_whose_jobs_a_leader_made_ready_for_its_successor
         await open_gate(client, second)
         await scene.nothing_left(client)
     acked = await scene.events(client, "acked")
-    assert sorted((event.job, event.data["consumer"]) for event in acked) == [(job, second_consumer) for job in enqueued]
+    assert {event.job: event.data["consumer"] for event in acked} == dict.fromkeys(enqueued, second_consumer)
+    assert len(acked) == len(enqueued)
     refused = await scene.events(client, "refused")
     assert scene.times(refused) == dict.fromkeys(enqueued, 1)
     assert second_consumer not in {event.data["consumer"] for event in refused}

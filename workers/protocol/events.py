@@ -172,6 +172,8 @@ def decode_flat(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]:
         data = {name: _flat_value(name, value) for name, value in own.items() if value != ""}
         data["entry"] = entry
         data.setdefault("generation", 0)
+        if row in rejected:
+            data["verb"] = "ack"
         if data.get("verb") == "retry":
             data["counts"] = False
         job = str(data.pop("job", entry))
