@@ -1,4 +1,7 @@
-"""A stream and a group as the scripts find them, over one blocking connection: thousands of plays need no more."""
+"""A stream and a group on a real server, with scripts over one blocking connection.
+
+That suffices for thousands of plays.
+"""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -38,7 +41,7 @@ end"""
 
 
 class Connection:
-    """Sends a command and waits for its reply; errors of Redis are returned, not raised."""
+    """Send a command and wait for its reply. Errors of Redis are returned instead of raised."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -63,7 +66,7 @@ class Board:
     """One group of one stream, with short ways to call the scripts."""
 
     def __init__(self, port: int, change: "Callable[[str, str], str] | None" = None) -> None:
-        """``change`` gets name and text of each script, and returns what to run instead: a mutant."""
+        """``change`` turns the name and text of a script into the text to run, for example a mutant."""
         self.redis = Connection(port)
         self.keys: GroupKeys = group_keys("orders", "billing")
         self.lease = "{orders}:lease:billing"
@@ -83,7 +86,7 @@ class Board:
         return self.keys.stream, self.keys.retry
 
     def prepare(self, policy: str, recovery: str, *, limit: int = 3) -> None:
-        """Empty the server; make the group, with a steady beat, and the lease `LEASE`."""
+        """Empty the server. Make the group with a steady beat and the lease `LEASE`."""
         self.redis("FLUSHALL")
         for source in self.sources:
             self.redis("XGROUP", "CREATE", source, self.keys.group, "0", "MKSTREAM")
@@ -95,7 +98,7 @@ class Board:
         self.redis("SET", self.lease, LEASE)
 
     def call(self, name: str, source: str, *argv: Word) -> Any:
-        """Run a script; return its reply, which may be an error."""
+        """Run a script. Return its reply or an error."""
         keys = self.keys
         names = [
             source,
@@ -113,31 +116,31 @@ class Board:
         return self.redis("EVALSHA", digest, len(names), *names, keys.group, self.journal_maxlen, *argv)
 
     def add(self, *fields: Word) -> bytes:
-        """Append an entry; return its ID."""
+        """Append an entry. Return its ID."""
         added: bytes = self.redis("XADD", self.keys.stream, "*", *fields)
         return added
 
     def read(
         self, consumer: str, count: int = 10, *, claims: bool = False
     ) -> list[tuple[str, bytes, list[bytes], int]]:
-        """Read as a worker does; return source, entry ID, flat fields and times delivered of each."""
+        """Read new entries. Return source, entry ID, flat fields and times delivered of each."""
         claim = ("CLAIM", READY_MS) if claims else ()
         words = ("XREADGROUP", "GROUP", self.keys.group, consumer, "COUNT", count, *claim)
         reply = self.redis(*words, "STREAMS", *self.sources, ">", ">")
         return [
-            # CLAIM tells how often an entry was delivered before (rule W7)
+            # CLAIM returns the count before this delivery (rule W7)
             (key.decode(), entry[0], entry[1], int(entry[3]) + 1 if len(entry) > 3 else 1)
             for key, entries in reply or []
             for entry in entries
         ]
 
     def pending(self, source: str, start: Word = "-", end: Word = "+") -> list[Row]:
-        """Return rows of the pending entries list: ID, consumer, idle ms, times delivered."""
+        """Return rows of the pending entries list, as ID, consumer, idle ms and times delivered."""
         rows: list[Row] = self.redis("XPENDING", source, self.keys.group, start, end, 1_000)
         return rows
 
     def age(self, live: Sequence[str] = (), ms: int = V_MS + 1) -> None:
-        """Let time pass: what no live consumer holds is overdue then."""
+        """Make entries overdue unless a live consumer holds them."""
         reply = self.redis("EVAL", _AGE, 2, *self.sources, self.keys.group, ms, *live)
         assert reply is None, reply
 

@@ -1,4 +1,4 @@
-"""What two workers do by hand in the tests of the scripts, in a line each."""
+"""Calls of two workers for the tests of the scripts, in one line each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ BUDGET = 1 << 20
 
 @dataclass
 class Hands:
-    """Calls the scripts for workers; each call has the next number, unless one is given."""
+    """Calls the scripts for workers. Each call has the next number by default."""
 
     board: Board
     _numbers: "count[int]" = field(default_factory=lambda: count(1))
@@ -34,7 +34,7 @@ class Hands:
             self.board.add(*(body or ("n", number)))
 
     def read(self, consumer: str, most: int = 10) -> list[bytes]:
-        """Read; return the entry IDs."""
+        """Read new entries. Return their IDs."""
         return [entry_id for _, entry_id, _, _ in self.board.read(consumer, most)]
 
     def ack(
@@ -54,13 +54,13 @@ class Hands:
     def settle(
         self, consumer: str, verb: str, *ids: bytes, times: int = 1, delay: int = 0, source: str = "", number: int = 0
     ) -> Any:
-        """Give one verdict on each of ``ids``; return the results, or an error."""
+        """Give one verdict on each of ``ids``. Return the results or an error."""
         items: list[Word] = [word for one in ids for word in (verb, one, times, delay, "why", "error", "", 0)]
         words = (consumer, consumer, number or next(self._numbers), *items)
         return self.board.call("settle", source or self.board.keys.stream, *words)
 
     def extend(self, consumer: str, entry_id: bytes, *, times: int = 1, source: str = "", runs: bool = True) -> Any:
-        """Send a heartbeat of one delivery; return its result."""
+        """Send a heartbeat of one delivery. Return its result."""
         words = (consumer, entry_id, times, int(runs))
         return self.board.call("extend", source or self.board.keys.stream, *words)[1]
 
@@ -69,7 +69,7 @@ class Hands:
         return self.board.call("hold", self.board.keys.stream, consumer, consumer, answered, entry_id, 1)
 
     def recover(self, *ids: bytes, source: str = "", lease: str = LEASE) -> Any:
-        """Recover, as the leader, what may be overdue."""
+        """Recover entries as the leader."""
         return self.board.call("recover", source or self.board.keys.stream, lease, TOKEN, BUDGET, *ids)
 
     def recover_stalled(self, *ids: bytes, source: str = "") -> Any:
@@ -86,6 +86,6 @@ class Hands:
         return self.board.call("tick", self.board.keys.stream, lease, TOKEN, 100, "")
 
     def event_of(self, recovered: Any) -> dict[bytes, bytes]:
-        """Return the one event that a recovery tells."""
+        """Return the one event of a recovery."""
         [event] = recovered[6]
         return fields_of(event)

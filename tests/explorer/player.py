@@ -1,4 +1,4 @@
-"""A worker of the explorer: a few lines that keep the rules of docs/protocol.md, and what it has in hand."""
+"""A small worker of the explorer. It keeps the rules of docs/protocol.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ Key = tuple[str, bytes]
 
 
 class Kind(StrEnum):
-    """What the handler of a job does."""
+    """Plan of a job's handler."""
 
     OK = "ok"
     FAILS = "fails"
@@ -44,7 +44,7 @@ class InHand:
 
     @property
     def key(self) -> Key:
-        """What names the entry."""
+        """Identity of the entry."""
         return self.source, self.entry_id
 
 
@@ -81,7 +81,7 @@ class Heartbeat:
 
 @dataclass(eq=False)
 class Player:
-    """A worker: ours, or a plain one that reads and acknowledges."""
+    """A worker of ours, or a plain one with reads and acks only."""
 
     name: str
     is_plain: bool
@@ -98,7 +98,7 @@ class Player:
 
     @property
     def is_alone_with_one(self) -> bool:
-        """Tell whether a job with its last delivery lets nothing else begin."""
+        """Return whether a job with its last delivery blocks all other starts."""
         return any(held.is_asked for held in self.hand.values())
 
     def may_begin(self) -> list[InHand]:
@@ -114,7 +114,7 @@ class Player:
         return [one for one in waiting if not (one.is_last and is_busy)]
 
     def next_call(self, source: str, items: Sequence[InHand]) -> Call:
-        """Make a settlement of one kind: acks, or other verdicts."""
+        """Make a settlement of one kind, acks or other verdicts."""
         self.number += 1
         verdicts = tuple(Verdict(one.number, one.verb, one.key, one.times) for one in items)
         if items[0].verb == "ack":
@@ -126,7 +126,7 @@ class Player:
         return Call("settle", source, self.name, self.number, tuple(others), verdicts)
 
     def heartbeat(self, source: str, items: Sequence[InHand]) -> Heartbeat:
-        """Make an extension; it says of each whether its handler runs (rule W4)."""
+        """Make an extension with the state of each handler (rule W4)."""
         words = (
             word for one in items for word in (one.entry_id, one.times, int(one.state != "waiting" or one.is_asked))
         )

@@ -1,6 +1,6 @@
-"""The world of a play: jobs, workers, a leader or walkers, and the faults between them.
+"""The world of a play has jobs, workers, a leader or walkers, and faults between them.
 
-Time passes by `XCLAIM … IDLE` on a real server; nothing is modelled but the workers.
+Time passes by `XCLAIM … IDLE` on a real server. Only the workers are modelled.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ class BrokenError(AssertionError):
 
 @dataclass(frozen=True)
 class Setting:
-    """What a play is about."""
+    """Settings of a play."""
 
     policy: str
     recovery: str
@@ -41,7 +41,7 @@ class Setting:
 
 
 class World:
-    """The state of a play, and what can happen in it."""
+    """The state of a play, and its possible moves."""
 
     def __init__(self, board: Board, setting: Setting, seed: int) -> None:
         self.board, self.setting = board, setting
@@ -81,11 +81,11 @@ class World:
         return Player(f"plain-{self._born}" if is_plain else f"w.{self._born:012x}", is_plain)
 
     def say(self, *what: object) -> None:
-        """Note what has happened, for who replays the play."""
+        """Note a step for a later replay."""
         self.log.append(what)
 
     def run(self, name: str, source: str, *argv: Word) -> Any:
-        """Run a script; return its reply, which may be an error that workers expect."""
+        """Run a script. Return its reply or an expected error."""
         reply = self.board.call(name, source, *argv)
         if isinstance(reply, HiredisError) and not any(word in str(reply) for word in EXPECTED_ERRORS):
             raise BrokenError(f"script error {name}: {reply}")
@@ -94,7 +94,7 @@ class World:
     # ---- calls as the server carries them out
 
     def carry_out(self, call: Call | Heartbeat) -> Any:
-        """Have a call arrive; count what it does."""
+        """Let a call arrive. Count its effects."""
         if isinstance(call, Heartbeat):
             return self.run("extend", call.source, call.consumer, *call.words)
         reply = self.run(call.script, call.source, call.consumer, call.consumer, call.number, *call.words)
@@ -167,7 +167,7 @@ class World:
         player.hand[source, entry_id] = InHand(int(fields[b"n"]), source, entry_id, times, is_quarantined, is_last)
 
     def read(self, player: Player, *, faults: bool = True) -> None:
-        """Read new entries; the reply may be lost."""
+        """Read new entries. The reply may be lost."""
         if player.is_alone_with_one:
             return
         is_lost = faults and not player.is_plain and self.random.random() < 0.1
@@ -188,7 +188,7 @@ class World:
                 self.gets(player, source, entry[0], entry[1], times)
 
     def start(self, player: Player) -> None:
-        """Begin a job; before one with its last delivery, say that it has arrived."""
+        """Begin a job. Before a job with its last delivery, report its arrival."""
         if not (waiting := player.may_begin()):
             return
         held = self.random.choice(waiting)
@@ -230,7 +230,7 @@ class World:
         self.say("finish", player.name, held.number, held.verb)
 
     def settle(self, player: Player, *, faults: bool = True) -> None:
-        """Send what has ended: the same call again first, where there was no answer."""
+        """Send the results of ended jobs. An unanswered call is sent again first."""
         if player.is_plain:
             self._settle_plainly(player)
             return
@@ -318,7 +318,7 @@ class World:
     # ---- who recovers
 
     def lease_of(self, *, stale: bool = False) -> str:
-        """Return the lease of the leader, or of the one before; '' where workers recover."""
+        """Return the lease of the leader or of the leader before. It is '' with embedded recovery."""
         return "" if self.setting.recovery == "embedded" else f"L{self.term - stale}"
 
     def lead(self, *, stale: bool = False) -> None:
@@ -367,7 +367,7 @@ class World:
             raise BrokenError(f"I3: a stale leader wrote: {reply}")
         self.counts["fenced"] += 1
 
-    # ---- what happens by itself
+    # ---- moves of the world itself
 
     def pass_time(self) -> None:
         """Let a visibility timeout pass. Most live workers send heartbeats in that time."""
@@ -385,7 +385,7 @@ class World:
             self.board.redis("ZADD", keys.schedule, 0, member)
 
     def change_leader(self) -> None:
-        """Give the lease to another one. The former one writes nothing any more."""
+        """Give the lease to another one. It rejects writes of the former leader."""
         self.term += 1
         self.board.redis("SET", self.board.lease, self.lease_of())
         self.lead(stale=True)
@@ -398,7 +398,7 @@ class World:
         self.say("consumer deleted", player.name)
 
     def fail_over(self) -> None:
-        """Keep all keys, or put them back to what was kept."""
+        """Save all keys, or restore them."""
         redis = self.board.redis
         if self.snapshot is None:
             self.snapshot = {key: redis("DUMP", key) for key in redis("KEYS", "*")}

@@ -165,7 +165,7 @@ async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_ste
 ) -> None:
     """The worker's registration begins in the future. It is renewed as soon as the step is seen.
 
-    Only with policy `stream` and a reaper it is certain that nobody else has settled what is there and not pending.
+    Only policy `stream` with a reaper proves that an entry without a delivery was not settled.
     """
     visibility_s = scaled(6)  # a busy machine may keep a worker from its proof for a while
     settings = {"visibility_timeout": visibility_s, "refresh_s": HOUR_S}

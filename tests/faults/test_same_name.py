@@ -1,7 +1,7 @@
 """Two processes of one name, or one that was taken for dead. No wrong settlement passes.
 
-A later process of a name makes overdue what the earlier one holds. Whoever recovers does the rest. The first completion
-wins. A verdict that makes a job run again passes from its owner alone.
+A later process of a name makes overdue what the earlier one holds. The leader or an embedded worker then recovers them.
+The first completion wins. A verdict that makes a job run again passes from its owner alone.
 
 Processes are real. They are killed, paused and resumed.
 """

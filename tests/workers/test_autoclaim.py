@@ -496,7 +496,7 @@ async def test_a_paused_group_is_recovered_once_it_is_resumed(
 async def test_in_a_stream_with_a_second_group_what_needs_a_copy_is_held_loudly_until_that_group_is_gone(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a worker can take where it is needs no copy, so it runs at once."""
+    """A worker needs no copy for an entry in its place, so the job runs at once."""
     await create_group(client)
     await client.xgroup_create(STREAM, "audit", "$")
     held = await enqueue(client, 3)

@@ -1,4 +1,4 @@
-"""The scripts that move jobs. What a worker owes them is in the rules of docs/protocol.md."""
+"""The scripts that move jobs. The duties of a worker are the rules of docs/protocol.md."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ Fields = Sequence[str | bytes | int]
 
 
 class Result(IntEnum):
-    """What became of a verdict. Numbers as in ``settle.lua``."""
+    """The outcome of a verdict. Numbers as in ``settle.lua``."""
 
     REJECTED = 0
     """The delivery is not ours any more: it was settled, or made ready again."""
@@ -36,14 +36,14 @@ class Result(IntEnum):
 
 
 class Settled(NamedTuple):
-    """The result of a verdict. ``detail``: the ID of the dead letter, or why the delivery is held."""
+    """The result of a verdict. ``detail`` is the ID of the dead letter, or the reason of a held delivery."""
 
     result: Result
     detail: str = ""
 
 
 class Life(IntEnum):
-    """What a heartbeat learns of a delivery. Numbers as in ``extend.lua``."""
+    """The answer of a heartbeat for a delivery. Numbers as in ``extend.lua``."""
 
     REJECTED = 0
     """It is not ours any more."""
@@ -57,7 +57,7 @@ class Life(IntEnum):
 
 
 class Item(NamedTuple):
-    """A delivery with a verdict that is no ack, and what the journal is to say of it."""
+    """A delivery with a verdict other than an ack, and its facts for the journal."""
 
     entry_id: bytes
     times: int
@@ -66,7 +66,7 @@ class Item(NamedTuple):
 
 
 class Beating(NamedTuple):
-    """A delivery in a heartbeat. ``runs``: its handler runs, or is about to (rule W4)."""
+    """A delivery in a heartbeat. ``runs`` is true from shortly before its handler starts (rule W4)."""
 
     entry_id: bytes
     times: int
@@ -75,7 +75,7 @@ class Beating(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Moves(CoreCalls):
-    """The scripts of a worker. All calls raise what redis-py raises; the headers say what scripts raise."""
+    """The scripts of a worker. All calls raise the errors of redis-py. The headers name the errors of the scripts."""
 
     async def ack(
         self,
@@ -89,9 +89,9 @@ class Moves(CoreCalls):
         deletes: bool = False,
         fields: Fields = (),
     ) -> Sequence[bool] | None:
-        """Say that jobs are done (``ack.lua``). Return for each whether it is done; None: all are.
+        """Say that jobs are done (``ack.lua``). Return for each whether it is done. None means that all are.
 
-        ``number`` ascends with each call of ``ack`` and `settle`; a call that is sent again keeps it (rule W2).
+        ``number`` ascends with each call of ``ack`` and `settle`. A repeated call keeps its number (rule W2).
         """
         words = self._words(consumer, caller, number, int(deletes), len(ids), *ids, *fields)
         reply: Any = await ACK.run(client, self._names(source), words)
@@ -114,7 +114,7 @@ class Moves(CoreCalls):
     async def extend(
         self, client: Client, source: str, items: Iterable[Beating], *, consumer: str
     ) -> tuple[int, list[Life]]:
-        """Send a heartbeat (``extend.lua``). Return the server's time in ms, and what it says of each."""
+        """Send a heartbeat (``extend.lua``). Return the server's time in ms, and an answer for each."""
         argv = (word for item in items for word in (item.entry_id, item.times, int(item.runs)))
         at_ms, *codes = await EXTEND.run(client, self._names(source), self._words(consumer, *argv))
         return at_ms, [Life(code) for code in codes]
@@ -129,7 +129,10 @@ class Moves(CoreCalls):
         caller: str,
         answered: int,
     ) -> list[bool]:
-        """Take back what has vanished (``hold.lua``); entry ID and times delivered of each. Return which are ours."""
+        """Take back vanished deliveries (``hold.lua``), given as entry ID and times delivered.
+
+        Return which are ours.
+        """
         argv = (word for delivery in deliveries for word in delivery)
         words = self._words(consumer, caller, answered, *argv)
         reply: Any = await HOLD.run(client, self._names(source), words)
@@ -138,9 +141,9 @@ class Moves(CoreCalls):
     async def adopt(
         self, client: Client, source: str, in_hand: Iterable[bytes], *, consumer: str, most: int, page: str = "-"
     ) -> tuple[str, list[Taken]]:
-        """Return the next page, and what reads have brought whose replies were lost (``adopt.lua``).
+        """Return the next page, and deliveries of lost replies (``adopt.lua``).
 
-        With ``most`` 0: the consumer's process is dead, so all that it holds is made overdue.
+        With ``most`` 0, all deliveries of the consumer are made overdue, because its process is dead.
         """
         words = self._words(consumer, most, page, *in_hand)
         next_page, found = await ADOPT.run(client, self._names(source), words)
