@@ -83,8 +83,8 @@ class WorkerSettings(ProgramSettings):
     name: str = Field(
         default="",
         max_length=MAX_NAME_LENGTH,
-        description="Stable name of this worker, used by one process at a time. When it starts, it adopts the pending "
-        "jobs of the earlier process with that name. Default: the host name, without adoption.",
+        description="Stable name of this worker, used by one process at a time. When it starts, it makes the "
+        "pending jobs of the earlier process with that name overdue. Default: the host name, without that.",
     )
     concurrency: int = Field(default=64, ge=1, le=10_000, description="How many jobs run at the same time.")
     visibility_timeout: Seconds | None = seconds(
