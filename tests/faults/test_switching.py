@@ -13,7 +13,6 @@ from reaper.operations.snapshot import find_mismatches
 from tests.faults.scene import (
     GROUP,
     KEYS,
-    OVERDUE_MS,
     STREAM,
     VISIBILITY_S,
     Handler,
@@ -56,6 +55,17 @@ async def worker_of(recovery: str, url: str, handler: Any, **changes: Any) -> As
         changes.pop("redelivery", None)  # it is in place
     async with running_worker(url, handler, recovery=recovery, **{**QUICK, **changes}) as worker:
         yield worker
+
+
+async def enqueue_for(client: Redis, consumer: str, number: int) -> dict[str, Any]:
+    """Let ``consumer`` read jobs before any worker can, and die. Return their fields by job ID."""
+    pipeline = client.pipeline(transaction=True)
+    for _ in range(number):
+        pipeline.execute_command("XADD", STREAM, "*", "n", "dies")
+    pipeline.execute_command("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", number, "STREAMS", STREAM, ">")
+    *entry_ids, _ = await pipeline.execute()
+    await make_overdue(client, consumer)
+    return {text(entry_id): [(b"n", b"dies")] for entry_id in entry_ids}
 
 
 async def agreed(client: Redis) -> dict[str, str]:
@@ -132,15 +142,11 @@ async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_w
             await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
             fence = text(await client.get(KEYS.fence) or b"")
         await let_embedded_workers_begin(client)
-        await client.xgroup_createconsumer(STREAM, GROUP, "gone")
-        enqueued = await enqueue(client, 4, hold="")
-        await handler.has_started(4)
-        await client.execute_command(
-            "XCLAIM", STREAM, GROUP, "gone", 0, *enqueued, "IDLE", OVERDUE_MS, "RETRYCOUNT", 1, "JUSTID"
-        )
-        handler.open_gate()
+        enqueued = await enqueue_for(client, "gone", 4)
         await nothing_left(client)
         assert await mode(client) == "embedded"
+    assert times(handler.starts) == dict.fromkeys(enqueued, 1)
+    assert times(await events(client, "recovered")) == dict.fromkeys(enqueued, 1)
     assert await modes_of_recoveries(client) == {"embedded"}
     assert caplog.text.count("no reaper serves group orders/billing: its workers recover what stalls") == 2
     late, before = Scene(client), await read_state(client, KEYS)
@@ -247,13 +253,7 @@ async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_d
         """Jobs that go well, some that fail once and for all, and some whose consumer dies."""
         enqueued.update(await enqueue(client, 30))
         enqueued.update(await enqueue(client, 3, fail=""))
-        pipeline = client.pipeline(transaction=True)
-        for _ in range(4):
-            pipeline.execute_command("XADD", STREAM, "*", "n", "dies")
-        pipeline.execute_command("XREADGROUP", "GROUP", GROUP, "dies", "COUNT", 4, "STREAMS", STREAM, ">")
-        *entry_ids, _ = await pipeline.execute()
-        enqueued.update((text(entry_id), [(b"n", b"dies")]) for entry_id in entry_ids)
-        await make_overdue(client, "dies")
+        enqueued.update(await enqueue_for(client, "dies", 4))
 
     async with worker_of(own_recovery, server.url, handlers[0]), worker_of(own_recovery, server.url, handlers[1]):
         for _ in range(2):
