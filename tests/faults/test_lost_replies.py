@@ -183,7 +183,7 @@ async def test_a_leader_that_misses_an_answer_goes_on_in_its_term_and_recovers_e
     drop = await _lose(through, client, load_script(package, script))
     async with scene.running_reaper(through.url, max_deliveries=2) as reaper:
         await scene.leads(reaper)
-        async with scene.running_worker(server.url, handler):
+        async with scene.running_worker(server.url, handler, max_deliveries=2):
             await drop.wait()
             await scene.nothing_left(client)
         assert reaper.term

@@ -1,4 +1,4 @@
-"""Both recovery modes in one group, side by side and in turn: nothing is lost, nothing is done twice."""
+"""Both recovery modes in one group, side by side and in turn. No job is lost or done twice."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -98,7 +98,7 @@ async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
             await strand(client, 4, overdue=True)
             handler.open_gate()
             await nothing_left(client)
-            (mismatch,) = find_mismatches(await agreed(client), None, 0)  # what `reaper status` shows
+            (mismatch,) = find_mismatches(await agreed(client), None, 0)  # as in `reaper status`
             assert mismatch.endswith(f": recovery reaper is agreed, {own_recovery} is set")
         assert reaper.term is not None
         assert reaper.term.token == 1, "nobody has taken anything from the leader"
