@@ -19,7 +19,7 @@ PROTOCOL = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 def documented_keys() -> set[str]:
     """Return the keys of ``data`` that docs/protocol.md names."""
     section = PROTOCOL.read_text().split("## Lifecycle events")[1].split("\n## ")[0]
-    common = re.search(r"Common keys of `data`:(.*?)\n\n", section, re.DOTALL)
+    common = re.search(r"Common keys:(.*?)\n\n", section, re.DOTALL)
     assert common
     columns = [line.split("|")[3] for line in section.splitlines() if line.startswith("| `")]
     text = re.sub(r"\([^)]*\)", "", common[1] + " ".join(columns))
