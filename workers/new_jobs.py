@@ -7,7 +7,14 @@ from typing import Any
 
 from workers.protocol.calls.enqueueing import PackedJob
 from workers.protocol.errors import InvalidJobError
-from workers.protocol.messages import FIELD_TIMEOUT_MS, FIELD_VISIBILITY_MS, MAX_JOB_ID_BYTES, RESERVED_PREFIX, text
+from workers.protocol.messages import (
+    FIELD_TIMEOUT_MS,
+    FIELD_VISIBILITY_MS,
+    MAX_JOB_ID_BYTES,
+    RESERVED_PREFIX,
+    is_job_id,
+    text,
+)
 from workers.runtime.settings import Duration, delay_in_ms
 from workers.runtime.settings_errors import shown
 
@@ -92,6 +99,8 @@ def _encode_job_id(job_id: str | bytes) -> bytes:
     encoded = _encode_word(job_id)
     if not 0 < len(encoded) <= MAX_JOB_ID_BYTES:
         raise InvalidJobError(f"job_id has {len(encoded)} bytes: give 1 to {MAX_JOB_ID_BYTES}.")
+    if not is_job_id(encoded):
+        raise InvalidJobError("job_id has a comma or a control character: give others.")
     return encoded
 
 

@@ -44,7 +44,7 @@ def test_reserved_fields_are_read_and_the_last_of_a_name_counts() -> None:
     assert read_metadata(ID, pairs) == Metadata(b"B", 2, 1, 5, 9)
 
 
-@pytest.mark.parametrize("job", [b"", b"x" * 257])
+@pytest.mark.parametrize("job", [b"", b"x" * 257, b"a,b", b"a\n", b"\x00", b"\x7f"])
 def test_a_job_id_that_cannot_be_one_is_replaced_by_the_entry_id(job: bytes) -> None:
     assert read_metadata(ID, [(b"reaper.job", job)]).job_id == ID
 

@@ -126,3 +126,22 @@ def test_a_settlement_says_when_its_handler_began() -> None:
     assert late["begun_ms"] == 1_700_000_010_000
     assert told_of(Settling(make_job(), ACKED, 7, NOW_S - 60), RecoveryMode.REAPER)["begun_ms"] == 1_700_000_000_250
     assert "begun_ms" not in told_of(Settling(make_job(), ACKED, 0, -inf), RecoveryMode.REAPER)
+
+
+@pytest.mark.parametrize("odd", ["a,b", "a\nb"])
+@pytest.mark.parametrize("does", ["completes", "fails"])
+async def test_a_job_id_of_others_that_is_none_takes_no_event_away(
+    server: RedisServer, client: Redis, odd: str, does: str
+) -> None:
+    async def handle(_job: Job) -> None:
+        if does == "fails":
+            raise Reject("no")
+
+    entries = [await add(client, {"n": n, "reaper.job": odd if n else "fine"}) for n in range(3)]
+    worker = make_worker(server.url, handle)
+    async with running(worker):
+        await wait_for_settled(worker, 3)
+    events = await read_events(client, KEYS)
+    assert sorted((event.job, event.data["entry"]) for event in events) == sorted(
+        zip(["fine", *entries[1:]], entries, strict=True)
+    )

@@ -212,6 +212,8 @@ def test_a_client_of_the_other_kind_is_refused_with_a_sentence(of: Any, given: o
         ({"fields": [("a", "")] * (MAX_FIELDS + 1)}, f"the job has {MAX_FIELDS + 1} fields"),
         ({"fields": {}, "job_id": ""}, "job_id has 0 bytes: give 1 to 256"),
         ({"fields": {}, "job_id": "é" * 129}, "job_id has 258 bytes"),
+        ({"fields": {}, "job_id": "a,b"}, "job_id has a comma or a control character"),
+        ({"fields": {}, "job_id": "a\x7f"}, "job_id has a comma or a control character"),
         ({"fields": {}, "delay": -1}, "delay cannot be -1"),
         ({"fields": {}, "delay": float("nan")}, "delay cannot be nan"),
         ({"fields": {}, "delay": 10**400}, "delay cannot be 1000"),

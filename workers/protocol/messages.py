@@ -30,6 +30,7 @@ DEAD_PREFIX = b"reaper.dead."
 RESERVED_PREFIX = b"reaper."
 
 MAX_JOB_ID_BYTES = 256
+_JOB_ID = re.compile(rb"[^,\x00-\x1f\x7f]{1,%d}" % MAX_JOB_ID_BYTES)
 MAX_DELIVERIES_LIMIT = 1_000_000
 LARGEST_PART = 2**64 - 1
 """Of both numbers of an entry ID."""
@@ -187,7 +188,7 @@ def read_metadata(entry_id: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> Meta
     job_id = found.get(FIELD_JOB, b"")
     first_ms = whole_number(found.get(FIELD_FIRST_MS), -1)
     return Metadata(
-        job_id if 0 < len(job_id) <= MAX_JOB_ID_BYTES else entry_id,
+        job_id if is_job_id(job_id) else entry_id,
         # This is hot, because every copy is read, and most of these fields are missing.
         whole_number(found[FIELD_DELIVERIES], 0) if FIELD_DELIVERIES in found else 0,
         whole_number(found[FIELD_GENERATION], 0) if FIELD_GENERATION in found else 0,
@@ -221,9 +222,14 @@ def read_copy(names: Sequence[bytes], reserved: bytes, flat: Sequence[bytes]) ->
         deliveries, generation, copies = _SMALL_NUMBERS[before], _SMALL_NUMBERS[redriven], _SMALL_NUMBERS[copied]
     except KeyError:
         return None
-    if 0 < len(job_id) <= MAX_JOB_ID_BYTES and first.isdigit() and len(first) <= _MAX_DIGITS:
+    if is_job_id(job_id) and first.isdigit() and len(first) <= _MAX_DIGITS:
         return job_id, deliveries, generation, int(first), copies
     return None
+
+
+def is_job_id(value: bytes) -> bool:
+    """Tell whether ``value`` can be a job ID. Journal columns separate job IDs by commas, so it has none."""
+    return _JOB_ID.fullmatch(value) is not None
 
 
 def pair_up(flat: Sequence[bytes]) -> Pairs:

@@ -59,7 +59,7 @@ local function open_entry(entry_id, fields)
     end
   end
   local job_id = found['reaper.job']
-  if not job_id or #job_id == 0 or #job_id > MAX_JOB_ID_BYTES then
+  if not job_id or #job_id == 0 or #job_id > MAX_JOB_ID_BYTES or string.find(job_id, '[,%c]') then
     job_id = entry_id
   end
   return with_trace({
