@@ -106,7 +106,8 @@ class Producer:
 
         Args:
             fields: The fields of the job, a mapping or pairs.
-            job_id: 1 to 256 bytes without commas and control characters. The same ID within the dedup window is the same job.
+            job_id: 1 to 256 bytes without commas and control characters. The same ID within the dedup window is
+                the same job.
             delay: When the job becomes ready, in seconds or as a timedelta.
             visibility_timeout: A longer visibility timeout for this job.
             timeout: How long one delivery of this job may run.

@@ -32,7 +32,7 @@ NOW_S, NOW_MS = 100.0, 1_700_000_000_300
 
 def told_of(item: "Settling", mode: RecoveryMode, type_field: str = "", now_ms: int = NOW_MS) -> dict[str, object]:
     with going_by(lambda: NOW_S):
-        data = DeliveryFacts('bil"ling', "w.é", mode, type_field, lambda: now_ms).of_settlement(item)
+        data = DeliveryFacts(mode, type_field, lambda: now_ms).of_settlement(item)
     head = (b"event", b"acked", b"group", b"billing", b"entry", item.job.raw_entry_id)
     words = [word if isinstance(word, bytes) else str(word).encode() for word in data]
     [event] = decode_entry(b"1-0", [*head, *words])
@@ -79,7 +79,7 @@ def test_without_a_field_for_it_no_type_is_journalled() -> None:
 
 
 def test_a_field_that_differs_from_job_to_job_costs_bounded_memory() -> None:
-    facts = DeliveryFacts("billing", "w", RecoveryMode.REAPER, "type")
+    facts = DeliveryFacts(RecoveryMode.REAPER, "type")
     told = []
     for number in range(3_000):
         flat = facts.of_settlement(Settling(make_job(b"type", b"%d" % number), ACKED, 7))

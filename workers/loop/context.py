@@ -1,7 +1,6 @@
 """What the parts of a worker share while it runs."""
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
@@ -62,7 +61,7 @@ class WorkerContext:
 
     def facts(self) -> DeliveryFacts:
         """Return a builder of journalled facts, for one thread."""
-        return _facts(self.settings, self.consumer, self.membership.now_ms)
+        return DeliveryFacts(self.settings.recovery, self.settings.job_type_field, self.membership.now_ms)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -80,7 +79,3 @@ class Part:
         self._membership = context.membership
         self._reporter = context.reporter
         self._telemetry = context.telemetry
-
-
-def _facts(settings: WorkerSettings, consumer: str, now_ms: Callable[[], int] | None = None) -> DeliveryFacts:
-    return DeliveryFacts(settings.group, consumer, settings.recovery, settings.job_type_field, now_ms)

@@ -1,6 +1,5 @@
 """Builds the facts that a worker journals about its deliveries. It runs for every job, so it is written to be fast."""
 
-import json
 from collections.abc import Callable, Sequence
 from math import inf
 from time import time_ns
@@ -8,7 +7,6 @@ from typing import Any
 
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Ended
-from workers.protocol.events import encode_data
 from workers.protocol.messages import RecoveryMode, entry_ms, on_one_line
 from workers.runtime.clock import monotonic
 
@@ -23,22 +21,18 @@ _TYPES_KEPT = 1_000
 
 
 class DeliveryFacts:
-    """Builds the ``data`` of lifecycle events of one consumer, as JSON.
+    """Builds the facts of lifecycle events of one worker, as flat fields.
 
-    ``type_field`` names the payload field that holds the type of a job; empty: no field does. ``now_ms`` returns the
-    server's time in ms since the epoch; without it, this machine's time is used.
+    ``type_field`` is the payload field with the type of a job, or empty. ``now_ms`` returns the server's time in ms
+    since the epoch. Its default is the time of this machine.
     """
 
     def __init__(
         self,
-        group: str,
-        consumer: str,
         mode: RecoveryMode,
         type_field: str = "",
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        common = {"group": group, "consumer": consumer, "mode": mode.as_journalled}
-        self._head = encode_data(common).removesuffix("}").encode()
         self._mode = mode.as_journalled
         self._claims = mode is not RecoveryMode.REAPER
         self._type_field = type_field.encode()
@@ -78,14 +72,6 @@ class DeliveryFacts:
                 fields += (name, ",".join(["" if value is None else str(value) for value in values]))
         return fields
 
-    def _open_facts(self, job: Job) -> bytes:
-        ready_ms = self._ready_ms(job)
-        ready = b"" if ready_ms is None else b',"ready_ms":%d' % ready_ms
-        return b'%b%b,"entry":"%b","delivery":%d,"generation":%d,"enqueued_ms":%d%b,"delivered_ms":%d' % (
-            self._head, self._type_of(job) if self._type_field else b"", job.raw_entry_id, job.deliveries,
-            job.generation, job.first_ms, ready, job.delivered_ms,
-        )  # fmt: skip
-
     def _ready_ms(self, job: Job) -> int | None:
         """Return when this delivery could be read, in ms of the server's clock; None if that is not known."""
         if job.has_unknown_wait:
@@ -110,10 +96,6 @@ class DeliveryFacts:
             None if item.started == -inf else max(item.job.delivered_ms, int(offset_ms + item.started * 1000))
             for item in items
         ]
-
-    def _type_of(self, job: Job) -> bytes:
-        name = self._name_of_type(job)
-        return b"" if name is None else b',"type":%b' % json.dumps(name).encode()
 
     def _name_of_type(self, job: Job) -> str | None:
         value = job.value_of(self._type_field)

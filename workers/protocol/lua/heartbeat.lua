@@ -1,4 +1,4 @@
--- The beat: when the server could last serve a heartbeat. Put in place of `--- @heartbeat`, behind `--- @prelude`, by workers/protocol/scripts.py.
+-- The beat: when the server could last serve a heartbeat. Put in place of `--- @heartbeat` by workers/protocol/scripts.py.
 --
 -- A script notes a beat only after it has run or probed every command that a heartbeat needs. So a beat means that a live worker could
 -- have extended its deliveries at that moment. Between two beats there may have been an outage, a frozen server, a failover, a step of the
@@ -7,6 +7,15 @@
 --
 -- Fields of the group settings ({orders}:group:billing): `beat` (server time of the last beat, in ms), `unbroken` (server time since which
 -- there was no gap, in ms), `gap` (length of the last gap in ms, 0 = there was no beat before).
+
+-- Raises what Redis answers to an XCLAIM that it does not allow, and changes nothing. From 7.0 on, XCLAIM without a result would create
+-- the consumer, so there the permission is asked for, and the call is made only if it is missing.
+local function probe_claim(stream, group)
+  local is_known, may = pcall(redis.acl_check_cmd or error, 'XCLAIM', stream, group, 'none-by-reaper', '0', '0-0', 'JUSTID')
+  if not (is_known and may) then
+    redis.call('XCLAIM', stream, group, 'none-by-reaper', '0', '0-0', 'JUSTID')
+  end
+end
 
 -- Runs the commands of a heartbeat in a form that changes nothing. Raises what Redis answers to one that it does not allow.
 local function probe_heartbeat(stream, group)

@@ -101,15 +101,6 @@ local function open_for_writing()
   redis.call('HDEL', quarantine, '')
 end
 
--- Raises what Redis answers to an XCLAIM that it does not allow. From 7.0 on, XCLAIM without a result would create the consumer, so there
--- the permission is asked for, and the call is made only if it is missing.
-local function probe_claim(key, name)
-  local is_known, may = pcall(redis.acl_check_cmd or error, 'XCLAIM', key, name, 'none-by-reaper', '0', '0-0', 'JUSTID')
-  if not (is_known and may) then
-    redis.call('XCLAIM', key, name, 'none-by-reaper', '0', '0-0', 'JUSTID')
-  end
-end
-
 -- The kept reply. A worker numbers its settlements, and sends the next one when the last one is answered. A call that is sent again has
 -- its number, and gets the reply that was kept, so nothing is done twice. Returns nil for a new call.
 local function kept_reply(consumer, caller, number)

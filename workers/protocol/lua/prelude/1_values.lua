@@ -30,15 +30,6 @@ local function open_for_writing(stream, group, copies, notes)
   end
 end
 
--- Raises what Redis answers to an XCLAIM that it does not allow, and changes nothing. From 7.0 on, XCLAIM without a result would create
--- the consumer, so there the permission is asked for, and the call is made only if it is missing.
-local function probe_claim(source, group)
-  local is_known, may = pcall(redis.acl_check_cmd or error, 'XCLAIM', source, group, 'none-by-reaper', '0', '0-0', 'JUSTID')
-  if not (is_known and may) then
-    redis.call('XCLAIM', source, group, 'none-by-reaper', '0', '0-0', 'JUSTID')
-  end
-end
-
 -- Who writes for the whole group: the leader whose fence stands there, or, without a fence ('' as `own`), any worker of a
 -- group that has agreed on embedded recovery. Returns the fence found where the caller may not.
 local function refused_by_fence(own, fence, agreement)
