@@ -24,8 +24,7 @@ local function last_delivered(key)
     end
   end
 end
-local ready, pending, scheduled, waiting = {}, {}, {}, {}
-local names = { [KEYS[1]] = 'stream ', [KEYS[2]] = 'retry ' }
+local ready, pending, scheduled = {}, {}, {}
 for _, key in ipairs({ KEYS[1], KEYS[2] }) do
   local last = redis.call('EXISTS', key) == 1 and last_delivered(key)
   if last then
@@ -34,26 +33,18 @@ for _, key in ipairs({ KEYS[1], KEYS[2] }) do
     end
     for _, row in ipairs(redis.call('XPENDING', key, group, '-', '+', 10000000)) do
       local entry = redis.call('XRANGE', key, row[1], row[1])[1] or { row[1], {} }
-      if row[2] == 'ready-by-reaper' or row[2] == '' then
-        ready[#ready + 1] = entry
-      elseif row[2] ~= 'waiting-by-reaper' or not redis.call('ZSCORE', KEYS[3], names[key] .. row[1]) then
-        pending[#pending + 1] = entry
-      end
+      local list = (row[2] == '' or row[3] >= 1000000000) and ready or pending -- given back where it is
+      list[#list + 1] = entry
     end
   end
 end
 for _, key in ipairs({ KEYS[3], KEYS[6] }) do
   for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
-    local kind, entry_id = string.match(member, '^(%a+) (%d+%-%d+)$')
-    if entry_id then
-      waiting[#waiting + 1] = redis.call('XRANGE', kind == 'stream' and KEYS[1] or KEYS[2], entry_id, entry_id)[1]
-    else
-      scheduled[#scheduled + 1] = cmsgpack.unpack(member).job_id
-    end
+    scheduled[#scheduled + 1] = cmsgpack.unpack(member).job_id
   end
 end
 return { ready, pending, scheduled, redis.call('XRANGE', KEYS[4], '-', '+'), redis.call('HLEN', KEYS[5]),
-  redis.call('XLEN', KEYS[2]), waiting, redis.call('HLEN', KEYS[7]) }
+  redis.call('XLEN', KEYS[2]) }
 """
 
 Entry = tuple[bytes, Sequence[bytes]]
@@ -63,25 +54,23 @@ async def read_state(client: Redis, keys: GroupKeys) -> FinalState:
     """Return where every job of the group is, at one instant. Read the journal after it, not before."""
     snapshot: Any = await client.eval(
         _SNAPSHOT,
-        7,
+        6,
         keys.stream,
         keys.retry,
         keys.schedule,
         keys.dead,
         keys.suspects,
         keys.stream_schedule,
-        keys.notes,
         keys.group,
     )
-    ready, pending, scheduled, dead, released, retry_entries, waiting, notes = snapshot
+    ready, pending, scheduled, dead, released, retry_entries = snapshot
     return FinalState(
         ready=tuple(_job(entry) for entry in ready),
         pending=tuple(_job(entry) for entry in pending),
-        scheduled=(*map(text, scheduled), *map(_job, waiting)),
+        scheduled=tuple(map(text, scheduled)),
         dead=tuple(dead_job(entry) for entry in dead),
         released_suspects=released,
         retry_entries=retry_entries,
-        notes=notes,
     )
 
 

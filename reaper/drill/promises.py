@@ -55,7 +55,6 @@ class FinalState:
     released_suspects: int = 0
     retry_entries: int = 0
     """Length of the retry stream. Settled entries are deleted there."""
-    notes: int = 0
     """Notes on jobs that were given back where they are; those of what foreign workers have settled go later."""
 
 
@@ -272,7 +271,6 @@ def back_to_baseline(history: History) -> Iterator[str]:
         "scheduled jobs": len(state.scheduled),
         "released suspects": state.released_suspects,
         "entries in the retry stream": state.retry_entries,
-        "notes": state.notes,
     }
     for what, number in left.items():
         if number:

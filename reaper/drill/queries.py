@@ -141,6 +141,6 @@ async def forget(stage: Stage) -> None:
     keys, namespace = stage.keys, stage.namespace
     await stage.client.unlink(
         keys.stream, keys.retry, keys.stream_schedule, keys.schedule, keys.dead, keys.fence, keys.agreement,
-        keys.suspects, keys.notes, keys.journal, namespace.lease, namespace.token, namespace.replicas,
+        keys.suspects, keys.journal, namespace.lease, namespace.token, namespace.replicas,
         namespace.journal,
     )  # fmt: skip

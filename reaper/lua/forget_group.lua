@@ -8,8 +8,7 @@
 -- KEYS[6] fence      {orders}:fence:billing       string
 -- KEYS[7] agreement  {orders}:group:billing       hash
 -- KEYS[8] journal    {orders}:journal             stream
--- KEYS[9] notes      {orders}:notes:billing       hash: of what is given back where it is (prelude)
--- KEYS[10…] others   {orders}:group:*             hashes: agreements of the stream's other groups. The journal stays
+-- KEYS[9…] others    {orders}:group:*             hashes: agreements of the stream's other groups. The journal stays
 --                                              while there is one
 -- ARGV[1] group  ARGV[2] the fence the caller found ('' = none)
 -- ARGV[3] '1' = remove dead letters too  ARGV[4] payload bytes after which the rest of the jobs is put off
@@ -30,7 +29,7 @@
 --- @prelude
 
 local stream, retry, schedule, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local dead, fence, agreement, journal, notes = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local dead, fence, agreement, journal = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, budget = ARGV[1], tonumber(ARGV[4])
 local write_journal, maxlen = ARGV[6] == '1', ARGV[7]
 local PAGE = 100
@@ -75,10 +74,6 @@ if policy ~= 'retry-stream' and not layout_refusal('stream', stream, at) then
 end
 
 local function make_ready(member)
-  if entry_named(member) then -- it is pending, where it is; in a plain group its readers claim what nobody works on
-    redis.call('ZREM', schedule, member)
-    return true
-  end
   local job = unpack_job(member)
   if not job then
     return nil, 'the schedule holds a member that is no job'
@@ -137,10 +132,10 @@ if not retry_is_settled() then
   return { 'retry_waiting', moved, redis.call('XLEN', retry) }
 end
 
-redis.call('DEL', fence, agreement, suspects, schedule, notes)
+redis.call('DEL', fence, agreement, suspects, schedule)
 redis.call('UNLINK', retry)
 local other = false
-for i = 10, #KEYS do
+for i = 9, #KEYS do
   other = other or redis.call('EXISTS', KEYS[i]) == 1
 end
 if not other then

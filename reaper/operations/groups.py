@@ -123,7 +123,6 @@ async def forget(
         keys.suspects,
         keys.schedule,
         keys.retry,
-        keys.notes,
         keys.journal,
         keys.dead,
     ]
@@ -131,7 +130,7 @@ async def forget(
     others = await _other_agreements(client, keys, known)
     places = [
         keys.stream, keys.retry, keys.schedule, keys.suspects, keys.dead, keys.fence, keys.agreement, keys.journal,
-        keys.notes, *others,
+        *others,
     ]  # fmt: skip
     args: list[str | int] = [keys.group, fence, int(dead_letters), CALL_BYTES, Redelivery.STREAM, *journal]
     script, code, detail, made_ready = load_script("reaper", "forget_group"), b"more", b"", 0

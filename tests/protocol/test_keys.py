@@ -44,7 +44,6 @@ def test_keys_are_spelt_as_documented() -> None:
         "{orders}:group:billing",
         "{orders}:suspects:billing",
         "{orders}:journal",
-        "{orders}:notes:billing",
     )
     assert astuple(stream_keys("orders")) == ("orders", "{orders}:scheduled", "{orders}:enqueued")
     assert astuple(namespace_keys("prod")) == (

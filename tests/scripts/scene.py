@@ -9,8 +9,7 @@ from redis.asyncio import Redis
 from tests.support.dump import BASE_MS, Shown, dump
 from workers.protocol.calls.group_moves import RECOVER
 from workers.protocol.calls.moves import ACK, EXTEND
-from workers.protocol.capabilities import Capability, capabilities_quietly
-from workers.protocol.keys import NOBODY, READY_CONSUMER, GroupKeys, group_keys, stream_keys
+from workers.protocol.keys import GroupKeys, group_keys, stream_keys
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
@@ -36,8 +35,6 @@ class Scene:
 
     client: Redis
     keys: GroupKeys = field(default_factory=lambda: group_keys("orders", "billing"))
-    ready_owner: str = READY_CONSUMER
-    """Who holds what is ready where it is: nobody, where the server has XNACK."""
     _entries: int = 0
     _made: set[str] = field(default_factory=set)
     """Group settings that only the calls of this class have written."""
@@ -51,8 +48,6 @@ class Scene:
     async def prepare(self, *, fence: str | None = FENCE) -> None:
         """Create the stream, the group and a leader's fence."""
         await self.client.xgroup_create(self.keys.stream, self.keys.group, "0", mkstream=True)
-        if self.ready_owner != NOBODY and (await capabilities_quietly(self.client))[Capability.XNACK]:
-            self.ready_owner = NOBODY
         if fence is not None:
             await self.client.set(self.keys.fence, fence)
 

@@ -17,7 +17,6 @@ async def forget(scene: Scene, *, fence: str = FENCE, dead_letters: bool = False
         scene.client,
         [
             keys.stream, keys.retry, keys.schedule, keys.suspects, keys.dead, keys.fence, keys.agreement, keys.journal,
-            keys.notes,
         ],
         [keys.group, fence, int(dead_letters), budget_bytes, "stream", 1, 1_000],
     )  # fmt: skip

@@ -20,7 +20,7 @@ async def keep_house(scene: Scene, silence_ms: int | str = "", *, fence: str = F
     keys = scene.keys
     return await load_script("workers.protocol", "keep_house").run(
         scene.client,
-        [keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes, keys.schedule],
+        [keys.stream, keys.fence, keys.agreement, keys.journal],
         [fence, keys.group, silence_ms, 1, 1_000, 7],
     )
 

@@ -282,7 +282,7 @@ def tick(scene: Scene) -> None:
 
 def keep_house(scene: Scene) -> None:
     """The house is kept."""
-    keys = (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.journal, KEYS.retry, KEYS.notes)
+    keys = (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.journal)
     scene.call("keep_house", keys, _own(scene), GROUP, scene.random.choice(("", 40)), "1", 50, 1)
 
 
@@ -320,7 +320,6 @@ def _pause(scene: Scene) -> None:
 def _forget(scene: Scene) -> None:
     keys = (
         KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.suspects, KEYS.dead, KEYS.fence, KEYS.agreement, KEYS.journal,
-        KEYS.notes,
     )  # fmt: skip
     scene.lead("forget_group", keys, GROUP, scene.fence(), scene.random.randrange(2), 100_000, "stream", "1", 50)
 

@@ -15,7 +15,7 @@ from tests.simulation.places import GROUP, KEYS
 from tests.simulation.plays import Dropped
 from tests.simulation.server.streams import Group, Stream
 from tests.simulation.server.words import entry_id as number_of
-from workers.protocol.keys import MARKER_CONSUMER, WAITING_CONSUMER, is_worker
+from workers.protocol.keys import is_worker
 from workers.protocol.messages import pair_up, read_metadata, text
 
 if TYPE_CHECKING:
@@ -61,9 +61,6 @@ class Drops:
             for _, flat in world.command("XRANGE", source, entry_id, entry_id):
                 metadata = read_metadata(entry_id, pair_up(flat))
                 job = text(metadata.job_id)
-                if self._is_kept(source, entry_id, *consumer):
-                    world.ledger.blame(Execution(job, metadata.generation))
-                    continue
                 proven = holder.proof_of(source.encode(), entry_id) if holder else None
                 dropped = world.ledger.dropped[job] = Dropped(
                     world.loop.now,
@@ -154,20 +151,6 @@ class Drops:
     def _pending(self, source: str, *consumer: bytes) -> list[tuple[bytes, bytes, int, int]]:
         rows = self._world.command("XPENDING", source, GROUP, "-", "+", 100_000, *consumer)
         return rows if isinstance(rows, list) else []
-
-    def _is_kept(self, source: str, entry_id: bytes, *consumer: bytes) -> bool:
-        """Tell whether what is dropped is known to the schedule, and to its note: that none but ours have ever held it.
-
-        Then it waits as before, whether the consumer that held it is there again or not.
-        """
-        if consumer != (WAITING_CONSUMER.encode(),) or not self._world.command("EXISTS", KEYS.agreement):
-            return False
-        kind = "stream" if source == KEYS.stream else "retry"
-        note = self._world.command("HGET", KEYS.notes, entry_id)
-        names = note.split(b",", 4)[4].split(b",") if isinstance(note, bytes) else []
-        if not names or not all(is_worker(name) or name == MARKER_CONSUMER.encode() for name in names):
-            return False
-        return self._world.command("ZSCORE", KEYS.schedule, f"{kind} {text(entry_id)}") is not None
 
     def _is_nobodys_to_know(self, idle_ms: float, *consumer: bytes) -> bool:
         """Tell whether nobody can tell of what was idle for so long.

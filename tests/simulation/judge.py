@@ -16,7 +16,6 @@ from tests.simulation.server.streams import Stream
 from tests.simulation.world import World
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
-from workers.protocol.keys import WAITING_CONSUMER
 
 
 def is_over(keys: Keyspace) -> bool:
@@ -29,7 +28,7 @@ def is_over(keys: Keyspace) -> bool:
     retry = keys.find(KEYS.retry.encode())
     if isinstance(retry, Stream) and retry.length:
         return False
-    return not any(keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule, KEYS.suspects, KEYS.notes))
+    return not any(keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule, KEYS.suspects))
 
 
 def only_waits(world: World) -> bool:
@@ -38,10 +37,8 @@ def only_waits(world: World) -> bool:
     for key in (KEYS.stream, KEYS.retry):
         stream = keys.find(key.encode())
         group = stream.groups.get(GROUP.encode()) if isinstance(stream, Stream) else None
-        if isinstance(stream, Stream) and group is not None:
-            holders = {row.consumer.name if row.consumer is not None else b"" for row in group.pending.values.values()}
-            if stream.last_valid_id() > group.last_id or not holders <= {WAITING_CONSUMER.encode()}:
-                return False
+        if isinstance(stream, Stream) and group and (stream.last_valid_id() > group.last_id or group.pending.ids):
+            return False
     found = [keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule)]
     due = [score for schedule in found if isinstance(schedule, SortedSet) for score in schedule.scores.values()]
     return bool(due) and not world.producer.left and all(now_ms < score < SUSPECT_SCORE for score in due)

@@ -15,18 +15,14 @@ from tests.simulation.cast import FULL_SCANS_PART
 from tests.simulation.places import GROUP, KEYS, NAMESPACE
 from tests.simulation.server.streams import Stream
 from tests.simulation.server.words import id_text
-from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import text
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 LOOKS_PER_TIMEOUT = 4
-LAID_ASIDE = {READY_CONSUMER.encode(), WAITING_CONSUMER.encode()}
-"""Who holds what is nobody's delivery, but ready or waiting where it is.
-
-What nobody holds at all was given back, too.
-"""
+READY_MS = 10**9
+"""An entry that is idle for longer was given back where it is."""
 Delivery = tuple[str, int, int, int]
 """A stream's key, an entry's ID, since when it has been idle (the server's ms), and how often it was delivered."""
 
@@ -79,12 +75,13 @@ class Stillness:
                 yield f"entry {text(id_text(number))} of {key}", for_s
 
     def _pending(self) -> Iterator[Delivery]:
+        now_ms = self._world.server.now_ms
         living = {actor.consumer for actor in self._world.actors.values() if self._world.alive(actor.role)}
         for key in (KEYS.stream, KEYS.retry):
             stream = self._world.server.keys.values.get(key.encode())
             group = stream.groups.get(GROUP.encode()) if isinstance(stream, Stream) else None
             if group is not None:
                 for number, row in group.pending.values.items():
-                    if row.consumer is not None and row.consumer.name not in LAID_ASIDE:
+                    if row.consumer is not None and now_ms - row.delivered_ms < READY_MS:
                         # A recovery that waits restarts the idle time of what is not due yet: that is no movement.
                         yield key, number, row.delivered_ms if row.consumer.name in living else 0, row.times

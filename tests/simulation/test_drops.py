@@ -11,7 +11,8 @@ from tests.simulation.places import GROUP, KEYS
 from tests.simulation.plays import Act
 from tests.simulation.story import NewJob, Setting, Story
 from tests.simulation.world import World
-from workers.protocol.keys import READY_CONSUMER
+
+READER = "reader"
 
 VISIBILITY_S = 60.0
 JOB = "job-001"
@@ -208,10 +209,10 @@ def test_what_was_laid_aside_after_every_scan_is_nobodys_to_know_however_idle_it
     make: Make, laid_aside_s: float, is_lost: bool
 ) -> None:
     world, entry_id = held_by(make, "somebody")
-    words = KEYS.stream, GROUP, READY_CONSUMER, 0, entry_id, "IDLE", 4 * 10**9, "JUSTID"
+    words = KEYS.stream, GROUP, READER, 0, entry_id, "IDLE", 4 * 10**9, "JUSTID"
     world.command("XCLAIM", *words)
     world.run(lambda: asyncio.sleep(laid_aside_s))
-    drop_of(world, READY_CONSUMER)
+    drop_of(world, READER)
     assert (JOB in world.ledger.lost) is is_lost
 
 

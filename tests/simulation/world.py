@@ -37,7 +37,6 @@ from tests.simulation.unserved import Unserved
 from tests.simulation.witness import Witness
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
-from workers.protocol.keys import WAITING_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
 
 logger = logging.getLogger(__name__)
@@ -369,14 +368,6 @@ class World:
             metadata = read_metadata(id_text(number), pair_up(flat))
             yield Execution(text(metadata.job_id), metadata.generation)
 
-    def uncounted(self) -> list[Execution]:
-        """Return what was given back where it is, by a delivery that does not count: a note alone says so."""
-        notes = self.server.keys.values.get(KEYS.notes.encode())
-        if not isinstance(notes, dict):
-            return []
-        ids = [number_of(entry_id) for entry_id, note in notes.items() if note.startswith(b"-")]
-        return [execution for number in ids for execution in self._executions_of(KEYS.stream, number)]
-
     def blame_what_is_in_hand(self, role: str) -> None:
         """Note that what a process holds ends with it, as far as anybody else can tell."""
         actor = self.actors.get(role)
@@ -596,9 +587,6 @@ class World:
             self.drops.note(KEYS.stream, consumer)
             self.has_lost_ends = True
             self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
-            if consumer == WAITING_CONSUMER.encode() and int(which * 1000) % 2:  # as the next one does that waits
-                self.say("It is there again at once.")
-                self.command("XGROUP", "CREATECONSUMER", KEYS.stream, GROUP, consumer)
 
     def told(self, facts: Mapping[str, object]) -> None:
         """Note that a replica or a worker tells of something lost."""

@@ -19,16 +19,12 @@ NONCE_BYTES = 6
 """A worker's consumer is ``<name>.<nonce>``; the nonce is twelve hex digits, new in each process."""
 MARKER_CONSUMER = "marked-by-reaper"
 """A consumer that holds nothing. If it is missing, somebody has destroyed the group, or deleted its consumers."""
-READY_CONSUMER, WAITING_CONSUMER = "ready-by-reaper", "waiting-by-reaper"
-"""The consumers that hold, by policy ``in-place``, what is ready and what waits in the schedule. They read nothing."""
 RETURNED_CONSUMER = "returned-by-reaper"
 """The consumer that holds what a read with CLAIM has taken by mistake, until its owner shows up. Reads nothing."""
-OUR_CONSUMERS = frozenset({MARKER_CONSUMER, READY_CONSUMER, WAITING_CONSUMER, RETURNED_CONSUMER})
+OUR_CONSUMERS = frozenset({MARKER_CONSUMER, RETURNED_CONSUMER})
 """Consumers that are no worker's."""
 NOBODY = ""
 """What ``XPENDING`` names as the owner of what was given back by ``XNACK`` (Redis 8.8): ready where it is, idle -1."""
-LAID_ASIDE = frozenset(name.encode() for name in (READY_CONSUMER, WAITING_CONSUMER, NOBODY))
-"""Owners, as replies name them, of what is nobody's delivery, but ready or waiting where it is."""
 _WORKER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 
 
@@ -100,9 +96,6 @@ class GroupKeys:
     """Hash of suspects that were released and have not settled: entry ID → release time in ms."""
     journal: str
     """Capped stream of lifecycle events, shared by the groups of the stream."""
-    notes: str
-    """Hash of what is to be known of jobs that are given back where they are: entry ID → note. Also the channel on
-    which readers are told that there are some."""
 
     @property
     def pair(self) -> str:
@@ -139,7 +132,6 @@ def group_keys(stream: str, group: str) -> GroupKeys:
         agreement=f"{prefix}:group:{group}",
         suspects=f"{prefix}:suspects:{group}",
         journal=f"{prefix}:journal",
-        notes=f"{prefix}:notes:{group}",
     )
 
 
@@ -198,7 +190,7 @@ TYPES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("stream", "retry", "dead", "journal"), "stream"),
         **dict.fromkeys(("stream_schedule", "schedule", "enqueued"), "zset"),
-        **dict.fromkeys(("agreement", "suspects", "notes", "replicas"), "hash"),
+        **dict.fromkeys(("agreement", "suspects", "replicas"), "hash"),
         **dict.fromkeys(("fence", "lease", "token", "step_down"), "string"),
     }
 )

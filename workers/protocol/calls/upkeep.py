@@ -126,7 +126,7 @@ async def keep_house(
     """Note the group's position, and delete consumers that were silent for longer (``keep_house.lua``)."""
     reply = await KEEP_HOUSE.run(
         client,
-        (keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes, keys.schedule),
+        (keys.stream, keys.fence, keys.agreement, keys.journal),
         (
             authority.fence,
             keys.group,

@@ -11,9 +11,6 @@
 -- KEYS[2] fence      {orders}:fence:billing   string
 -- KEYS[3] agreement  {orders}:group:billing   hash
 -- KEYS[4] journal    {orders}:journal         stream
--- KEYS[5] retry      {orders}:retry:billing   stream
--- KEYS[6] notes      {orders}:notes:billing   hash: of what is given back where it is (prelude)
--- KEYS[7] schedule   {orders}:scheduled:billing   sorted set: notes of what that names are kept (may be left out)
 -- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
 -- ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN  ARGV[6] the caller's token
 --
@@ -24,12 +21,10 @@
 --- @prelude
 --- @heartbeat
 
-local stream, fence, agreement, journal, retry, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local schedule = KEYS[7]
+local stream, fence, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local own, group, silence = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
 local MOST = 1000 -- consumers that are deleted, or reported, in one call; the others follow with the next
-local NOTES = 1000 -- looked at in one call
 local REGISTRATION_KEPT_MS = 600000 -- so long it is shown that a worker has gone
 
 local found = refused_by_fence(own, fence, agreement)
@@ -52,7 +47,7 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
   local is_silent = silence and not waits and pending == 0 and info_field(info, 'idle') > silence
   if name == MARKER_CONSUMER then
     marker = pending
-  elseif is_silent and #deleted < MOST and name ~= READY_CONSUMER and name ~= WAITING_CONSUMER then
+  elseif is_silent and #deleted < MOST then
     redis.call('XGROUP', 'DELCONSUMER', stream, group, name)
     redis.call('HDEL', agreement, 'member:' .. name, 'settled:' .. name)
     deleted[#deleted + 1] = name
@@ -77,32 +72,6 @@ each_word(agreement, function(field, word)
     end
   end
 end)
-
--- Forgets notes of entries that somebody has settled without a word to us: a page of them a call, around and around. What the schedule
--- names and nobody has may have been dropped with the consumer that held it: its note tells when it is due (`waiting_there`).
-local function forget_notes()
-  local page = redis.pcall('HSCAN', notes, redis.call('HGET', agreement, 'notes_seen') or '0', 'COUNT', NOTES)
-  if page.err then
-    return
-  end
-  for i = 1, #page[2], 2 do
-    local entry_id, is_known = page[2][i], false
-    for _, source in ipairs({ stream, retry }) do
-      local rows = redis.pcall('XPENDING', source, group, entry_id, entry_id, 1)
-      is_known = is_known or (not rows.err and #rows > 0)
-        or (schedule and type(redis.pcall('ZSCORE', schedule, member_of(source, stream, entry_id))) == 'string')
-    end
-    if not is_known then
-      redis.call('HDEL', notes, entry_id)
-    end
-  end
-  if page[1] == '0' then
-    redis.call('HDEL', agreement, 'notes_seen')
-  else
-    redis.call('HSET', agreement, 'notes_seen', page[1])
-  end
-end
-forget_notes()
 
 local is_missing = position and not marker and redis.call('HGET', agreement, 'marked') == '1'
 -- Where the marker may not be made, or there is no memory, its absence means nothing.

@@ -67,7 +67,9 @@ local function look_at(row)
   local idle, rests = row[3], is_given_back(row)
   if row[2] == consumer and not rests then
     return -- in hand here
-  elseif rests and agreed.policy == 'in-place' and row[4] < agreed.max_deliveries and not (is_embedded and room > 0) then -- ready where it is
+  end
+  local stays = rests and agreed.policy == 'in-place' and row[4] < agreed.max_deliveries and not (is_embedded and room > 0)
+  if stays and (entries[row[1]] or entry_of(row[1])) then -- ready where it is
     due_in[#due_in + 1], due_in[#due_in + 2] = row[1], agreed.visibility_ms
     return
   elseif waits_ms > 0 then

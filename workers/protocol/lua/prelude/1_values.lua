@@ -20,13 +20,10 @@ end
 
 -- `copies`: what follows a copy is asked for as well, by calls that change nothing. Where a right is missing in a script's midst, what
 -- was written by then stays: a copy beside its original, and one more each time that it is tried again.
-local function open_for_writing(stream, group, copies, notes)
+local function open_for_writing(stream, group, copies)
   redis.call('XACK', stream, group, '0-0')
   if copies then
     redis.call('XDEL', stream, '0-0')
-  end
-  if notes then
-    redis.call('HDEL', notes, '')
   end
 end
 
