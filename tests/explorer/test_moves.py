@@ -168,3 +168,22 @@ def test_several_quarantined_jobs_are_out_where_many_of_our_workers_read(hands: 
     assert [bool(hands.tick()[4]) for _ in range(3)] == [True, True, False]
     hands.board.redis("XGROUP", "CREATECONSUMER", "orders", "billing", "plain")
     assert hands.tick()[4] == []
+
+
+@pytest.mark.parametrize("name", ["reaper.hand_backs", "reaper.waits"])
+def test_what_an_entry_says_and_no_longer_holds_is_not_left_in_place(hands: Hands, name: str) -> None:
+    """Else the next hand-back, or the next uncounted retry, would go on counting from there."""
+    hands.fresh("in-place", body=("n", 1, name, 6))
+    [entry] = hands.read(A)
+    assert hands.settle(A, "nack", entry) == [1]
+    [(_, flat)] = hands.board.redis("XRANGE", "orders", "-", "+")
+    assert name.encode() not in fields_of(flat)
+    assert fields_of(flat)[b"reaper.deliveries"] == b"1"
+
+
+@pytest.mark.parametrize("name", ["reaper.hand_backs", "reaper.waits"])
+def test_what_an_entry_says_and_still_holds_needs_no_copy(hands: Hands, name: str) -> None:
+    hands.fresh("in-place", body=("n", 1, name, 6))
+    [entry] = hands.read(A)
+    hands.recover_stalled(entry)
+    assert [row[0] for row in hands.board.pending("orders")] == [entry]

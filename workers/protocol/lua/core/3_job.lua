@@ -31,13 +31,14 @@ local function open_job(entry_id, fields)
   end
   -- The producer samples the trace (W3C: the last bit of the flags), so whoever recovers a delivery can tell of it in its worker's place.
   local traced = traceparent and #traceparent >= 55 and string.find(traceparent, '^%x%x%-%x+%-%x+%-%x[13579bdf]') ~= nil
+  local waits, hand_backs = whole_number(found['reaper.waits'], 0), whole_number(found['reaper.hand_backs'], 0)
   return {
     entry = entry_id, id = job_id, user = user, quarantined = found['reaper.suspect'] ~= nil,
     traceparent = traced and traceparent or nil, tracestate = tracestate,
     deliveries = whole_number(found['reaper.deliveries'], 0), generation = whole_digits(found['reaper.generation'], '0'),
     first_ms = whole_digits(found['reaper.first_ms'], string.match(entry_id, '^%d+')),
     consumers = string.sub(found['reaper.consumers'] or '', -MAX_CONSUMERS_BYTES), copies = whole_number(found['reaper.copies'], 0),
-    waits = whole_number(found['reaper.waits'], 0), hand_backs = whole_number(found['reaper.hand_backs'], 0),
+    waits = waits, hand_backs = hand_backs, said_waits = waits, said_hand_backs = hand_backs, -- `said_*`: by the entry itself
     previous = found['reaper.previous'] and string.sub(found['reaper.previous'], 1, MAX_PREVIOUS_BYTES),
   }
 end

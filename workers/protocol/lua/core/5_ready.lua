@@ -55,8 +55,9 @@ end
 -- Returns the ID of its entry ('' = it waits in the schedule), or nil and why nothing was done.
 local function make_ready(job, row, agreed, deliveries, due)
   local waits = due or job.quarantined
-  local needs_note = job.waits > 0 or job.hand_backs > 0 or deliveries < job.deliveries -- an entry cannot say it where it is
-  if agreed.policy == 'in-place' and not waits and not needs_note then
+  -- Where it is, an entry goes on saying what it says.
+  local is_said = job.waits == job.said_waits and job.hand_backs == job.said_hand_backs and deliveries >= job.deliveries
+  if agreed.policy == 'in-place' and not waits and is_said then
     release_in_place(row, agreed, deliveries - job.deliveries)
     return row[1]
   end
