@@ -33,7 +33,7 @@ from reaper.pipeline.spark.session import build_session
 from tests.benchmarks.figures import Demand, Result, Row, at_most, percentile
 from tests.benchmarks.stage import Stage, open_stage
 from tests.support.waiting import wait_until
-from workers.protocol.events import encode_data, encode_rows, head_of_many
+from workers.protocol.events import encode_data
 
 EVENTS, QUICK_EVENTS = 1_000_000, 50_000
 ROUNDS = 3
@@ -102,18 +102,18 @@ async def _fill_with_many(stage: Stage, events: int) -> None:
 
 def _events(jobs: range) -> dict[Any, Any]:
     """Return what a worker journals for jobs that went well together."""
-    data = encode_rows(
-        head_of_many({"group": "billing", "consumer": "host.0123456789ab", "mode": "reaper"}),
-        [b"%d-0" % (1_700_000_000_000 + job) for job in jobs],
-        {
-            "delivery": [1] * len(jobs),
-            "generation": [0] * len(jobs),
-            "delivered_ms": [1_700_000_000_005 + jobs[-1]] * len(jobs),
-            "ready_ms": [job - 5 for job in jobs],
-            "run_ms": [job % 5_000 for job in jobs],
-        },
-    )
-    return {"event": "acked", "data": data}
+    return {
+        "event": "acked",
+        "group": "billing",
+        "consumer": "host.0123456789ab",
+        "entry": ",".join(f"{1_700_000_000_000 + job}-0" for job in jobs),
+        "mode": "reaper",
+        "delivery": 1,
+        "generation": 0,
+        "ready_ms": ",".join(str(1_700_000_000_000 + job) for job in jobs),
+        "delivered_ms": 1_700_000_000_005 + jobs[-1],
+        "run_ms": ",".join(str(job % 5_000) for job in jobs),
+    }
 
 
 def _event(job: int) -> dict[Any, Any]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from reaper.pipeline.lake.schema import DATA_COLUMNS, MOST_INT, TABLES
-from workers.protocol.events import DATA_VERSION, MANY_VERSION, decode_entry
+from workers.protocol.events import DATA_VERSION, decode_entry
 
 EVENTS, DEAD_LETTERS, MALFORMED = "events", "dead_letters", "malformed"
 LAST_MS = 253_402_300_799_999
@@ -137,18 +137,16 @@ def _events(entry: Entry) -> list[Row]:
         found = decode_entry(entry_id, list(chain.from_iterable(fields.items())))
     except ValueError as error:
         raise MalformedError(_reason(error.__cause__ or error)) from error
-    is_flat = b"data" not in fields
-    is_many = len(found) > 1 if is_flat else b"job" not in fields
     rows = []
     for place, event in enumerate(found):
         data = dict(event.data)
         version = data.get("v", DATA_VERSION)
-        if not is_flat and version != (MANY_VERSION if is_many else DATA_VERSION):
+        if version != DATA_VERSION:
             raise MalformedError(f"its data is of version {version!r}, which is not known")
         extra = {name: data.pop(name) for name in data.keys() - _KNOWN}
         row = data | origin
         row["event"], row["job"] = event.event, event.job or None
-        if is_many:
+        if len(found) > 1:
             row["row"] = place
         if extra:
             row["extra"] = json.dumps(extra, separators=(",", ":"))
