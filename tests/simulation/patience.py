@@ -15,7 +15,7 @@ from reaper.election import elector
 from reaper.recovery import beats, group_watch, retrying, source_watch
 from tests.simulation.story import Setting
 from workers.embedded import autoclaim, upkeep
-from workers.loop import membership, reading
+from workers.loop import reading
 from workers.protocol import connection
 from workers.runtime import notices, pauses
 from workers.upkeep import schedules, suspects
@@ -48,7 +48,6 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield metrics, "LEADING_POLL_S", visibility_s / 6
     yield notices, "PING_S", visibility_s
     yield notices, "RECONNECT_S", retry_s
-    yield membership, "UNAGREED_S", retry_s
     yield retrying, "INSIST_S", (0.1, retry_s)
     yield group_watch, "SUSPECTS_RETRY_S", retry_s
     yield group_watch, "SCHEDULES_RETRY_S", retry_s

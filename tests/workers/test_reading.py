@@ -18,7 +18,6 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job
-from workers.loop import membership
 from workers.protocol.connection import commands_client
 from workers.runtime.callbacks import Report
 
@@ -30,9 +29,8 @@ async def accept(_job: Job) -> None:
 
 
 async def test_a_batch_whose_reply_was_lost_is_run_and_not_counted(
-    server: RedisServer, client: Redis, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
-    monkeypatch.setattr(membership, "UNAGREED_S", 3_600)
     through = await proxy(server)
     seen: list[tuple[int, int]] = []
 
@@ -113,11 +111,8 @@ async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
     assert caplog.text.count("serves us again") == 1
 
 
-async def test_who_was_cut_off_connects_at_once_what_settles_and_proves(
-    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_was_cut_off_connects_at_once_what_settles_and_proves(server: RedisServer, client: Redis) -> None:
     """Later, the server may take nobody any more (seed 17761)."""
-    monkeypatch.setattr(membership, "UNAGREED_S", 3_600)
     async with running(make_worker(server.url, accept, refresh_s=3_600, visibility_timeout=600)) as worker:
         process = worker.process
         assert process is not None

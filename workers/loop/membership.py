@@ -45,8 +45,6 @@ PROMPT_S = 1.0
 """An answer that took longer does not say what time the server has now."""
 LEAPS_KEPT = 2
 """For so many visibility timeouts it is remembered that clocks have leapt: what was proved before has ended by then."""
-UNAGREED_S = 0.5
-"""How soon a worker looks again that has not found everything agreed on; twice as long each time."""
 
 
 def assumed_agreement(settings: WorkerSettings) -> Agreement:
@@ -97,8 +95,6 @@ class Membership:
         self._consumer = consumer
         self._assumed = assumed_agreement(settings)
         self._version = 0  # of the group settings. 0 means that they have no visibility timeout.
-        self._is_whole = False
-        """All of it is agreed on: no leader is about to come and say the rest, how jobs are given back above all."""
         self.visibility_s = inf
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
@@ -231,9 +227,6 @@ class Membership:
         self._log(joined, agreement)
         self.agreement = agreement
         self._version = joined.version if joined.visibility_ms else 0
-        by_workers = joined.recovery is not None and joined.recovery.is_of_workers
-        leaders = by_workers or (joined.redelivery and joined.max_deliveries and joined.recovery)
-        self._is_whole = bool(joined.visibility_ms and leaders)
         self.visibility_s = agreement.visibility_timeout.total_seconds()
         self.sources = (self.main, self.retries) if agreement.reads_retries else (self.main,)
         self._served_s = joined.served_ms / 1000
@@ -277,24 +270,17 @@ class Membership:
             )
         return "; ".join(warnings)
 
-    def _until_next_join_s(self, unagreed: int) -> float:
-        """Return the refresh interval, or less where the reaper we stand by for may be gone before.
-
-        The interval is shorter, too, if some of them are missing, which was found several times. The first process does
-        not know of us, and may give jobs back in a way that we do not look at yet.
-        """
-        if unagreed:
-            return min(REFRESH_S, UNAGREED_S * 2.0 ** min(unagreed - 1, 10))
+    def _until_next_join_s(self) -> float:
+        """Return the refresh interval, or less where the reaper we stand by for may be gone before."""
         if self._settings.recovery.is_of_workers and self._served_s:
             return min(REFRESH_S, self._served_s + random.uniform(0, STAND_BY_JITTER_S))
         return REFRESH_S
 
     async def keep_fresh(self) -> None:
         """Join again every `REFRESH_S`, until cancelled. Group settings and retry stream may have changed."""
-        failures = unagreed = 0
+        failures = 0
         while True:
-            unagreed = 0 if self._is_whole else unagreed + 1
-            with anyio.move_on_after(pause_s(failures) if failures else self._until_next_join_s(unagreed)):
+            with anyio.move_on_after(pause_s(failures) if failures else self._until_next_join_s()):
                 await self._again.wait()
             self._again = anyio.Event()
             try:

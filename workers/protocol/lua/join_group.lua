@@ -120,13 +120,6 @@ if is_new then
   redis.call('HSET', agreement, 'version', string.format('%.0f', version))
 end
 
-if agreed[2] == '' and consumer ~= '' then
-  for i, name in ipairs({ 'former_visibility_ms', 'former_max_deliveries' }) do
-    local known = whole_number(redis.call('HGET', agreement, name), 0)
-    redis.call('HSET', agreement, name, string.format('%.0f', math.max(known, whole_number(knew[i + 1], 0))))
-  end
-end
-
 local mismatch, since = table.concat(differing, '; '), 0
 if consumer ~= '' then
   local field = 'member:' .. consumer
