@@ -1,7 +1,7 @@
 """Carries out a heartbeat beside the event loop: a thread, over a blocking connection of its own.
 
-When to extend, what, and what follows is a conversation that knows neither threads nor connections; here it is told
-what came of its steps. The simulation carries out the same conversations in its event loop, where time is virtual.
+`Heartbeat.steps` decides, and knows neither threads nor connections. This module carries out its steps, and returns the
+results to it. The simulation carries out the same steps in its event loop, with virtual time.
 """
 
 import logging

@@ -9,11 +9,10 @@ settles. Not extended, and so recovered, is
 - a job that runs longer than its timeout, and
 - everything this process holds while its event loop is blocked by such a job: nothing here would be run or settled.
 
-What the thread shares with the event loop. It reads: `Source.deliveries`, copied by one call into C that no other
-thread can interrupt, and of each job plain attributes, which the loop replaces as a whole (`stage`, `started`,
-`interruption`); whichever value it sees was right a moment ago, and the script decides. It writes one thing:
-`Held.proven`. All else it hands to the loop by ``call_soon_threadsafe``, and the loop looks again: a delivery whose
-verdict came meanwhile was not lost, it was settled.
+The thread shares little with the event loop. It copies `Source.deliveries` by one call into C, which no other thread
+can interrupt. It reads plain attributes of each job (`stage`, `started`, `interruption`). The loop replaces them as a
+whole, so each value was right a moment ago, and the script decides. The thread writes `Held.proven` only. Everything
+else goes to the loop by ``call_soon_threadsafe``, and the loop checks again, because a verdict may have come meanwhile.
 
 A handler in C that keeps the interpreter's lock stops this thread as well.
 
@@ -166,10 +165,10 @@ class Heartbeat(Part):
             task.add_done_callback(self._returns.discard)
 
     async def _hold_again(self, vanished: Sequence[Held]) -> None:
-        """Take back what somebody made vanish while it ran; what has a new owner by now is lost.
+        """Take back running deliveries that somebody made vanish. A delivery with a new owner is lost.
 
-        It is asked for until it is answered, or the next beat does: that one may come too late, since what is ours is
-        told by how lately it was proven, two thirds of a visibility timeout at most, and two beats are just that.
+        The call is repeated until it is answered, or until the next heartbeat. A heartbeat later would be too late,
+        because a proof of life counts for two thirds of a visibility timeout.
         """
         source, returned, began, failures = vanished[0].source, asyncio.Event(), monotonic(), 0
         for held in vanished:

@@ -1,4 +1,4 @@
-"""Deliveries that nobody runs any more: what became of each of them, whoever recovers them."""
+"""The calls for overdue deliveries, and the outcome of each delivery."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
