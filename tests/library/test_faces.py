@@ -83,7 +83,7 @@ async def test_a_misspelt_name_gets_a_hint(processes: Processes, misspelt: str, 
     [
         ("workers.protocol.keys", "errors keys"),
         ("workers.protocol.messages", "errors messages"),
-        ("workers.protocol.events", "errors events messages"),
+        ("workers.protocol.events", "events"),
         ("workers.protocol.errors", "errors"),
     ],
 )

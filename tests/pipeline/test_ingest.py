@@ -204,14 +204,14 @@ def test_a_journal_of_hostile_entries_comes_in_once_and_is_counted(
         '{"v":3}',
         '{"v":"2"}',
     ]
-    many: list[str | bytes] = [
-        '{"v":2,"columns":{"entry":["7-0","8-0"]}}',
-        '{"v":2,"columns":{"entry":["7-0"],"run_ms":[1,2]}}',
+    many: list[dict[str, str | bytes]] = [
+        {"group": "g", "entry": "7-0,8-0"},
+        {"group": "g", "entry": "7-0", "run_ms": "1,2"},
     ]
     for data in datas:
         write_raw(redis_server, JOURNAL, {"event": "acked", "job": "j\0", "data": data})
-    for data in many:
-        write_raw(redis_server, JOURNAL, {"event": "acked", "data": data})
+    for fields in many:
+        write_raw(redis_server, JOURNAL, {"event": "acked", **fields})
     write_events(redis_server, 300)
     layout = lake_at(tmp_path / "lake")
     progress = run(spark, redis_server, layout, max_entries_per_trigger=200)
