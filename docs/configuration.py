@@ -23,7 +23,7 @@ _HEAD = """\
 
 <!-- Written by `docs/configuration.py` from the descriptions in the settings classes. Do not edit by hand. -->
 
-For operators of `reaper`, `worker` and `reaper pipeline`. All programs share one prefix and can share one file.
+For operators. All programs share one prefix and can share one file.
 
 ## Where settings come from
 
@@ -37,11 +37,9 @@ A setting comes from the first of these places that has it:
 6. the default
 
 A setting that is on or off has two flags, for example `--observe` and `--no-observe`.
-A setting that two programs have means the same for both. Each program ignores the settings of the other ones.
-A program stops with an error if it finds a setting that no program has, or a value that cannot work.
+Each program ignores the settings of the other ones, and stops with an error if it finds a setting that no program has.
 
-A variable that ends in `_FILE` names a file that holds the value: `REAPER_REDIS_URL_FILE=/run/secrets/redis-url`.
-This keeps passwords out of process lists and settings files ([secrets](security.md#secrets)).
+A variable that ends in `_FILE` names a file that holds the value: `REAPER_REDIS_URL_FILE=/run/secrets/redis-url` ([secrets](security.md#secrets)).
 
 A duration is a number with a unit (`ms`, `s`, `m`, `h`, `d`): `30s`, `24h`. A number alone is seconds.
 A rate is `100/s` or `100`.
@@ -60,10 +58,9 @@ For TLS write `rediss://…`, `rediss+sentinel://…` or `rediss+cluster://…`.
 The address takes options, for example `redis://…?socket_keepalive=true`:
 
 - `client_name` and `socket_keepalive`
-- with TLS: `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_password` and other `ssl_` options of redis-py
+- with TLS (for a `Producer` and the Spark data source, which have no settings): `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_password` and other `ssl_` options of redis-py
 - for Sentinels: `sentinel_username` and `sentinel_password`, the login at the Sentinels themselves
 
-A `Producer` and the Spark data source have no settings, so their address holds these options.
 A program rejects a server that the address does not describe: a replica, a Sentinel or a node of a cluster.
 
 All programs have these settings:
@@ -90,8 +87,7 @@ redelivery = "retry-stream"
 
 A running replica reads the file again on SIGHUP.
 `groups`, `visibility_timeout`, `max_deliveries` and `redelivery` then change at once.
-The log names other settings that changed, because they need a restart.
-If the new file has an error, the log reports it and the old settings stay in force.
+Other settings need a restart, and the log names them. If the new file has an error, the old settings stay in force.
 
 `--log-level debug|info|warning|error` and `--log-format console|json` are flags only.
 
@@ -119,7 +115,6 @@ concurrency = 32
 Unset values are taken from the group settings, which the leader stores in Redis.
 """
 
-
 _PIPELINE = """\
 ## `reaper pipeline`
 
@@ -130,10 +125,8 @@ redis_url = "redis://redis.internal:6379/0"
 trigger = 30
 ```
 
-Each command takes the settings that it needs (`reaper pipeline COMMAND --help`).
-[The pipeline](pipeline.md) describes how they work together.
+Each command takes the settings that it needs (`reaper pipeline COMMAND --help`). See [the pipeline](pipeline.md).
 """
-
 
 def document() -> str:
     """Return the whole page."""
@@ -155,11 +148,9 @@ def document() -> str:
         parts += [f"### Tuning of `{program}`\n", table(kind, [name for name in own if name in kind.tuning])]
     return "\n".join(parts)
 
-
 def table(kind: type[Settings], names: Collection[str] | None = None) -> str:
     """Return a Markdown table of the settings ``names``, by default all of them, in the order of the class."""
     return "\n".join(_rows(kind, kind.model_fields if names is None else names)) + "\n"
-
 
 def _rows(kind: type[Settings], names: Collection[str]) -> Iterator[str]:
     columns = ["setting", "type", "default", "meaning"]
@@ -169,10 +160,8 @@ def _rows(kind: type[Settings], names: Collection[str]) -> Iterator[str]:
         field = kind.model_fields[name]
         yield _row([f"`{name}`", _type(field), _default(field), field.description or ""])
 
-
 def _row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
 
 def _type(field: FieldInfo) -> str:
     kind = bare_type(field.annotation)
@@ -181,12 +170,10 @@ def _type(field: FieldInfo) -> str:
     names = {timedelta: "duration", int: "whole number", float: "number", bool: "`true` or `false`", str: "text"}
     return names.get(kind, "tables") + bounds(field)
 
-
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     return _plain(field.default)
-
 
 def _plain(default: Any) -> str:
     if default is None or default in ("", ()):
@@ -196,7 +183,6 @@ def _plain(default: Any) -> str:
     if isinstance(default, Enum):
         return f"`{default.value}`"
     return f"`{str(default).lower()}`" if isinstance(default, bool) else f"`{default}`"
-
 
 @click.command()
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 where the page is out of date.")
@@ -211,7 +197,6 @@ def main(context: click.Context, /, check: bool) -> None:
         context.exit(OUTDATED_EXIT)
     FILE.parent.mkdir(exist_ok=True)
     FILE.write_text(document(), encoding="utf-8")
-
 
 if __name__ == "__main__":
     main()
