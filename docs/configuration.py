@@ -39,7 +39,8 @@ A setting comes from the first of these places that has it:
 A setting that is on or off has two flags, for example `--observe` and `--no-observe`.
 Each program ignores the settings of the other ones, and stops with an error if it finds a setting that no program has.
 
-A variable that ends in `_FILE` names a file that holds the value: `REAPER_REDIS_URL_FILE=/run/secrets/redis-url` ([secrets](security.md#secrets)).
+A variable that ends in `_FILE` names a file with the value, for example `REAPER_REDIS_URL_FILE`
+([secrets](security.md#secrets)).
 
 A duration is a number with a unit (`ms`, `s`, `m`, `h`, `d`): `30s`, `24h`. A number alone is seconds.
 A rate is `100/s` or `100`.
@@ -58,7 +59,8 @@ For TLS write `rediss://…`, `rediss+sentinel://…` or `rediss+cluster://…`.
 The address takes options, for example `redis://…?socket_keepalive=true`:
 
 - `client_name` and `socket_keepalive`
-- with TLS (for a `Producer` and the Spark data source, which have no settings): `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_password` and other `ssl_` options of redis-py
+- with TLS, where there are no settings (`Producer`, the Spark data source): `ssl_ca_certs`, `ssl_certfile`,
+  `ssl_keyfile`, `ssl_password` and other `ssl_` options of redis-py
 - for Sentinels: `sentinel_username` and `sentinel_password`, the login at the Sentinels themselves
 
 A program rejects a server that the address does not describe: a replica, a Sentinel or a node of a cluster.
