@@ -130,6 +130,7 @@ trigger = 30
 Each command takes the settings that it needs (`reaper pipeline COMMAND --help`). See [the pipeline](pipeline.md).
 """
 
+
 def document() -> str:
     """Return the whole page."""
     from reaper.pipeline.settings import PipelineSettings
@@ -150,9 +151,11 @@ def document() -> str:
         parts += [f"### Tuning of `{program}`\n", table(kind, [name for name in own if name in kind.tuning])]
     return "\n".join(parts)
 
+
 def table(kind: type[Settings], names: Collection[str] | None = None) -> str:
     """Return a Markdown table of the settings ``names``, by default all of them, in the order of the class."""
     return "\n".join(_rows(kind, kind.model_fields if names is None else names)) + "\n"
+
 
 def _rows(kind: type[Settings], names: Collection[str]) -> Iterator[str]:
     columns = ["setting", "type", "default", "meaning"]
@@ -162,8 +165,10 @@ def _rows(kind: type[Settings], names: Collection[str]) -> Iterator[str]:
         field = kind.model_fields[name]
         yield _row([f"`{name}`", _type(field), _default(field), field.description or ""])
 
+
 def _row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
 
 def _type(field: FieldInfo) -> str:
     kind = bare_type(field.annotation)
@@ -172,10 +177,12 @@ def _type(field: FieldInfo) -> str:
     names = {timedelta: "duration", int: "whole number", float: "number", bool: "`true` or `false`", str: "text"}
     return names.get(kind, "tables") + bounds(field)
 
+
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     return _plain(field.default)
+
 
 def _plain(default: Any) -> str:
     if default is None or default in ("", ()):
@@ -185,6 +192,7 @@ def _plain(default: Any) -> str:
     if isinstance(default, Enum):
         return f"`{default.value}`"
     return f"`{str(default).lower()}`" if isinstance(default, bool) else f"`{default}`"
+
 
 @click.command()
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 where the page is out of date.")
@@ -199,6 +207,7 @@ def main(context: click.Context, /, check: bool) -> None:
         context.exit(OUTDATED_EXIT)
     FILE.parent.mkdir(exist_ok=True)
     FILE.write_text(document(), encoding="utf-8")
+
 
 if __name__ == "__main__":
     main()
