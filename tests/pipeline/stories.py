@@ -130,7 +130,7 @@ FAILS = [
 """Failed twice; the second retry was scheduled."""
 
 WAITS = [
-    nacked(7_100, 50, about("7000", 1), new_entry="7100-0", counts=False),
+    nacked(7_100, 50, about("7000", 1), new_entry="7100-0", verb="retry"),
     acked(7_300, 100, about("7000", 1, "7100")),
 ]
 """A failure that does not count: the next delivery is the first still."""

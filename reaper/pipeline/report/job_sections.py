@@ -55,7 +55,7 @@ def integrity(findings: Findings) -> Markup:
             table("group cause jobs ids", _named(tables["duplicate_jobs"], "cause"), "Duplicates"),
             *_unsettled(findings),
             table("group entries", tables["lost_payloads"], "Payloads that were gone"),
-            table("group verb of calls entries", tables["refused_writes"],
+            table("group verb of calls", tables["refused_writes"],
                   "Rejected writes: a term or a delivery was over, and its late write changed nothing"),
             table("group delivery jobs", tables["deliveries_until_done"], "In which delivery jobs were done"),
         ],

@@ -14,8 +14,8 @@ with found as (
     max(if(is_stall, idle_ms, null)) as idle_ms,
     max(if(is_stall, visibility_ms, null)) as visibility_ms,
     bool_or(is_stall and mode <=> 'adopt') as adopted,
-    bool_or(event = 'nacked' and not counts <=> false) as failed,
-    bool_or(event = 'nacked' and counts <=> false) as retried,
+    bool_or(event = 'nacked' and not verb <=> 'retry') as failed,
+    bool_or(event = 'nacked' and verb <=> 'retry') as retried,
     bool_or(event = 'handed_back') as handed_back
   from story
   where entry is not null and event not in ('redriven', 'requeued', 'lost_payload', 'lost_delivery')
