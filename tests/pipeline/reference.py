@@ -121,7 +121,7 @@ def cause_after(before: Delivery, generation: int) -> str:
         ran = max((told.data["run_ms"] for told in before.told if "run_ms" in told.data), default=None)
         if ran is not None:
             return "slow" if visibility is not None and ran >= visibility else "late_settlement"
-        return "restart" if stall.data["mode"] == "adopt" else "crash"
+        return "crash"
     nacks = [told for told in before.told if told.event == "nacked"]
     if nacks:
         return "retried" if nacks[0].data.get("verb") == "retry" else "failed"

@@ -31,7 +31,7 @@ async def _add(client: Redis, stream: str, job: str = "", **fields: str) -> str:
 
 
 async def _journal(client: Redis, name: EventName, job: str, **data: Any) -> int:
-    words = event_fields(name, job=job, group=KEYS.group, **data)
+    words = event_fields(name, job=job, **{"group": KEYS.group, **data})
     entry = await client.execute_command("XADD", KEYS.journal, "*", *words)
     return int(entry.split(b"-")[0])
 

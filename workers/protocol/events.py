@@ -57,6 +57,7 @@ REJECTED_ROWS = "rejected"
 """Of the event ``acked``: the rows, counted from 0, that were rejected."""
 _TEXTS = {"entry", "job", "type", "new_entry"}
 _NUMBERS = {*COLUMNS, "token", "visibility_ms", "due_ms", "until_ms", "deliveries", "in_flight", "certain"} - _TEXTS
+_NUMBER = re.compile(r"-?[0-9]{1,16}")
 _MS = re.compile(r"[0-9]{1,15}-")
 
 
@@ -122,8 +123,7 @@ def _fact(name: str, value: str) -> object:
     """Return what a field says, or None if a number belongs there and is none, as journals are open to others."""
     if name not in _NUMBERS:
         return value
-    is_number = len(value) <= len(str(MOST)) and value.isascii() and value.isdigit() and int(value) <= MOST
-    return int(value) if is_number else None
+    return int(value) if _NUMBER.fullmatch(value) and int(value) <= MOST else None
 
 
 def events_of(entry_id: bytes, flat: Sequence[bytes], names: Container[str] | None = None) -> Sequence[LifecycleEvent]:

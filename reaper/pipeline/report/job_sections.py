@@ -19,7 +19,6 @@ CAUSES = {
     "slow": "the worker lived, and the job ran longer than the visibility timeout",
     "late_settlement": "the job was done in time, and its settlement arrived too late",
     "early_recovery": "it was recovered before the visibility timeout had passed: a broken promise, please report it",
-    "restart": "a later process of the same worker took it over",
     "failed": "the handler failed, and the job was tried again",
     "retried": "the handler asked for another try that does not count",
     "handed_back": "the worker was shut down while it ran",
