@@ -10,6 +10,7 @@ from redis.exceptions import RedisError, ResponseError
 from reaper.replicas import GroupReport
 from workers.protocol.calls.sight import Sight
 from workers.protocol.keys import GroupKeys, group_keys
+from workers.protocol.log_fields import fields
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
 from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges, Known
@@ -70,9 +71,11 @@ class ReplicaMetrics:
             try:
                 seen[keys] = await self._look(keys)
             except ResponseError:
-                logger.debug("cannot look at %s for the metrics", keys.pair, exc_info=True)  # its watch tells
+                logger.debug(
+                    "cannot read a group for metrics: %s", fields(group=keys.pair), exc_info=True
+                )  # its watch tells
             except (RedisError, OSError):
-                logger.debug("cannot look at the groups for the metrics", exc_info=True)  # the elector tells
+                logger.debug("cannot read the groups for metrics", exc_info=True)  # the elector tells
                 return {}
         return seen
 

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from reaper.election.elector import Elector
 from reaper.replicas import Replica, parse_replicas, register
 from workers.protocol.keys import NamespaceKeys
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.runtime.clock import monotonic, monotonic_ms, server_ms
 from workers.runtime.troubles import Troubles
@@ -78,14 +79,14 @@ class Registration:
             self._told_at = monotonic()
             self.has_registered = True
             if self.troubles.works(REGISTRATION, monotonic()):
-                logger.warning("the replica is registered again")
+                logger.warning("replica is registered again")
         except (RedisError, OSError) as error:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
         # The elector logs outages.
         if not is_contact_error(error) and self.troubles.failed(REGISTRATION, error, monotonic()):
-            logger.error("Redis refuses to register the replica: %s. Trying until it works", in_words(error))
+            logger.error("cannot register the replica, retrying: %s", fields(cause=in_words(error)))
 
     def _now_ms(self) -> int:
         return monotonic_ms() + self._elector.clock_offset_ms

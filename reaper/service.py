@@ -30,6 +30,7 @@ from reaper.replicas import FOLLOWER, LEADER, Replica
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import commands_client, reader_client
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of_text
 from workers.protocol.server_check import check_server
 from workers.runtime.beginning import once_served
@@ -162,7 +163,7 @@ class Reaper:
         """
         loop = require_asyncio("a reaper")
         if self._scope is not None:
-            raise RuntimeError("a Reaper runs once: make a new one to run again")
+            raise RuntimeError("cannot run: a Reaper runs once. Make a new one.")
         self._loop = loop
         with anyio.CancelScope() as self._scope:
             if self.is_stopping:
@@ -178,10 +179,7 @@ class Reaper:
                     tasks.start_soon(self._elector.run, self._work.work, self._began, self._ended)
                     task_status.started()
                 if not self.is_stopping:
-                    raise RuntimeError(
-                        "the reaper has ended, although nobody told it to: one of its tasks was cancelled by nobody of "
-                        "ours"
-                    )
+                    raise RuntimeError("reaper stopped unexpectedly: an internal task was cancelled.")
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._farewell()
@@ -220,12 +218,12 @@ class Reaper:
             if name not in RELOADABLE and getattr(settings, name) != getattr(self.settings, name)
         ]
         if fixed:
-            logger.warning("reload: %s changed; a restart is needed for that", ", ".join(sorted(fixed)))
+            logger.warning("changed settings need a restart: %s", fields(settings=",".join(sorted(fixed))))
         changes = {name: getattr(settings, name) for name in RELOADABLE}
         self.settings = self.settings.model_copy(update=changes)
         self._work.reload(self.settings)
         self._registration.at_once()
-        logger.info("reloaded: %d stream/group pairs", len(self.settings.groups))
+        logger.info("settings reloaded: %s", fields(groups=len(self.settings.groups)))
 
     async def __aenter__(self) -> Self:
         tasks = await self._inside.enter_async_context(anyio.create_task_group())

@@ -22,6 +22,7 @@ from reaper.election.lease import Attempt, Lease, Renewal, Renewed
 from reaper.failpoints import failpoint
 from reaper.settings import ReaperSettings
 from workers.protocol.events import EventName, encode_data
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error, is_outage
 from workers.runtime.clock import monotonic, monotonic_ms
 from workers.runtime.troubles import Troubles
@@ -112,7 +113,7 @@ class Elector:
         while True:
             term, trusted_until = await self._follow()
             self.term, self.terms = term, self.terms + 1
-            logger.info("leadership acquired: token %d", term.token)
+            logger.info("leadership acquired: %s", fields(token=term.token))
             began(term)
             end = EndOfTerm.RELEASED
             self._renewed_at = monotonic()
@@ -215,7 +216,7 @@ class Elector:
                 try:
                     end = await work(term)
                 except Exception:
-                    logger.exception("the work of term %d failed", term.token)
+                    logger.exception("work of the leader failed: %s", fields(token=term.token))
                     end = EndOfTerm.FAILED
                 trust.cancel()
 
@@ -263,7 +264,7 @@ class Elector:
 
     async def _leave(self, term: Term, end: EndOfTerm) -> None:
         """Release the lease in bounded time if it may still be ours. Otherwise it expires."""
-        logger.info("leadership lost: token %d, %s", term.token, end)
+        logger.info("leadership lost: %s", fields(token=term.token, reason=end))
         told = False
         for _ in range(RELEASE_ATTEMPTS):
             with anyio.move_on_after(RELEASE_TIMEOUT_S), suppress(RedisError, OSError):
@@ -299,5 +300,6 @@ class Elector:
     def _note_failure(self, error: BaseException, what: str) -> None:
         if self.troubles.failed(ELECTION, error, monotonic()):
             logger.warning(
-                "%s %s: %s", "cannot reach Redis" if is_outage(error) else "Redis refuses us", what, in_words(error)
+                "cannot reach Redis: %s" if is_outage(error) else "Redis rejects the replica: %s",
+                fields(doing=what, cause=in_words(error)),
             )

@@ -181,7 +181,7 @@ async def test_a_leader_that_was_paused_over_a_failover_changes_nothing(
         done = await stalled.case.recovered()
         before.resume()
         first.resume()
-        await first.prints("leadership lost: token 1")
+        await first.prints("leadership lost: token=1")
         assert (await stalled.case.recovered(), second.reaper.is_leader) == (done, True)
         if before.running:
             await setup.is_replica(before)

@@ -115,7 +115,7 @@ async def test_a_new_leader_is_elected_after_the_old_one_was_killed_and_recovery
     enqueued = await scene.enqueue(client, 20)
     flags = ("--groups", f"{scene.STREAM}/{scene.GROUP}", "--lease-ttl", "3600")
     first = processes.reaper("--redis-url", server.url, *flags)
-    await first.prints("leadership acquired: token 1$")
+    await first.prints("leadership acquired: token=1$")
     first.pause()  # else it would recover what is overdue
     await scene.strand(client, 20, overdue=True)
     await fill_memory(client)

@@ -50,7 +50,7 @@ async def test_a_file_that_cannot_be_written_is_refused_before_the_work(
     (tmp_path / "file").touch()
     for path, number in (("gone/out", errno.ENOENT), ("file/out", errno.ENOTDIR)):
         answer = await run_command(NOWHERE, *name.split()[1:], option, path)
-        said = f"error: {option} {path} cannot be written: {os.strerror(number)}.\n"
+        said = f"error: cannot write {option} {path}: {os.strerror(number)}.\n"
         assert (answer.code, answer.out, answer.err) == (2, "", said)
     assert _names_in(tmp_path) == ["file"]
 
@@ -64,7 +64,7 @@ async def test_machines_are_told_in_json_wherever_they_say_so(
         answer = await run_command(NOWHERE, *name.split()[1:], *words)
         assert (answer.code, answer.err) == (2, "")
         assert answer.data["status"] == "invalid"
-        assert answer.data["error"].startswith("--output gone/out cannot be written")
+        assert answer.data["error"].startswith("cannot write --output gone/out")
 
 
 async def test_the_comparison_looks_at_the_file_beside_its_page_too(
@@ -77,7 +77,7 @@ async def test_the_comparison_looks_at_the_file_beside_its_page_too(
     (tmp_path / "page.json").mkdir()
     answer = await run_command(NOWHERE, "compare", "--output", "page.html")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == "error: --output page.json cannot be written: Is a directory.\n"
+    assert answer.err == "error: cannot write --output page.json: Is a directory.\n"
     assert _names_in(tmp_path) == ["page.json"]
 
 
@@ -95,14 +95,14 @@ def test_what_nobody_may_write_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "access", lambda path, _mode: asked.append(path))
     (tmp_path / "there").touch()
     for name in ("there", "new"):
-        with pytest.raises(ConfigurationError, match=f"{name} cannot be written: Permission denied"):
+        with pytest.raises(ConfigurationError, match=f"{name}: Permission denied"):
             OutputFile(tmp_path / name, "--output")
     assert asked == [tmp_path / "there", tmp_path]
 
 
 def test_a_disk_that_is_full_by_then_is_a_sentence() -> None:
     file = OutputFile(Path("/dev/full"), "--output")
-    with pytest.raises(ConfigurationError, match=r"^--output /dev/full cannot be written: No space left on device\.$"):
+    with pytest.raises(ConfigurationError, match=r"^cannot write --output /dev/full: No space left on device\.$"):
         file.write("the page")
 
 

@@ -115,4 +115,4 @@ async def test_who_may_not_subscribe_is_told_once(
                     await wait_until(refused_again, "it goes on trying")
     finally:
         await client.execute_command("ACL", "DELUSER", "deaf")
-    assert len([line for line in caplog.messages if "no notices" in line]) == 1
+    assert len([line for line in caplog.messages if "notices are not available" in line]) == 1

@@ -63,15 +63,15 @@ def test_a_flag_makes_the_file_superfluous(secret: Path) -> None:
 @pytest.mark.usefixtures("secret")
 def test_a_value_and_a_file_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_REDIS_URL", "redis://127.0.0.1:1/0")
-    assert sentence() == "SHOP_REDIS_URL and SHOP_REDIS_URL_FILE are both set: leave one of them out."
+    assert sentence() == "SHOP_REDIS_URL and SHOP_REDIS_URL_FILE are both set. Remove one of them."
 
 
 def test_a_file_that_is_not_there_is_said(secret: Path) -> None:
     secret.unlink()
-    assert sentence() == (f"file {secret}, which SHOP_REDIS_URL_FILE names, cannot be read: No such file or directory.")
+    assert sentence() == (f"cannot read file {secret}, which SHOP_REDIS_URL_FILE names: No such file or directory.")
 
 
-@pytest.mark.parametrize(("content", "said"), [(b" \n", "is empty"), (b"\xff\xff", "is no UTF-8 text")])
+@pytest.mark.parametrize(("content", "said"), [(b" \n", "is empty"), (b"\xff\xff", "is not UTF-8 text")])
 def test_a_file_without_a_value_is_said(secret: Path, content: bytes, said: str) -> None:
     secret.write_bytes(content)
     assert f"which SHOP_REDIS_URL_FILE names, {said}" in sentence()

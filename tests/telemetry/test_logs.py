@@ -10,6 +10,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from tests.support.hostile import EVIL, forged_lines, raw_characters
 from tests.telemetry.scene import Scene
+from workers.protocol.log_fields import fields
 from workers.runtime.logs import ConsoleFormatter, JsonFormatter
 
 IDS = {"trace_id": f"{0xABC:032x}", "span_id": f"{0xDEF:016x}"}
@@ -86,3 +87,13 @@ async def test_a_failure_is_logged_with_the_ids_of_its_delivery(scene: Scene) ->
     lines = [json.loads(line) for line in worker.output.splitlines() if line.startswith("{")]
     told = next(line for line in lines if "failed in delivery 1" in line["message"])
     assert (told["trace_id"], told["span_id"]) == (failed.trace_id, failed.span_id)
+
+
+def test_fields_are_key_value_for_people_and_keys_in_json() -> None:
+    facts = fields(group="orders/billing", consumer=b"w 1\n", redelivered=2, reason=None)
+    record = logging.LogRecord("reaper", logging.INFO, "x.py", 1, "recovered stalled jobs: %s", (facts,), None)
+    assert record.getMessage() == r'recovered stalled jobs: group=orders/billing consumer="w 1\n" redelivered=2'
+    found = json.loads(JsonFormatter().format(record))
+    assert found["message"] == "recovered stalled jobs"
+    assert (found["group"], found["consumer"], found["redelivered"]) == ("orders/billing", "w 1\n", 2)
+    assert "reason" not in found

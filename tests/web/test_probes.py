@@ -368,7 +368,7 @@ async def test_it_can_be_served_on_the_other_loopback_address(server: RedisServe
 
 async def test_a_port_in_use_is_a_sentence(served: Served, server: RedisServer) -> None:
     replica = Reaper(reaper_settings(server.url, health_port=served.port))
-    with pytest.raises(ConfigurationError, match=rf"health_port {served.port} on 127\.0\.0\.1 cannot be used"):
+    with pytest.raises(ConfigurationError, match=rf"cannot listen on health_port {served.port} of 127\.0\.0\.1"):
         async with serving_replica(replica):
             pass
 

@@ -126,7 +126,7 @@ def whole(value: object) -> int | None:
 def _finite(number: str) -> float:
     found = float(number)
     if not math.isfinite(found):
-        raise ValueError(f"{number} is no number")
+        raise ValueError(f"{number} is not a number")
     return found
 
 
@@ -142,7 +142,7 @@ def decode_entry(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]
             raise ValueError("its data is no JSON object")  # noqa: TRY004, TRY301
         told = [(job.decode("utf-8", "backslashreplace"), data)] if job is not None else _rows_of(data)
     except (KeyError, ValueError, RecursionError) as error:
-        raise ValueError(f"journal entry {entry_id!r} is no lifecycle event: {error}") from error
+        raise ValueError(f"journal entry {entry_id!r} is not a lifecycle event: {error}") from error
     name, at_ms = entry_id.decode(), int(entry_id.split(b"-")[0])
     return [LifecycleEvent(name, at_ms, event, its_job, its_data) for its_job, its_data in told]
 

@@ -1,4 +1,4 @@
-"""The event loop that we run in: asyncio's or uvloop's, because redis-py has no other; and how threads reach it."""
+"""Creates the event loop, and calls functions in it from threads. redis-py needs asyncio or uvloop."""
 
 import asyncio
 import logging
@@ -44,36 +44,36 @@ def _has_lock() -> bool:
 
 
 def require_asyncio(what: str) -> asyncio.AbstractEventLoop:
-    """Return the event loop. Raises ConfigurationError where it is not asyncio's; ``what`` begins the sentence.
+    """Return the event loop. Raises ConfigurationError if it is not asyncio's. ``what`` begins the message.
 
-    Whoever calls is in the task that runs what it starts: from now on anyio knows its event loop in callbacks, too.
+    Call it in the task that starts the work. From then on anyio knows the event loop in callbacks, too.
     """
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         raise ConfigurationError(
-            f"{what} runs under asyncio (uvloop, too), as redis-py does, and this event loop is another one. "
-            "Under trio, give it a thread with an event loop of its own: "
-            'anyio.from_thread.start_blocking_portal("asyncio").'
+            f"{what} needs an asyncio or uvloop event loop, and this is another one. Under trio, use a thread with "
+            "an event loop "
+            'of its own: anyio.from_thread.start_blocking_portal("asyncio").'
         ) from None
     _tell_anyio()
     return loop
 
 
 def _tell_anyio() -> None:
-    """Name the event loop where it is looked for. ``asyncio.run`` does not, and in a callback there is no task to tell.
+    """Tell sniffio the name of the event loop, because ``asyncio.run`` does not.
 
-    anyio asks sniffio wherever some other library has brought it along, and then could start no task in a callback.
+    anyio asks sniffio if another library has installed it. In a callback there is no task that would give the answer.
     """
     with suppress(ImportError):
         import_module("sniffio").current_async_library_cvar.set("asyncio")
 
 
 def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    """Call ``function`` in ``loop``, soon; not at all where it is closed. From anywhere, also from a signal handler.
+    """Call ``function`` in ``loop`` soon, or never if the loop is closed. Works in threads and in signal handlers.
 
-    Such a handler runs between any two steps of whatever the loop is at, and wakes no loop that sleeps. From inside of
-    it that looks like any other call in the loop, so none is made at once.
+    A signal handler runs between two steps of the loop, and does not wake a loop that sleeps. So the call is always
+    scheduled in the way of a thread, and never made at once.
     """
 
     async def call() -> None:
@@ -82,5 +82,5 @@ def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> No
     def begin() -> None:
         loop.create_task(call())  # in a bare callback, anyio would not know its event loop
 
-    with suppress(RuntimeError):  # closed: whatever ran in it has ended
+    with suppress(RuntimeError):  # the loop is closed, so its tasks have ended
         loop.call_soon_threadsafe(begin)

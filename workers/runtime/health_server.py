@@ -1,7 +1,7 @@
-"""Health over HTTP, on a port and in a thread of its own: ``/livez``, ``/readyz``, ``/status``, ``/metrics``.
+"""Serves health over HTTP: ``/livez``, ``/readyz``, ``/status`` and ``/metrics``.
 
-In a thread, because the event loop is what `/livez` judges: a handler that blocks it must not make the probe hang, and
-whoever looks at a page must not slow the service. Needs the extra ``web`` (starlette and uvicorn).
+The server has a thread of its own, because `/livez` judges the event loop. A handler that blocks the loop must not
+block the probe, and readers of a page must not slow the service. Needs the extra ``web`` (starlette and uvicorn).
 """
 
 import asyncio
@@ -45,7 +45,7 @@ Render = Callable[[], tuple[bytes, str]]
 
 @dataclass(slots=True)
 class MetricsHook:
-    """Where the telemetry registers what ``/metrics`` answers; without it there is no such page."""
+    """Telemetry registers the answer of ``/metrics`` here. Without it the page does not exist."""
 
     render: Render | None = None
 
@@ -54,20 +54,20 @@ METRICS = MetricsHook()
 
 
 class Vitals(Protocol):
-    """What a process says of itself. Called in the health server's thread: it must not wait for the service's loop."""
+    """The state of a process. Called in the health server's thread, so it must not wait for the service's loop."""
 
     def ailments(self) -> Sequence[str]:
-        """Return why the process should be restarted; empty = it lives."""
+        """Return why the process should be restarted. Empty if it is alive."""
 
     async def obstacles(self) -> Sequence[str]:
-        """Return why it is not ready; empty = it is."""
+        """Return why it is not ready. Empty if it is ready."""
 
     async def status(self) -> Mapping[str, Any]:
-        """Return what ``/status`` shows."""
+        """Return the content of ``/status``."""
 
 
 class Pulse:
-    """Tells from outside whether an event loop still runs what is due in it. Made in the loop that is watched."""
+    """Measures from another thread whether an event loop still runs. Create it in that loop."""
 
     def __init__(self) -> None:
         self.beat_at = monotonic()
@@ -79,11 +79,11 @@ class Pulse:
         self._next = self._loop.call_later(BEAT_S, self._beat)
 
     def stop(self) -> None:
-        """Beat no more."""
+        """Stop beating."""
         self._next.cancel()
 
     def ailments(self, patience_s: float) -> list[str]:
-        """Return what is wrong where the loop has been silent for longer than ``patience_s``."""
+        """Return the problem if the loop has not run for longer than ``patience_s``."""
         silent_s = monotonic() - self.beat_at
         return [f"the event loop has not answered for {silent_s:.0f} s"] if silent_s > patience_s else []
 
@@ -115,13 +115,13 @@ async def health_server(host: str, port: int, make_app: AppFactory) -> AsyncIter
 
 
 def check_installed() -> None:
-    """Raise ConfigurationError where the extra is missing."""
+    """Raise ConfigurationError if the extra is missing."""
     try:
         for name in ("starlette.applications", "uvicorn"):
             import_module(name)
     except ImportError as error:
         raise ConfigurationError(
-            "health_port is set, and what serves it is not installed: run pip install '.[web]' in your clone."
+            "health_port needs packages that are not installed. Run pip install '.[web]' in your clone."
         ) from error
 
 
@@ -131,8 +131,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
         raise ConfigurationError(
-            f"health_port {port} on {host} cannot be used: {error.strerror or error}. Set health_port "
-            "(and health_host)."
+            f"cannot listen on health_port {port} of {host}: {error.strerror or error}. Set health_port or health_host."
         ) from error
     keep_from_children(listener)
     return listener
@@ -154,7 +153,7 @@ class _ServerThread(threading.Thread):
         try:
             asyncio.run(self._serve())
         except Exception:
-            logger.exception("the health server has failed; the service goes on without it")
+            logger.exception("health server failed; the service continues without it")
         finally:
             self._listener.close()
 
@@ -186,7 +185,7 @@ class _ServerThread(threading.Thread):
             await self._server.serve(sockets=[self._listener])
 
     def stop(self) -> None:
-        """Ask it to end; `join` waits for that."""
+        """Stop the server. `join` waits for the end."""
         self._stopped = True
         if self._server:
             self._server.should_exit = True
@@ -231,8 +230,8 @@ def probe_routes(vitals: Vitals) -> "list[BaseRoute]":
 def make_app(routes: "Sequence[BaseRoute]", host: str) -> "Starlette":
     """Return the app for ``routes``.
 
-    Bound to the loopback interface, it answers to the names of that alone: another site's page that makes its own name
-    point here (DNS rebinding) learns nothing.
+    On the loopback interface, the app accepts only loopback host names. This keeps out pages of other sites that point
+    their name here (DNS rebinding).
     """
     from starlette.applications import Starlette
     from starlette.middleware import Middleware

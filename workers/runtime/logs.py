@@ -1,17 +1,18 @@
-"""Log lines on stderr: for people, or JSON, one object a line. Inside a span they carry its trace and span ID.
+"""Writes log lines to standard error, as text or as JSON. Inside a span they have its trace ID and span ID.
 
-What is logged quotes what came from outside. So a record is one line, whatever it holds, as what commands print
-(`workers.runtime.printing`).
+Messages can quote text from outside. So each record is one line, and characters that cannot be printed are escaped, as
+in the output of commands (`workers.runtime.printing`).
 """
 
 import json
 import logging
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Any, TextIO
 
 from opentelemetry import trace
 
 from workers.protocol.address import without_logins
+from workers.protocol.log_fields import Fields
 from workers.protocol.messages import on_one_line
 
 CONSOLE, JSON = "console", "json"
@@ -19,11 +20,11 @@ LOG_FORMATS = (CONSOLE, JSON)
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 INDENT = "  "
-"""Before each line of a traceback: an error's text that holds newlines forges no log line."""
+"""Indents each line of a traceback, so that newlines in an error cannot forge a log line."""
 
 
 def span_ids() -> dict[str, str]:
-    """Return the trace and span ID of the span we are in; nothing outside of any."""
+    """Return the trace ID and span ID of the current span. Empty outside of a span."""
     context = trace.get_current_span().get_span_context()
     if not context.is_valid:
         return {}
@@ -31,7 +32,7 @@ def span_ids() -> dict[str, str]:
 
 
 class ConsoleFormatter(logging.Formatter):
-    """One line for people; a traceback follows, indented."""
+    """One line for people. An indented traceback can follow."""
 
     def __init__(self) -> None:
         super().__init__(LOG_FORMAT)
@@ -42,7 +43,7 @@ class ConsoleFormatter(logging.Formatter):
         record.asctime = self.formatTime(record, self.datefmt)
         ids = (f"{name}={value}" for name, value in span_ids().items())
         lines = [" ".join([self.formatMessage(record), *ids])]
-        # Not kept in the record, as logging itself would: other handlers have formatters of their own.
+        # Unlike logging itself, do not store this in the record: other handlers have their own formatters.
         if record.exc_info:
             lines += self.formatException(record.exc_info).split("\n")
         if record.stack_info:
@@ -50,8 +51,28 @@ class ConsoleFormatter(logging.Formatter):
         return f"\n{INDENT}".join(on_one_line(without_logins(line)) for line in lines)
 
 
+def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    args = record.args if isinstance(record.args, tuple) else ()
+    return {name: value for one in args if isinstance(one, Fields) for name, value in one.facts.items()}
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    """Return the message without its fields, which are keys of their own."""
+    if not _fields_of(record) or not isinstance(record.args, tuple):
+        return record.getMessage()
+    args = tuple("" if isinstance(one, Fields) else one for one in record.args)
+    return str(record.msg % args).rstrip(" :").replace(": :", ":")
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (int, float)) else without_logins(str(value))
+
+
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: at (UTC), level, logger, message, trace_id and span_id; a traceback is `error`."""
+    """One JSON object for each line.
+
+    Its keys are at (UTC), level, logger, message, the message's fields, trace_id, span_id, and error (a traceback).
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object, in ASCII."""
@@ -59,8 +80,9 @@ class JsonFormatter(logging.Formatter):
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": without_logins(record.getMessage()),
+            "message": without_logins(_message_of(record)),
             "thread": record.threadName,
+            **{name: _plain(value) for name, value in _fields_of(record).items()},
             **span_ids(),
         }
         if record.exc_info:
@@ -71,12 +93,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def handler_for(log_format: str) -> logging.StreamHandler[TextIO]:
-    """Return what writes log lines to standard error, as it is now."""
+    """Return a handler that writes to the current standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == JSON else ConsoleFormatter())
     return handler
 
 
 def log_to_stderr(level: int = logging.INFO, log_format: str = CONSOLE) -> None:
-    """Write log lines to stderr: standard output belongs to results."""
+    """Write log lines to standard error, because standard output has the results."""
     logging.basicConfig(level=level, handlers=[handler_for(log_format)])

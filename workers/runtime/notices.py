@@ -1,7 +1,7 @@
-"""Listens for notices: whoever schedules something earlier than what is known so far says so on a Pub/Sub channel.
+"""Listens for notices on Pub/Sub channels. A process sends a notice when it schedules an earlier job than before.
 
-One connection for all channels, used only while `run` runs. A notice is a hint and may be lost with the connection; so
-everybody is woken after each (re)connection, and whoever waits for notices looks by himself now and then, too.
+All channels share one connection, which is used only while `run` runs. A notice is a hint and can be lost with the
+connection. So all waiters wake up after each connection, and they also check the schedule from time to time.
 """
 
 import logging
@@ -14,28 +14,29 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from workers.protocol.connection import COMMAND_TIMEOUT_S, connection_of_ones_own, reader_client
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import text
 
 logger = logging.getLogger(__name__)
 
 PING_S = 10.0
-"""How often we make the server say something, so that a silent connection is told from a dead one."""
+"""How often the server is pinged, because a silent connection looks like a dead one."""
 RECONNECT_S = 1.0
 
 Wake = Callable[[], None]
 
 
 def notices_client(url: str, key: str = "") -> Redis:
-    """Return a client for `Notices`: one connection, given up after a ping stayed without an answer.
+    """Return a client for `Notices`. It has one connection, and closes it if a ping is not answered.
 
-    In a cluster it is one to the node that has ``key``: notices reach all nodes.
+    In a cluster it connects to the node of ``key``, because notices reach all nodes.
     """
     return reader_client(url, key=key, block_ms=round(PING_S * 1000), timeout_s=COMMAND_TIMEOUT_S)
 
 
 class Notices:
-    """Wakes those who wait for the channels they named. The client is its owner's to close."""
+    """Wakes the waiters of each channel. The caller closes the client."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
@@ -46,7 +47,7 @@ class Notices:
 
     @contextmanager
     def waking(self, wake: Wake, channels: Iterable[str]) -> Iterator[None]:
-        """While the block runs, call ``wake`` at every notice on ``channels``, and when one may have been missed."""
+        """While the block runs, call ``wake`` at every notice on ``channels``, and after every connection."""
         names = list(channels)
         for name in names:
             self._wakes.setdefault(name, []).append(wake)
@@ -58,7 +59,7 @@ class Notices:
                 self._wakes[name].remove(wake)
 
     async def run(self) -> None:
-        """Listen until cancelled. Errors of Redis end nothing: we connect again."""
+        """Listen until cancelled. Connect again after errors of Redis."""
         while True:
             try:
                 await self._listen()
@@ -67,10 +68,13 @@ class Notices:
             await anyio.sleep(RECONNECT_S)
 
     def _log_once(self, error: Exception) -> None:
-        """Say once that we may not listen; outages are told by whoever works with Redis."""
+        """Log once that the user lacks the permission. Other parts of the process log outages."""
         if not (is_contact_error(error) or self._told):
             self._told = True
-            logger.warning("no notices of what is scheduled, so it may be some seconds late: %s", in_words(error))
+            logger.warning(
+                "scheduled jobs can start some seconds late, notices are not available: %s",
+                fields(cause=in_words(error)),
+            )
 
     async def _listen(self) -> None:
         async with connection_of_ones_own(self._client) as connection, anyio.create_task_group() as tasks:
@@ -82,7 +86,7 @@ class Notices:
             await self._read(connection)
 
     async def _subscribe(self, connection: AbstractConnection, begun: anyio.Event) -> None:
-        """Subscribe to what is new. What nobody waits for any more is left alone: a pair is seldom removed."""
+        """Subscribe to new channels. Old ones stay, because groups are seldom removed."""
         while True:
             new = self._wakes.keys() - self._subscribed
             if new:
@@ -100,7 +104,7 @@ class Notices:
     async def _read(self, connection: AbstractConnection) -> None:
         while True:
             reply = await connection.read_response()
-            # `subscribe` as well as `message`: what came before the subscription was in force may have been missed.
+            # A subscription wakes the waiters, too, because notices before it were missed.
             if isinstance(reply, list) and reply[0] in (b"subscribe", b"message"):
                 for wake in self._wakes.get(text(reply[1]), ()):
                     wake()

@@ -1,7 +1,7 @@
-"""Builds a command line from a settings class: one flag a field, so that no flag can be forgotten or drift.
+"""Builds command lines: options from settings classes, shared types of options, and the form of errors.
 
-A flag that is not given stays None, so that `workers.runtime.settings.load_settings` can tell; values are
-read and checked there, by the same rules as those from the environment and the file.
+Each field of a settings class is one flag. A flag that is not given is None. `workers.runtime.settings.load_settings`
+reads and checks the values, by the same rules as those from the environment and the file.
 """
 
 import re
@@ -27,7 +27,7 @@ from workers.runtime.settings_errors import bare_type, choices_of, plain
 from workers.runtime.user_code import plain_error
 
 NEGATIVE_EXIT = 1
-"""Exit code of a negative result: not healthy, not found, or not possible now."""
+"""Exit code of a negative result, for example not healthy or not found."""
 USAGE_EXIT = 2
 """Exit code of wrong usage or settings."""
 UNREACHABLE_EXIT = 3
@@ -52,7 +52,7 @@ def exit_code_of(error: StreamReaperError) -> int:
 
 
 def _asks_json(typed: Sequence[str]) -> bool:
-    """Whether a command line asks for JSON, as far as that can be seen before it is parsed."""
+    """Whether a command line that is not parsed yet asks for JSON."""
     return bool(_ASKS_JSON.search("\0".join(typed)))
 
 
@@ -94,7 +94,7 @@ class Program(click.Group):
 
 @contextmanager
 def _usage_errors_as_sentences(typed: Sequence[str]) -> Iterator[None]:
-    """Print click's errors as ours, without passwords: click quotes the words that it does not expect."""
+    """Print click's errors as ``error: …``, without the passwords in words that click quotes."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
@@ -124,7 +124,7 @@ def settings_options(
 
     The command gets ``config: Path | None`` and every field by its own name: None if the flag was not given, else its
     text (a bool for ``--x/--no-x``). Pass them to ``load_settings(kind, flags=…, file=config)``. A class without
-    ``env_prefix`` is set by flags alone, and gets no ``--config``. ``helps``: help texts instead of descriptions.
+    ``env_prefix`` is set by flags alone, and gets no ``--config``. ``helps`` replaces descriptions.
     """
 
     def decorate(command: CommandT) -> CommandT:
@@ -171,7 +171,7 @@ def _metavar(kind: Any) -> str:
 
 
 def _origin(name: str, field: FieldInfo, prefix: str) -> str:
-    """Return where a value comes from if the flag is not given, as it ends a help text."""
+    """Return the end of a help text: the variable and the default."""
     default = _readable(field.default) if not field.is_required() else ""
     parts = [f"env: {prefix}{name.upper()}"] if prefix else []
     parts += [f"default: {default}"] if default else []
@@ -180,19 +180,19 @@ def _origin(name: str, field: FieldInfo, prefix: str) -> str:
 
 def _readable(default: Any) -> str:
     if default is None or default in ("", ()):
-        return ""  # the description says what that means
+        return ""  # the description explains it
     return plain(default).lower() if isinstance(default, bool) else plain(default)
 
 
 def examples(*lines: str) -> str:
-    """Return the last section of a command's help: commands that can be typed, one for each line."""
+    """Return the last section of a command's help, with one command on each line."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def help_end(*lines: str, ok: str = "done", no: str = "", redis: bool = True) -> str:
     """Return the sections after a command's options: exit status, and examples.
 
-    ``ok``, ``no``: the meaning of 0 and of 1, if the command has a negative result. ``redis``: it connects to Redis.
+    ``ok`` and ``no`` are the meanings of 0 and 1. ``redis`` is whether the command connects to Redis.
     """
     status = [f"  0  {ok}", *([f"  {NEGATIVE_EXIT}  {no}"] if no else []), f"  {USAGE_EXIT}  wrong usage or settings"]
     status += [f"  {UNREACHABLE_EXIT}  Redis is unreachable"] if redis else []
@@ -207,7 +207,7 @@ log_level_option = click.option(
 
 
 def log_options(command: CommandT) -> CommandT:
-    """Add the flags that `reaper run` and `worker run` share; give their values to `log_to_stderr`."""
+    """Add the flags that `reaper run` and `worker run` share. Pass their values to `log_to_stderr`."""
     with_format = click.option(
         "--log-format",
         type=click.Choice(LOG_FORMATS),
@@ -270,7 +270,7 @@ group_option = click.option("--group", "keys", metavar="STREAM/GROUP", type=Grou
 
 
 def format_option(summary: str = "Print text, or JSON on one line.") -> Callable[[CommandT], CommandT]:
-    """Add ``-o json``. The command gets ``machine``: whether it prints JSON.
+    """Add ``-o json``. The command gets ``machine``, which is true for JSON.
 
     The option is read before the others, because errors of the others are printed in this format.
     """
@@ -295,14 +295,14 @@ def errors_as_sentences() -> Iterator[None]:
 
 
 def keep_for_error(done: Mapping[str, Any]) -> None:
-    """Keep a command's result before it fails: `show_error` prints result and error in one JSON document."""
+    """Keep a command's result before it fails. `show_error` prints result and error in one JSON document."""
     click.get_current_context().meta[_DONE] = done
 
 
 def show_error(error: StreamReaperError, *, machine: bool) -> None:
-    """Print an error: its sentences, each on a line.
+    """Print each sentence of an error on a line.
 
-    For a machine, print a document on standard output: ``{"status": …, "error": …}``, and the keys of `keep_for_error`.
+    For a machine, print one document on standard output, with ``status``, ``error`` and the keys of `keep_for_error`.
     The status is ``not_possible`` (exit code 1), ``invalid`` (2) or ``unreachable`` (3).
     """
     if machine:

@@ -1,4 +1,4 @@
-"""Files that a command writes at its end: looked at before it begins, for what it does may take half an hour."""
+"""Checks the output files of a command before it starts, because the command can take half an hour."""
 
 import errno
 import os
@@ -13,10 +13,10 @@ from workers.runtime.options import CommandT, errors_as_sentences
 
 
 class OutputFile:
-    """A file that can be written, as far as can be known beforehand, and the option that named it."""
+    """A file that can probably be written, and the option that names it."""
 
     def __init__(self, path: Path, option: str) -> None:
-        """Raise ConfigurationError where it cannot be written: no folder, no right, or a folder of that name."""
+        """Raise ConfigurationError if there is no folder or permission, or if the file is a folder."""
         self.path, self.option = path, option
         try:
             _look_at(path)
@@ -24,26 +24,26 @@ class OutputFile:
             raise self._unwritable(error) from error
 
     def beside(self, suffix: str) -> "OutputFile":
-        """Return its company: the file of the same name that ends otherwise. Raises ConfigurationError."""
+        """Return the file with another suffix. Raises ConfigurationError."""
         return OutputFile(self.path.with_suffix(suffix), self.option)
 
     def write(self, text: str) -> None:
-        """Write the file. Raises ConfigurationError: a disk may be full by now."""
+        """Write the file. Raises ConfigurationError, for example if the disk is full."""
         try:
             self.path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> ConfigurationError:
-        return ConfigurationError(f"{self.option} {self.path} cannot be written: {error.strerror}.")
+        return ConfigurationError(f"cannot write {self.option} {self.path}: {error.strerror}.")
 
     def __str__(self) -> str:
-        """Return where it is."""
+        """Return the path."""
         return str(self.path)
 
 
 def output_file(*names: str, **more: Any) -> Callable[[CommandT], CommandT]:
-    """Return the option for a file to write; what cannot be written is refused before the command begins."""
+    """Return an option for an output file. A file that cannot be written is rejected before the command starts."""
     path = click.Path(dir_okay=False, path_type=Path)
     return click.option(*names, type=path, callback=_checked, **more)
 
@@ -56,7 +56,7 @@ def _checked(_context: click.Context, option: click.Parameter, path: Path | None
 
 
 def _look_at(path: Path) -> None:
-    """Raise OSError as writing it would. It is not opened: a pipe's reader would take that for the end."""
+    """Raise the OSError of a write, without opening the file, because the reader of a pipe would see its end."""
     is_there = path.exists()
     if path.is_dir():
         raise _because(errno.EISDIR)

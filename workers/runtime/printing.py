@@ -1,9 +1,8 @@
-r"""The one place where commands print. What is printed is made of lines, and no line can do anything but stand there.
+r"""Prints the output of commands. All commands print here.
 
-Names, reasons and errors come from outside. Written as they are, they would set a terminal's title, clear it, turn the
-reading order round, or forge a line. So whatever cannot be printed is shown by its escape (``\x1b``), in every line,
-and colours are marked by what nobody outside can spell. And whatever is longer than anybody reads is cut, with a word
-of how much is left out: ``-o json`` prints it whole.
+Names, reasons and errors come from outside. Printed without change, they could set a terminal's title, clear it,
+reverse the reading order, or forge a line. So characters that cannot be printed are escaped (``\x1b``), and the marks
+of colors contain a secret. Long lines are cut, with the number of omitted characters. ``-o json`` prints them whole.
 """
 
 import io
@@ -23,7 +22,7 @@ from workers.protocol.errors import NotPossibleError
 from workers.protocol.messages import counted, on_one_line
 
 _SECRET = secrets.token_hex(8)
-"""Of this process alone: text from outside cannot hold a mark."""
+"""A secret of this process, so that text from outside cannot contain a mark."""
 _MARK = re.compile(rf"\x1b<{_SECRET}:([0-9;]*)>")
 LONGEST_LINE = 4_096
 """Characters of one line that are printed for people."""
@@ -40,7 +39,7 @@ def _mark(*codes: int) -> str:
 
 
 def printable(line: str, longest: int | None = LONGEST_LINE) -> str:
-    """Return one line as it may stand on a terminal, with its colours, and at most ``longest`` characters of it."""
+    """Return a line that is safe for a terminal, with its colors, and cut to ``longest`` characters."""
     parts = _MARK.split(line)
     parts[::2] = map(on_one_line, parts[::2] if longest is None else _cut(parts[::2], longest))
     parts[1::2] = [f"\x1b[{codes}m" for codes in parts[1::2]]
@@ -60,9 +59,9 @@ def _cut(words: list[str], longest: int) -> Iterator[str]:
 
 
 def show(*lines: str, err: bool = False, whole: bool = False) -> None:
-    """Print lines for people; a newline inside of one is from outside, and does not begin another.
+    """Print lines for people. A newline inside a line comes from outside, and is escaped.
 
-    No lines are nothing, and no empty one. ``whole``: however long they are, as they are to be typed or pasted.
+    Without lines there is no output. ``whole`` prints long lines uncut, for example commands that people paste.
     """
     if lines:
         longest = None if whole else LONGEST_LINE
@@ -75,9 +74,9 @@ def show_json(document: Any) -> None:
 
 
 def prepare_outputs() -> None:
-    """Open closed standard streams, so that no connection gets their numbers, and print what an encoding lacks escaped.
+    """Open closed standard streams, so that no connection gets their numbers, and escape characters of other encodings.
 
-    Called once, when a command begins.
+    Call it once, when a command begins.
     """
     for number in range(3):
         try:
@@ -89,7 +88,7 @@ def prepare_outputs() -> None:
 
 
 def show_crashes() -> None:
-    """Have Python print by `show` what ends the process and nobody caught: errors quote what came from outside."""
+    """Have Python print uncaught errors with `show`, because they can quote text from outside."""
     sys.excepthook = _show_crash
 
 

@@ -1,6 +1,6 @@
-"""Reports the state of the process to systemd (sd_notify(3)): ready, alive, stopping.
+"""Reports to systemd that the process is ready, alive or stopping (sd_notify(3)).
 
-Without ``NOTIFY_SOCKET`` it does nothing. A thread of its own reports, as `workers.runtime.health_server` does, and it
+It works only with ``NOTIFY_SOCKET``. A thread of its own reports, as `workers.runtime.health_server` does, and it
 judges by the same rule as ``/livez``. While the process is unhealthy, the watchdog gets no more messages, so systemd
 restarts the process. The package sdnotify would save five lines and has had no release since 2017.
 """
@@ -29,16 +29,16 @@ END_S = 2.0
 
 
 class Condition(Protocol):
-    """The state of a process. Called in the reporting thread: it must not wait for the service's event loop."""
+    """The state of a process. Called in the reporting thread, so it must not wait for the service's loop."""
 
     def ailments(self) -> Sequence[str]:
-        """Return why the process should be restarted; empty if it is healthy."""
+        """Return why the process should be restarted. Empty if it is healthy."""
 
     def is_ready(self) -> bool:
-        """Tell whether the process has begun its work."""
+        """Whether the process has begun its work."""
 
     def is_stopping(self) -> bool:
-        """Tell whether the process was asked to stop."""
+        """Whether the process was asked to stop."""
 
     def summary(self) -> str:
         """Return a line for `systemctl status`."""
@@ -50,7 +50,7 @@ class ServiceManager:
 
     address: str
     watchdog_s: float | None = None
-    """Seconds without a message after which systemd restarts the process; None without a watchdog."""
+    """Seconds without a message after which systemd restarts the process. None without a watchdog."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "ServiceManager | None":
@@ -65,7 +65,7 @@ class ServiceManager:
 
     @property
     def interval_s(self) -> float:
-        """The time between two reports: three fit into the watchdog's timeout."""
+        """The time between two reports, a third of the watchdog's timeout."""
         return min(INTERVAL_S, self.watchdog_s / 3) if self.watchdog_s else INTERVAL_S
 
     def send(self, *lines: str) -> None:
@@ -77,7 +77,7 @@ class ServiceManager:
 
 
 class Messages:
-    """Decides which lines to send: each change of state once, and WATCHDOG whenever the process is healthy."""
+    """Decides which lines to send. It sends each change once, and WATCHDOG if the process is healthy."""
 
     def __init__(self, condition: Condition, *, has_watchdog: bool) -> None:
         self._condition = condition
@@ -97,7 +97,7 @@ class Messages:
         ailments = condition.ailments()
         still_unhealthy, self.is_unhealthy = self.is_unhealthy and bool(ailments), bool(ailments)
         status = " ".join(("; ".join(ailments) or condition.summary()).split())
-        if status != self._status and not still_unhealthy:  # a text such as "for 31 s" changes all the time
+        if status != self._status and not still_unhealthy:  # a text like "for 31 s" always changes
             self._status = status
             lines.append(f"STATUS={status}")
         if self._has_watchdog and not ailments:

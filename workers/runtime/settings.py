@@ -1,6 +1,6 @@
 """Settings from flags, environment and a TOML file, in that order of strength, with errors people can act on.
 
-A variable of the environment may name a file that holds the value (``REAPER_REDIS_URL_FILE``): so secrets get in.
+A variable can name a file with the value, for example a secret (``REAPER_REDIS_URL_FILE``).
 """
 
 import codecs
@@ -23,11 +23,11 @@ from workers.runtime.quantities import rate_in, seconds_in
 from workers.runtime.settings_errors import did_you_mean, explain, shown
 
 LONGEST = timedelta(days=3660)
-"""Beyond that a duration in milliseconds is a mistake (and, far beyond, no exact number in a script)."""
+"""The longest duration. Longer ones are mistakes, and scripts cannot represent them exactly."""
 SHORTEST_INTERVAL = timedelta(milliseconds=10)
-"""Of what is done again and again: more often, it would ask Redis for thousands of things a second."""
+"""The shortest interval. A shorter one would send thousands of requests per second."""
 SHORTEST_VISIBILITY = timedelta(milliseconds=100)
-"""Proofs of life and scans come several times in it; a shorter one would be passed by any pause of a process."""
+"""The shortest visibility timeout. Any pause of a process would exceed a shorter one."""
 _TOO_LONG = f"write a duration up to {LONGEST.days}d, such as 30s"
 
 
@@ -49,7 +49,7 @@ def _read_seconds(value: object) -> object:
 
 def _check_duration(value: timedelta) -> timedelta:
     if timedelta(0) < value < timedelta(milliseconds=1):
-        raise ValueError("the shortest duration is a millisecond: write 0.001 or more")
+        raise ValueError("write a duration of at least 1ms")
     if value > LONGEST:
         raise ValueError(_TOO_LONG)
     return value
@@ -61,15 +61,15 @@ def _read_rate(value: object) -> object:
 
 
 LARGEST_FILE = 1_000_000
-"""In bytes; of what is read for settings, or for one of them. A device may have no end."""
+"""The largest file of settings in bytes, because a device can be endless."""
 FILE_SUFFIX = "_FILE"
-"""End of the variables that name a file with a value instead of holding it."""
+"""The end of a variable that names a file with the value."""
 
 ADDRESS = "redis_url"
-"""The setting that holds a password; from a file, it is read again at each connect."""
+"""The setting that can contain a password. From a file, it is read again for each connection."""
 
 Duration = float | timedelta
-"""How programs write a duration: in seconds, or as it is."""
+"""A duration in a program, as seconds or as a timedelta."""
 Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
 Rate = Annotated[float, BeforeValidator(_read_rate)]
 """A number per second."""
@@ -89,7 +89,7 @@ JournalMaxlen = Annotated[
 def seconds(
     default: float | None, description: str, *, may_be_zero: bool = False, least: timedelta | None = None
 ) -> Any:
-    """Return a field for a duration; ``default`` in seconds, None = it may be left out. ``least``: the shortest one."""
+    """Return a field for a duration. ``default`` is in seconds, or None. ``least`` is the shortest duration."""
     lowest = timedelta(0) if may_be_zero else least
     return Field(
         default=None if default is None else timedelta(seconds=default),
@@ -105,19 +105,19 @@ def to_ms(duration: timedelta) -> int:
 
 
 def delay_in_ms(delay: float | timedelta) -> int:
-    """Return ``delay`` (seconds, or a timedelta) in ms. Raises ValueError for one that is negative or no number."""
+    """Return ``delay`` (seconds or a timedelta) in ms. Raises ValueError if it is negative or not a number."""
     longest = LONGEST.total_seconds()
     seconds: Any = delay.total_seconds() if isinstance(delay, timedelta) else delay
     is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
-    if not is_number or not 0 <= seconds <= longest:  # nan is neither
-        raise ValueError(f"delay cannot be {shown(delay)}: give seconds from 0 to {longest:.0f}")
+    if not is_number or not 0 <= seconds <= longest:  # false for nan
+        raise ValueError(f"delay cannot be {shown(delay)}. Give seconds from 0 to {longest:.0f}")
     return to_ms(timedelta(seconds=float(seconds)))
 
 
 class Settings(BaseSettings):
     """Base of both processes' settings. Build instances by `load_settings`, or directly in a program.
 
-    Write ``Field(default=…)``: without pydantic's plugin, type checkers take a field with a bare default for required.
+    Write ``Field(default=…)``, because type checkers without pydantic's plugin require fields with a bare default.
     """
 
     model_config = SettingsConfigDict(
@@ -132,19 +132,19 @@ class Settings(BaseSettings):
     other_env: ClassVar[frozenset[str]] = frozenset()
     """Environment variables with the prefix that are no settings (the demo's, for example)."""
     siblings: ClassVar[tuple[str, ...]] = ()
-    """Classes of other programs with the same prefix and file, as ``module:name``. Their settings are not misspelt."""
+    """Classes of other programs with the same prefix and file, as ``module:name``. Their settings are valid names."""
     tuning: ClassVar[frozenset[str]] = frozenset()
     """Settings that few installations change. The reference lists them in a table of their own."""
 
     @field_validator("*", mode="before")
     @classmethod
     def _is_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse bytes of a command line or of the environment that are no UTF-8; a file may be called by such."""
+        """Reject text of a command line or of the environment that is not UTF-8, names of files excepted."""
         if isinstance(value, str) and not str(info.field_name).endswith(FILE_SUFFIX.lower()):
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise ValueError("it is not valid text; write it in UTF-8") from None
+                raise ValueError("write UTF-8 text") from None
         return value
 
 
@@ -179,7 +179,7 @@ def load_settings(
 ) -> SettingsT:
     """Build ``kind`` from ``flags`` (unset ones are None), the environment, ``file`` and a program's ``arguments``.
 
-    Raises ConfigurationError with one sentence per problem: which setting, why, what to write instead.
+    Raises ConfigurationError with a sentence for each problem: the setting, the cause and the fix.
     """
     given = {name: value for name, value in (flags or {}).items() if value not in (None, ())}
     from_file = _read_file(file, kind) if file else {}
@@ -189,7 +189,7 @@ def load_settings(
     variables = {name: f"{prefix}{name.upper()}" for name in kind.model_fields} if prefix else {}
     in_environment, named_files = _in_environment(variables)
     from_named = {name: _read_value(variable) for name, variable in named_files.items() if name not in given}
-    # Weakest first: a value from a program or file counts only where neither a flag nor the environment speaks.
+    # Weakest first. A flag or a variable replaces a value from a program or a file.
     values = {name: value for name, value in weaker.items() if name not in in_environment}
     values |= from_named | given
     try:
@@ -211,9 +211,9 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     try:
         values = tomllib.loads(_text_in(file))
     except OSError as error:
-        raise ConfigurationError(f"settings file {file} cannot be read: {error.strerror}.") from error
+        raise ConfigurationError(f"cannot read settings file {file}: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"settings file {file} is no valid TOML: {error}.") from error
+        raise ConfigurationError(f"settings file {file} is not valid TOML: {error}.") from error
     for name in values:
         if name not in kind.model_fields and name not in (known := _all_settings(kind)):
             raise ConfigurationError(f"unknown setting {name!r} in {file}{did_you_mean(name, known)}")
@@ -223,21 +223,21 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
 def _text_in(file: Path) -> str:
     """Return the text of a file. Raises OSError, UnicodeDecodeError, or ConfigurationError if it is too long or UTF-16.
 
-    Editors of Windows put a byte order mark in front.
+    Windows editors write a byte order mark.
     """
     with file.open("rb") as opened:
         found = opened.read(LARGEST_FILE + 1)
     if len(found) > LARGEST_FILE:
-        raise ConfigurationError(f"file {file} holds more than {LARGEST_FILE:,} bytes: name a file of settings.")
+        raise ConfigurationError(f"file {file} has more than {LARGEST_FILE:,} bytes. Name a settings file.")
     if found.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise ConfigurationError(f"file {file} is UTF-16 text: save it as UTF-8.")
+        raise ConfigurationError(f"file {file} is UTF-16 text. Save it as UTF-8.")
     return found.decode("utf-8-sig")
 
 
 def _in_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the values that are there, and the variables that name a file with one instead, both by setting.
+    """Return the values, and the variables that name a file with a value, both by setting.
 
-    Raises ConfigurationError where both are there.
+    Raises ConfigurationError if a setting has both.
     """
     values = {name: value for name, variable in variables.items() if (value := os.environ.get(variable))}
     named: dict[str, str] = {}
@@ -246,27 +246,27 @@ def _in_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], dict[
         if not os.environ.get(file) or f"{name}{FILE_SUFFIX.lower()}" in variables:  # a setting of its own
             continue
         if name in values:
-            raise ConfigurationError(f"{variable} and {file} are both set: leave one of them out.")
+            raise ConfigurationError(f"{variable} and {file} are both set. Remove one of them.")
         named[name] = file
     return values, named
 
 
 def _read_value(variable: str) -> str:
-    """Return what is in the file that ``variable`` names, without white space around it. Raises ConfigurationError."""
+    """Return the stripped content of the file that ``variable`` names. Raises ConfigurationError."""
     file = Path(os.environ[variable])
     try:
         value = _text_in(file).strip()
     except OSError as error:
-        raise ConfigurationError(f"file {file}, which {variable} names, cannot be read: {error.strerror}.") from error
+        raise ConfigurationError(f"cannot read file {file}, which {variable} names: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"file {file}, which {variable} names, is no UTF-8 text.") from error
+        raise ConfigurationError(f"file {file}, which {variable} names, is not UTF-8 text.") from error
     if not value:
-        raise ConfigurationError(f"file {file}, which {variable} names, is empty: write the value into it.")
+        raise ConfigurationError(f"file {file}, which {variable} names, is empty. Write the value into it.")
     return value
 
 
 def _check_environment(kind: type[Settings], prefix: str) -> None:
-    """Reject misspelt variables: pydantic-settings ignores them silently."""
+    """Reject misspelled variables, because pydantic-settings ignores them silently."""
     others = tuple(_service_links())
     for variable in os.environ if prefix else ():
         if not variable.startswith(prefix) or variable.startswith(others) or variable in kind.other_env:

@@ -1,4 +1,4 @@
-"""Says what is wrong with a setting, in a sentence: which one, why, and what to write instead."""
+"""Explains an invalid setting in a sentence, with the setting, the cause and the fix."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,21 +17,21 @@ from workers.runtime.quantities import written
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name: a suggestion, or the list."""
+    """Return the end of a sentence about an unknown name, with a suggestion or all names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(names)}."
 
 
 def explain(kind: type[BaseModel], error: ValidationError, sources: Mapping[str, str]) -> list[str]:
-    """Return one sentence per problem. ``sources`` tells where the value of a top-level setting comes from."""
+    """Return one sentence for each problem. ``sources`` has the origin of each top-level setting."""
     return [_sentence(kind, problem, sources) for problem in error.errors(include_url=False)]
 
 
 def _sentence(kind: type[BaseModel], problem: ErrorDetails, sources: Mapping[str, str]) -> str:
     path = [str(part) for part in problem["loc"]]
     message = str(problem["msg"]).removeprefix("Value error, ")
-    if not path:  # a relation between settings: the message names them
+    if not path:  # the message names the settings
         return message
     name = ".".join(path)
     where = f" ({sources[path[0]]})" if path[0] in sources else ""
@@ -69,7 +69,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def bare_type(annotation: Any) -> Any:
-    """Strip ``Annotated`` and ``| None``: what is left says how a value is written."""
+    """Strip ``Annotated`` and ``| None`` from a type."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return bare_type(get_args(annotation)[0])
@@ -80,14 +80,14 @@ def bare_type(annotation: Any) -> Any:
 
 
 def choices_of(kind: Any) -> list[str]:
-    """Return the words of which a value is one; empty where it is anything else."""
+    """Return the words that a value can be. Empty for other types."""
     if get_origin(kind) is Literal:
         return [str(word) for word in get_args(kind)]
     return [str(member.value) for member in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
 
 
 def _expected(path: Sequence[str], field: FieldInfo) -> str:
-    """Say what can be written for a field, with an example."""
+    """Return the values that a field accepts, with an example."""
     kind = bare_type(field.annotation)
     if choices := choices_of(kind):
         return " or ".join(map(repr, choices))
@@ -103,7 +103,7 @@ def _expected(path: Sequence[str], field: FieldInfo) -> str:
 
 
 def bounds(field: FieldInfo) -> str:
-    """Return the limits of a field's values as they end a phrase: `` greater than 0``, `` from 1 to 1000``."""
+    """Return the end of a phrase about limits, for example `` greater than 0`` or `` from 1 to 1000``."""
     longest = next((rule.max_length for rule in field.metadata if isinstance(rule, MaxLen)), None)
     if longest is not None:
         return f" of at most {longest} characters"
@@ -120,12 +120,12 @@ def _example(field: FieldInfo) -> str:
 
 
 def plain(value: Any) -> str:
-    """Return a value as it is written in settings."""
+    """Return a value in the form of a settings file."""
     return written(value) if isinstance(value, timedelta) else str(value)
 
 
 def shown(value: Any) -> str:
-    """Return what was given, for a sentence that says why it cannot be; never more than can be read."""
+    """Return a value for a message, cut to a readable length."""
     if isinstance(value, timedelta):
         return plain(value)
     try:
@@ -135,7 +135,7 @@ def shown(value: Any) -> str:
 
 
 def _suggestion(value: Any, field: FieldInfo | None) -> str:
-    """Suggest which of the words was probably meant."""
+    """Suggest the word that was probably meant."""
     choices = choices_of(bare_type(field.annotation)) if field else []
     if not isinstance(value, str):
         return ""

@@ -1,8 +1,8 @@
-"""Whether Redis serves this process, part by part, and what of that is news: pure, told what was met and when.
+"""Decides which failures and recoveries of Redis are new, so that each is logged once. Pure.
 
-An outage concerns everybody, so its parts are told of together: once when it begins, once for each new reason that the
-server gives, and once when it ends. A refusal concerns one part, however the others fare, and is told once for each
-reason; a part that is refused in turns with working fills no log.
+An outage concerns all parts of the process. It is logged when it begins, for each new cause, and when it ends. A
+rejection concerns one part, and is logged once for each cause. A part that works and fails in turns is not logged each
+time.
 """
 
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from math import inf
 from workers.protocol.meaning import Meaning, in_words, is_contact_error, kind_of, meaning_of
 
 RETELL_S = 60.0
-"""So soon is the same refusal of the same part told again, where the part worked in between."""
+"""Seconds before the same rejection of a part is logged again, if the part worked in between."""
 
 
 @dataclass(slots=True)
 class Troubles:
-    """What keeps this process from its work now. Instants are seconds of one monotonic clock."""
+    """The current failures of Redis for this process. Instants are seconds of one monotonic clock."""
 
     _away: set[str] = field(default_factory=set)
     """Parts without contact."""
@@ -24,25 +24,25 @@ class Troubles:
     _locked_out: str = ""
     _told_of_outage: set[str] = field(default_factory=set)
     _refused: dict[str, set[str]] = field(default_factory=dict)
-    """By part, the reasons that were met since it last worked."""
+    """The causes since each part last worked."""
     _said: dict[str, str] = field(default_factory=dict)
-    """The newest reason of each part that is refused, for people."""
+    """The newest cause of each rejected part, for people."""
     _told_at: dict[tuple[str, str], float] = field(default_factory=dict)
     _owes_end: dict[str, float] = field(default_factory=dict)
-    """Since when parts are refused whose refusal was told."""
+    """The begin of each rejection that was logged."""
 
     @property
     def refusals(self) -> list[str]:
-        """Return what Redis refuses now, as ``part: reason``; empty where it serves us, or is away. For any thread."""
+        """Return the current rejections as ``part: cause``. Empty during an outage. For any thread."""
         locked_out = [self._locked_out] if self._locked_out else []
         return locked_out + [f"{part}: {why}" for part, why in self._said.copy().items()]
 
     def is_kept_from(self, part: str) -> bool:
-        """Tell whether ``part`` has not worked since it failed. For any thread."""
+        """Whether ``part`` has not worked since it failed. For any thread."""
         return part in self._refused or part in self._away
 
     def failed(self, part: str, error: BaseException, now: float) -> bool:
-        """Note that ``part`` met ``error``; return whether that is news."""
+        """Record that ``part`` failed. Return whether that must be logged."""
         return self._is_away(part, error, now) if is_contact_error(error) else self._is_refused(part, error, now)
 
     def _is_away(self, part: str, error: BaseException, now: float) -> bool:
@@ -71,7 +71,7 @@ class Troubles:
         return True
 
     def works(self, part: str, now: float) -> str:
-        """Note that ``part`` works; return what that ends, for people, or nothing."""
+        """Record that ``part`` works. Return the text to log, or an empty text."""
         if not (self._away or self._refused):
             return ""
         ended = []
@@ -81,7 +81,7 @@ class Troubles:
         self._refused.pop(part, None)
         self._said.pop(part, None)
         if was_away and not self._away:
-            ended.append(f"Redis serves us again after {now - self._away_since:.1f} s")
+            ended.append(f"connection to Redis restored after {now - self._away_since:.1f} s")
         if part in self._owes_end:
             ended.append(f"{part} works again after {now - self._owes_end.pop(part):.1f} s")
         return "; ".join(ended)

@@ -1,7 +1,7 @@
-"""What functions of users' programs raise: a failure of theirs, or the end of the task or the process they run in.
+"""Classifies errors of users' functions: a failure of the function, or the end of its task or process.
 
-``except Exception`` does not tell the two apart. Libraries in other languages raise BaseException where they panic, a
-GeneratorExit or CancelledError may leak out of something that was awaited; and a task group puts exits into a group.
+``except Exception`` cannot distinguish them. Libraries in other languages raise BaseException in a panic. An awaited
+function can leak a GeneratorExit or CancelledError. A task group puts exits into a group.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
 MAX_TEXT = 2_000
-"""Characters of an error or a reason that are kept: it travels with the dead letter."""
+"""The longest error or reason in characters, because the dead letter contains it."""
 _MEMBERS: Any = vars(BaseExceptionGroup)["exceptions"]
 
 
 def current_task() -> "asyncio.Task[Any] | None":
-    """Return the task that is running here; None where there is none, or no event loop (any more)."""
+    """Return the current task. None outside of a task or of an event loop."""
     try:
         return asyncio.current_task()
     except RuntimeError:
@@ -24,7 +24,7 @@ def current_task() -> "asyncio.Task[Any] | None":
 
 
 def ends(error: BaseException, task: "asyncio.Task[Any] | None") -> bool:
-    """Tell whether ``error``, out of a user's function that ``task`` has called, ends that task or the process."""
+    """Whether ``error`` of a user's function, which ``task`` called, ends the task or the process."""
     if isinstance(error, asyncio.CancelledError):
         return task is not None and task.cancelling() > 0
     if isinstance(error, GeneratorExit):
@@ -33,7 +33,7 @@ def ends(error: BaseException, task: "asyncio.Task[Any] | None") -> bool:
 
 
 def exits_in(error: BaseException) -> list[SystemExit | KeyboardInterrupt]:
-    """Return the ends of the process that ``error`` is, or that a task group has put into it, however deep."""
+    """Return the errors in ``error`` that end the process, also from nested groups."""
     found: list[SystemExit | KeyboardInterrupt] = []
     left = [error]
     while left:
@@ -57,9 +57,9 @@ def plain_error(group: BaseExceptionGroup[BaseException], kind: type[ErrorT]) ->
 
 
 def log_failure(logger: logging.Logger, level: int, error: BaseException, message: str, *words: object) -> None:
-    """Log what a user's function raised. Raises nothing: no job and no worker may fail because it cannot be told.
+    """Log the error of a user's function. Never raises, because a failed log line must not fail a job or the worker.
 
-    Groups within groups are formatted by recursion, and handlers of `logging` let its error through.
+    Deeply nested groups can exceed the recursion limit, and handlers of `logging` raise that error.
     """
     for told in (error, None):
         with suppress(Exception):
@@ -68,7 +68,7 @@ def log_failure(logger: logging.Logger, level: int, error: BaseException, messag
 
 
 def describe(error: BaseException) -> str:
-    """Return ``Type: message``, also where the message cannot be had."""
+    """Return ``Type: message``, also if the message cannot be read."""
     try:
         message = str(error)
     except BaseException as unreadable:  # a user's exception class may do anything
@@ -80,7 +80,7 @@ def describe(error: BaseException) -> str:
 
 
 def clipped(text: object) -> str:
-    """Return at most `MAX_TEXT` characters of a text, as UTF-8 can have them."""
-    # Exceptions about file names hold lone surrogates, which no UTF-8 text can.
+    """Return at most `MAX_TEXT` characters of a text, as valid UTF-8."""
+    # Exceptions about file names can contain lone surrogates, which UTF-8 does not allow.
     clean = str(text).encode("utf-8", "backslashreplace").decode()
     return clean if len(clean) <= MAX_TEXT else clean[: MAX_TEXT - 1] + "…"

@@ -351,7 +351,7 @@ _HELD_TOO_LATE = 2
 
 def _in_time(codes: Sequence[int], too_late: int) -> Sequence[int]:
     if too_late in codes:
-        raise TooLateError("a call reached Redis when what it says counted no more: it has to be made again")
+        raise TooLateError("the request expired before Redis ran it. Send it again.")
     return codes
 
 
