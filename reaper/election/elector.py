@@ -300,5 +300,6 @@ class Elector:
     def _note_failure(self, error: BaseException, what: str) -> None:
         if self.troubles.failed(ELECTION, error, monotonic()):
             logger.warning(
-                "%s %s: %s", "cannot reach Redis" if is_outage(error) else "Redis refuses us", what, in_words(error)
+                "cannot reach Redis: %s" if is_outage(error) else "Redis rejects the replica: %s",
+                fields(doing=what, cause=in_words(error)),
             )

@@ -167,7 +167,7 @@ async def test_a_wrong_file_is_told_and_the_old_settings_stay(
     replica = await _leader(client, processes, server, file)
     _write(file, toml)
     replica.hang_up()
-    await replica.prints(f"ERROR .*SIGHUP: the settings stay as they were: .*{complaint}")
+    await replica.prints(f"ERROR .*cannot reload settings, the old ones stay in force: .*{complaint}")
     _write(file, LONG, _table("billing"))
     replica.hang_up()
     await replica.prints("reloaded: 1 stream/group pairs")
@@ -180,7 +180,7 @@ async def test_without_a_file_there_is_nothing_to_reload(
     replica = processes.reaper("--groups", "orders/billing", "--redis-url", server.url)
     await replica.prints("leadership acquired")
     replica.hang_up()
-    await replica.prints("SIGHUP: no settings file was named")
+    await replica.prints("cannot reload settings: the replica was started without a settings file")
     assert replica.running
 
 
@@ -195,7 +195,7 @@ async def test_an_unreachable_server_is_one_sentence_and_exit_3(processes: Proce
     replica = processes.reaper("--groups", "orders/billing", "--redis-url", url)
     assert await replica.wait() == 3
     (line,) = replica.output.splitlines()
-    assert line.startswith("error: no usable Redis at redis_url 'redis://***@127.0.0.1:")
+    assert line.startswith("error: cannot use Redis at 'redis://***@127.0.0.1:")
 
 
 async def test_every_program_refuses_a_replica_and_none_waits_for_ever(

@@ -61,7 +61,7 @@ def test_from_redis_to_a_lake_and_a_trimmed_journal(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("ingest", "--redis-url", "redis://127.0.0.1:1/0"), "error: no usable Redis at redis_url"),
+        (("ingest", "--redis-url", "redis://127.0.0.1:1/0"), "error: cannot use Redis at"),
         (("ingest", "--trigger", "soon"), "trigger"),
         (("ingest", "--lake", "hdfs://host/lake"), "error: lake 'hdfs://host/lake' is neither a folder"),
         (("ingest", "--lake", "s3://bucket/lake"), "set --lake-state to a folder"),

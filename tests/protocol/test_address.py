@@ -44,7 +44,7 @@ def test_a_cluster_is_named_by_some_of_its_nodes() -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("http://h", "its scheme is none of unix://, redis://, rediss://, redis.sentinel://"),
+        ("http://h", "the scheme must be one of unix://, redis://, rediss://, redis.sentinel://"),
         ("redis+sentinel://h1", "comes /, and the name"),
         ("redis+sentinel://h1//0", "comes /, and the name"),
         ("redis+sentinel://h1/m/x", "no number of a database"),

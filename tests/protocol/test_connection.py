@@ -402,8 +402,8 @@ def test_options_that_cannot_work_are_all_named_and_what_can_is_told() -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("redis://h/orders", "what follows the host is no number of a database"),
-        ("redis://h/1/2", "is no number"),
+        ("redis://h/orders", "the part after the host must be the number of a database"),
+        ("redis://h/1/2", "must be the number"),
         ("rediss://h?ssl_cert_reqs=nonsense", "the value of an option \\('ssl_cert_reqs'\\)"),
         ("unix:///tmp/x?socket_keepalive=1", "'socket_keepalive'"),
         ("rediss://h?ssl_validate_ocsp=1", "'ssl_validate_ocsp'"),

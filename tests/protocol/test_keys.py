@@ -81,9 +81,9 @@ REFUSED = {
     "é" * 128: "longer than 255 bytes",
     "a\nb": "control characters",
     "a\x7f": "control characters",
-    "{orders}": "nothing but a hash tag",
-    "orders}": r"holds a '}' outside a hash tag",
-    "{}orders": r"holds a '}' outside a hash tag",
+    "{orders}": "only a hash tag",
+    "orders}": r"contains '}' outside a hash tag",
+    "{}orders": r"contains '}' outside a hash tag",
     "\udcff": "not valid text",
 }
 

@@ -156,6 +156,6 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
         assert alice.leads
     warnings = [record.message.split(":")[0] for record in caplog.records if record.name == "reaper.election.elector"]
     assert [line for line in warnings if "Redis" in line] == [
-        "cannot reach Redis to renew the lease",
+        "cannot reach Redis: doing= renew the lease",
         "Redis answers again",
     ]

@@ -151,9 +151,9 @@ def test_a_blocking_client_that_decodes_replies_will_do(server: RedisServer) -> 
 async def test_a_pipeline_is_rejected(server: RedisServer, blocking: BlockingRedis) -> None:
     async with Redis.from_url(server.url) as client:
         for transaction in (True, False):
-            with pytest.raises(ConfigurationError, match="a pipeline sends nothing before it is executed"):
+            with pytest.raises(ConfigurationError, match="it sends nothing before it is executed"):
                 Producer("orders", client.pipeline(transaction=transaction))
-            with pytest.raises(ConfigurationError, match="a pipeline sends nothing before it is executed"):
+            with pytest.raises(ConfigurationError, match="it sends nothing before it is executed"):
                 SyncProducer("orders", blocking.pipeline(transaction=transaction))
 
 

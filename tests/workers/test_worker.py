@@ -532,5 +532,5 @@ async def test_a_callback_that_fails_stops_nothing(server: RedisServer, client: 
 
 
 def test_an_event_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match="no event 'settled'"):
+    with pytest.raises(ValueError, match="event 'settled' is unknown"):
         Worker().on("settled")  # type: ignore[arg-type]

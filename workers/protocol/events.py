@@ -92,7 +92,7 @@ def whole(value: object) -> int | None:
 def _finite(number: str) -> float:
     found = float(number)
     if not math.isfinite(found):
-        raise ValueError(f"{number} is no number")
+        raise ValueError(f"{number} is not a number")
     return found
 
 
@@ -159,7 +159,7 @@ def decode_entry(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]
         if b"job" not in fields:
             raise ValueError("it has no field 'job'")  # noqa: TRY301
     except (KeyError, ValueError, RecursionError) as error:
-        raise ValueError(f"journal entry {entry_id!r} is no lifecycle event: {error}") from error
+        raise ValueError(f"journal entry {entry_id!r} is not a lifecycle event: {error}") from error
     job = fields[b"job"].decode("utf-8", "backslashreplace")
     return [LifecycleEvent(entry_id.decode(), int(entry_id.split(b"-")[0]), event, job, data)]
 
