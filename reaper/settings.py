@@ -246,7 +246,6 @@ def check_groups(settings: ReaperSettings) -> ReaperSettings:
     if not settings.groups:
         raise ConfigurationError(
             "cannot start: no groups are set. Name them, for example --groups orders/billing, "
-            "REAPER_GROUPS=orders/billing, "
-            "or a [[groups]] table with stream and group in the settings file."
+            "REAPER_GROUPS=orders/billing, or a [[groups]] table with stream and group in the settings file."
         )
     return settings

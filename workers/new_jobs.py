@@ -51,8 +51,7 @@ def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> 
     if size > max_bytes:
         raise InvalidJobError(
             f"the job has {size} bytes, and {stream!r} takes at most {max_bytes}. Store large data elsewhere and "
-            "enqueue a "
-            "reference, or raise max_bytes."
+            "enqueue a reference, or raise max_bytes."
         )
     return PackedJob(job_id, chosen, _duration_ms(b"delay", job.delay or 0, least=0), words, size)
 

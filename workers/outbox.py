@@ -70,8 +70,7 @@ def address_of(redis: str | HasRedis | None, otherwise: str) -> str:
     kind = type(redis)
     raise ConfigurationError(
         f"{kind.__module__}.{kind.__qualname__} is not a Redis address. Give the producer a URL, settings with a "
-        "redis_url, "
-        f"or {otherwise}."
+        f"redis_url, or {otherwise}."
     )
 
 
@@ -91,16 +90,14 @@ class Outbox:
         if self._window_ms < to_ms(CALL_REMEMBERED):
             raise ConfigurationError(
                 f"dedup_window {dedup_window!r} is too short, because calls are retried after a lost reply. Give at "
-                "least "
-                f"{CALL_REMEMBERED.total_seconds():.0f} seconds."
+                f"least {CALL_REMEMBERED.total_seconds():.0f} seconds."
             )
         self._max_bytes = max_bytes
         self._replicas, self._replicas_ms = min_replicas_acked, _in_ms("replicas_timeout", replicas_timeout)
         if self._replicas < 0 or self._replicas_ms < 1:
             raise ConfigurationError(
                 f"invalid min_replicas_acked {min_replicas_acked} with replicas_timeout {replicas_timeout!r}. Give 0 "
-                "replicas or "
-                "more, and a time above 0."
+                "replicas or more, and a time above 0."
             )
 
     @property

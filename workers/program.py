@@ -75,9 +75,8 @@ def _import(name: str, folder: Path) -> ModuleType:
         missing = error.name or ""
         if name == missing or name.startswith(f"{missing}."):
             raise ConfigurationError(
-                f"cannot import {missing!r}: it is neither in {folder} nor installed. Start `worker run` in the "
-                "folder of the "
-                "module, or install it."
+                f"cannot import {missing!r}: it is neither in {folder} nor installed. Start `worker run` in the folder "
+                "of the module, or install it."
             ) from error
         raise ConfigurationError(
             f"cannot import {name!r}: module {missing!r} is not installed ({_place(error)})."

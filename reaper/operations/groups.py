@@ -155,8 +155,7 @@ async def _check_unserved(client: Redis, keys: GroupKeys, namespaces: set[str]) 
             if replica.is_live(now) and keys.pair in replica.groups:
                 raise ForgetRefusedError(
                     f"cannot forget {keys.pair}: it is still served by replica {replica.id} ({replica.role}) of "
-                    "namespace "
-                    f"{namespace!r}. Remove the group from its settings (SIGHUP reloads them), or stop it."
+                    f"namespace {namespace!r}. Remove the group from its settings (SIGHUP reloads them), or stop it."
                 )
 
 

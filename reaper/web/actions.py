@@ -38,9 +38,8 @@ def read_token(file: str) -> bytes | None:
         raise ConfigurationError(f"cannot read actions_token_file {file}: {error.strerror}.") from error
     if len(token) < SHORTEST_TOKEN:
         raise ConfigurationError(
-            f"actions_token_file {file} has a token of {len(token)} characters. Use {SHORTEST_TOKEN} or more, for "
-            "example from "
-            "`openssl rand -hex 24`."
+            f"actions_token_file {file} has a token of {len(token)} characters. Use {SHORTEST_TOKEN} or more, "
+            "for example from `openssl rand -hex 24`."
         )
     return token
 

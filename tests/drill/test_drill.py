@@ -249,6 +249,6 @@ async def test_what_cannot_be_played_is_refused_in_a_sentence(
     processes: Processes, options: tuple[str, ...], sentence: str
 ) -> None:
     drill = _drill(processes, *options)
-    assert await drill.wait() == (3 if "no usable Redis" in sentence else 2)
+    assert await drill.wait() == (3 if "cannot use Redis" in sentence else 2)
     assert sentence in drill.output
     assert "Traceback" not in drill.output

@@ -65,5 +65,5 @@ def test_of_many_acks_those_that_came_too_late_are_told_as_such(hands: Hands) ->
     ],
 )
 def test_what_is_no_event_is_refused(flat: tuple[bytes, ...]) -> None:
-    with pytest.raises(ValueError, match="is no lifecycle event"):
+    with pytest.raises(ValueError, match="is not a lifecycle event"):
         decode_entry(b"5-1", flat)

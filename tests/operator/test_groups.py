@@ -125,7 +125,7 @@ async def test_forget_refuses_while_a_live_replica_serves_the_group(scene: Scene
     before = await scene.state()
     answer = await reaper("groups", "forget", *BILLING, "--yes")
     assert answer.code == 1
-    assert "orders/billing is still served by replica alice-1-abc (leader) of namespace 'reaper'" in answer.err
+    assert "orders/billing: it is still served by replica alice-1-abc (leader) of namespace 'reaper'" in answer.err
     assert await scene.state() == before
 
 

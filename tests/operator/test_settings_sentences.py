@@ -123,12 +123,12 @@ def test_unknown_and_missing_names(toml: str, sentence: str, tmp_path: Path) -> 
             'groups = ["orders"]',
             (
                 "'groups' (in FILE) cannot be ['orders']: 'orders' is not a group. Write STREAM/GROUP, for example "
-                "'orders/billing'."
+                "orders/billing."
             ),
         ),
         (
             'groups = "a/b,a/b"',
-            "'groups' (in FILE) cannot be 'a/b,a/b': 'a/b' is there twice: give each stream/group pair once.",
+            "'groups' (in FILE) cannot be 'a/b,a/b': 'a/b' occurs twice. Name each group once.",
         ),
     ],
 )
@@ -154,7 +154,7 @@ def test_impossible_values(toml: str, sentence: str, tmp_path: Path) -> None:
             'groups = "{orders}/billing"',
             (
                 "stream '{orders}' is only a hash tag, so its keys would be those of stream "
-                "'orders': rename it, for example to '{orders}:jobs'."
+                "'orders'. Rename it, for example to '{orders}:jobs'."
             ),
         ),
     ],

@@ -300,7 +300,7 @@ def test_a_token_is_read_without_the_end_of_its_line_and_a_byte_order_mark(tmp_p
     assert read_token("") is None
 
 
-@pytest.mark.parametrize(("content", "sentence"), [("short", "5 characters. Use 16"), (None, "cannot be read")])
+@pytest.mark.parametrize(("content", "sentence"), [("short", "5 characters. Use 16"), (None, "cannot read actions")])
 async def test_a_token_that_cannot_work_ends_the_start(tmp_path: Path, content: str | None, sentence: str) -> None:
     file = tmp_path / "token"
     if content is not None:

@@ -57,16 +57,14 @@ def _prefix(stream: str) -> str:
     if tag is None:
         if "}" in stream:
             raise ConfigurationError(
-                f"stream {stream!r} contains "
-                "'}}' outside a hash tag, so no other key can be in its hash slot. Rename the stream, or "
-                "give it a tag, for example '{orders}:eu'."
+                f"stream {stream!r} contains '}}' outside a hash tag, so no other key can be in its hash slot. "
+                "Rename the stream, or give it a tag, for example '{orders}:eu'."
             )
         return "{" + stream + "}"
     if stream == "{" + tag + "}":
         raise ConfigurationError(
-            f"stream {stream!r} is only a hash tag, so its keys would be those of stream {tag!r}. Rename it, for "
-            "example to "
-            f"'{stream}:jobs'."
+            f"stream {stream!r} is only a hash tag, so its keys would be those of stream {tag!r}. "
+            f"Rename it, for example to '{stream}:jobs'."
         )
     return stream
 
@@ -203,6 +201,5 @@ def check_apart(namespace: str, stream: str) -> None:
     if _prefix(stream) == "{" + namespace + "}":
         raise ConfigurationError(
             f"stream {stream!r} has the name of the namespace, so both would use the key '{{{namespace}}}:journal'. "
-            "Choose "
-            "another namespace."
+            "Choose another namespace."
         )

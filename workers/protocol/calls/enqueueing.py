@@ -77,8 +77,8 @@ def _added(request: Enqueueing, reply: Any) -> list[bool]:
     if not isinstance(reply, list) or len(reply) != len(request.jobs):
         raise UnexpectedReplyError(
             f"cannot tell whether {counted(len(request.jobs), 'job')} of {request.keys.stream!r} are enqueued: Redis "
-            "answered "
-            f"{reply!r:.60}, as inside a transaction (MULTI). Give the producer an address instead of this client."
+            f"answered {reply!r:.60}, as inside a transaction (MULTI). Give the producer an address instead of this "
+            "client."
         )
     return [one == 1 for one in reply]
 
