@@ -90,7 +90,7 @@ def test_who_told_the_reaper_where_redis_is_has_told_the_pipeline(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REAPER_REDIS_URL", "rediss://127.0.0.1:1/0")
     monkeypatch.setenv("REAPER_REDIS_CA_FILE", str(tmp_path / "ca.pem"))
-    assert "redis_url 'rediss://127.0.0.1:1/0?ssl_ca_certs=" in reaper("ingest").stderr
+    assert "cannot use Redis at 'rediss://127.0.0.1:1/0?ssl_ca_certs=" in reaper("ingest").stderr
 
 
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

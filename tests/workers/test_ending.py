@@ -135,7 +135,7 @@ async def test_a_task_that_exits_ends_the_worker_with_exit_code_1_and_the_jobs_t
     job = await add(client, {"do": "exit_in_task"})
 
     assert await worker.wait() == 1
-    assert re.search(f"ERROR .* ends the worker: .*jobs?={job}", worker.output)
+    assert re.search(f"ERROR .* (ends|stopped) the worker: .*jobs?={job}", worker.output)
     assert "SystemExit: 0" in worker.output
 
 

@@ -172,12 +172,12 @@ async def test_a_job_that_becomes_part_of_a_transaction_is_not_taken_for_enqueue
     server: RedisServer, blocking: BlockingRedis
 ) -> None:
     blocking.execute_command("MULTI")
-    with pytest.raises(UnexpectedReplyError, match=r"1 job of orders: Redis answered b'QUEUED'.*MULTI"):
+    with pytest.raises(UnexpectedReplyError, match=r"1 job to 'orders': Redis answered b'QUEUED'.*MULTI"):
         SyncProducer("orders", blocking).enqueue({"n": 1})
     blocking.execute_command("DISCARD")
     async with Redis.from_url(server.url) as client:
         await client.execute_command("MULTI")
-        with pytest.raises(UnexpectedReplyError, match=r"1 job of orders: Redis answered b'QUEUED'.*MULTI"):
+        with pytest.raises(UnexpectedReplyError, match=r"1 job to 'orders': Redis answered b'QUEUED'.*MULTI"):
             await Producer("orders", client).enqueue({"n": 1})
         await client.execute_command("DISCARD")
     assert jobs(server) == 0
