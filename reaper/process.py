@@ -54,7 +54,7 @@ async def _warn_of_eviction(settings: ReaperSettings) -> None:
             await client.aclose()
     if policy not in ("", "noeviction"):
         logger.warning(
-            "Redis can evict jobs and the lease when its memory is full: %s. Set maxmemory-policy to noeviction",
+            "Redis can evict jobs and the lease when its memory is full, set maxmemory-policy to noeviction: %s",
             fields(maxmemory_policy=policy),
         )
 
@@ -87,6 +87,8 @@ def _reload(reaper: Reaper, load: Load | None) -> None:
         settings = load()
     except ConfigurationError as error:
         for sentence in error.args:
-            logger.error("cannot reload settings, the old ones stay in force: %s", sentence)  # noqa: TRY400 - no traceback
+            logger.error(  # noqa: TRY400 - no traceback
+                "cannot reload settings, the old ones stay in force: %s", fields(cause=sentence)
+            )
         return
     reaper.reload(settings)

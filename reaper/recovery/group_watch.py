@@ -29,6 +29,7 @@ from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.sight import group_names
 from workers.protocol.calls.upkeep import Authority, Moved
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import Redelivery
 from workers.runtime.clock import monotonic_ms
@@ -130,7 +131,9 @@ class GroupWatch:
                 try:
                     is_served = await self._writer.is_served(self._context.server_ms())
                 except (RedisError, OSError):
-                    logger.debug("%s: cannot ask whether it is served", self._keys.pair, exc_info=True)
+                    logger.debug(
+                        "cannot see whether the group is served: %s", fields(group=self._keys.pair), exc_info=True
+                    )
                 self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served)
         finally:
             self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served, at_the_end=True)
@@ -282,7 +285,7 @@ class GroupWatch:
     def _moved(self, moved: Moved) -> None:
         self._notes.moved(moved)
         if not moved.agreed and self._is_agreed:
-            logger.warning("%s: the agreement was lost; it is written again", self._keys.pair)
+            logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))
             self._is_agreed = False
 
     async def _release_suspects(self) -> None:
@@ -297,10 +300,8 @@ class GroupWatch:
         self._telemetry.refused(refusal)
         if refusal.kind is RefusalKind.STALE:
             logger.warning(
-                "%s: a write of token %d was refused, the fence is %r: this term is over",
-                self._keys.pair,
-                self._context.term.token,
-                refusal.detail,
+                "write rejected, a newer leader holds the fence: %s",
+                fields(group=self._keys.pair, token=self._context.term.token, fence=refusal.detail),
             )
             self._context.end(EndOfTerm.STALE)
         elif refusal.kind is RefusalKind.PAUSED:

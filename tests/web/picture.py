@@ -43,9 +43,9 @@ async def _play(server: RedisServer, processes: Processes, port: int) -> str:
     client = commands_client(server.url)
     start = partial(processes.worker, "tests.web.shop:worker", "--redis-url", server.url, "--backoff-base", "0.2")
     doomed, _ = start("--name", "shop-1"), start("--name", "shop-2")
-    await doomed.prints("works on")
+    await doomed.prints("worker started")
     for number, victim in enumerate((doomed, start("--name", "shop-3"))):
-        await victim.prints("works on")
+        await victim.prints("worker started")
         await _enqueue(client, 1 + number * JOBS)
         await wait_until(partial(_has_jobs, client, f"shop-{2 * number + 1}"), "it is in the middle of some jobs")
         victim.kill()

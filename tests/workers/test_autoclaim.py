@@ -472,7 +472,7 @@ async def test_a_jobs_own_visibility_timeout_is_refused_with_one_warning(
         await nothing_left(client)
     assert len(handler.completions) == 6
     assert set(enqueued) <= set(times(handler.starts))
-    assert caplog.text.count("asks for a visibility timeout of its own") == 1
+    assert caplog.text.count("ignores the visibility timeout of a job") == 1
 
 
 @either_way
@@ -486,11 +486,11 @@ async def test_a_paused_group_is_recovered_once_it_is_resumed(
     await client.hset(KEYS.agreement, "paused", "1")
     handler = Handler()
     async with running_worker(server.url, handler, recovery=mode):
-        await wait_until(lambda: "is paused" in caplog.text, "the worker says why it recovers nothing")
+        await wait_until(lambda: "recovery paused" in caplog.text, "the worker says why it recovers nothing")
         assert handler.starts == []
         await client.hdel(KEYS.agreement, "paused")
         await nothing_left(client)
-    assert (caplog.text.count("is paused"), caplog.text.count("recovery goes on")) == (1, 1)
+    assert (caplog.text.count("recovery paused"), caplog.text.count("recovery resumed")) == (1, 1)
 
 
 async def test_in_a_stream_with_a_second_group_what_needs_a_copy_is_held_loudly_until_that_group_is_gone(

@@ -16,6 +16,7 @@ from workers.loop.context import Part, WorkerContext
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_suspects
+from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.pauses import pause_s
@@ -96,7 +97,9 @@ class Upkeep(Part):
             await self._membership.join()
             return
         if refusal.kind is RefusalKind.REFUSED:
-            self._log_once(f"suspects stay parked: {explained(refusal.detail)}")
+            cause = explained(refusal.detail)
+            if self._is_new(cause):
+                logger.error("jobs stay quarantined: %s", fields(group=self._keys.pair, cause=cause))
         await anyio.sleep(REFUSED_S * random.uniform(1, 1.5))
 
     # ---- schedules
@@ -107,7 +110,9 @@ class Upkeep(Part):
     def _moved(self, moved: Moved) -> None:
         self._reporter.works(MOVING)
         if moved.held:
-            self._log_once(f"scheduled jobs cannot be made ready, and are tried again: {explained(moved.why)}")
+            cause = explained(moved.why)
+            if self._is_new(cause):
+                logger.error("cannot start scheduled jobs, retrying: %s", fields(group=self._keys.pair, cause=cause))
 
     # ---- suspects
 
@@ -154,7 +159,7 @@ class Upkeep(Part):
 
     # ---- helpers
 
-    def _log_once(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            logger.error("%s: %s", self._keys.pair, problem)
+    def _is_new(self, problem: str) -> bool:
+        is_new = problem != self._problem
+        self._problem = problem
+        return is_new

@@ -16,13 +16,13 @@ from workers.loop.held import Held
 from workers.protocol.calls.beat import BEAT_FIELDS, recovery_wait
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.calls.recovery import return_taken
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import is_not_known
 from workers.protocol.messages import (
     CLAIM_READY_MS,
     ClaimedEntry,
     RecoveryMode,
     Redelivery,
-    counted,
     parse_claim_reply,
     text,
 )
@@ -127,12 +127,11 @@ class Claiming(Part):
     def _was_refused(self) -> None:
         self._refused_in = self._membership.joins
         logger.error(
-            "group %s has agreed on redelivery 'in-place', and this server knows no XREADGROUP … CLAIM (Redis 8.4): "
-            "what is given back is not read. Set %s",
-            self._settings.keys.pair,
-            "recovery = 'embedded' for all its workers"
-            if self._membership.recovers
-            else "redelivery = 'retry-stream' for it in the reaper's settings",
+            "redelivered jobs are not read, because XREADGROUP CLAIM needs Redis 8.4: %s",
+            fields(
+                group=self._settings.keys.pair,
+                to_set="recovery = 'embedded'" if self._membership.recovers else "redelivery = 'retry-stream'",
+            ),
         )
 
     async def _taken_from_live_workers(self, entries: Sequence[ClaimedEntry], idle_ms: int) -> list[ClaimedEntry]:
@@ -164,9 +163,8 @@ class Claiming(Part):
                 await return_taken(self._commands, source.key, self._settings.group, self._consumer, theirs)
         self._membership.join_again()  # our word is dated by the clock as it was
         logger.warning(
-            "%s: the server's clock was set, and a read took %s from those at work on it: given back",
-            self._settings.keys.pair,
-            counted(len(taken), "delivery"),
+            "returned deliveries that a read took from live workers after a clock change: %s",
+            fields(group=self._settings.keys.pair, deliveries=len(taken)),
         )
 
     def _is_to_run(self, entry: ClaimedEntry, asked_at: float) -> bool:

@@ -13,6 +13,7 @@ from workers.loop.facts import MAX_TYPE_LENGTH
 from workers.loop.handlers import Handler, Invoke, is_async
 from workers.loop.job import Job
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
 from workers.settings import UnknownJobTypes, WorkerSettings
 
@@ -148,7 +149,7 @@ class _Unknown:
             return reject
         if value not in self._warned_of and len(self._warned_of) < _TYPES_WARNED_OF:
             self._warned_of.add(value)
-            logger.warning("%s; it is left to others, as all of that type are", sentence)
+            logger.warning("jobs without a handler are left to other workers: %s", fields(cause=sentence))
         return Retry(sentence, delay=self._delay, counts=False)
 
 

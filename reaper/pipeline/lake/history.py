@@ -10,6 +10,7 @@ import logging
 from reaper.pipeline.lake.delta import LakeTable
 from reaper.pipeline.lake.layout import TABLES, Layout
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.log_fields import fields
 
 logger = logging.getLogger(__name__)
 _RESTORE = "Restore both as they were at one moment, or begin a new lake"
@@ -46,4 +47,4 @@ def check_history(layout: Layout, *, fail_on_data_loss: bool = True) -> None:
             )
             if fail_on_data_loss:
                 raise ConfigurationError(f"{lack}. {_RESTORE}; --no-fail-on-data-loss continues with what is there.")
-            logger.warning("data loss, and fail_on_data_loss is off: %s", lack)
+            logger.warning("data loss, and fail_on_data_loss is off: %s", fields(cause=lack))
