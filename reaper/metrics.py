@@ -1,4 +1,4 @@
-"""What a replica shows when metrics are collected: whether it leads, and, while it does, the state of its groups."""
+"""Metrics of a replica: whether it leads, and, if it leads, the state of its groups."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -49,7 +49,7 @@ class ReplicaMetrics:
         instruments.ELECTIONS.add(1, self._of_replica)
 
     async def run(self) -> None:
-        """Look at the groups while this replica leads, until cancelled; not at all where nobody collects metrics."""
+        """Read the groups while this replica leads, until cancelled. Without an exporter, return at once."""
         if not telemetry.is_measuring():
             return
         with ExitStack() as shown:
@@ -73,9 +73,9 @@ class ReplicaMetrics:
             except ResponseError:
                 logger.debug(
                     "cannot read a group for metrics: %s", fields(group=keys.pair), exc_info=True
-                )  # its watch tells
+                )  # its watch logs it
             except (RedisError, OSError):
-                logger.debug("cannot read the groups for metrics", exc_info=True)  # the elector tells
+                logger.debug("cannot read the groups for metrics", exc_info=True)  # the elector logs it
                 return {}
         return seen
 

@@ -48,7 +48,7 @@ async def _warn_of_eviction(settings: ReaperSettings) -> None:
     try:
         policy = (await client.info("memory")).get("maxmemory_policy", "")
     except (RedisError, OSError):
-        return  # without the right to ask, or nobody to ask, nothing can be said
+        return  # the user lacks the right, or Redis does not answer
     finally:
         with anyio.CancelScope(shield=True):
             await client.aclose()
@@ -79,7 +79,7 @@ async def _obey_signals(
 
 
 def _reload(reaper: Reaper, load: Load | None) -> None:
-    """Read the settings again; whatever is wrong with them, the old ones stay in force."""
+    """Read the settings again. If one is wrong, the old ones stay in force."""
     if load is None:
         logger.warning("cannot reload settings: the replica was started without a settings file (--config)")
         return

@@ -96,7 +96,7 @@ def is_text(value: bytes) -> bool:
 
 
 def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:
-    """Read one entry of a dead-letter stream; what is missing or garbage reads as empty or 0."""
+    """Read one entry of a dead-letter stream. Missing and invalid fields read as empty or 0."""
     pairs = pair_up(flat)
     found = dict(pairs)  # the last one of a name counts
     metadata = read_metadata(entry_id, pairs)
@@ -165,7 +165,7 @@ def choose(
 ) -> Selection:
     """Return what IDs and filters select, for commands and the status page.
 
-    Raises ConfigurationError where they say nothing, or two things.
+    Raises ConfigurationError if they select nothing, or contradict each other.
     """
     checked = check_ids(ids)
     ways = [bool(ids), reason is not None or has_age, everything]

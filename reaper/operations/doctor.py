@@ -62,7 +62,7 @@ def _settings_text(value: tuple[int, int, str] | None) -> str:
 
 
 def _lease(examined: Examination, snapshot: Snapshot) -> Iterator[Finding]:
-    """Judge the lease that is held by its own TTL, which the holder names; else by the settings of whoever asks."""
+    """Judge the lease by the TTL that its holder names, or, without a holder, by the operator's settings."""
     _, at, ttl = snapshot.holder.rpartition("@")
     ttl_ms = int(ttl) if at and ttl.isdigit() else to_ms(examined.settings.lease_ttl)
     patience_ms = ttl_ms * (TRUST_PART - RENEW_PART) / RENEWALS_TRIED

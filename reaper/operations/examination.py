@@ -1,4 +1,4 @@
-"""Gathers what ``reaper doctor`` judges. Reads only; what the user may not ask reads as None."""
+"""Reads the facts that ``reaper doctor`` judges. A fact that the Redis user is not allowed to read is None."""
 
 import re
 import time
@@ -33,7 +33,7 @@ Look = TypeVar("Look")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What the server says of itself."""
+    """Facts of the server."""
 
     release: str
     info: dict[str, Any]
@@ -56,7 +56,7 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFacts:
-    """What one stream/group pair looks like beyond its `GroupState`."""
+    """Facts of one group beyond its `GroupState`."""
 
     keys: GroupKeys
     seen: bool = True

@@ -78,7 +78,7 @@ def _consumers(state: GroupState) -> Iterator[Finding]:
 
 
 def _in_place(state: GroupState, facts: GroupFacts, server: ServerFacts) -> Iterator[Finding]:
-    """Say what Redis cannot tell: who reads with CLAIM, and who may take what is laid aside."""
+    """Report facts that Redis does not have: which consumers read with CLAIM, and which may take requeued entries."""
     if state.policy != Redelivery.IN_PLACE:
         return
     if server.capabilities.get(Capability.CLAIM) is False:
@@ -141,7 +141,7 @@ def _visibility(state: GroupState, facts: GroupFacts) -> Iterator[Finding]:
 
 
 def _not_in_force(examined: Examination, state: GroupState) -> Iterator[Finding]:
-    """Compare what the group has agreed on with the settings of whoever asks, where he named the pair."""
+    """Compare the group settings with the operator's settings, if these name the group."""
     group = next((one for one in examined.settings.watched if one.keys.pair == state.pair), None)
     if group is None or not examined.settings.model_fields_set & {"visibility_timeout", "max_deliveries", "redelivery"}:
         return

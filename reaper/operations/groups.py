@@ -1,7 +1,7 @@
 """Operations on one stream/group pair: create it, find it, pause and resume its recovery, forget it.
 
-A pair is known from the settings of whoever asks and from the replicas' heartbeats, so that an operator needs no
-settings file at hand.
+The groups come from the operator's settings and from the registrations of the replicas. So an operator needs no
+settings file.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ FROM_START, FROM_NOW = "0", "$"
 async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
     """Create the group, and its stream where there is none; ``start``: `FROM_START` or `FROM_NOW`.
 
-    Returns False where the group was there. Raises ConfigurationError where the key holds something else, or our user
+    Returns False if the group existed. Raises ConfigurationError if the key has another type, or if our user
     may not do that, and what redis-py raises.
     """
     try:
@@ -84,12 +84,12 @@ async def set_paused(client: Redis, keys: GroupKeys, paused: bool) -> bool:
 
 
 class ForgetRefusedError(NotPossibleError):
-    """The group cannot be forgotten now; nothing was removed. The message says what to do first."""
+    """The group cannot be forgotten now. Nothing was removed. The message contains the first step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What `forget` did."""
+    """The result of `forget`."""
 
     removed: tuple[str, ...]
     """Keys that were there and are gone."""

@@ -191,7 +191,7 @@ def _deliveries(number: int, one_is: str = "", many_are: str = "") -> str:
 
 
 def false_recoveries(report: GroupReport) -> str:
-    """Return how many false recoveries there may have been, and what to do."""
+    """Return a sentence about possible false recoveries, with the number and the fix."""
     consumers = ", ".join(f"{on_one_line(name)}: {number}" for name, number in report.false_recoveries_of.items())
     return (
         f"{_deliveries(report.false_recoveries, 'was', 'were')} settled by a consumer after another one was recovered "
@@ -207,7 +207,7 @@ def _oldest_scan_ms(report: GroupReport) -> int:
 def _retry_is_unread(group: GroupState) -> bool:
     """Tell whether redelivery copies wait where no consumer has read since they came.
 
-    Redis before 7.2 does not tell of reads that found nothing, so a consumer gets the visibility timeout to take
+    Redis before 7.2 does not record empty reads, so a consumer gets the visibility timeout to take
     what waits before it counts as absent.
     """
     retry = group.retry
@@ -222,7 +222,7 @@ def _retry_is_unread(group: GroupState) -> bool:
 
 
 def _is_unread(group: GroupState) -> bool:
-    """Tell whether jobs wait, nobody has any in hand, and no consumer has read for longer than a visibility timeout.
+    """Tell whether jobs wait, none are pending, and no consumer has read for longer than a visibility timeout.
 
     Workers whose slots are all taken hold something, so they are not meant, however long the jobs behind them wait.
     """
@@ -234,14 +234,14 @@ def _is_unread(group: GroupState) -> bool:
 
 
 def notes(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return what an operator should know although nothing is wrong now."""
+    """Return remarks for the operator of a healthy service."""
     of_replicas = [("", note) for note in replica_notes(snapshot)]
     of_groups = [(group.pair, note) for group in snapshot.groups for note in _group_notes(group, snapshot.now_ms)]
     return tuple(folded([*of_replicas, *of_groups]))
 
 
 def folded(remarks: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a line for each remark ``(pair or '', text)``; what is said of several groups is said once."""
+    """Return a line for each remark ``(pair or '', text)``; the same remark about several groups is one line."""
     pairs_by_text: dict[str, list[str]] = {}
     for pair, text in remarks:
         pairs_by_text.setdefault(text, []).append(pair)

@@ -63,7 +63,7 @@ def _memory(server: ServerFacts) -> Iterator[Finding]:
 
 
 def _clients(server: ServerFacts) -> Iterator[Finding]:
-    """Tell where the server lets nobody in soon, or hangs up on who asks it for much."""
+    """Report a limit of clients that is nearly reached, and a limit that disconnects clients with large replies."""
     connected = int(server.info.get("connected_clients", 0))
     most = int(server.info.get("maxclients", 0) or server.configured("maxclients", "0"))
     if most and connected > most * CLIENTS_FULL:
@@ -96,7 +96,7 @@ def _clients(server: ServerFacts) -> Iterator[Finding]:
 
 
 def _reply_limit(server: ServerFacts) -> int:
-    """Return the hard limit of what an ordinary client's replies may take, in bytes; 0 = there is none, or not seen."""
+    """Return the hard limit of the replies that wait for a normal client, in bytes. 0 is none or unknown."""
     words = server.configured("client-output-buffer-limit", "").split()
     classes = {words[at]: words[at + 1 : at + 4] for at in range(0, len(words), 4)}
     hard, *_ = classes.get("normal") or ["0"]
@@ -104,7 +104,7 @@ def _reply_limit(server: ServerFacts) -> int:
 
 
 def _writes(server: ServerFacts) -> Iterator[Finding]:
-    """Tell where every write is refused, ours too: nobody leads then, and all that can be read looks well."""
+    """Report a server that rejects every write. Then no replica leads, although all reads look healthy."""
     in_time = server.info.get("min_slaves_good_slaves")  # is there where min-replicas-to-write is set
     least = server.configured("min-replicas-to-write", "1")
     if in_time is not None and int(in_time) < int(least):

@@ -160,4 +160,4 @@ async def test_a_users_own_folder_of_our_name_is_noticed_by_the_command(
     )
 
     assert await worker.wait() == USAGE_EXIT
-    assert "rename yours" in worker.output
+    assert "has the name of the installed package" in worker.output

@@ -151,7 +151,7 @@ async def test_a_demoted_server_is_left_and_its_return_noticed(
     async with commands_client(server.url) as client, running(make_worker(server.url, accept)) as worker:
         await wait_until(lambda: is_blocked(client), "the worker waits for jobs")
         await client.execute_command("REPLICAOF", "127.0.0.1", elsewhere.port)
-        await wait_until(lambda: "trying until it works" in caplog.text.lower(), "the worker has noticed")
+        await wait_until(lambda: "retrying: " in caplog.text, "the worker has noticed")
         await client.execute_command("REPLICAOF", "NO", "ONE")
         await enqueue(client, 1)
         await wait_for_settled(worker, 1)

@@ -239,7 +239,7 @@ async def test_whoever_may_keeps_house(scene: Scene, authority: Authority, caplo
     kept = await House(scene.client, scene.keys, authority, JOURNAL, timedelta(milliseconds=1)).tidy()
     assert kept == Kept((b"silent",), is_remade=False, groups_lost=0)
     assert await scene.client.hget(scene.keys.agreement, "last_id") == last.encode()
-    assert caplog.messages == ["orders/billing: deleted 1 silent consumers"]
+    assert caplog.messages == ["deleted silent consumers: group=orders/billing consumers=1"]
 
 
 @pytest.mark.parametrize(

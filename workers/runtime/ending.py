@@ -1,4 +1,4 @@
-"""The end of a process, which nothing that a user's program left running puts off.
+"""Ends a process although threads, tasks or children of the user's program still run.
 
 Python waits for threads and child processes before it ends, and an event loop for its tasks: for ever, if one hangs.
 """

@@ -71,7 +71,7 @@ class Troubles:
         return True
 
     def works(self, part: str, now: float) -> dict[str, float]:
-        """Record that ``part`` works. Return the log fields of what ended: seconds without Redis, and rejected."""
+        """Record that ``part`` works. Return the log fields of an end: seconds of the outage and of the rejection."""
         if not (self._away or self._refused):
             return {}
         ended = {}

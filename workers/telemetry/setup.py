@@ -27,7 +27,7 @@ def exported(service: str, *, shows_metrics: bool = False) -> Iterator[None]:
     try:
         from workers.telemetry import sdk as telemetry_sdk
     except ImportError as error:
-        if not is_wanted():  # /metrics alone is not asked for by anybody: it says that telemetry is off
+        if not is_wanted():  # without a variable of OpenTelemetry, /metrics answers that telemetry is off
             yield
             return
         raise ConfigurationError(
