@@ -16,7 +16,7 @@ with found as (
     bool_or(is_stall and mode <=> 'adopt') as adopted,
     bool_or(event = 'nacked' and not counts <=> false) as failed,
     bool_or(event = 'nacked' and counts <=> false) as retried,
-    bool_or(event = 'handed_back') as handed_back
+    bool_or(event = 'handed_back' or reason <=> 'given_back') as handed_back
   from story
   where entry is not null and event not in ('redriven', 'requeued', 'lost_payload', 'lost_delivery')
     and not (event = 'recovered' and reason <=> 'suspect')
