@@ -48,8 +48,8 @@ WORD_ENDS = 3
 SERVED_PART = 0.65
 """A live worker can be served for this part of its visibility timeout at least before anything is taken from it: an
 outage of up to a third is too short to be noticed."""
-FULL_SCANS_PART = 0.5
-"""How often replicas scan fully here, in visibility timeouts."""
+SCANS_PART, FULL_SCANS_PART = 1 / 8, 0.5
+"""How often replicas scan here, and scan fully, in visibility timeouts."""
 
 
 class Actor:
@@ -489,7 +489,7 @@ class Replica(Actor):
             max_deliveries=setting.max_deliveries,
             redelivery=Redelivery(setting.redelivery),
             lease_ttl=timedelta(seconds=setting.lease_s),
-            scan_interval=timedelta(seconds=setting.visibility_s / 8),
+            scan_interval=timedelta(seconds=setting.visibility_s * SCANS_PART),
             full_scan_interval=timedelta(seconds=setting.visibility_s * FULL_SCANS_PART),
             heartbeat_interval=timedelta(seconds=max(setting.lease_s, setting.visibility_s / 4)),
             journal=setting.journal,

@@ -20,7 +20,7 @@ def held(job: str, deliveries: int, started: float = -inf) -> Any:
         started=started,
         job=SimpleNamespace(
             id=job, generation=0, deliveries=deliveries, times_delivered=1, raw_entry_id=job.encode() + b"-0"
-        )
+        ),
     )
 
 
