@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from reaper.election.lease import Attempt, Lease, Renewal, Renewed
 from reaper.failpoints import failpoint
 from reaper.settings import ReaperSettings
-from workers.protocol.events import EventName, encode_data
+from workers.protocol.events import EventName, event_fields
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error, is_outage
 from workers.runtime.clock import monotonic, monotonic_ms
@@ -166,7 +166,7 @@ class Elector:
             self._note_contact(attempt.server_ms)
             self.attempts += 1
         except (RedisError, OSError) as error:
-            self._note_failure(error, "to acquire the lease")
+            self._note_failure(error, "acquire the lease")
             return None
         return attempt
 
@@ -178,7 +178,7 @@ class Elector:
             woken = await self._journal_moved(wait_s)
         except (RedisError, OSError) as error:
             if is_contact_error(error):
-                self._note_failure(error, "to wait for a release")
+                self._note_failure(error, "wait for a release")
             # A journal that cannot be read only costs the early wake-up.
             await anyio.sleep(wait_s)
             return
@@ -244,7 +244,7 @@ class Elector:
                 self._note_contact(renewed.server_ms)
             except (RedisError, OSError) as error:
                 self.renewals_failed += 1
-                self._note_failure(error, "to renew the lease")
+                self._note_failure(error, "renew the lease")
                 failed = True
                 continue
             if renewed.renewal is Renewal.NOT_OURS:
@@ -275,11 +275,10 @@ class Elector:
             told = True  # an attempt with a lost reply may have written the end to the journal
 
     async def _journal_loss(self, term: Term, end: EndOfTerm) -> None:
-        data = encode_data({"holder": term.holder, "token": term.token, "reason": end})
+        words = event_fields(EventName.LEASE_LOST, holder=term.holder, token=term.token, reason=end)
         await self._client.execute_command(
-            "XADD", self._keys.journal, "MAXLEN", "~", self._settings.journal_maxlen, "*",
-            "event", EventName.LEASE_LOST, "job", "", "data", data,
-        )  # fmt: skip
+            "XADD", self._keys.journal, "MAXLEN", "~", self._settings.journal_maxlen, "*", *words
+        )
 
     async def raise_token(self, term: Term, found: int) -> bool:
         """Raise the token counter above ``found``. Return False if the lease is not ours any more."""
@@ -295,10 +294,11 @@ class Elector:
 
     def is_not_served(self, error: BaseException) -> None:
         """Note that the replica cannot begin yet, as the server does not serve it."""
-        self._note_failure(error, "to begin")
+        self._note_failure(error, "begin")
 
     def _note_failure(self, error: BaseException, what: str) -> None:
         if self.troubles.failed(ELECTION, error, monotonic()):
             logger.warning(
-                "%s %s: %s", "cannot reach Redis" if is_outage(error) else "Redis refuses us", what, in_words(error)
+                "cannot reach Redis: %s" if is_outage(error) else "Redis rejects the replica: %s",
+                fields(doing=what, cause=in_words(error)),
             )
