@@ -176,7 +176,7 @@ def _in_ms(name: str, duration: Duration) -> int:
 
 def _unknown(stream: str, jobs: Sequence[PackedJob], error: Exception) -> UnreachableError:
     return UnreachableError(
-        f"no answer from Redis: it is unknown whether {counted(len(jobs), 'job')} of {stream} got there (the first "
-        f"is {text(jobs[0].job_id)}). Enqueue them again with job_ids of your own, and none is there twice: "
-        f"{str(error) or type(error).__name__}"
+        f"cannot confirm {counted(len(jobs), 'job')} of {stream!r}, of which the first is "
+        f"{text(jobs[0].job_id)}: {str(error) or type(error).__name__}. If they have job_ids of your own, "
+        "enqueue them again: none is added twice."
     )

@@ -123,7 +123,7 @@ def run_folder(files: Path | None, kind: str) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise ConfigurationError(f"--files {files} cannot be used: {error.strerror}.") from error
+        raise ConfigurationError(f"cannot use --files {files}: {error.strerror}.") from error
     yield folder
 
 

@@ -82,7 +82,7 @@ class DrillSettings(Section):
         if value == ("none",):
             return ()
         if "none" in value:
-            raise ConfigurationError("--fault none plays no fault: leave it away, or the others.")
+            raise ConfigurationError("--fault none excludes other faults. Remove one of them.")
         return tuple(parse_fault(one, cls.forms) if isinstance(one, str) else one for one in value)
 
     @property
@@ -127,7 +127,7 @@ class DrillSettings(Section):
         else:
             count = self.limit or GENERATED_JOBS
             if count > MOST_JOBS:
-                raise ConfigurationError(f"--limit asks for {count} jobs: at most {MOST_JOBS} are generated.")
+                raise ConfigurationError(f"--limit is {count} jobs, but at most {MOST_JOBS} are generated. Lower it.")
             requests = generate_requests(self.seed, count=count, rate=GENERATED_RATE)
         return self.planned(requests)
 
@@ -180,19 +180,20 @@ class DrillSettings(Section):
         if self.redis_url:
             read_address(self.redis_url)
         if recovery.by_reapers and self.reapers < 1:
-            raise ConfigurationError("--recovery reaper needs reapers: --reapers 1 or more.")
+            raise ConfigurationError("--recovery reaper needs reapers. Set --reapers to 1 or more.")
         if self.keep_keys and not self.redis_url:
-            raise ConfigurationError("--keep-keys keeps keys in a Redis of yours: it needs --redis-url.")
+            raise ConfigurationError("--keep-keys needs a Redis of your own. Name it with --redis-url.")
         if self.redis_url and FaultKind.PAUSE_REDIS in self.kinds:
             raise ConfigurationError(
-                "--fault pause-redis stops the process of the server: leave --redis-url away, so that the drill starts "
+                "--fault pause-redis stops the process of the server. Remove --redis-url, so that the drill starts "
                 "its own."
             )
         if self.policy == IN_PLACE and not recovery.by_reapers:
-            raise ConfigurationError("--policy is a setting of reapers: it needs --recovery reaper.")
+            raise ConfigurationError("--policy is a setting of reapers. Use it with --recovery reaper.")
         if self.reapers == 1 and any(fault.kind == FaultKind.PAUSE_LEADER for fault in self.faults_for(recovery)):
             raise ConfigurationError(
-                "--fault pause-leader needs another reaper, which leads while the first is paused: --reapers 2 or more."
+                "--fault pause-leader needs another reaper, which leads while the first is paused. Set --reapers to "
+                "2 or more."
             )
 
     def as_json(self, recovery: Recovery) -> dict[str, Any]:

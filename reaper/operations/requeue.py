@@ -94,7 +94,8 @@ def entries_of(ids: Sequence[str]) -> list[Entry]:
     for entry_id in ids:
         if not is_entry_id(entry_id):
             raise ConfigurationError(
-                f"{entry_id!r} is no entry ID: write it as in the `lost_delivery` event, for example 1766000000000-0."
+                f"{entry_id!r} is not an entry ID. Write it as in the `lost_delivery` event, for example "
+                "1766000000000-0."
             )
     return [Entry(entry_id) for entry_id in dict.fromkeys(ids)]
 
@@ -163,7 +164,7 @@ async def _requeue_batch(
     if reply[0] != b"ok":
         raise ConfigurationError(
             f"group {keys.group!r} does not exist on stream {keys.stream!r}, so no worker would read the copies. "
-            "Create the group, or start its workers, first."
+            "Create the group, or start its workers."
         )
     return [
         Requeued(entry_id, RequeueOutcome(code), told(detail), text(job_id))

@@ -287,7 +287,7 @@ class GroupNotes:
         now = anyio.current_time()
         if moved.held:
             self._last_held_at = now
-            self.failed(MOVE_DUE, ResponseError(f"some cannot be made ready, and are tried again: {moved.why}"))
+            self.failed(MOVE_DUE, ResponseError(f"some jobs cannot be made ready, retrying: {moved.why}"))
         elif now - self._last_held_at > HELD_FOR_S:
             self.worked(MOVE_DUE)
 

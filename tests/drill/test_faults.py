@@ -47,10 +47,10 @@ def test_a_fault_is_printed_as_it_is_written(fault: Fault) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("kill-leder@4", "there is no --fault 'kill-leder': did you mean 'kill-leader'?"),
-        ("", "there is no --fault '': known are"),
+        ("kill-leder@4", "unknown --fault 'kill-leder'. Did you mean 'kill-leader'?"),
+        ("", "unknown --fault ''. Known are"),
         *(
-            (text, f"--fault '{text}' cannot be read. Write it like 'poison@4', for 4 seconds after the first job")
+            (text, f"cannot read --fault '{text}'. Write it like 'poison@4', for 4 seconds after the first job")
             for text in (
                 "poison",
                 "poison@soon",

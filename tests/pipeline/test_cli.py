@@ -64,7 +64,7 @@ def test_from_redis_to_a_lake_and_a_trimmed_journal(
         (("ingest", "--redis-url", "redis://127.0.0.1:1/0"), "error: cannot use Redis at"),
         (("ingest", "--trigger", "soon"), "trigger"),
         (("ingest", "--lake", "hdfs://host/lake"), "error: lake 'hdfs://host/lake' is neither a folder"),
-        (("ingest", "--lake", "s3://bucket/lake"), "set --lake-state to a folder"),
+        (("ingest", "--lake", "s3://bucket/lake"), "Set --lake-state to a folder"),
         (("ingest", "--redis-url-env", "NOT_SET"), "error: redis_url_env names NOT_SET"),
         (("report",), "error: there is no lake at"),
         (("advise",), "error: there is no lake at"),

@@ -323,7 +323,7 @@ def test_harm_can_be_done_when_jobs_are_in_flight() -> None:
 def test_a_scenario_that_is_misspelt_is_a_sentence() -> None:
     assert choose_scenarios(("poison", "one-crash")) == [SCENARIOS["one-crash"], SCENARIOS["poison"]]
     assert len(choose_scenarios(())) == len(SCENARIOS)
-    with pytest.raises(ConfigurationError, match="did you mean 'one-crash'"):
+    with pytest.raises(ConfigurationError, match="Did you mean 'one-crash'"):
         choose_scenarios(("one-crush",))
 
 

@@ -438,7 +438,7 @@ async def test_a_handler_in_a_thread_can_extend_too(server: RedisServer, client:
 
 
 async def test_a_job_that_no_worker_runs_cannot_be_extended() -> None:
-    with pytest.raises(RuntimeError, match="only a job that a worker runs"):
+    with pytest.raises(RuntimeError, match="no worker runs it"):
         await make_job().extend()
 
 

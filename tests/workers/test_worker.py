@@ -230,7 +230,7 @@ async def test_a_worker_needs_a_handler_and_takes_only_one(server: RedisServer) 
         await worker.run()
 
     worker.handler(accept)
-    with pytest.raises(ConfigurationError, match="one handler"):
+    with pytest.raises(ConfigurationError, match="a handler for every job"):
         worker.handler(accept)
 
 

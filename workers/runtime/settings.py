@@ -28,7 +28,7 @@ SHORTEST_INTERVAL = timedelta(milliseconds=10)
 """The shortest interval. A shorter one would send thousands of requests per second."""
 SHORTEST_VISIBILITY = timedelta(milliseconds=100)
 """The shortest visibility timeout. Any pause of a process would exceed a shorter one."""
-_TOO_LONG = f"write a duration up to {LONGEST.days}d, such as 30s"
+_TOO_LONG = f"Write a duration up to {LONGEST.days}d, such as 30s"
 
 
 def _read_seconds(value: object) -> object:
@@ -49,7 +49,7 @@ def _read_seconds(value: object) -> object:
 
 def _check_duration(value: timedelta) -> timedelta:
     if timedelta(0) < value < timedelta(milliseconds=1):
-        raise ValueError("write a duration of at least 1ms")
+        raise ValueError("Write a duration of at least 1ms")
     if value > LONGEST:
         raise ValueError(_TOO_LONG)
     return value
@@ -144,7 +144,7 @@ class Settings(BaseSettings):
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise ValueError("write UTF-8 text") from None
+                raise ValueError("Write UTF-8 text") from None
         return value
 
 

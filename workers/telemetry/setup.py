@@ -52,7 +52,7 @@ def _of_environment(error: ValueError) -> ConfigurationError:
     words = set(re.findall(r"[^\s'\"]+", str(error)))
     meant = [name for name, value in known.items() if words & {name, value}]
     told = without_logins(str(error)).rstrip(".")
-    return ConfigurationError(f"telemetry cannot be set up: {told} ({', '.join(meant or known)}).")
+    return ConfigurationError(f"cannot set up telemetry: {told} ({', '.join(meant or known)}).")
 
 
 def _in_bounded_time(closes: Sequence[Callable[[], object]]) -> None:

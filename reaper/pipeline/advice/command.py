@@ -87,8 +87,6 @@ def chosen(advices: Sequence[Advice], group: str | None) -> Sequence[Advice]:
     if found:
         return found
     if not advices:
-        raise NotPossibleError(
-            "cannot recommend a timeout: the lake holds no executions. Run `reaper pipeline ingest`."
-        )
+        raise NotPossibleError("cannot recommend a timeout: the lake has no executions. Run `reaper pipeline ingest`.")
     names = ", ".join(map(pair_of, advices))
     raise NotPossibleError(f"group {group!r} is not in the lake: it has {names}. Check --group.")
