@@ -12,6 +12,8 @@ from workers.protocol.messages import RecoveryMode
 from workers.runtime.options import help_end
 from workers.runtime.printing import show, show_json
 
+ROLES = [role.value for role in Role]
+
 recovery_option = click.option(
     "--recovery",
     type=click.Choice([mode.value for mode in RecoveryMode]),
@@ -30,7 +32,7 @@ recovery_option = click.option(
         redis=False,
     )
 )
-@click.argument("role", type=click.Choice([role.value for role in Role]), required=False)
+@click.argument("role", metavar="[ROLE]", type=click.Choice(ROLES), required=False)
 @recovery_option
 @click.option("--user", metavar="NAME", help="Name of the Redis user. Default: the name of the role.")
 @click.option(
@@ -51,8 +53,8 @@ def acl(
 ) -> None:
     """Print the least permissions of each role, as ACL rules.
 
-    Roles: reaper, worker, producer, operator, read-only, pipeline. The command sends nothing to Redis. Replace PASSWORD
-    with a password. The rules contain the keys of the groups in `--groups`.
+    ROLE is producer, worker, reaper, read-only or operator. Default: all roles of the recovery. Replace PASSWORD with a
+    password. The rules contain the keys of the groups in `--groups`. The command does not connect to Redis.
     """
     if not settings.groups:
         raise ConfigurationError(

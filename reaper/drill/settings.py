@@ -22,7 +22,7 @@ from reaper.drill.trace import (
 from workers.protocol.connection import read_address
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
-from workers.runtime.settings import Seconds, Section
+from workers.runtime.settings import SHORTEST_VISIBILITY, Seconds, Section, seconds
 
 MOST_MS = LONGEST / timedelta(milliseconds=1)
 MORE_PATIENCE_S = 60.0
@@ -57,8 +57,10 @@ class DrillSettings(Section):
         description="How reapers give back: by a copy to the stream's tail, or in-place, where all workers read with "
         "CLAIM; that needs a Redis 8.4, on the PATH or named by --redis-url.",
     )
-    visibility_timeout: Seconds = Field(timedelta(seconds=2), ge=timedelta(seconds=0.1), description="Seconds.")
-    lease_ttl: Seconds = Field(timedelta(seconds=1.5), ge=timedelta(seconds=0.5), description="Seconds.")
+    visibility_timeout: Seconds = seconds(
+        2, "How long a delivery may go without a heartbeat.", least=SHORTEST_VISIBILITY
+    )
+    lease_ttl: Seconds = seconds(1.5, "How long a lease lasts without a renewal.", least=timedelta(seconds=0.5))
     redis_url: str | None = Field(
         None, repr=False, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
     )

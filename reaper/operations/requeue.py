@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis
 
 from workers.protocol.calls import CALL_BYTES, Journal
-from workers.protocol.errors import ConfigurationError
+from workers.protocol.errors import ConfigurationError, NotPossibleError
 from workers.protocol.events import ENDS, EventName, LifecycleEvent, events_of
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, is_entry_id, text, told
@@ -119,7 +119,7 @@ async def requeue(
 ) -> AsyncIterator[Requeued]:
     """Make entries ready again, but for those that have ``ended``. Yield one result each, as they are done.
 
-    Raises ConfigurationError if the group does not exist, and errors of redis-py.
+    Raises NotPossibleError if the group does not exist, and errors of redis-py.
     """
     for entry in entries:
         if entry.entry_id in ended:
@@ -162,8 +162,8 @@ async def _requeue_batch(
         [keys.group, how.policy, int(how.dry_run), *how.journal, CALL_BYTES, *ids],
     )
     if reply[0] != b"ok":
-        raise ConfigurationError(
-            f"group {keys.group!r} does not exist on stream {keys.stream!r}, so no worker would read the copies. "
+        raise NotPossibleError(
+            f"cannot requeue: group {keys.pair!r} does not exist, so no worker would read the copies. "
             "Create the group, or start its workers."
         )
     return [

@@ -71,7 +71,8 @@ ADDRESS = "redis_url"
 Duration = float | timedelta
 """A duration in a program, as seconds or as a timedelta."""
 Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
-Rate = Annotated[float, BeforeValidator(_read_rate)]
+READS_RATE = BeforeValidator(_read_rate)
+Rate = Annotated[float, READS_RATE]
 """A number per second."""
 HealthHost = Annotated[
     str, Field(description="Address that `health_port` is bound to. `0.0.0.0` accepts connections from other machines.")
