@@ -8,7 +8,7 @@ import anyio
 from redis.exceptions import RedisError, ResponseError
 
 from reaper.replicas import GroupReport
-from workers.protocol.calls.sight import Sight
+from workers.protocol.calls.group_load import GroupLoad
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.log_fields import fields
 from workers.telemetry import instruments
@@ -33,7 +33,7 @@ class ReplicaMetrics:
         token: Callable[[], int],
         reports: Callable[[], Mapping[str, GroupReport]],
         refused: Callable[[], int],
-        look: Callable[[GroupKeys], Awaitable[Sight]],
+        look: Callable[[GroupKeys], Awaitable[GroupLoad]],
     ) -> None:
         self._of_replica: Attributes = {telemetry.NAMESPACE: namespace}
         self._leads = leads
@@ -64,7 +64,7 @@ class ReplicaMetrics:
                 self._gauges.seen = await self._look_at(reports)
                 await anyio.sleep(LOOK_INTERVAL_S)
 
-    async def _look_at(self, groups: Iterable[GroupKeys]) -> Mapping[GroupKeys, Sight]:
+    async def _look_at(self, groups: Iterable[GroupKeys]) -> Mapping[GroupKeys, GroupLoad]:
         """See what the server lets us see: one group that it denies us hides no other."""
         seen = {}
         for keys in groups:

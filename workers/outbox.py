@@ -117,7 +117,7 @@ class Outbox:
             raise InvalidJobError(f"{shown(jobs)} is not a list of jobs. Give a list.")
         return [encode_job(job if isinstance(job, NewJob) else NewJob(job), stream, most) for job in jobs]
 
-    def calls(self, jobs: Iterable[PackedJob]) -> "Iterator[Call]":
+    def calls(self, jobs: Iterable[PackedJob]) -> "Iterator[EnqueueCall]":
         """Yield the calls that enqueue ``jobs``, each when it is about to be sent for the first time."""
         for some in in_calls(jobs, lambda job: job.size, most=CALL_JOBS, most_bytes=CALL_BYTES):
             request = Enqueueing(
@@ -129,10 +129,10 @@ class Outbox:
                 self._replicas,
                 self._replicas_ms,
             )
-            yield Call(request)
+            yield EnqueueCall(request)
 
 
-class Call:
+class EnqueueCall:
     """Jobs that are enqueued together, all or none. The call is repeated until Redis answers, or for `RETRY_FOR_S`."""
 
     def __init__(self, request: Enqueueing) -> None:

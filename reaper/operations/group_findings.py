@@ -6,7 +6,7 @@ from math import ceil
 
 from reaper.operations.examination import Examination, GroupFacts, ServerFacts
 from reaper.operations.findings import NOT_SEEN, Finding, Level, note, ok, unknown, wrong
-from reaper.operations.judgement import Problem, Trouble
+from reaper.operations.judgement import Problem, ProblemKind
 from reaper.operations.state import GroupState
 from reaper.operations.words import duration
 from workers.protocol.calls.refusals import explained
@@ -42,7 +42,7 @@ def check_group(examined: Examination, facts: GroupFacts, problems: Sequence[Pro
 def _states(facts: GroupFacts, state: GroupState | None, problems: Sequence[Problem]) -> Iterator[Finding]:
     embedded = state is not None and state.recovers_itself
     for problem in problems:
-        if problem.group == facts.keys.pair and not (embedded and problem.trouble is Trouble.UNSERVED):
+        if problem.group == facts.keys.pair and not (embedded and problem.trouble is ProblemKind.UNSERVED):
             yield wrong(str(problem.trouble), problem.text)
 
 

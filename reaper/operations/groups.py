@@ -14,7 +14,7 @@ from reaper.operations.foreign_keys import foreign_keys
 from reaper.replicas import Replica, read_replicas
 from reaper.settings import GroupSettings
 from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
-from workers.protocol.calls.sight import group_names
+from workers.protocol.calls.group_load import group_names
 from workers.protocol.errors import ConfigurationError, NotPossibleError
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of

@@ -37,7 +37,7 @@ REFUSALS = LAYOUT_REFUSALS | {
 }
 
 
-class Trouble(StrEnum):
+class ProblemKind(StrEnum):
     """Kinds of problems; each of them makes the service degraded."""
 
     NO_REPLICA = "no_replica"
@@ -63,7 +63,7 @@ class Trouble(StrEnum):
 class Problem:
     """One reason why the service is degraded. ``group`` is empty if it concerns all."""
 
-    trouble: Trouble
+    trouble: ProblemKind
     group: str
     text: str
 
@@ -85,94 +85,100 @@ def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
     if not snapshot.live:
         start = "reaper run --observe" if is_observers(snapshot.namespace) else "reaper run"
         yield Problem(
-            Trouble.NO_REPLICA,
+            ProblemKind.NO_REPLICA,
             "",
             f"no live replica in namespace {snapshot.namespace!r}: start `{start}`, or name its namespace",
         )
     elif snapshot.leader is None:
         why = f"the lease is held by {snapshot.holder}, which is not alive" if snapshot.holder else _NO_LEASE
-        yield Problem(Trouble.NO_LEADER, "", f"no leader: {why}")
+        yield Problem(ProblemKind.NO_LEADER, "", f"no leader: {why}")
     if not snapshot.groups:
-        yield Problem(Trouble.NO_GROUPS, "", "no group is watched: set groups")
+        yield Problem(ProblemKind.NO_GROUPS, "", "no group is watched: set groups")
 
 
-def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Trouble, str]]:
+def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
     report = group.report
     if report is None and snapshot.leader is not None:
-        yield Trouble.UNSERVED, "the leader does not watch this group: add it to the replicas' settings"
+        yield ProblemKind.UNSERVED, "the leader does not watch this group: add it to the replicas' settings"
     if group.paused:
-        yield Trouble.PAUSED, f"recovery is paused: `reaper groups resume {group.keys.word}` ends that"
+        yield ProblemKind.PAUSED, f"recovery is paused: `reaper groups resume {group.keys.word}` ends that"
     refusal = report.refusal if report else ""
     if not group.main.exists and not refusal:
         refusal = "no_group"
     yield from _judge_keys(group)
     if refusal and not group.main.is_foreign:
-        yield Trouble.REFUSED, f"recovery refuses: {REFUSALS.get(refusal, refusal)}"
+        yield ProblemKind.REFUSED, f"recovery refuses: {REFUSALS.get(refusal, refusal)}"
     for mismatch in group.mismatches:
-        yield Trouble.MISMATCH, mismatch
+        yield ProblemKind.MISMATCH, mismatch
     if report is not None:
         yield from _judge_report(group, report)
     yield from _judge_losses(group, snapshot.now_ms)
     idle_ms = group.main.oldest_pending_ms or 0
     if group.recovers_itself and not group.recovery_wait and idle_ms > group.visibility_ms + _may_be_late_ms(group):
         yield (
-            Trouble.OVERDUE,
+            ProblemKind.OVERDUE,
             f"a delivery has been idle for {idle_ms / 1000:.0f} s, and no worker recovers it: see what workers log",
         )
     if _retry_is_unread(group):
         yield (
-            Trouble.RETRY_UNREAD,
+            ProblemKind.RETRY_UNREAD,
             f"{_waiting(group.retry.ready)} in the retry stream, and nobody reads it: let the workers read that too",
         )
     if _is_unread(group):
         waited_s = (group.main.oldest_ready_ms or 0) // 1000
         yield (
-            Trouble.UNREAD,
+            ProblemKind.UNREAD,
             f"{_waiting(group.main.ready)}, for up to {waited_s} s, and nobody reads: do the group's workers run?",
         )
 
 
-def _judge_losses(group: GroupState, now_ms: int) -> Iterator[tuple[Trouble, str]]:
+def _judge_losses(group: GroupState, now_ms: int) -> Iterator[tuple[ProblemKind, str]]:
     if group.lost_payload and now_ms - group.lost_payload_ms <= RECENT_MS:
-        yield Trouble.LOST_PAYLOAD, f"{_lost_payload(group)}: {TRIMMED}"
+        yield ProblemKind.LOST_PAYLOAD, f"{_lost_payload(group)}: {TRIMMED}"
     if group.lost_deliveries:
         were = _deliveries(group.lost_deliveries, "was", "were")
         requeue = f"`reaper groups requeue {group.keys.word} --lost`"
-        yield Trouble.LOST_DELIVERY, f"{were} lost, because somebody deleted a consumer or the group: run {requeue}"
+        yield ProblemKind.LOST_DELIVERY, f"{were} lost, because somebody deleted a consumer or the group: run {requeue}"
     if group.groups_lost and now_ms - group.groups_lost_ms <= RECENT_MS:
-        yield Trouble.LOST_GROUP, f"somebody {DESTROYED_OR_EMPTIED}: the jobs are still in the stream"
+        yield ProblemKind.LOST_GROUP, f"somebody {DESTROYED_OR_EMPTIED}: the jobs are still in the stream"
 
 
 def _may_be_late_ms(group: GroupState) -> int:
     return min(group.visibility_ms + LATE_MS, LONGEST_LATE_MS)
 
 
-def _judge_keys(group: GroupState) -> Iterator[tuple[Trouble, str]]:
+def _judge_keys(group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
     for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
         if source.is_foreign:
-            yield Trouble.REFUSED, f"{key} holds no stream: somebody else uses this name"
+            yield ProblemKind.REFUSED, f"{key} holds no stream: somebody else uses this name"
         if source.is_exhausted:
             why = f"{key} has delivered the last possible entry ID, {LAST_ENTRY_ID.decode()}"
-            yield Trouble.EXHAUSTED, f"{why}, and Redis adds no entry behind it: let producers write to another stream"
+            yield (
+                ProblemKind.EXHAUSTED,
+                f"{why}, and Redis adds no entry behind it: let producers write to another stream",
+            )
 
 
 def _waiting(ready: Count) -> str:
     return "1 job waits" if str(ready) == "1" else f"{ready} jobs wait"
 
 
-def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trouble, str]]:
+def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[ProblemKind, str]]:
     age = group.reported_ms - report.last_scan_ms
     if report.last_scan_ms and age > _oldest_scan_ms(report):
-        yield Trouble.SCAN_TOO_OLD, f"the last scan was {age / 1000:.0f} s old when the leader reported"
+        yield ProblemKind.SCAN_TOO_OLD, f"the last scan was {age / 1000:.0f} s old when the leader reported"
     if report.late_ms > _may_be_late_ms(group):
         yield (
-            Trouble.OVERDUE,
+            ProblemKind.OVERDUE,
             f"recovery is {report.late_ms / 1000:.0f} s late: see recovery_rate and the leader's log",
         )
     if report.held:
-        yield Trouble.HELD, f"{counted(report.held, 'overdue delivery')} cannot be copied; the leader's log says why"
+        yield (
+            ProblemKind.HELD,
+            f"{counted(report.held, 'overdue delivery')} cannot be copied; the leader's log says why",
+        )
     if report.error:
-        yield Trouble.ERROR, report.error
+        yield ProblemKind.ERROR, report.error
 
 
 TRIMMED = (

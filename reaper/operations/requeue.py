@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(slots=True)
-class Told:
+class JournalFindings:
     """The group's entries in the journal."""
 
     lost: dict[Entry, None] = field(default_factory=dict)
@@ -100,9 +100,9 @@ def entries_of(ids: Sequence[str]) -> list[Entry]:
     return [Entry(entry_id) for entry_id in dict.fromkeys(ids)]
 
 
-async def read_journal(client: Redis, keys: GroupKeys, since_ms: int) -> Told:
+async def read_journal(client: Redis, keys: GroupKeys, since_ms: int) -> JournalFindings:
     """Read the journal since ``since_ms`` for the group's entries. Raises errors of redis-py."""
-    found, start = Told(), f"{max(0, since_ms)}"
+    found, start = JournalFindings(), f"{max(0, since_ms)}"
     while True:
         rows: Any = await client.execute_command("XRANGE", keys.journal, start, "+", "COUNT", PAGE)
         for entry_id, flat in rows:

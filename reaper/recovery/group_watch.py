@@ -26,15 +26,15 @@ from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import Journal
+from workers.protocol.calls.group_load import group_names
 from workers.protocol.calls.refusals import Refusal, RefusalKind
-from workers.protocol.calls.sight import group_names
 from workers.protocol.calls.upkeep import Authority, Moved
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import Redelivery
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
-from workers.upkeep.house import House
+from workers.upkeep.cleanup import GroupCleanup
 from workers.upkeep.schedules import Schedules
 from workers.upkeep.suspects import Suspects
 
@@ -82,7 +82,9 @@ class GroupWatch:
         )
         self._takeover = Takeover(context, group, self._writer, self._notes)
         retention = context.settings.consumer_retention
-        self._house = House(context.client, self._keys, self._writer.authority, self._writer.journal, retention)
+        self._cleanup = GroupCleanup(
+            context.client, self._keys, self._writer.authority, self._writer.journal, retention
+        )
         self._lost = LostDeliveries(self._writer)
         self._journal_at = BEGINNING
         self._groups_lost: int | None = None
@@ -219,7 +221,7 @@ class GroupWatch:
         looks = [await self._lost.look(key, one.scanner.gone_by_consumer()) for key, one in self._sources.items()]
         if self._groups_lost is None:
             self._groups_lost = await self._writer.groups_lost()
-        kept = await self._house.tidy()
+        kept = await self._cleanup.tidy()
         is_remade = False
         if not isinstance(kept, Refusal):
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)

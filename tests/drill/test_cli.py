@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from reaper.drill import cli
 from reaper.drill.act import Ending
-from reaper.drill.drill import Programme
+from reaper.drill.drill import DrillPlan
 from reaper.drill.ledger import Ledger
 from reaper.drill.meters import Usage
 from reaper.drill.promises import Fate
@@ -30,20 +30,20 @@ class Theatre:
 
     folder: Path
     bad: set[str] = field(default_factory=set)
-    played: list[Programme] = field(default_factory=list)
+    played: list[DrillPlan] = field(default_factory=list)
 
     def perform(
-        self, programme: Programme, _screen: object, *, closes: Callable[[Ending], None], **_told: object
+        self, plan: DrillPlan, _screen: object, *, closes: Callable[[Ending], None], **_told: object
     ) -> list[Ending]:
-        self.played.append(programme)
-        endings = [self._ending(programme, recovery) for recovery in programme.recoveries]
+        self.played.append(plan)
+        endings = [self._ending(plan, recovery) for recovery in plan.recoveries]
         for ending in endings:
             closes(ending)
         return endings
 
-    def _ending(self, programme: Programme, recovery: Recovery) -> Ending:
+    def _ending(self, plan: DrillPlan, recovery: Recovery) -> Ending:
         folder = self.folder / str(len(self.played))
-        stage = set_stage(SERVER, programme.settings, recovery, folder, ("drill", "reapers"))
+        stage = set_stage(SERVER, plan.settings, recovery, folder, ("drill", "reapers"))
         objections = ("1 job is lost",) if recovery.name in self.bad else ()
         return Ending(stage, 0.0, LEDGER, objections, Usage(), {}, 0)
 
@@ -72,8 +72,8 @@ def theatre(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Theatre:
 )
 def test_faults_that_nobody_asked_for_come_while_jobs_do(theatre: Theatre, words: list[str], played: list[str]) -> None:
     assert theatre.exit_code(cli.drill, *words) == 0
-    (programme,) = theatre.played
-    assert [str(fault.kind) for fault in programme.settings.faults] == played
+    (plan,) = theatre.played
+    assert [str(fault.kind) for fault in plan.settings.faults] == played
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_faults_that_nobody_asked_for_come_while_jobs_do(theatre: Theatre, words
 def test_the_demo_fails_where_the_reaper_or_embedded_workers_do(theatre: Theatre, bad: set[str], code: int) -> None:
     theatre.bad = bad
     assert theatre.exit_code(cli.demo) == code
-    (programme,) = theatre.played
-    assert [recovery.name for recovery in programme.recoveries] == ["none", "reaper", "embedded"]
+    (plan,) = theatre.played
+    assert [recovery.name for recovery in plan.recoveries] == ["none", "reaper", "embedded"]
 
 
 @pytest.mark.parametrize("recovery", RECOVERIES)
@@ -96,12 +96,12 @@ def test_a_drill_fails_where_anything_is_wrong_in_any_mode(theatre: Theatre, rec
 def test_options_reach_the_programme(theatre: Theatre) -> None:
     words = "--fault none --visibility-timeout 30 --no-bare-worker --quiet --keep-keys --limit 3"
     assert theatre.exit_code(cli.drill, *words.split(), "--redis-url", SERVER.url) == 0
-    (programme,) = theatre.played
-    settings = programme.settings
+    (plan,) = theatre.played
+    settings = plan.settings
     assert (settings.faults, settings.bare_worker) == ((), False)
     assert (settings.scan.total_seconds(), settings.look_s) == (1.0, 1.0)
     assert (settings.redis_url, settings.keep_keys) == (SERVER.url, True)
-    assert len(programme.jobs) == 3
+    assert len(plan.jobs) == 3
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reaper.operations.judgement import RECENT_MS, Problem, Trouble, judge, notes
+from reaper.operations.judgement import RECENT_MS, Problem, ProblemKind, judge, notes
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
 from reaper.replicas import FOLLOWER, GroupReport, Replica
 from reaper.settings import observers_of
@@ -51,7 +51,7 @@ def test_a_leader_that_watches_and_scans_is_healthy() -> None:
 
 def test_without_any_live_replica_the_service_is_degraded() -> None:
     gone = a_replica("alice", ALL_WELL, at_ms=NOW - 15_001)
-    assert _troubles(a_snapshot(gone, report=None)) == [Trouble.NO_REPLICA]
+    assert _troubles(a_snapshot(gone, report=None)) == [ProblemKind.NO_REPLICA]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_without_a_replica_groups_that_their_workers_recover_are_well() -> None:
         theirs = a_snapshot(gone, report=None, mode=mode)
         assert judge(theirs) == ()
         assert f"orders/billing: its workers recover what stalls (mode {mode})" in notes(theirs)
-    assert _troubles(a_snapshot(gone, report=None, mode="reaper")) == [Trouble.NO_REPLICA]
+    assert _troubles(a_snapshot(gone, report=None, mode="reaper")) == [ProblemKind.NO_REPLICA]
 
 
 def test_groups_that_nobody_has_served_yet_are_well_beside_an_observer() -> None:
@@ -77,8 +77,8 @@ def test_groups_that_nobody_has_served_yet_are_well_beside_an_observer() -> None
     assert judge(alone) == ()
     assert any("olga-1-abc observes; `reaper status --observe` tells" in note for note in notes(alone))
     served = replace(a_snapshot(a_replica("gone", at_ms=0), report=None, mode="reaper"), observers=(olga,))
-    assert _troubles(served) == [Trouble.NO_REPLICA], "whoever served them is gone"
-    assert _troubles(replace(alone, groups=())) == [Trouble.NO_REPLICA, Trouble.NO_GROUPS]
+    assert _troubles(served) == [ProblemKind.NO_REPLICA], "whoever served them is gone"
+    assert _troubles(replace(alone, groups=())) == [ProblemKind.NO_REPLICA, ProblemKind.NO_GROUPS]
 
 
 def test_false_alarms_of_an_observer_are_noted_with_the_timeout_that_would_have_had_none() -> None:
@@ -93,7 +93,7 @@ def test_a_replica_is_live_for_three_heartbeats() -> None:
 
 
 def test_a_heartbeat_of_the_future_is_none_the_servers_clock_was_set_back() -> None:
-    assert _troubles(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW + 3_600_000))) == [Trouble.NO_REPLICA]
+    assert _troubles(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW + 3_600_000))) == [ProblemKind.NO_REPLICA]
 
 
 def test_what_embedded_workers_leave_lying_degrades_once_two_timeouts_are_over() -> None:
@@ -107,7 +107,7 @@ def test_what_embedded_workers_leave_lying_degrades_once_two_timeouts_are_over()
         return _troubles(replace(a_snapshot(gone, report=None), groups=(group,)))
 
     assert troubles(idle_for(62_000)) == []
-    assert troubles(idle_for(62_001)) == [Trouble.OVERDUE]
+    assert troubles(idle_for(62_001)) == [ProblemKind.OVERDUE]
     assert troubles(idle_for(62_001, recovery_wait=RecoveryWait(10_000, 60_000))) == [], "recovery waits"
 
 
@@ -139,28 +139,30 @@ def test_a_pair_that_the_leader_does_not_watch_is_named() -> None:
     snapshot = a_snapshot(report=None)
     assert judge(snapshot) == (
         Problem(
-            Trouble.UNSERVED, "orders/billing", "the leader does not watch this group: add it to the replicas' settings"
+            ProblemKind.UNSERVED,
+            "orders/billing",
+            "the leader does not watch this group: add it to the replicas' settings",
         ),
     )
 
 
 def test_without_any_group_there_is_nothing_to_watch() -> None:
-    assert _troubles(replace(a_snapshot(), groups=())) == [Trouble.NO_GROUPS]
+    assert _troubles(replace(a_snapshot(), groups=())) == [ProblemKind.NO_GROUPS]
 
 
 @pytest.mark.parametrize(
     ("found", "trouble", "says"),
     [
-        ({"refusal": "several_groups"}, Trouble.REFUSED, "set redelivery = 'retry-stream'"),
-        ({"refusal": "explicit_ids"}, Trouble.REFUSED, "set redelivery = 'retry-stream'"),
-        ({"refusal": "foreign_namespace"}, Trouble.REFUSED, "another namespace"),
-        ({"refusal": "something_new"}, Trouble.REFUSED, "something_new"),
-        ({"held": 2}, Trouble.HELD, "2 overdue deliveries cannot be copied"),
-        ({"error": "scan: NOPERM"}, Trouble.ERROR, "scan: NOPERM"),
-        ({"late_ms": 32_001}, Trouble.OVERDUE, "recovery is 32 s late"),
+        ({"refusal": "several_groups"}, ProblemKind.REFUSED, "set redelivery = 'retry-stream'"),
+        ({"refusal": "explicit_ids"}, ProblemKind.REFUSED, "set redelivery = 'retry-stream'"),
+        ({"refusal": "foreign_namespace"}, ProblemKind.REFUSED, "another namespace"),
+        ({"refusal": "something_new"}, ProblemKind.REFUSED, "something_new"),
+        ({"held": 2}, ProblemKind.HELD, "2 overdue deliveries cannot be copied"),
+        ({"error": "scan: NOPERM"}, ProblemKind.ERROR, "scan: NOPERM"),
+        ({"late_ms": 32_001}, ProblemKind.OVERDUE, "recovery is 32 s late"),
     ],
 )
-def test_what_the_leader_reports_degrades(found: dict[str, Any], trouble: Trouble, says: str) -> None:
+def test_what_the_leader_reports_degrades(found: dict[str, Any], trouble: ProblemKind, says: str) -> None:
     (problem,) = judge(a_snapshot(report=replace(ALL_WELL, **found)))
     assert (problem.trouble, problem.group) == (trouble, "orders/billing")
     assert says in problem.text
@@ -169,12 +171,12 @@ def test_what_the_leader_reports_degrades(found: dict[str, Any], trouble: Troubl
 @pytest.mark.parametrize(
     ("group", "trouble", "says"),
     [
-        ({"paused": True}, Trouble.PAUSED, "`reaper groups resume orders/billing` ends that"),
-        ({"mismatches": ("max_deliveries differ",)}, Trouble.MISMATCH, "max_deliveries differ"),
-        ({"main": SourceState(exists=False)}, Trouble.REFUSED, "the stream or its group does not exist"),
+        ({"paused": True}, ProblemKind.PAUSED, "`reaper groups resume orders/billing` ends that"),
+        ({"mismatches": ("max_deliveries differ",)}, ProblemKind.MISMATCH, "max_deliveries differ"),
+        ({"main": SourceState(exists=False)}, ProblemKind.REFUSED, "the stream or its group does not exist"),
     ],
 )
-def test_what_redis_says_degrades(group: dict[str, Any], trouble: Trouble, says: str) -> None:
+def test_what_redis_says_degrades(group: dict[str, Any], trouble: ProblemKind, says: str) -> None:
     (problem,) = judge(a_snapshot(**group))
     assert (problem.trouble, problem.group) == (trouble, "orders/billing")
     assert says in problem.text
@@ -182,12 +184,12 @@ def test_what_redis_says_degrades(group: dict[str, Any], trouble: Trouble, says:
 
 def test_a_missing_group_is_told_once() -> None:
     snapshot = a_snapshot(report=replace(ALL_WELL, refusal="no_group"), main=SourceState(exists=False))
-    assert _troubles(snapshot) == [Trouble.REFUSED]
+    assert _troubles(snapshot) == [ProblemKind.REFUSED]
 
 
 def test_a_scan_is_too_old_after_three_missed_ones_and_a_second() -> None:
     assert judge(a_snapshot(report=replace(ALL_WELL, last_scan_ms=NOW - 4_000))) == ()
-    assert _troubles(a_snapshot(report=replace(ALL_WELL, last_scan_ms=NOW - 4_001))) == [Trouble.SCAN_TOO_OLD]
+    assert _troubles(a_snapshot(report=replace(ALL_WELL, last_scan_ms=NOW - 4_001))) == [ProblemKind.SCAN_TOO_OLD]
 
 
 def test_a_long_pending_entries_list_may_take_longer_to_scan() -> None:
@@ -217,7 +219,7 @@ WAITING = SourceState(exists=True, entries=2, ready=Count(2), oldest_ready_ms=40
     ],
 )
 def test_retry_copies_that_nobody_reads_degrade(retry: SourceState, unread: bool) -> None:
-    assert _troubles(a_snapshot(retry=retry)) == ([Trouble.RETRY_UNREAD] if unread else [])
+    assert _troubles(a_snapshot(retry=retry)) == ([ProblemKind.RETRY_UNREAD] if unread else [])
 
 
 @pytest.mark.parametrize(
@@ -232,7 +234,7 @@ def test_retry_copies_that_nobody_reads_degrade(retry: SourceState, unread: bool
     ],
 )
 def test_jobs_that_wait_where_nobody_reads_degrade(main: SourceState, unread: bool) -> None:
-    assert _troubles(a_snapshot(main=main)) == ([Trouble.UNREAD] if unread else [])
+    assert _troubles(a_snapshot(main=main)) == ([ProblemKind.UNREAD] if unread else [])
     assert _troubles(a_snapshot(main=main, visibility_ms=0)) == []
 
 
@@ -257,11 +259,11 @@ def test_every_problem_is_told() -> None:
         retry=WAITING,
         main=replace(WAITING, is_exhausted=True),
     )
-    assert set(_troubles(snapshot)) == set(Trouble) - {
-        Trouble.NO_REPLICA,
-        Trouble.NO_LEADER,
-        Trouble.NO_GROUPS,
-        Trouble.UNSERVED,
+    assert set(_troubles(snapshot)) == set(ProblemKind) - {
+        ProblemKind.NO_REPLICA,
+        ProblemKind.NO_LEADER,
+        ProblemKind.NO_GROUPS,
+        ProblemKind.UNSERVED,
     }
 
 

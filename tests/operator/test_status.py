@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.operations.judgement import Trouble, judge
+from reaper.operations.judgement import ProblemKind, judge
 from reaper.operations.snapshot import MOST_COUNTED, find_mismatches, take_snapshot
 from reaper.operations.state import Count, GroupState, SourceState
 from reaper.operations.words import duration
@@ -268,7 +268,7 @@ async def test_copies_that_wait_while_consumers_stay_away_are_a_problem(scene: S
     await scene.client.execute_command("XADD", scene.keys.retry, "*", "n", 2)
 
     async def unread() -> bool:
-        return Trouble.RETRY_UNREAD in [one.trouble for one in judge(await take_snapshot(scene.client, KEYS))]
+        return ProblemKind.RETRY_UNREAD in [one.trouble for one in judge(await take_snapshot(scene.client, KEYS))]
 
     assert await wait_until(unread, "the copy has waited for longer than the visibility timeout")
     await scene.client.execute_command(*read)

@@ -13,8 +13,8 @@ import anyio
 from redis.exceptions import RedisError
 
 from workers.loop.context import Part, WorkerContext
+from workers.protocol.calls.group_load import look_at_group
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
-from workers.protocol.calls.sight import look_at_group
 from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_suspects
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
@@ -22,7 +22,7 @@ from workers.runtime.notices import Notices, notices_client
 from workers.runtime.pauses import pause_s
 from workers.telemetry import names as telemetry
 from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges
-from workers.upkeep.house import House
+from workers.upkeep.cleanup import GroupCleanup
 from workers.upkeep.schedules import Schedules
 from workers.upkeep.suspects import Suspects
 
@@ -48,7 +48,7 @@ class Upkeep(Part):
         self._schedules = Schedules(self._move_due, self._moved, self.suspects.wake, jitter_s=DUE_JITTER_S)
         self.suspects.wake()  # some may have been parked before we came
         self._problem = ""
-        self._house = House(
+        self._cleanup = GroupCleanup(
             context.commands,
             self._keys,
             AGREEMENT,
@@ -127,7 +127,7 @@ class Upkeep(Part):
     # ---- the house
 
     async def _keep_house(self) -> Refusal | None:
-        kept = await self._house.tidy()
+        kept = await self._cleanup.tidy()
         if isinstance(kept, Refusal):
             return kept
         self._reporter.works(TIDYING)

@@ -18,7 +18,7 @@ from workers.protocol.calls.membership import (
     DEFAULT_VISIBILITY_TIMEOUT,
     Agreement,
     Joined,
-    Word,
+    WorkerRegistration,
     join_group,
 )
 from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
@@ -198,10 +198,10 @@ class Membership:
             )
         )
 
-    def _word(self) -> Word:
+    def _word(self) -> WorkerRegistration:
         """Register with the values that we use. If known group settings were lost, they are written again."""
         goes_by = self.agreement if self._version else self._assumed
-        return Word(
+        return WorkerRegistration(
             consumer=self._consumer,
             counts_for_ms=round((REFRESH_S + WORD_SLACK_S) * 1000),
             version=self._version,

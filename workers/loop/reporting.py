@@ -17,7 +17,7 @@ from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic
-from workers.runtime.troubles import Troubles
+from workers.runtime.redis_failures import RedisFailures
 from workers.runtime.user_code import describe, log_failure
 from workers.telemetry.names import VISIBILITY_TIMEOUT
 
@@ -85,7 +85,7 @@ class Reporter:
         self._keys = keys
         self._consumer = consumer
         self._callbacks = callbacks
-        self.troubles = Troubles()
+        self.troubles = RedisFailures()
 
     # ---- whether Redis serves us
 

@@ -45,7 +45,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class WorkerRegistration:
     """The registration of a worker in its group, with the group settings that it has read."""
 
     consumer: str
@@ -60,7 +60,7 @@ class Word:
     """What it goes by where nothing is agreed on."""
 
 
-class GivenWord(NamedTuple):
+class StoredRegistration(NamedTuple):
     """A worker's word as it stands in the agreement."""
 
     version: int
@@ -72,10 +72,12 @@ class GivenWord(NamedTuple):
     """In what the worker's settings differ."""
 
 
-def given_words(agreement: Mapping[str, str], now_ms: int) -> list[GivenWord]:
+def given_words(agreement: Mapping[str, str], now_ms: int) -> list[StoredRegistration]:
     """Return the words in a group's agreement that count now."""
     found = [_WORD.fullmatch(value) for field, value in agreement.items() if field.startswith(_MEMBER)]
-    words = [GivenWord(int(word[1]), int(word[2]), int(word[3]), int(word[4]), word[5]) for word in found if word]
+    words = [
+        StoredRegistration(int(word[1]), int(word[2]), int(word[3]), int(word[4]), word[5]) for word in found if word
+    ]
     return [word for word in words if word.until_ms > now_ms]
 
 
@@ -116,7 +118,7 @@ async def join_group(
     max_deliveries: int | None,
     recovery: RecoveryMode,
     name: str,
-    word: Word,
+    word: WorkerRegistration,
 ) -> Joined:
     """Join the group, and create missing parts (``join_group.lua``). A value of None follows the group.
 

@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.calls.upkeep import Authority, Kept, keep_house
+from workers.protocol.calls.upkeep import Authority, CleanupResult, keep_house
 from workers.protocol.keys import GroupKeys
 from workers.protocol.log_fields import fields
 from workers.runtime.settings import to_ms
@@ -15,7 +15,7 @@ from workers.runtime.settings import to_ms
 logger = logging.getLogger(__name__)
 
 
-class House:
+class GroupCleanup:
     """One group's maintenance, as one caller does it: by a leader's authority, or as embedded workers may."""
 
     def __init__(
@@ -28,7 +28,7 @@ class House:
         self._journal = journal
         self._silence_ms = to_ms(retention) if retention else None
 
-    async def tidy(self) -> Kept | Refusal:
+    async def tidy(self) -> CleanupResult | Refusal:
         """Note the group's position, and delete silent consumers.
 
         Returns what was found, or why it was refused. Raises what redis-py raises.

@@ -15,7 +15,7 @@ RETELL_S = 60.0
 
 
 @dataclass(slots=True)
-class Troubles:
+class RedisFailures:
     """The current failures of Redis for this process. Instants are seconds of one monotonic clock."""
 
     _away: set[str] = field(default_factory=set)
