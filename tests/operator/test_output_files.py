@@ -73,7 +73,7 @@ async def test_the_comparison_looks_at_the_file_beside_its_page_too(
     monkeypatch.chdir(tmp_path)
     answer = await run_command(NOWHERE, "compare", "--output", "page.json")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith("error: --output page.json: the page is HTML")
+    assert answer.err.startswith("error: --output page.json must not end with .json")
     (tmp_path / "page.json").mkdir()
     answer = await run_command(NOWHERE, "compare", "--output", "page.html")
     assert (answer.code, answer.out) == (2, "")

@@ -93,7 +93,7 @@ def test_decorators_return_the_function_and_may_be_stacked() -> None:
 @pytest.mark.parametrize(
     ("register", "sentence"),
     [
-        (lambda worker, run: worker.handler("sms")(run), "jobs of type 'sms' have a handler already, worker_of.*send"),
+        (lambda worker, run: worker.handler("sms")(run), "jobs of type 'sms' already have a handler, worker_of.*send"),
         (lambda worker, run: worker.handler("a", "a")(run), "jobs of type 'a' already have a handler, .*run"),
         (lambda worker, run: worker.handler("")(run), "'' is not a job type"),
         (lambda worker, run: worker.handler("a", 7)(run), "7 is not a job type"),

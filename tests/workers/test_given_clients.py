@@ -81,7 +81,7 @@ async def test_a_client_serves_one_event_loop_and_is_rejected_in_another_before_
     program = processes.python("-c", LOOPS.replace("OPTIONS", options), server.url)
     assert await program.wait() == 0
     answers = program.output.split("\n")
-    rejected = "ConfigurationError: the producer's client was used in another event loop: give the producer an address"
+    rejected = "ConfigurationError: the producer's client was used in another event loop. Give the producer an address"
     assert answers[0] == "enqueued"
     assert [answer.startswith(rejected) for answer in answers[1:6]] == [True] * 5
     assert jobs(server) == 1

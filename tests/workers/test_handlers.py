@@ -287,8 +287,8 @@ class Later(Retry):
             Verdict(
                 Outcome.NACK,
                 REASON_MAX_DELIVERIES,
-                "UnusableAnswerError: the handler returned the class Later, which cannot be made without arguments: "
-                "raise or return an instance.",
+                "UnusableAnswerError: the handler returned the class Later, which needs arguments. "
+                "Raise or return an instance.",
             ),
         ),
     ],
