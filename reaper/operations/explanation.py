@@ -163,7 +163,7 @@ def _next_of_ready(job: FoundJob, group: GroupState) -> str:
 def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
     """Yield the reasons why recovery does not act in this group."""
     if group.paused:
-        yield f"recovery is paused: `reaper groups resume {group.keys.word}` ends that"
+        yield f"recovery is paused. Run `reaper groups resume {group.keys.word}` to resume it."
     if group.recovery_wait:
         yield str(group.recovery_wait)
     if group.recovers_itself:

@@ -168,17 +168,17 @@ async def _other_agreements(client: Redis, keys: GroupKeys, known: Iterable[Grou
 def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> None:
     """Raise ForgetRefusedError where the script has refused, by one of its codes."""
     reasons = {
-        "served": f"a leader has just acted on {keys.pair}: stop the replicas that serve it first",
-        "embedded": f"worker {detail} and others like it recover {keys.pair} by themselves: stop them first (who has "
-        "crashed counts until its last word ends)",
-        "no_group": f"jobs wait in {keys.schedule}, and stream {keys.stream!r} has no group {keys.group!r} to "
-        f"read them: create it first (XGROUP CREATE {keys.stream} {keys.group} 0)",
-        "held": f"a job in {keys.schedule} cannot be made ready ({detail}): mend that first",
-        "retry_waiting": f"{keys.retry} holds jobs that are not settled ({detail}): let workers settle them first",
+        "served": "a leader has just written to it. Stop the replicas that serve it",
+        "embedded": f"worker {detail} and other embedded workers recover it. Stop them (a crashed one counts until its "
+        "registration expires)",
+        "no_group": f"jobs wait in {keys.schedule}, and stream {keys.stream!r} has no group {keys.group!r} to read "
+        f"them. Create it (XGROUP CREATE {keys.stream} {keys.group} 0)",
+        "held": f"a job in {keys.schedule} cannot be made ready ({detail}). Repair it",
+        "retry_waiting": f"{keys.retry} has unsettled jobs ({detail}). Let workers settle them",
     }
     if code in reasons:
         ready = f" ({counted(made_ready, 'waiting job was', 'waiting jobs were')} made ready)" if made_ready else ""
-        raise ForgetRefusedError(f"cannot forget {keys.pair}: {reasons[code]}. Then forget it again{ready}.")
+        raise ForgetRefusedError(f"cannot forget {keys.pair}: {reasons[code]}, and then forget it again{ready}.")
 
 
 def _why_kept(keys: GroupKeys, key: str, is_shared: bool) -> str:

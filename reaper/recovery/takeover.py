@@ -44,9 +44,9 @@ class Takeover:
         if answer.code is TakeOverCode.FOREIGN_NAMESPACE:
             self._notes.refused(
                 "foreign_namespace",
-                f"namespace {answer.detail!r} serves this group: stop its reapers, or run `reaper groups forget "
-                f"{self._group.group}` with their settings; until then {self._context.settings.namespace!r} writes "
-                "nothing here",
+                f"namespace {answer.detail!r} serves this group, so {self._context.settings.namespace!r} writes "
+                f"nothing here. Stop its reapers, or run `reaper groups forget {self._group.keys.word}` with their "
+                "settings",
             )
             return False
         if answer.created_at:

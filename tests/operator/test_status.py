@@ -66,7 +66,7 @@ async def test_in_brief_each_group_is_a_line(scene: Scene, reaper: Command) -> N
     assert service == "reaper  healthy  leader alice-1-abc · 1 followers"
     assert mail.startswith("mail/sender  degraded  ready 0 · pending 0 · dead letters 0 · the leader does not watch")
     assert orders.startswith("orders/billing  degraded  ready ")
-    assert orders.endswith(" · recovery is paused: `reaper groups resume orders/billing` ends that")
+    assert orders.endswith(" · recovery is paused. Run `reaper groups resume orders/billing` to resume it.")
 
 
 async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Command) -> None:
@@ -76,7 +76,7 @@ async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Comman
     assert answer.code == 1
     assert answer.out.splitlines()[-2:] == [
         "degraded",
-        "  - orders/billing: recovery is paused: `reaper groups resume orders/billing` ends that",
+        "  - orders/billing: recovery is paused. Run `reaper groups resume orders/billing` to resume it.",
     ]
 
 
@@ -296,9 +296,9 @@ async def test_a_stream_that_is_none_is_told_from_one_that_is_missing(client: Re
     for key in ("orders", "{mail}:retry:billing"):
         await client.set(key, "something else")
     told = (await reaper("status", "--groups", "orders/billing,mail/billing")).out
-    assert "orders/billing: orders holds no stream: somebody else uses this name" in told
-    assert "mail/billing: {mail}:retry:billing holds no stream: somebody else uses this name" in told
-    assert "mail/billing: recovery refuses: the stream or its group does not exist" in told
+    assert "orders/billing: orders is not a stream: another program uses this name" in told
+    assert "mail/billing: {mail}:retry:billing is not a stream: another program uses this name" in told
+    assert "mail/billing: recovery is disabled: the stream or its group does not exist" in told
 
 
 async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:

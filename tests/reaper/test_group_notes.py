@@ -129,15 +129,15 @@ async def test_errors_of_different_work_pass_each_by_itself(told: Told) -> None:
         (
             "several_groups",
             (
-                "the stream has several groups, and with redelivery 'stream' the others would see every copy: "
-                "set redelivery = 'retry-stream' for this pair"
+                "the stream has several groups, so the others would read every copy. "
+                "Set redelivery = 'retry-stream' for this group"
             ),
         ),
         (
             "explicit_ids",
             (
-                "the stream's entry IDs are not the server's own, and with redelivery 'stream' a copy would move its "
-                "last ID past them: set redelivery = 'retry-stream' for this pair"
+                "producers write their own entry IDs, so a copy would move the last ID past them. "
+                "Set redelivery = 'retry-stream' for this group"
             ),
         ),
     ],

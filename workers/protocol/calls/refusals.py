@@ -44,12 +44,12 @@ def read_refusal(reply: Sequence[Any]) -> Refusal:
 
 
 LAYOUT_REFUSALS = {
-    "several_groups": "the stream has several groups, and with redelivery 'stream' the others would see every copy: "
-    "set redelivery = 'retry-stream' for this pair",
-    "explicit_ids": "the stream's entry IDs are not the server's own, and with redelivery 'stream' a copy would move "
-    "its last ID past them: set redelivery = 'retry-stream' for this pair",
-    "no_claim": "redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4), and this server does not know that, or "
-    "this user may not ask: set redelivery = 'retry-stream' for this pair, or make the user anew by `reaper acl`",
+    "several_groups": "the stream has several groups, so the others would read every copy. Set redelivery = "
+    "'retry-stream' for this group",
+    "explicit_ids": "producers write their own entry IDs, so a copy would move the last ID past them. Set redelivery = "
+    "'retry-stream' for this group",
+    "no_claim": "redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4), which this server or user lacks. Set "
+    "redelivery = 'retry-stream' for this group, or apply the rules that `reaper acl` prints",
 }
 
 

@@ -97,10 +97,6 @@ async def release_suspects(
     return Released(ticked.quarantined, ticked.released, ticked.settled, jobs)
 
 
-DESTROYED_OR_EMPTIED = "destroyed the group, or deleted all of its consumers at once"
-"""The marker is missing: Redis does not tell one from the other."""
-
-
 @dataclass(frozen=True, slots=True)
 class CleanupResult:
     """The findings of a cleanup of a group."""
