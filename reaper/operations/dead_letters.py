@@ -83,16 +83,10 @@ class DeadLetter:
 
 def json_value(value: bytes) -> str | dict[str, str]:
     """Return a name or value of a field as JSON has it."""
-    return value.decode() if is_text(value) else {"base64": base64.b64encode(value).decode()}
-
-
-def is_text(value: bytes) -> bool:
-    """Tell whether bytes are UTF-8."""
     try:
-        value.decode()
+        return value.decode()
     except UnicodeDecodeError:
-        return False
-    return True
+        return {"base64": base64.b64encode(value).decode()}
 
 
 def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:

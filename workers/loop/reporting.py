@@ -26,11 +26,6 @@ logger = logging.getLogger("workers")
 WorkerEvent = Literal["recovered", "dead_lettered", "refused", "held", "error"]
 EVENTS: frozenset[str] = frozenset({"recovered", "dead_lettered", "refused", "held", "error"})
 
-_IN_WORDS = {
-    "dead_lettered": "dead-lettered", "unknown": "settled by a call without a reply", "timed_out": "timed out",
-    "handed_back": "handed back",
-}  # fmt: skip
-
 
 @dataclass(slots=True)
 class Counts:
@@ -62,11 +57,6 @@ class Counts:
     def facts(self) -> dict[str, int]:
         """Return the counters that are not 0, for a log line."""
         return {name: count for name, count in asdict(self).items() if count}
-
-    def __str__(self) -> str:
-        """Return a summary like ``3 read, 2 acked, 1 dead-lettered``."""
-        told = [(_IN_WORDS.get(name, name), count) for name, count in self.facts().items()]
-        return ", ".join(f"{count:,} {what}" for what, count in told) or "nothing was read"
 
 
 class Reporter:
