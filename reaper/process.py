@@ -29,8 +29,8 @@ Load = Callable[[], ReaperSettings]
 async def serve(settings: ReaperSettings, load: Load | None) -> None:
     """Run one replica until a signal ends it.
 
-    SIGTERM or SIGINT: leave leadership and return; the second one ends the process at once. SIGHUP: read the settings
-    again by ``load``. Raises UnreachableError or UnsupportedServerError at the start.
+    The first SIGTERM or SIGINT leaves leadership and returns. The second one ends the process at once. SIGHUP reads
+    the settings again by ``load``. Raises UnreachableError or UnsupportedServerError at the start.
     """
     collect_seldom()
     reaper = Reaper(settings)

@@ -75,7 +75,7 @@ async def check_exists(client: Redis, keys: GroupKeys) -> None:
 
 
 async def set_paused(client: Redis, keys: GroupKeys, paused: bool) -> bool:
-    """Put the group's brake on or off; return whether that changed anything. Raises what redis-py raises."""
+    """Pause or resume recovery of the group. Return whether that changed it. Raises redis-py's errors."""
     script = load_script("reaper", "pause_group")
     return bool(await script.run_idempotent(client, [keys.agreement], [int(paused)]))
 
@@ -108,10 +108,10 @@ async def forget(
     known: Iterable[GroupKeys] = (),
     journal: Journal = DEFAULT_JOURNAL,
 ) -> Forgotten:
-    """Remove what is kept of a group. Jobs that wait with us become ready first; no job is lost.
+    """Remove the keys of a group. Scheduled jobs become ready first, so no job is lost.
 
-    ``known`` are other pairs; the journal stays while one of the same stream is served. Raises
-    `ForgetRefusedError`, and what redis-py raises.
+    ``known`` are other groups. The journal stays if one of them reads the same stream. Raises `ForgetRefusedError` and
+    redis-py's errors.
     """
     found = await foreign_keys(client, [keys])
     if found:
@@ -166,7 +166,7 @@ async def _other_agreements(client: Redis, keys: GroupKeys, known: Iterable[Grou
 
 
 def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> None:
-    """Raise ForgetRefusedError where the script has refused, by one of its codes."""
+    """Raise ForgetRefusedError if the script rejected the call with one of its codes."""
     reasons = {
         "served": "a leader has just written to it. Stop the replicas that serve it",
         "embedded": f"worker {detail} and other embedded workers recover it. Stop them (a crashed one counts until its "

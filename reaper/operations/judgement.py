@@ -37,7 +37,7 @@ REFUSALS = LAYOUT_REFUSALS | {
 
 
 class ProblemKind(StrEnum):
-    """Kinds of problems; each of them makes the service degraded."""
+    """Kinds of problems. Each makes the service degraded."""
 
     NO_REPLICA = "no_replica"
     NO_LEADER = "no_leader"
@@ -68,7 +68,7 @@ class Problem:
 
 
 def judge(snapshot: Snapshot) -> tuple[Problem, ...]:
-    """Return every reason why the service is degraded; empty = healthy."""
+    """Return every reason why the service is degraded. Empty if it is healthy."""
     problems = [*_judge_leadership(snapshot)]
     for group in snapshot.groups:
         problems += [Problem(trouble, group.pair, text) for trouble, text in _judge_group(snapshot, group)]
@@ -221,7 +221,7 @@ def false_recoveries(report: GroupReport) -> str:
 
 
 def _oldest_scan_ms(report: GroupReport) -> int:
-    """Return how old a scan may be when it is reported; a full scan of a long list takes its time."""
+    """Return the greatest age in ms of a scan at its report. A full scan of a long list takes its time."""
     return report.scan_interval_ms * SCANS_MISSED + SCAN_SLACK_MS + report.scan_entries // SLOW_SCAN_PER_MS
 
 
@@ -277,7 +277,7 @@ def _several(pairs: Sequence[str]) -> str:
 
 
 def replica_notes(snapshot: Snapshot) -> Iterator[str]:
-    """Return those of the notes that are about replicas."""
+    """Return the notes about replicas."""
     leader = snapshot.leader
     if leader and leader.observe:
         yield "the leader only observes and recovers no job"

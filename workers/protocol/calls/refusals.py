@@ -1,4 +1,4 @@
-"""Calls that did nothing at all, and why."""
+"""Rejections: calls that a script did not carry out, with the reason."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from workers.protocol.messages import text
 
 
 class RefusalKind(StrEnum):
-    """Why a whole call did nothing; the values are what scripts answer."""
+    """Reasons for a rejection, with the values that scripts return."""
 
     STALE = "stale"
     """Another fence stands there, or the group has agreed on another recovery mode."""
@@ -27,7 +27,7 @@ class RefusalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The whole call did nothing. ``detail``: the fence found, or why the layout cannot work."""
+    """A rejected call. ``detail`` is the fence that was found, or the reason why the layout is unsupported."""
 
     kind: RefusalKind
     detail: str = ""
@@ -54,5 +54,5 @@ LAYOUT_REFUSALS = {
 
 
 def explained(why: str) -> str:
-    """Say what a script's reason means, and what to do; a reason that explains itself stays as it is."""
+    """Explain a script's reason, with the fix. Other reasons stay as they are."""
     return LAYOUT_REFUSALS.get(why) or in_words(why)
