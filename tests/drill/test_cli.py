@@ -110,7 +110,7 @@ def test_options_reach_the_programme(theatre: Theatre) -> None:
         ("--limit 0", "setting 'limit' (as flag --limit) cannot be '0'. Write a whole number from 1 up."),
         ("--lease-ttl x", "cannot be 'x'. Write a duration from 0.5s up, such as 1.5s."),
         ("--fault kill-worker", "cannot read --fault 'kill-worker'. Write it like 'kill-worker@4', for 4 seconds"),
-        ("--trace nowhere.csv", "trace nowhere.csv cannot be read"),
+        ("--trace nowhere.csv", "cannot read --trace nowhere.csv"),
     ],
 )
 def test_what_cannot_be_played_is_said_in_a_sentence(theatre: Theatre, words: str, sentence: str) -> None:

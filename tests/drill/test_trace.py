@@ -57,14 +57,14 @@ def test_a_limit_leaves_the_rest_of_the_file_unread(tmp_path: Path) -> None:
         ("", "line 1: column 'TIMESTAMP' is missing"),
         ("TIMESTAMP,ContextTokens\n", "line 1: column 'GeneratedTokens' is missing"),
         (HEADER, "has no requests"),
-        (f"{HEADER}2023-11-16 00:00:00,1,2\nyesterday,1,2\n", "line 3, column TIMESTAMP: 'yesterday' is no time"),
+        (f"{HEADER}2023-11-16 00:00:00,1,2\nyesterday,1,2\n", "line 3, column TIMESTAMP: 'yesterday' is not a time"),
         (f"{HEADER}2023-11-16 00:00:00,1.5,2\n", "line 2, column ContextTokens: '1.5' is not a number of tokens"),
         (f"{HEADER}2023-11-16 00:00:00,1,-2\n", "line 2, column GeneratedTokens: '-2' is not a number of tokens"),
         (f"{HEADER}2023-11-16 00:00:00,1\n", "line 2, column GeneratedTokens is missing"),
         (f"{HEADER}2023-11-16 00:00:00,1,{'9' * 5000}\n", "line 2, column GeneratedTokens"),
         (
             f"{HEADER}9999-12-31 23:59:59-01:00,1,2\n",
-            "line 2, column TIMESTAMP: '9999-12-31 23:59:59-01:00' is no time",
+            "line 2, column TIMESTAMP: '9999-12-31 23:59:59-01:00' is not a time",
         ),
         (f"{HEADER}{'x' * 10_001}\n", "line 2 has more than 10000 characters"),
     ],
@@ -80,7 +80,7 @@ def test_a_trace_that_cannot_be_read_is_refused_by_file_line_and_column(
 
 
 def test_a_missing_file_and_a_file_that_is_no_text_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+    with pytest.raises(ConfigurationError, match="cannot read --trace .*: No such file"):
         read_requests(tmp_path / "nowhere.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigurationError, match="is not UTF-8 text"):

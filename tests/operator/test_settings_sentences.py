@@ -46,7 +46,7 @@ def _complaint(tmp_path: Path, toml: str = "", flags: Mapping[str, str] | None =
         ),
         (
             '[[groups]]\nstream = "orders"',
-            "setting 'groups.0.group' (in FILE) is missing: add group to this table.",
+            "setting 'groups.0.group' (in FILE) is missing. Add group to this table.",
         ),
     ],
 )

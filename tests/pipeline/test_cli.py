@@ -98,7 +98,7 @@ def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("reaper.pipeline.command.find_spec", lambda name: None if name == "pyspark" else find(name))
     result = reaper("trim")
     assert result.exit_code == USAGE_EXIT
-    assert "the pipeline needs pyspark: run pip install '.[spark]' in your clone" in result.stderr
+    assert "the pipeline needs pyspark. Run pip install '.[spark]' in your clone" in result.stderr
 
 
 def test_the_other_commands_and_all_help_work_without_the_extra() -> None:

@@ -345,7 +345,7 @@ async def test_one_line_tells_of_a_mass(
 
 def _stalled(caplog: pytest.LogCaptureFixture) -> list[int]:
     lines = [record.getMessage() for record in caplog.records]
-    return [int(line.partition(" claimed=")[2].split()[0]) for line in lines if " claimed=" in line]
+    return [int(line.partition(" claimed=")[2].split()[0]) for line in lines if "recovered stalled" in line]
 
 
 # ---- retry streams, schedules, suspects

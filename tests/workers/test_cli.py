@@ -51,7 +51,7 @@ def test_a_folder_of_the_users_own_with_our_name_is_warned_about(
     result = CliRunner().invoke(main, ["run", "nothing_there"])
 
     assert result.exit_code == USAGE_EXIT
-    assert "has the name of the installed package" in caplog.text
+    assert "folder hides an installed package" in caplog.text
 
 
 def test_the_clone_that_we_were_installed_from_is_ours(

@@ -195,8 +195,8 @@ async def test_a_type_that_is_left_is_warned_of_once(caplog: pytest.LogCaptureFi
         await invoke(make_job(b"kind", kind))
     warned = [record.message for record in caplog.records]
     assert [message.partition(" (field")[0] for message in warned] == [
-        "no handler for a job of type 'mail'",
-        "no handler for a job of type 'fax'",
+        "jobs without a handler are left to other workers: cause=\"no handler for a job of type 'mail'",
+        "jobs without a handler are left to other workers: cause=\"no handler for a job of type 'fax'",
     ]
     for number in range(1_000):
         await invoke(make_job(b"kind", b"%d" % number))

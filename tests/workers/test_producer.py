@@ -529,7 +529,9 @@ async def test_who_has_too_few_replicas_is_told_each_time_and_nothing_is_taken_b
     replicated.replica.pause()
     for _ in range(2):
         async with make("orders", url, min_replicas_acked=1, replicas_timeout=0.1) as orders:
-            with pytest.raises(NotReplicatedError, match=r"^1 job of orders: .* 0 of 1 replicas .* first is once"):
+            with pytest.raises(
+                NotReplicatedError, match=r"^enqueued 1 job of 'orders', .* 0 of 1 replicas .* first is once"
+            ):
                 await orders.enqueue({"n": 1}, job_id="once")
         assert replicated.master.command("XLEN", "orders") == 1
     async with make("orders", url) as orders:  # does not wait

@@ -388,7 +388,7 @@ async def test_nothing_is_deleted_that_another_group_has_to_read(
         await wait_for_settled(worker, 10)
 
     assert await client.xlen(KEYS.stream) == 10
-    assert "delete_settled has no effect with several groups: group=orders/billing groups=2" in caplog.text
+    assert "delete_settled has no effect, the stream has several groups: group=orders/billing groups=2" in caplog.text
 
 
 # ---- beginning and end
