@@ -14,7 +14,6 @@ from reaper.drill.faults import (
     parse_fault,
     without_reapers,
 )
-from tests.support.processes import ROOT
 from workers.protocol.errors import ConfigurationError
 
 
@@ -32,11 +31,9 @@ def test_the_example_of_every_kind_can_be_read(kind: FaultKind) -> None:
     assert (fault.kind, str(fault)) == (kind, FORMS[kind].example)
 
 
-def test_help_and_documentation_show_every_kind() -> None:
-    page = (ROOT / "docs" / "drill.md").read_text(encoding="utf-8")
+def test_help_shows_every_kind() -> None:
     for form in FORMS.values():
         assert f" {form.example} " in HELP
-        assert f"| `{form.example}` |" in page
 
 
 @pytest.mark.parametrize("fault", [*DEFAULT_FAULTS, *DEMO_FAULTS])

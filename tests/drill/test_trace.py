@@ -80,7 +80,7 @@ def test_a_trace_that_cannot_be_read_is_refused_by_file_line_and_column(
 
 
 def test_a_missing_file_and_a_file_that_is_no_text_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot read --trace .*: No such file"):
+    with pytest.raises(ConfigurationError, match=r"cannot read --trace .*: No such file"):
         read_requests(tmp_path / "nowhere.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigurationError, match="is not UTF-8 text"):
