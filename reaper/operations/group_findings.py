@@ -154,4 +154,4 @@ def _not_in_force(examined: Examination, state: GroupState) -> Iterator[Finding]
     if state.policy and state.policy != group.redelivery:
         differing.append(f"redelivery {group.redelivery} (in force: {state.policy})")
     if differing:
-        yield wrong("settings", f"these settings are not in force: {', '.join(differing)}. The leader applies its own.")
+        yield wrong("settings", f"these settings are not in force: {', '.join(differing)}")

@@ -298,7 +298,7 @@ async def test_rights_that_are_missing_are_named(scene: Scene, server: RedisServ
         await scene.client.execute_command("ACL", "DELUSER", "lame")
     [rights] = [one for one in answer.data["findings"] if one["check"] == "rights"]
     if server.version >= (7, 0):
-        assert rights["text"].startswith("user lame lacks +xclaim +zadd for a reaper's work")
+        assert rights["text"].startswith("user lame lacks +xclaim +zadd for the work of a reaper")
         assert rights["level"] == "wrong"
     else:
         assert rights["level"] == "unknown"

@@ -117,7 +117,7 @@ NO_LEASE = "no leader: no replica holds the lease. If this lasts, see the logs o
 def test_followers_without_a_leader_are_degraded() -> None:
     snapshot = a_snapshot(a_replica("bob", at_ms=NOW, role=FOLLOWER), report=None)
     assert [problem.text for problem in judge(snapshot)] == [
-        "no leader: the lease is held by alice-1-abc.nonce, which is not alive"
+        "no leader: the lease is held by alice-1-abc.nonce, which is not alive."
     ]
     assert [problem.text for problem in judge(replace(snapshot, holder=""))] == [NO_LEASE]
 
@@ -153,11 +153,11 @@ def test_without_any_group_there_is_nothing_to_watch() -> None:
 @pytest.mark.parametrize(
     ("found", "trouble", "says"),
     [
-        ({"refusal": "several_groups"}, ProblemKind.REFUSED, "set redelivery = 'retry-stream'"),
-        ({"refusal": "explicit_ids"}, ProblemKind.REFUSED, "set redelivery = 'retry-stream'"),
+        ({"refusal": "several_groups"}, ProblemKind.REFUSED, "Set redelivery = 'retry-stream'"),
+        ({"refusal": "explicit_ids"}, ProblemKind.REFUSED, "Set redelivery = 'retry-stream'"),
         ({"refusal": "foreign_namespace"}, ProblemKind.REFUSED, "another namespace"),
         ({"refusal": "something_new"}, ProblemKind.REFUSED, "something_new"),
-        ({"held": 2}, ProblemKind.HELD, "2 overdue deliveries cannot be copied"),
+        ({"held": 2}, ProblemKind.HELD, "2 overdue deliveries cannot be redelivered"),
         ({"error": "scan: NOPERM"}, ProblemKind.ERROR, "scan: NOPERM"),
         ({"late_ms": 32_001}, ProblemKind.OVERDUE, "recovery is 32 s late"),
     ],
@@ -171,7 +171,7 @@ def test_what_the_leader_reports_degrades(found: dict[str, Any], trouble: Proble
 @pytest.mark.parametrize(
     ("group", "trouble", "says"),
     [
-        ({"paused": True}, ProblemKind.PAUSED, "`reaper groups resume orders/billing` ends that"),
+        ({"paused": True}, ProblemKind.PAUSED, "Run `reaper groups resume orders/billing` to resume it."),
         ({"mismatches": ("max_deliveries differ",)}, ProblemKind.MISMATCH, "max_deliveries differ"),
         ({"main": SourceState(exists=False)}, ProblemKind.REFUSED, "the stream or its group does not exist"),
     ],
@@ -281,12 +281,12 @@ def test_notes_tell_what_may_matter_soon() -> None:
     )
     assert judge(snapshot) == ()
     assert notes(snapshot) == (
-        "the leader only observes: nothing is recovered",
+        "the leader only observes and recovers no job",
         "there is no follower to take over from the leader. Start a second replica.",
         "replica dave-1-abc has not registered for 60 s",
         "orders/billing: recovery waits 2.5 s: no heartbeat could be served for 41 s",
         "orders/billing: 4 entries were deleted while pending, the last of them more than an hour ago",
-        "orders/billing: consumer w1 holds 3 deliveries and has been silent for 61 s",
+        "orders/billing: consumer w1 has 3 deliveries and has been silent for 61 s",
     )
 
 

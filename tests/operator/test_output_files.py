@@ -113,4 +113,4 @@ async def test_a_folder_that_cannot_be_is_refused_before_the_work(
     (tmp_path / "file").touch()
     answer = await run_command(NOWHERE, "compare", "--files", "file/folder")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == "error: --files file/folder cannot be used: Not a directory.\n"
+    assert answer.err == "error: cannot use --files file/folder: Not a directory.\n"

@@ -319,7 +319,7 @@ async def test_policy_stream_holds_a_failed_job_where_a_second_group_would_see_i
 
     assert (worker.counts.read, worker.counts.adopted, worker.counts.held) == (1, 0, 1)
     assert await pending_of(client) == [(job_id, worker.consumer, 1)]
-    assert "set redelivery = 'retry-stream'" in caplog.text
+    assert "Set redelivery = 'retry-stream'" in caplog.text
 
 
 async def test_retries_that_wait_are_read_whatever_the_policy(server: RedisServer, client: Redis) -> None:
