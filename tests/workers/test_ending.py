@@ -106,7 +106,7 @@ async def test_a_handler_that_exits_ends_the_worker_with_exit_code_1_and_its_job
 
     error = "KeyboardInterrupt" if do == "be_interrupted" else "SystemExit: 0"
     told = f"a handler stopped the worker: group=orders/billing job={job} entry={job} delivery=1 consumer=.* cause="
-    assert re.search(f"ERROR workers: {told}{error}$", worker.output, re.MULTILINE)
+    assert re.search(f'ERROR workers: {told}"?{error}"?$', worker.output, re.MULTILINE)
     assert "ending_program.py" in worker.output
     assert "messaging.client.operation.duration" in worker.output
     [(_, letter)] = await dead_letters(client)
