@@ -30,7 +30,7 @@ from redis.exceptions import RedisError
 
 from workers.loop.beating import Answer, BeatingThread, Carrier, Carry, Extending, LoopIsClosedError, Steps
 from workers.loop.context import Part, WorkerContext
-from workers.loop.held import ENDED, Held, Source
+from workers.loop.held import ENDED, RUNNING, Held, Source
 from workers.loop.proof import beating, note
 from workers.protocol.calls import in_calls
 from workers.protocol.calls.moves import Life
@@ -57,6 +57,9 @@ ASK_AGAIN_S = 0.75
 TAKEN_PART = 2 / 3
 """Of the visibility timeout: a delivery that was proven so lately was recovered by nobody."""
 EXTENDING = "extending"
+FIRST_BEAT_S, FIRST_BEAT_PART = 1.0, 1 / 3
+"""The first heartbeat of a quarantined job that says that it runs comes after so many seconds, or after this part of a
+shorter visibility timeout (rule W8). By then the job has had the time to crash its process, and the gate moves on."""
 LONGEST_SLEEP_S = 1.0
 """So soon is a new agreement noticed."""
 
@@ -233,7 +236,10 @@ class Heartbeat(Part):
         """Return after which pause to beat at the latest, where what was proven by the ``last`` beat is not enough."""
         if self._is_kept_from_it:
             return ASK_AGAIN_S
-        return inf if last >= self._membership.dated_from else PROVE_AGAIN_S
+        if last < self._membership.dated_from:
+            return PROVE_AGAIN_S
+        first = [held.runs_from for _, held_of in self._in_hand() for held in held_of if held.stage is RUNNING]
+        return min((at - last for at in first if at > last), default=inf)
 
     def _beat(self, now: float, period_s: float) -> Generator[Extending, Answer | None, None]:
         """Extend what has to be. A heartbeat that extends nothing notes the beat all the same."""
@@ -286,7 +292,12 @@ def _is_due(held: Held, now: float, before: float, *, loop_hangs: bool) -> bool:
         return False
     if held.interruption is not None or held.is_overdue(now):
         return False
-    return held.proven < before
+    return held.proven < before or held.proven < held.runs_from <= now
+
+
+def first_beat_at(began: float, visibility_s: float) -> float:
+    """Return when a heartbeat first reports that a quarantined job runs which ``began`` then (rule W8)."""
+    return began + min(FIRST_BEAT_S, visibility_s * FIRST_BEAT_PART)
 
 
 def _batches(deliveries: Sequence[Held]) -> Iterator[list[Held]]:

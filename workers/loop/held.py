@@ -161,6 +161,8 @@ class Held:
     """When the handler began, on the monotonic clock; minus infinity before that."""
     again_at: float
     """When the same delivery came once more, on the monotonic clock: what was refused before may be ours by now."""
+    runs_from: float
+    """When heartbeats begin to report that the handler runs, on the monotonic clock (W8); minus infinity = at once."""
     proven: float
     """When Redis last heard of the delivery from us, on the monotonic clock: never later than it really was."""
     verdict: Verdict
@@ -189,7 +191,7 @@ class Held:
         self.job = Job(source, entry_id, flat, times_delivered, max_deliveries, delivered_ms)
         self.source = source
         self.proven = proven
-        self.started = self.again_at = -inf
+        self.started = self.again_at = self.runs_from = -inf
         self.stage = QUEUED
         self.interruption = self.runner = self.trace = self.returning = None
         self.has_lost_payload = self.is_used_up = False

@@ -8,7 +8,7 @@ from workers.loop.context import Part, WorkerContext
 from workers.loop.deadlines import Deadlines
 from workers.loop.dispatch import Calls
 from workers.loop.execution import GIVEN_UP, HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
-from workers.loop.heartbeat import Heartbeat
+from workers.loop.heartbeat import Heartbeat, first_beat_at
 from workers.loop.held import ENDED, QUEUED, RUNNING, Held, Interruption
 from workers.loop.isolation import Isolation
 from workers.loop.membership import OLD
@@ -69,6 +69,8 @@ class Runner(Part):
                 now = monotonic()
                 settlements.add(held, GIVEN_UP, began, now)
                 return now
+            if is_last and job.is_suspect:
+                held.runs_from = first_beat_at(began, membership.visibility_s)
             held.begin(began, runner)
             if job.timeout_s != inf:
                 self._deadlines.watch(held)
@@ -94,16 +96,16 @@ class Runner(Part):
 
     async def _has_its_turn(self, held: Held, *, is_last: bool) -> bool:
         """Wait until the delivery may begin beside others. Ask Redis if the ownership is still unknown by then."""
-        runs_apart = held.job.is_suspect
+        runs_alone = held.job.is_suspect
         while True:
-            if (runs_apart or self._isolation.is_kept) and not await self._isolation.may_begin(held, apart=runs_apart):
+            if (runs_alone or self._isolation.is_kept) and not await self._isolation.may_begin(held, alone=runs_alone):
                 self.hand_back([held])
                 return False
             if not is_last and held.proven >= self._membership.shows_from(monotonic()):
                 return True
             if not await self._heartbeat.still_owns(held):
                 return False
-            if runs_apart or not self._isolation.is_kept:  # else a suspect has begun to wait meanwhile
+            if runs_alone or not self._isolation.is_kept:  # else a quarantined job waits meanwhile
                 return True
 
     async def _reconsidered(self, held: Held, verdict: Verdict | None, *, was_told_to_stop: bool) -> Verdict | None:
