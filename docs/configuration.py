@@ -23,7 +23,7 @@ _HEAD = """\
 
 <!-- Written by `docs/configuration.py` from the descriptions in the settings classes. Do not edit by hand. -->
 
-For operators of `reaper`, `worker` and `reaper pipeline`. All programs share one prefix and can share one file.
+For operators. All programs share one prefix and can share one file.
 
 ## Where settings come from
 
@@ -37,11 +37,10 @@ A setting comes from the first of these places that has it:
 6. the default
 
 A setting that is on or off has two flags, for example `--observe` and `--no-observe`.
-A setting that two programs have means the same for both. Each program ignores the settings of the other ones.
-A program stops with an error if it finds a setting that no program has, or a value that cannot work.
+Each program ignores the settings of the other ones, and stops with an error if it finds a setting that no program has.
 
-A variable that ends in `_FILE` names a file that holds the value: `REAPER_REDIS_URL_FILE=/run/secrets/redis-url`.
-This keeps passwords out of process lists and settings files ([secrets](security.md#secrets)).
+A variable that ends in `_FILE` names a file with the value, for example `REAPER_REDIS_URL_FILE`
+([secrets](security.md#secrets)).
 
 A duration is a number with a unit (`ms`, `s`, `m`, `h`, `d`): `30s`, `24h`. A number alone is seconds.
 A rate is `100/s` or `100`.
@@ -60,10 +59,10 @@ For TLS write `rediss://…`, `rediss+sentinel://…` or `rediss+cluster://…`.
 The address takes options, for example `redis://…?socket_keepalive=true`:
 
 - `client_name` and `socket_keepalive`
-- with TLS: `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_password` and other `ssl_` options of redis-py
+- with TLS, where there are no settings (`Producer`, the Spark data source): `ssl_ca_certs`, `ssl_certfile`,
+  `ssl_keyfile`, `ssl_password` and other `ssl_` options of redis-py
 - for Sentinels: `sentinel_username` and `sentinel_password`, the login at the Sentinels themselves
 
-A `Producer` and the Spark data source have no settings, so their address holds these options.
 A program rejects a server that the address does not describe: a replica, a Sentinel or a node of a cluster.
 
 All programs have these settings:
@@ -90,8 +89,7 @@ redelivery = "retry-stream"
 
 A running replica reads the file again on SIGHUP.
 `groups`, `visibility_timeout`, `max_deliveries` and `redelivery` then change at once.
-The log names other settings that changed, because they need a restart.
-If the new file has an error, the log reports it and the old settings stay in force.
+Other settings need a restart, and the log names them. If the new file has an error, the old settings stay in force.
 
 `--log-level debug|info|warning|error` and `--log-format console|json` are flags only.
 
@@ -119,7 +117,6 @@ concurrency = 32
 Unset values are taken from the group settings, which the leader stores in Redis.
 """
 
-
 _PIPELINE = """\
 ## `reaper pipeline`
 
@@ -130,8 +127,7 @@ redis_url = "redis://redis.internal:6379/0"
 trigger = 30
 ```
 
-Each command takes the settings that it needs (`reaper pipeline COMMAND --help`).
-[The pipeline](pipeline.md) describes how they work together.
+Each command takes the settings that it needs (`reaper pipeline COMMAND --help`). See [the pipeline](pipeline.md).
 """
 
 
