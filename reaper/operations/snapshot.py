@@ -26,7 +26,6 @@ from workers.protocol.messages import (
     CLAIM_READY_MS,
     LAST_ENTRY_ID,
     Redelivery,
-    agreed_recovery,
     entry_ms,
     text,
     whole_number,
@@ -136,8 +135,7 @@ async def _read_group(
     return GroupState(
         stream=keys.stream,
         group=keys.group,
-        mode=agreed_recovery(agreement.get("recovery", ""), agreement.get("policy", ""))
-        or agreement.get("recovery", ""),
+        mode=agreement.get("recovery", ""),
         policy=policy,
         visibility_ms=visibility_ms,
         max_deliveries=max_deliveries,

@@ -107,9 +107,7 @@ async def test_a_leader_that_comes_after_the_step_recovers_soon(
 async def test_embedded_workers_recover_soon_after_a_step(
     clocked: RedisServer, clock: ServerClock, policy: str, step_s: int
 ) -> None:
-    claims = policy == "in-place"
-    embedded: dict[str, Any] = {"recovery": "claim"} if claims else {"recovery": "embedded", "redelivery": policy}
-    embedded["visibility_timeout"] = SOON["visibility_timeout"]
+    embedded = {"recovery": "embedded", "redelivery": policy, "visibility_timeout": SOON["visibility_timeout"]}
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
         await scene.enqueue(client, STRANDED)
@@ -227,7 +225,7 @@ async def test_a_read_that_claims_takes_nothing_from_the_living_after_a_step(
 ) -> None:
     """Redis gives it deliveries of the future. They are given back, and their owners do not even notice."""
     holds, reads = scene.Handler(), scene.Handler()
-    settings = {"recovery": "claim", "refresh_s": 0.2}
+    settings = {"recovery": "embedded", "redelivery": "in-place", "refresh_s": 0.2}
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
         async with scene.running_worker(clocked.url, holds, concurrency=STRANDED, **settings) as owner:

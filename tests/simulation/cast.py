@@ -166,7 +166,7 @@ class Producers(Actor):
 @lru_cache(maxsize=8)  # reading the environment for each worker costs more than all that a short story does
 def worker_settings(setting: Setting, name: str, recovery: RecoveryMode) -> WorkerSettings:
     """Return what a worker of a story goes by."""
-    knows = setting.own_timeout or recovery.is_of_workers
+    knows = setting.own_timeout or recovery is RecoveryMode.EMBEDDED
     return WorkerSettings(
         redis_url=URL,
         stream=STREAM,
@@ -175,7 +175,7 @@ def worker_settings(setting: Setting, name: str, recovery: RecoveryMode) -> Work
         concurrency=setting.concurrency,
         visibility_timeout=timedelta(seconds=setting.visibility_s) if knows else None,
         max_deliveries=setting.max_deliveries if knows else None,
-        redelivery=Redelivery(setting.redelivery) if knows and setting.redelivery != IN_PLACE else None,
+        redelivery=Redelivery(setting.redelivery) if knows else None,
         recovery=recovery,
         backoff_cap=timedelta(seconds=setting.visibility_s),
         drain_timeout=timedelta(seconds=setting.visibility_s / 3),

@@ -153,7 +153,7 @@ def enqueue(scene: Scene) -> None:
 def join(scene: Scene) -> None:
     """A worker joins."""
     mode, policy, consumer = (
-        scene.random.choice(("reaper", "embedded", "claim")),
+        scene.random.choice(("reaper", "embedded")),
         scene.policy(),
         scene.consumer(),
     )

@@ -23,6 +23,7 @@ from workers.protocol.calls.membership import (
 )
 from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
+from workers.protocol.messages import RecoveryMode
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import to_ms
@@ -50,7 +51,7 @@ LEAPS_KEPT = 2
 def assumed_agreement(settings: WorkerSettings) -> Agreement:
     """Return the values for a group without settings, which are the worker's own, or the defaults."""
     return Agreement(
-        redelivery=settings.wished_redelivery or DEFAULT_REDELIVERY,
+        redelivery=settings.redelivery or DEFAULT_REDELIVERY,
         visibility_timeout=settings.visibility_timeout or DEFAULT_VISIBILITY_TIMEOUT,
         max_deliveries=settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
         recovery=settings.recovery,
@@ -123,7 +124,7 @@ class Membership:
     @property
     def recovers(self) -> bool:
         """Return whether this worker recovers stalled jobs. Its own settings and the group's must both say so."""
-        return self._settings.recovery.is_of_workers and self.agreement.recovery.is_of_workers
+        return self._settings.recovery is self.agreement.recovery is RecoveryMode.EMBEDDED
 
     def is_gone(self, source: Source, error: Exception) -> bool:
         """Tell whether ``error`` says that a stream is not there which is not read any more, as the last joining found.
@@ -188,7 +189,7 @@ class Membership:
                 self._connection,
                 keys,
                 start=settings.group_start,
-                redelivery=settings.wished_redelivery,
+                redelivery=settings.redelivery,
                 visibility_ms=to_ms(settings.visibility_timeout) if settings.visibility_timeout else None,
                 max_deliveries=settings.max_deliveries,
                 recovery=settings.recovery,
@@ -272,7 +273,7 @@ class Membership:
 
     def _until_next_join_s(self) -> float:
         """Return the refresh interval, or less where the reaper we stand by for may be gone before."""
-        if self._settings.recovery.is_of_workers and self._served_s:
+        if self._settings.recovery is RecoveryMode.EMBEDDED and self._served_s:
             return min(REFRESH_S, self._served_s + random.uniform(0, STAND_BY_JITTER_S))
         return REFRESH_S
 

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from workers.protocol.connection import KeptConnection
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import RecoveryMode, Redelivery, agreed_recovery, text, whole_number
+from workers.protocol.messages import RecoveryMode, Redelivery, text, whole_number
 from workers.protocol.scripts import load_script
 
 JOIN_GROUP = load_script("workers.protocol", "join_group")
@@ -25,6 +25,7 @@ _MEMBER = "member:"
 _WORD = re.compile(r"(\d{1,15}),(\d{1,15}),(\d{1,15}),(\d{1,15}),?(?:\d{0,15}),?(.*)", re.DOTALL)
 
 _POLICIES = {policy.value: policy for policy in Redelivery}
+_RECOVERIES = {mode.value: mode for mode in RecoveryMode}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Joined:
     served_ms: int
     """For how long a leader is sure to serve the group; 0 = none is."""
     begins: bool
-    """Recovery by the workers, in the way that we are set to, begins with us."""
+    """Recovery by the workers begins with us."""
     version: int
     """Of the agreement; 0 = nothing is agreed on."""
     word_since_ms: int
@@ -136,7 +137,7 @@ async def join_group(
         redelivery=_POLICIES.get(text(reply[0])),
         visibility_ms=whole_number(reply[1], 0),
         max_deliveries=whole_number(reply[2], 0),
-        recovery=agreed_recovery(text(reply[3]), text(reply[0])),
+        recovery=_RECOVERIES.get(text(reply[3])),
         reads_retries=reply[4] == 1,
         created_at=text(reply[5]),
         groups=reply[6],

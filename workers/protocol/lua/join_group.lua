@@ -3,8 +3,7 @@
 --
 -- Who recovers: a leader that takes the group over writes `reaper`, and says for how long it is sure to serve. Embedded
 -- workers stand by for so long; the first to join after that (or where no leader ever came) writes `embedded`, and removes
--- the fence, so that whatever the leader that is gone may still write here is refused. Workers of mode `claim` do the same, and
--- their policy is `in-place`, whatever the policy was: no reaper is there to choose it, and what lies elsewhere finds its way.
+-- the fence, so that whatever the leader that is gone may still write here is refused. It also writes its policy, if it has one.
 --
 -- A worker that names itself gives its word: which version of the group settings it has read. Where there is no visibility timeout in
 -- them yet, it writes the one that it assumes (`former_visibility_ms`), so that the first leader does not judge it by a shorter one before it
@@ -18,7 +17,7 @@
 -- ARGV[1] group
 -- ARGV[2] start ID of a group that has to be created ('0' = everything that is there), where none is remembered
 -- ARGV[3] policy ('' = follow the group)  ARGV[4] visibility timeout in ms ('')  ARGV[5] max_deliveries ('')
--- ARGV[6] recovery mode (reaper | embedded | claim)  ARGV[7] worker's name, for the record of a mismatch
+-- ARGV[6] recovery mode (reaper | embedded)  ARGV[7] worker's name, for the record of a mismatch
 -- ARGV[8] our consumer ('' or left out, and all that follow: we give no word)  ARGV[9] for how long our word counts, in ms
 -- ARGV[10] version of the agreement that we have joined (0 = none, or one without a visibility timeout)
 -- ARGV[11] '1' = we begin, and hold nothing
@@ -26,7 +25,7 @@
 --
 -- Returns {policy, visibility_ms, max_deliveries, recovery ('' where not agreed), retry stream is to be read (1|0),
 -- start ID of the group if it was created now ('' if not), groups of the stream, server time in ms, mismatch (''),
--- ms for which a leader is sure to serve the group (0 = none is), recovery by workers begins with us, in our way (1|0), version of the
+-- ms for which a leader is sure to serve the group (0 = none is), recovery by workers begins with us (1|0), version of the
 -- agreement (0 = nothing is agreed on), since when our word stands (the server's ms; 0 = we give none)}.
 -- Raises WRONGTYPE where the stream's key holds something else, and, of a worker that begins
 -- (ARGV[11]), what Redis says of a command that extensions need and may not have.
@@ -79,26 +78,20 @@ if serves_for and served_until > at + serves_for then -- the server's clock was 
 end
 local is_served = redis.call('HGET', agreement, 'recovery') == 'reaper' and served_until > at
 local begins = 0
-local claims = ARGV[6] == 'claim'
-local wishes = { ARGV[3], ARGV[4], ARGV[5], claims and 'embedded' or ARGV[6] }
-if wishes[4] == 'embedded' and not is_served then
-  local found = redis.call('HMGET', agreement, 'recovery', 'policy')
-  if found[1] ~= 'embedded' then
-    redis.call('DEL', fence)
-    redis.call('HSET', agreement, 'recovery', 'embedded')
-    begins = 1
+local wishes = { ARGV[3], ARGV[4], ARGV[5], ARGV[6] }
+if wishes[4] == 'embedded' and not is_served and redis.call('HGET', agreement, 'recovery') ~= 'embedded' then
+  redis.call('DEL', fence)
+  redis.call('HSET', agreement, 'recovery', 'embedded')
+  if wishes[1] ~= '' then
+    redis.call('HSET', agreement, 'policy', wishes[1])
   end
-  if claims and found[2] ~= 'in-place' then
-    redis.call('HSET', agreement, 'policy', 'in-place')
-    begins = 1
-  end
+  begins = 1
 end
 
 -- What is agreed on; what nobody has set is set.
 local names = { 'policy', 'visibility_ms', 'max_deliveries', 'recovery' }
 local version = whole_number(redis.call('HGET', agreement, 'version'), 0)
 local knew = { ARGV[12] or '', ARGV[13] or '', ARGV[14] or '' }
-local is_embedded = wishes[4] == 'embedded' and not is_served
 local was_lost = joined_version > 0 and not redis.call('HGET', agreement, 'visibility_ms')
 local agreed, differing, is_new = {}, {}, begins == 1
 for i, name in ipairs(names) do
@@ -111,7 +104,7 @@ for i, name in ipairs(names) do
     is_new = true
   end
   agreed[i] = redis.call('HGET', agreement, name) or ''
-  if ours ~= '' and agreed[i] ~= ours and not (claims and name == 'policy') then -- that is the mode's to say
+  if ours ~= '' and agreed[i] ~= ours then
     differing[#differing + 1] = name .. ' ' .. agreed[i] .. ' is agreed, ' .. ARGV[i + 2] .. ' is set'
   end
 end
