@@ -323,7 +323,7 @@ def _is_innocent(history: History, letter: DeadJob) -> bool:
 
 
 def _is_failure(event: LifecycleEvent) -> bool:
-    return event.event == EventName.NACKED and event.data.get("counts") is not False
+    return event.event == EventName.NACKED and event.data.get("verb") != "retry"
 
 
 def _reaper_events(history: History) -> Iterator[LifecycleEvent]:
@@ -346,6 +346,6 @@ def gives_a_delivery_back(event: LifecycleEvent) -> bool:
     data: Mapping[str, Any] = event.data
     return (
         event.event == EventName.HANDED_BACK
-        or (event.event == EventName.NACKED and data.get("counts") is False)
+        or (event.event == EventName.NACKED and data.get("verb") == "retry")
         or (event.event == EventName.SUSPECTED and data.get("reason") in _UNCOUNTED)
     )

@@ -13,7 +13,7 @@ from reaper.drill.records import InjectedFault, ProcessRun
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.witness import Witness
-from workers.protocol.events import EventName, encode_data
+from workers.protocol.events import EventName, event_fields
 
 PATIENCE_S = 15.0
 """How long the effect of a fault is waited for, beyond the timeouts it depends on."""
@@ -89,12 +89,10 @@ class Toolbox:
         """Record an injected fault here, on the screen, and in the journal of the namespace."""
         self.injected.append(fault)
         self.announce(sentence)
-        data = {"kind": fault.kind, "target": fault.target, "holder": fault.holder, "in_flight": fault.in_flight}
+        facts = {"kind": fault.kind, "target": fault.target, "holder": fault.holder, "in_flight": fault.in_flight}
+        words = event_fields(EventName.FAULT_INJECTED, **facts)
         async with self.producer.writing:
-            await self.stage.namespace_client.execute_command(
-                "XADD", self.stage.namespace.journal, "*",
-                "event", EventName.FAULT_INJECTED, "job", "", "data", encode_data(data),
-            )  # fmt: skip
+            await self.stage.namespace_client.execute_command("XADD", self.stage.namespace.journal, "*", *words)
 
     def over(self, fault: InjectedFault, sentence: str = "", **facts: Any) -> None:
         """Record that a fault has ended now, and its ``facts``, which are known only then."""

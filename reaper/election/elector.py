@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from reaper.election.lease import Attempt, Lease, Renewal, Renewed
 from reaper.failpoints import failpoint
 from reaper.settings import ReaperSettings
-from workers.protocol.events import EventName, encode_data
+from workers.protocol.events import EventName, event_fields
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error, is_outage
 from workers.runtime.clock import monotonic, monotonic_ms
@@ -275,11 +275,10 @@ class Elector:
             told = True  # an attempt with a lost reply may have written the end to the journal
 
     async def _journal_loss(self, term: Term, end: EndOfTerm) -> None:
-        data = encode_data({"holder": term.holder, "token": term.token, "reason": end})
+        words = event_fields(EventName.LEASE_LOST, holder=term.holder, token=term.token, reason=end)
         await self._client.execute_command(
-            "XADD", self._keys.journal, "MAXLEN", "~", self._settings.journal_maxlen, "*",
-            "event", EventName.LEASE_LOST, "job", "", "data", data,
-        )  # fmt: skip
+            "XADD", self._keys.journal, "MAXLEN", "~", self._settings.journal_maxlen, "*", *words
+        )
 
     async def raise_token(self, term: Term, found: int) -> bool:
         """Raise the token counter above ``found``. Return False if the lease is not ours any more."""

@@ -52,6 +52,5 @@ end
 
 local number = redis.call('INCR', token)
 redis.call('SET', lease, holder, 'NX', 'PX', ttl)
-journal_event(journal, ARGV[3], 'lease_acquired', '',
-  '{"v":1,"holder":' .. json_string(holder) .. ',"token":' .. string.format('%d', number) .. '}')
+journal_event(journal, ARGV[3], 'lease_acquired', 'holder', holder, 'token', number)
 return { 1, number, holder, ttl, at }

@@ -86,9 +86,8 @@ local function make_ready(member)
   redis.call('ZREM', schedule, member)
   moved = moved + 1
   if write_journal then
-    journal_event(journal, maxlen, 'recovered', job.job_id, string.format(
-      '{"v":1,"group":%s,"mode":"operator","delivery":%d,"generation":%d,"enqueued_ms":%d,"reason":"forget",'
-      .. '"new_entry":"%s"}', json_string(group), job.deliveries, job.generation, job.first_ms, id))
+    journal_event(journal, maxlen, 'recovered', 'group', group, 'mode', 'operator', 'job', job.job_id, 'delivery', job.deliveries,
+      'generation', job.generation, 'enqueued_ms', job.first_ms, 'reason', 'forget', 'new_entry', id)
   end
   return id
 end

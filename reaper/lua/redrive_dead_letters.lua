@@ -91,10 +91,8 @@ local function redrive(dead_id)
   end
   redis.call('XDEL', dead, dead_id)
   if write_journal then
-    journal_event(journal, maxlen, 'redriven', job.job_id, string.format(
-      '{"v":1,"group":%s,"mode":"operator","entry":"%s","generation":%d,"deliveries":%d,"enqueued_ms":%d,'
-      .. '"reason":%s,"new_entry":"%s"}',
-      json_string(group), dead_id, job.generation, job.deliveries, job.first_ms, json_string(reason), id))
+    journal_event(journal, maxlen, 'redriven', 'group', group, 'mode', 'operator', 'entry', dead_id, 'job', job.job_id,
+      'generation', job.generation, 'deliveries', job.deliveries, 'enqueued_ms', job.first_ms, 'reason', reason, 'new_entry', id)
   end
   local traced = job.traceparent and { job.traceparent, job.tracestate, job.previous or '', job.generation } or nil
   return { REDRIVEN, id, job.job_id, traced }

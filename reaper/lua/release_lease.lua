@@ -13,6 +13,5 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
 redis.call('DEL', KEYS[1])
-journal_event(KEYS[2], ARGV[4], 'lease_released', '', '{"v":1,"holder":' .. json_string(ARGV[1]) .. ',"token":'
-  .. ARGV[2] .. ',"reason":' .. json_string(ARGV[3]) .. '}')
+journal_event(KEYS[2], ARGV[4], 'lease_released', 'holder', ARGV[1], 'token', ARGV[2], 'reason', ARGV[3])
 return 1

@@ -41,10 +41,9 @@ for i = first, #ARGV do
     reply[#reply + 1] = entry_id
     if write_journal then
       local job = open_entry(entry_id, entry[2])
-      journal_event(journal, maxlen, 'lost_delivery', job.job_id, '{"v":1,"group":' .. json_string(group)
-        .. ',"mode":"reaper","token":' .. token .. ',"entry":"' .. entry_id .. '","source":"' .. kind .. '","consumer":'
-        .. json_string(consumer) .. ',"generation":' .. job.generation .. ',"enqueued_ms":' .. job.first_ms
-        .. ',"certain":' .. tostring(is_certain) .. '}')
+      journal_event(journal, maxlen, 'lost_delivery', 'group', group, 'mode', 'reaper', 'token', token, 'entry', entry_id,
+        'job', job.job_id, 'source', kind, 'consumer', consumer, 'generation', job.generation, 'enqueued_ms', job.first_ms,
+        'certain', ARGV[4])
     end
   end
 end

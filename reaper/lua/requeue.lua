@@ -60,9 +60,8 @@ local function requeue(entry_id)
     redis.call('XDEL', source, entry_id)
   end
   if write_journal then
-    journal_event(journal, maxlen, 'requeued', job.job_id, '{"v":1,"group":' .. json_string(group) .. ',"mode":"operator","entry":"'
-      .. entry_id .. '","source":"' .. (source == retry and 'retry' or 'stream') .. '","generation":' .. job.generation
-      .. ',"enqueued_ms":' .. job.first_ms .. ',"new_entry":"' .. id .. '"}')
+    journal_event(journal, maxlen, 'requeued', 'group', group, 'mode', 'operator', 'entry', entry_id, 'job', job.job_id,
+      'source', source == retry and 'retry' or 'stream', 'generation', job.generation, 'enqueued_ms', job.first_ms, 'new_entry', id)
   end
   return { REQUEUED, id, job.job_id }
 end

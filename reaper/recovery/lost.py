@@ -148,7 +148,7 @@ def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], gr
     All groups of a stream share the journal, and each settles an entry of its own accord.
     """
     fields = dict(zip(flat[::2], flat[1::2], strict=False))
-    if not any(found in ids for found in _ENTRY.findall(fields.get(b"entry", b"") or fields.get(b"data", b""))):
+    if not any(found in ids for found in _ENTRY.findall(fields.get(b"entry", b""))):
         return ()
     settled = [
         str(event.data.get("entry")).encode()

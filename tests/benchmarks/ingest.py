@@ -33,7 +33,6 @@ from reaper.pipeline.spark.session import build_session
 from tests.benchmarks.figures import Demand, Result, Row, at_most, percentile
 from tests.benchmarks.stage import Stage, open_stage
 from tests.support.waiting import wait_until
-from workers.protocol.events import encode_data
 
 EVENTS, QUICK_EVENTS = 1_000_000, 50_000
 ROUNDS = 3
@@ -130,7 +129,7 @@ def _event(job: int) -> dict[Any, Any]:
         "ready_ms": 0,
         "run_ms": job % 5_000,
     }
-    return {"event": "acked", "job": f"{at}-0", "data": encode_data(data)}
+    return {"event": "acked", **data}
 
 
 def _settings(stage: Stage, trigger: timedelta) -> PipelineSettings:

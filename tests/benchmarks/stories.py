@@ -46,7 +46,6 @@ class Step:
     new_entry: Moment | None = None
     reason: str | None = None
     verb: str | None = None
-    counts: bool | None = None
     failed: bool = False
     """It names the error that the handler raised."""
 
@@ -86,9 +85,8 @@ class _Teller:
 
     def fail(self, *, counts: bool = True) -> Self:
         self.now = self.now.plus(runs=1)
-        self._settle(
-            EventName.NACKED, Moment(runs=1), failed=True, new_entry=self.now, counts=None if counts else False
-        )
+        verb = "nack" if counts else "retry"
+        self._settle(EventName.NACKED, Moment(runs=1), failed=True, new_entry=self.now, verb=verb)
         self.entry = self.now
         self.delivery -= not counts
         return self

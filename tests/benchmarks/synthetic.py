@@ -170,7 +170,6 @@ def _lease_event(event: EventName, at_ms: int, term: int, holder: str) -> tuple[
         "event": str(event),
         "holder": f"{holder}.{term:012x}",
         "token": term,
-        "v": 1,
         "extra": json.dumps({"ttl_ms": 10_000}),
         "date": at.date(),
     }

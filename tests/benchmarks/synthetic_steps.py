@@ -116,7 +116,7 @@ def _kinds(spark: SparkSession) -> DataFrame:
 
 
 _MOMENTS = ("at", "entry", "delivered", "run", "idle", "new_entry")
-_FACTS = ("by", "delivery", "generation", "reason", "verb", "counts", "failed")
+_FACTS = ("by", "delivery", "generation", "reason", "verb", "failed")
 _TIMES = ("timeouts", "runs", "waits", "delays")
 """A job's own times, in ms; columns of a job, as `Moment` counts them."""
 
@@ -131,7 +131,7 @@ def _script(spark: SparkSession) -> DataFrame:
     moments = ", ".join(f"{name}_{part} int" for name in _MOMENTS for part in Moment._fields)
     names = (
         "story int, step int, event string, by string, delivery int, generation int, reason string, verb string, "
-        f"counts boolean, failed boolean, {moments}"
+        f"failed boolean, {moments}"
     )
     return spark.createDataFrame(rows, names)
 
@@ -256,9 +256,7 @@ def event_columns() -> list[Column]:
         "idle_ms": F.col("idle"),
         "new_entry": entry_of("new_entry"),
         "dead_letter": F.when(F.col("event") == EventName.DEAD_LETTERED, F.concat_ws("-", "at_ms", F.col("job_no"))),
-        "counts": F.col("counts"),
         "verb": F.col("verb"),
-        "v": F.lit(1),
         "date": F.col("date"),
     }
     return [made.get(name, F.lit(None)).cast(EVENTS[name].dataType).alias(name) for name in EVENTS.names]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,18 @@ def test_the_examples_hold() -> None:
         cwd=DEPLOY / "prometheus", capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_one_command_puts_the_address_of_the_site_into_everything(tmp_path: Path) -> None:
+    command = re.search(r"^grep -rl .*$", (ROOT / "docs/deployment.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert command
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    subprocess.run(["/bin/sh", "-ec", command[0].replace("YOUR-HOST", "docs.internal")], cwd=tmp_path, check=True)
+    changed = [file.read_text(encoding="utf-8") for file in (tmp_path / "deploy").rglob("*.yaml")]
+    assert not [text for text in changed if "docs.example.com" in text]
+    assert sum("https://docs.internal/stream-reaper/runbook/#reapergone" in text for text in changed) == 3
+    check = [program("promtool", "prometheus"), "test", "rules", "alerts_test.yaml"]
+    subprocess.run(check, cwd=tmp_path / "deploy/prometheus", capture_output=True, check=True)
 
 
 def test_prometheus_takes_the_configuration() -> None:

@@ -6,7 +6,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from redis.asyncio import Redis
 
 from tests.docs.quick_start import (
     BLOCKS,
@@ -38,10 +37,10 @@ def test_the_quick_start_installs_what_it_uses() -> None:
 
 
 async def test_the_quick_start_leads_to_a_recovered_job_on_the_status_page(
-    processes: Processes, server: RedisServer, client: Redis, tmp_path: Path
+    processes: Processes, server: RedisServer, tmp_path: Path
 ) -> None:
     shells = Shells(processes, server, tmp_path, sys.executable)
-    await play_quick_start(shells, client)
+    await play_quick_start(shells)
     await play_tutorial(shells)
     await play_readme_worker(shells, tmp_path)
 

@@ -1,4 +1,4 @@
-"""What the site's hook makes of links: those that stay in `docs/` stay links."""
+"""The hook of the site keeps links between its pages, the readme and the changelog included."""
 
 from types import SimpleNamespace
 
@@ -11,13 +11,18 @@ from docs.site_links import on_page_markdown
     ("page", "link", "shown"),
     [
         ("README.md", "[a](json.md#top)", "[a](json.md#top)"),
-        ("README.md", "[a](../CHANGELOG.md)", "a (`CHANGELOG.md`)"),
+        ("README.md", "[a](../README.md#quick-start)", "[a](quick-start.md#quick-start)"),
+        ("README.md", "[a](../CHANGELOG.md)", "[a](changelog.md)"),
+        ("internals/test-record.md", "[a](../../README.md)", "[a](../quick-start.md)"),
+        ("quick-start.md", "[a](docs/adopt.md#roll-back)", "[a](adopt.md#roll-back)"),
+        ("quick-start.md", "![a](docs/images/report.png)", "![a](images/report.png)"),
+        ("quick-start.md", "[a](LICENSE)", "a (`LICENSE`)"),
         ("internals/adr/README.md", "[a](../protocol.md)", "[a](../protocol.md)"),
         ("internals/adr/README.md", "[a](../../../deploy/)", "a (`deploy`)"),
         ("workers.md", "[a](examples/bare_worker.py)", "a (`examples/bare_worker.py`)"),
         ("README.md", "[a](https://redis.io/docs)", "[a](https://redis.io/docs)"),
     ],
 )
-def test_links_that_leave_the_documentation_become_text(page: str, link: str, shown: str) -> None:
-    told = on_page_markdown(f"see {link}.", page=SimpleNamespace(file=SimpleNamespace(src_uri=page)))
-    assert told == f"see {shown}."
+def test_links_that_leave_the_site_become_text(page: str, link: str, shown: str) -> None:
+    text = on_page_markdown(f"see {link}.", page=SimpleNamespace(file=SimpleNamespace(src_uri=page)))
+    assert text == f"see {shown}."

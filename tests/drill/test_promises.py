@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from reaper.drill.history import read_events, read_state
 from reaper.drill.promises import DeadJob, Execution, FinalState, History, check, check_now
 from tests.support.notes import note, read_notes
-from workers.protocol.events import LifecycleEvent, encode_data
+from workers.protocol.events import LifecycleEvent
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import text
 
@@ -138,7 +138,7 @@ VIOLATIONS = {
         "I5: generation 0 of job bad was started 4 times, 3 are allowed",
     ),
     "a job was given up whose one failure did not count": (
-        replace(with_events(event("nacked", "bad", entry="9-1", delivery=1, generation=0, counts=False)), endings=[]),
+        replace(with_events(event("nacked", "bad", entry="9-1", delivery=1, generation=0, verb="retry")), endings=[]),
         "I5: job bad was given up, and no execution of it failed, hung or ended its process",
     ),
     "a job is ready when all should be over": (
@@ -210,7 +210,7 @@ def test_a_job_acknowledged_by_a_foreign_worker_counts_as_settled_once_its_work_
     "given_back",
     [
         event("handed_back", "bad", entry="9-1", delivery=1, generation=0),
-        event("nacked", "bad", entry="9-1", delivery=1, generation=0, counts=False),
+        event("nacked", "bad", entry="9-1", delivery=1, generation=0, verb="retry"),
         by_reaper("suspected", "bad", token=2, generation=0, reason="not_released"),
     ],
     ids=lambda given_back: str(given_back.event),
@@ -221,22 +221,22 @@ def test_a_delivery_that_does_not_count_allows_one_more_start(given_back: Lifecy
 
 
 @pytest.mark.parametrize(
-    ("least", "counts", "settled_again", "is_wrong"),
+    ("least", "verb", "settled_again", "is_wrong"),
     [
-        (1, False, 1, False),  # the limit was lowered to 1: what is given back at the limit has one delivery left
-        (3, False, 1, True),
-        (1, True, 1, True),
-        (3, False, 2, False),
-        (1, False, 3, True),
+        (1, "retry", 1, False),  # the limit was lowered to 1: what is given back at the limit has one delivery left
+        (3, "retry", 1, True),
+        (1, "nack", 1, True),
+        (3, "retry", 2, False),
+        (1, "retry", 3, True),
     ],
 )
 def test_what_is_given_back_in_place_is_followed_by_one_of_its_number_or_of_a_limit_that_was_lowered(
-    least: int, counts: bool, settled_again: int, is_wrong: bool
+    least: int, verb: str, settled_again: int, is_wrong: bool
 ) -> None:
     facts = {"entry": "9-1", "generation": 0, "new_entry": "9-1"}
     history = with_events(
         event("nacked", "bad", delivery=1, **facts),
-        event("nacked", "bad", delivery=2, counts=counts, **facts),
+        event("nacked", "bad", delivery=2, verb=verb, **facts),
         event("nacked", "bad", delivery=3, **facts),
         event("nacked", "bad", delivery=settled_again, **facts),
     )
@@ -316,8 +316,8 @@ async def test_a_history_is_read_from_redis(client: Redis) -> None:
     dead: dict[Any, Any] = {"n": "x", "reaper.job": "d", "reaper.deliveries": 3, "reaper.dead.reason": "boom"}
     await client.xadd(keys.dead, dead)
     await client.eval("redis.call('ZADD', KEYS[1], 5, cmsgpack.pack({ job_id = 'later' }))", 1, keys.schedule)
-    await client.xadd(keys.journal, {"event": "acked", "job": ids[0], "data": encode_data({"group": "billing"})})
-    await client.xadd(keys.journal, {"event": "acked", "job": "x", "data": encode_data({"group": "other"})})
+    await client.xadd(keys.journal, {"event": "acked", "job": ids[0], "group": "billing"})
+    await client.xadd(keys.journal, {"event": "acked", "job": "x", "group": "other"})
     for what in ("start", "completion"):
         await note(client, "ledger", what, ids[0])
 

@@ -58,12 +58,10 @@ def test_of_many_acks_those_that_came_too_late_are_told_as_such(hands: Hands) ->
     "flat",
     [
         (),
-        (b"event", b"acked"),
-        (b"event", b"acked", b"entry", b""),
         (b"event", b"acked", b"entry", b"1-1,2-1", b"idle_ms", b"1,2,3"),
         (b"entry", b"1-1"),
     ],
 )
 def test_what_is_no_event_is_refused(flat: tuple[bytes, ...]) -> None:
-    with pytest.raises(ValueError, match="is no lifecycle event"):
+    with pytest.raises(ValueError, match=r"no event|not of one length"):
         decode_entry(b"5-1", flat)

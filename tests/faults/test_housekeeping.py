@@ -18,7 +18,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.calls import DEFAULT_JOURNAL
 from workers.protocol.calls.upkeep import KEEP_HOUSE
-from workers.protocol.events import EventName, encode_data
+from workers.protocol.events import EventName
 from workers.protocol.keys import MARKER_CONSUMER, group_keys, namespace_keys
 from workers.protocol.messages import Redelivery, text
 
@@ -311,8 +311,8 @@ def settle(pipeline: Any, case: Case, consumer: str, acknowledged: str, *, journ
     """Let ``consumer`` settle one delivery."""
     pipeline.xack("orders", "billing", acknowledged)
     if journalled:
-        data = encode_data({"group": "billing", "consumer": consumer, "mode": "reaper", "entry": acknowledged})
-        pipeline.xadd(case.keys.journal, {"event": "acked", "job": acknowledged, "data": data})
+        fields = {"event": "acked", "group": "billing", "consumer": consumer, "entry": acknowledged}
+        pipeline.xadd(case.keys.journal, fields)
 
 
 async def drop(case: Case, consumer: str, *, acknowledged: str, journalled: bool) -> None:
@@ -356,7 +356,7 @@ async def test_what_a_dead_worker_held_whose_consumer_is_deleted_is_reported_and
         assert Trouble.LOST_DELIVERY not in await troubles(case)
         assert sorted(await case.work_off(nothing_left)) == lost
     told = await case.events(EventName.LOST_DELIVERY)
-    assert {(event.data["consumer"], event.data["certain"]) for event in told} == {(OURS, True)}
+    assert {(event.data["consumer"], event.data["certain"]) for event in told} == {(OURS, 1)}
 
 
 async def requeue_lost(case: Case) -> int:
@@ -397,7 +397,7 @@ async def test_what_went_with_a_third_party_consumer_is_reported_as_in_doubt(cas
         assert await case.pending() == []
         assert Trouble.LOST_DELIVERY not in await troubles(case)
     told = await case.events(EventName.LOST_DELIVERY)
-    assert [(event.job, event.data["certain"]) for event in told] == [(job, False) for job in jobs]
+    assert [(event.job, event.data["certain"]) for event in told] == [(job, 0) for job in jobs]
 
 
 @pytest.mark.parametrize("how", ["it leaves", "it is tidied away", "it settles and stays", "its payload is deleted"])

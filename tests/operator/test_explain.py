@@ -9,7 +9,6 @@ from tests.operator.dead import give_up
 from tests.operator.heartbeats import a_report, elect
 from tests.scripts.scene import Scene, entry_id
 from workers import Producer
-from workers.protocol.events import encode_data
 
 pytestmark = pytest.mark.anyio
 
@@ -160,8 +159,8 @@ async def test_a_lost_job_names_the_command_that_gives_it_back(scene: Scene, rea
     await _served(scene)
     entry = await scene.stalled("n", 1, "reaper.job", "order-1")
     await scene.client.xack("orders", "billing", entry)
-    data = encode_data({"group": "billing", "entry": entry})
-    await scene.client.xadd(scene.keys.journal, {"event": "lost_delivery", "job": "order-1", "data": data})
+    lost: dict[Any, Any] = {"event": "lost_delivery", "job": "order-1", "group": "billing", "entry": entry}
+    await scene.client.xadd(scene.keys.journal, lost)
     assert f"`reaper groups requeue orders/billing {entry}`" in (await _explained(reaper, "order-1"))["next"]
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -77,11 +78,10 @@ async def hostile(client: Redis) -> Scene:
         "reaper.dead.stream", EVIL_BYTES, "reaper.dead.group", EVIL_BYTES, "reaper.dead.reason", EVIL_BYTES,
         "reaper.dead.error", EVIL_BYTES, "reaper.dead.traceback", EVIL_BYTES, "reaper.dead.entry", EVIL_BYTES,
     )  # fmt: skip
-    data = json.dumps(dict.fromkeys(("consumer", "reason", "error", "verb", "new_entry", "holder", "group"), EVIL))
-    data = data[:-1] + f',"entry":"{JOB}","token":7}}'
+    facts: dict[Any, Any] = dict.fromkeys(("consumer", "reason", "error", "verb", "new_entry", "holder", "group"), EVIL)
     for journal in (keys.journal, KEYS.journal):
         for event in (EVIL.encode(), b"recovered", b"lease_acquired", b"lease_released"):
-            await client.xadd(journal, {"event": event, "job": EVIL_BYTES, "data": data})
+            await client.xadd(journal, {"event": event, "job": EVIL_BYTES, "entry": JOB, "token": 7, **facts})
     for name in ("policy", "recovery", "mismatch", "visibility_ms", "served_until"):
         await client.hset(keys.agreement, name, EVIL_BYTES)
     await client.zadd(keys.schedule, {EVIL_BYTES: 1, b"x" + EVIL_BYTES: 2**52})
@@ -118,7 +118,7 @@ async def test_json_is_ascii_and_exact(reaper: Command, command: str) -> None:
 
 
 NUMBERS = ("generation", "run_ms", "idle_ms", "visibility_ms", "delivery", "token", "gone_ages")
-NO_NUMBERS: tuple[object, ...] = (EVIL, -1, 10**400, True, None, [EVIL], [[1, 2]], [[EVIL, None, 1]], {EVIL: EVIL})
+NO_NUMBERS: tuple[str | int, ...] = (EVIL, -1, "9" * 400, "", "1.5", "\u0661")
 
 
 @pytest.mark.parametrize("command", ["doctor", "explain", "leader show", "status"])
@@ -128,8 +128,8 @@ async def test_what_should_be_a_number_in_a_journal_and_is_none_stops_no_command
     for journal in (hostile.keys.journal, KEYS.journal):
         for event in ("acked", "scanned", "recovered", "lease_acquired", "lease_released"):
             for value in NO_NUMBERS:
-                data = json.dumps({"entry": JOB, "group": GROUP, **dict.fromkeys(NUMBERS, value)})
-                await hostile.client.xadd(journal, {"event": event, "job": JOB, "data": data})
+                fields: dict[Any, Any] = {"event": event, "entry": JOB, "group": GROUP, **dict.fromkeys(NUMBERS, value)}
+                await hostile.client.xadd(journal, fields)
     answer = await reaper(*command.split(), *COMMANDS[command], "-o", "json")
     assert answer.data
 
@@ -169,13 +169,12 @@ async def test_errors_and_words_given_are_printed_as_escapes(reaper: Command, wo
     assert forged_lines(answer.out + answer.err) == []
 
 
-async def test_what_a_redrive_journals_is_valid_whatever_the_reason(hostile: Scene, reaper: Command) -> None:
+async def test_a_redrive_journals_the_reason_as_it_is(hostile: Scene, reaper: Command) -> None:
     await hostile.client.delete(hostile.keys.journal)
     await hostile.client.hset(hostile.keys.agreement, "policy", "stream")
     assert (await reaper("dead-letters", "redrive", *COMMANDS["dead-letters redrive"])).code == 0
     [(_, flat)] = await hostile.client.execute_command("XRANGE", hostile.keys.journal, "-", "+")
-    data = flat[flat.index(b"data") + 1].decode("utf-8", "strict")
-    assert json.loads(data)["reason"] == EVIL_BYTES.decode("utf-8", "backslashreplace")
+    assert flat[flat.index(b"reason") + 1] == EVIL_BYTES
 
 
 async def test_what_was_removed_is_named_in_escapes(hostile: Scene, reaper: Command) -> None:

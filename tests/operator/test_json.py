@@ -13,7 +13,6 @@ from tests.operator.heartbeats import TOKEN, a_report, elect
 from tests.scripts.scene import Scene
 from tests.support.processes import ROOT
 from tests.support.servers import RedisServer
-from workers.protocol.events import encode_data
 
 pytestmark = pytest.mark.anyio
 
@@ -66,8 +65,8 @@ async def printed(scene: Scene, server: RedisServer, name: str) -> Any:
     await scene.stalled("order", 18, "reaper.job", "order-17")
     await scene.client.xgroup_create("mail", "sender", "0", mkstream=True)
     await scene.client.hset("{mail}:group:sender", "paused", "1")
-    acquired = encode_data({"token": TOKEN, "holder": "alice-1-abc.nonce"})
-    await scene.client.xadd("{reaper}:journal", {"event": "lease_acquired", "job": "", "data": acquired})
+    acquired: dict[Any, Any] = {"event": "lease_acquired", "token": TOKEN, "holder": "alice-1-abc.nonce"}
+    await scene.client.xadd("{reaper}:journal", acquired)
     words = [letter if word == LETTER else word for word in WORDS[name]]
     return (await run_command(server.url, *name.split()[1:], *words, "-o", "json")).data
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 def _event(at_ms: int, name: str, token: object, holder: str = "alice-1.0a@1000", **data: str) -> LifecycleEvent:
-    return LifecycleEvent(f"{at_ms}-0", at_ms, name, "", {"v": 1, "token": token, "holder": holder, **data})
+    return LifecycleEvent(f"{at_ms}-0", at_ms, name, "", {"token": token, "holder": holder, **data})
 
 
 def test_terms_tell_why_they_ended_and_the_latest_goes_on() -> None:
@@ -34,7 +34,7 @@ def test_terms_tell_why_they_ended_and_the_latest_goes_on() -> None:
 
 
 def test_events_of_others_are_passed_over() -> None:
-    tokens: tuple[object, ...] = (0, -1, True, "7", [], 2**53)
+    tokens: tuple[object, ...] = (0, None)
     assert tell_terms([_event(1, "fault_injected", token) for token in tokens], "") == ()
 
 

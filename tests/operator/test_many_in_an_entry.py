@@ -1,6 +1,5 @@
 """A journal in which some entries tell of one job and some of many: every question is answered from both."""
 
-import json
 from itertools import chain
 
 import pytest
@@ -10,7 +9,7 @@ from reaper.operations.job_search import Place, find_job
 from reaper.recovery.lost import settled_in
 from reaper.web.overview import RecoveryFeed
 from tests.scripts.scene import Scene
-from workers.protocol.events import encode_data
+from workers.protocol.events import event_fields
 
 pytestmark = pytest.mark.anyio
 
@@ -18,8 +17,8 @@ GROUP = {"group": "billing", "consumer": "w1"}
 
 
 async def _one(scene: Scene, event: str, job: str, **facts: object) -> None:
-    data = encode_data(GROUP | {"entry": job} | facts)
-    await scene.client.xadd(scene.keys.journal, {"event": event, "job": job, "data": data})
+    words = event_fields(event, **GROUP, entry=job, **facts)
+    await scene.client.execute_command("XADD", scene.keys.journal, "*", *words)
 
 
 async def _many(scene: Scene, *entries: str, **columns: list[object]) -> None:
@@ -95,6 +94,5 @@ def test_a_leader_finds_what_its_group_has_settled(group: str, rejected: bytes, 
     ],
 )
 def test_an_entry_that_was_settled_is_not_lost(event: str, facts: dict[str, object], is_settled: bool) -> None:
-    data = {"v": 1, "group": "billing", "entry": "5-0", **facts}
-    flat = [b"event", event.encode(), b"job", b"5-0", b"data", json.dumps(data).encode()]
+    flat = [str(word).encode() for word in event_fields(event, group="billing", entry="5-0", **facts)]
     assert list(settled_in(b"9-0", flat, {b"5-0", b"5-1"}, "billing")) == ([b"5-0"] if is_settled else [])

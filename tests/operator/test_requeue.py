@@ -1,10 +1,11 @@
 """`reaper groups requeue`: what it takes from the journal, and what it prints."""
 
+from typing import Any
+
 import pytest
 
 from tests.operator.conftest import Command
 from tests.scripts.scene import Scene
-from workers.protocol.events import encode_data
 
 pytestmark = pytest.mark.anyio
 
@@ -23,8 +24,8 @@ async def lost(scene: Scene, *, source: str = "stream", group: str = "billing") 
 
 async def journal(scene: Scene, event: str, entry: str, **data: str) -> None:
     """Write an event as the leader or a worker does."""
-    data = {"group": "billing", "entry": entry} | data
-    await scene.client.xadd(scene.keys.journal, {"event": event, "job": entry, "data": encode_data(data)})
+    fields: dict[Any, Any] = {"event": event, "group": "billing", "entry": entry} | data
+    await scene.client.xadd(scene.keys.journal, fields)
 
 
 async def outcomes(reaper: Command, *words: str) -> dict[str, str]:

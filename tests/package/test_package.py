@@ -8,7 +8,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from redis.asyncio import Redis
 
 from tests.docs.quick_start import Shells, play_quick_start
 from tests.library.examples import write_files
@@ -72,12 +71,12 @@ def test_the_source_distribution_holds_the_tests_and_nothing_that_git_does_not_k
 
 
 async def test_the_quick_start_works_with_the_wheel(
-    installed: str, processes: Processes, server: RedisServer, client: Redis, tmp_path: Path
+    installed: str, processes: Processes, server: RedisServer, tmp_path: Path
 ) -> None:
     where = processes.start(installed, "-I", "-c", "import reaper, workers; print(reaper.__file__, workers.__file__)")
     assert await where.wait() == 0
     assert where.output.count("site-packages") == 2
-    await play_quick_start(Shells(processes, server, tmp_path, installed), client)
+    await play_quick_start(Shells(processes, server, tmp_path, installed))
 
 
 async def test_the_testing_page_works_with_the_wheel(installed: str, processes: Processes, tmp_path: Path) -> None:

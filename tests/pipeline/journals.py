@@ -10,7 +10,6 @@ import redis
 
 from reaper.pipeline.lake.delta import LakeTable
 from tests.support.servers import RedisServer
-from workers.protocol.events import encode_data
 
 JOURNAL = "{orders}:journal"
 DEAD = "{orders}:dead:billing"
@@ -27,7 +26,7 @@ def write_events(server: RedisServer, number: int, journal: str = JOURNAL, start
         pipeline = client.pipeline(transaction=False)
         for job in range(start, start + number):
             data = {"group": "billing", "delivery": 1, "consumer": "host.0123456789ab", "begun_ms": 1, "run_ms": job}
-            pipeline.xadd(journal, {"event": "acked", "job": f"job-{job}", "data": encode_data(data)})
+            pipeline.xadd(journal, {"event": "acked", "job": f"job-{job}", **data})
         pipeline.execute()
 
 

@@ -3,7 +3,6 @@
 Slow and simple on purpose. It follows docs/protocol.md, and the definitions of docs/analysis.md.
 """
 
-import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -36,20 +35,8 @@ class Told:
 
 def read(stream: str, entry_id: bytes, flat: Sequence[bytes]) -> Iterator[Told]:
     """Read one raw entry, which is one event, or a row for each job."""
-    fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
     ms, seq = map(int, entry_id.decode().split("-"))
-    if "data" not in fields:
-        yield from (Told(stream, ms, seq, told.event, told.job, told.data) for told in events_of(entry_id, flat))
-        return
-    common = json.loads(fields["data"])
-    if "job" in fields:
-        yield Told(stream, ms, seq, fields["event"], fields["job"], common)
-        return
-    columns = common.pop("columns")
-    for row in common.pop("rows", range(len(columns["entry"]))):
-        data = common | {name: values[row] for name, values in columns.items() if values[row] is not None}
-        data.setdefault("enqueued_ms", int(data["entry"].split("-")[0]))
-        yield Told(stream, ms, seq, fields["event"], data.pop("job", data["entry"]), data)
+    yield from (Told(stream, ms, seq, told.event, told.job, told.data) for told in events_of(entry_id, flat))
 
 
 def in_order(events: Iterable[Told]) -> list[Told]:
@@ -134,10 +121,10 @@ def cause_after(before: Delivery, generation: int) -> str:
         ran = max((told.data["run_ms"] for told in before.told if "run_ms" in told.data), default=None)
         if ran is not None:
             return "slow" if visibility is not None and ran >= visibility else "late_settlement"
-        return "restart" if stall.data["mode"] == "adopt" else "crash"
+        return "crash"
     nacks = [told for told in before.told if told.event == "nacked"]
     if nacks:
-        return "retried" if nacks[0].data.get("counts") is False else "failed"
+        return "retried" if nacks[0].data.get("verb") == "retry" else "failed"
     return "handed_back" if before.has("handed_back") else "unexplained"
 
 

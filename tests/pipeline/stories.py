@@ -130,7 +130,7 @@ FAILS = [
 """Failed twice; the second retry was scheduled."""
 
 WAITS = [
-    nacked(7_100, 50, about("7000", 1), new_entry="7100-0", counts=False),
+    nacked(7_100, 50, about("7000", 1), new_entry="7100-0", verb="retry"),
     acked(7_300, 100, about("7000", 1, "7100")),
 ]
 """A failure that does not count: the next delivery is the first still."""
@@ -159,19 +159,6 @@ COMPANY = [
 ]
 """Its third delivery crashed beside another suspect: journalled as the second, and run again."""
 
-RESTART = [
-    event(
-        "recovered",
-        21_000,
-        idle_ms=400,
-        **{**about("11000", 1), "mode": "adopt"},
-        reason="restart",
-        new_entry="11000-0",
-    ),
-    acked(21_500, 450, about("11000", 2)),
-]
-"""The next process of the same worker took it over, in place."""
-
 REDRIVEN = [
     settled("dead_lettered", 22_000, 10, about("12000", 1), reason="rejected"),
     event("redriven", 30_000, new_entry="30000-0", **about("12000", 0, "22000", generation=1) | {"consumer": None}),
@@ -197,11 +184,11 @@ UNOWNED = [recovered(22_500, -1, about("19000", 1), "22500"), acked(22_700, 100,
 
 LOST = [event("lost_payload", 23_000, "20000-0", entry="20000-0", delivery=1, generation=0, enqueued_ms=0, token=1)]
 
-STALE = [event("refused", 24_000, verb="recover", token=3, fence="reaper:4:r2", entries=7)]
+STALE = [event("refused", 24_000, verb="recover", token=3, fence="reaper:4:r2")]
 
 STORIES = (
     PLAIN, CRASH, SLOW, LATE, CUT_OFF, CUT_OFF_AND_SLOW, LATE_BUT_FIRST, EARLY, FAILS, WAITS, LEAVES, POISON, COMPANY,
-    RESTART, REDRIVEN, TWICE, TWICE_AT_ONCE, FROM_THE_FUTURE, RECOVERED_ONLY, PARKED, UNOWNED,
+    REDRIVEN, TWICE, TWICE_AT_ONCE, FROM_THE_FUTURE, RECOVERED_ONLY, PARKED, UNOWNED,
     LOST, STALE,
 )  # fmt: skip
 ALL = [row for story in STORIES for row in story]

@@ -55,8 +55,6 @@ def test_everything_that_is_known_about_each_group_is_counted(spark: SparkSessio
         acked(NOW + 10_500, 400, delivery(10_000)),
         recovered(NOW + 20_000, 5_000, delivery(15_000, consumer="other"), visibility_ms=5_000),
         recovered(NOW + 21_000, 4_000, delivery(16_000, 2), visibility_ms=4_000),
-        # A restart is no stall: the next process of this name took it over at once.
-        recovered(NOW + 22_000, 4_000, delivery(17_000, 2) | {"mode": "adopt"}, visibility_ms=4_000),
     ]
     # No duration, no group, no instant: a wrong clock, or not our journal.
     nothing = [

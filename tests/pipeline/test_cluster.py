@@ -15,7 +15,6 @@ from tests.pipeline.stores import start_store
 from tests.support.nursery import Nursery
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, default_binary, started_server
-from workers.protocol.events import encode_data
 from workers.runtime.options import USAGE_EXIT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,8 +86,8 @@ def write_trouble(server: RedisServer, job: str) -> None:
     common = {"group": "billing", "entry": "1-0", "consumer": "host.0123456789ab", "delivery": 1}
     with connect(server) as client:
         for event, more in (("recovered", {"idle_ms": 50, "visibility_ms": 40}), ("acked", {"delivery": 2})):
-            data = encode_data({**common, **more})
-            client.xadd(JOURNAL, {"event": event, "job": job, "data": data})
+            fields: dict[Any, Any] = {"event": event, "job": job, **common, **more}
+            client.xadd(JOURNAL, fields)
 
 
 async def test_a_python_without_pyarrow_is_named_once(programs: Programs, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def batch(layout: Layout, first: int, number: int, *, letters: int = 0, broken: 
     for at, job in enumerate(range(first, first + number + letters + broken)):
         fields = {b"what": b"ever"}
         if at < number:
-            fields = {b"event": b"acked", b"job": b"job-%d" % job, b"data": b'{"v":1,"run_ms":7}'}
+            fields = {b"event": b"acked", b"job": b"job-%d" % job, b"run_ms": b"7"}
         elif at < number + letters:
             fields = {b"reaper.dead.stream": b"s", b"reaper.dead.group": b"g", b"k": b"v"}
         found.append((b"%d-0" % (START_MS + job * DAY_MS // 24), fields))

@@ -9,7 +9,7 @@ from reaper.pipeline.analysis.answers import Row
 from reaper.pipeline.report import live
 from reaper.pipeline.report.findings import Findings
 from tests.support.servers import RedisServer
-from workers.protocol.events import EventName, encode_data
+from workers.protocol.events import EventName, event_fields
 from workers.protocol.keys import group_keys
 
 pytestmark = pytest.mark.anyio
@@ -31,8 +31,8 @@ async def _add(client: Redis, stream: str, job: str = "", **fields: str) -> str:
 
 
 async def _journal(client: Redis, name: EventName, job: str, **data: Any) -> int:
-    text = encode_data({"group": KEYS.group, **data})
-    entry = await client.execute_command("XADD", KEYS.journal, "*", "event", name, "job", job, "data", text)
+    words = event_fields(name, job=job, **{"group": KEYS.group, **data})
+    entry = await client.execute_command("XADD", KEYS.journal, "*", *words)
     return int(entry.split(b"-")[0])
 
 

@@ -47,7 +47,7 @@ def run_elsewhere(shipped: Any, program: str) -> str:
 def test_a_task_reads_and_writes(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server()
     write_events(server, 5)
-    write_raw(server, JOURNAL, {"event": "acked", "job": "j", "data": "{"})
+    write_raw(server, JOURNAL, {"event": ""})
     source = JournalSource({"url": server.url, "streamPattern": JOURNAL, LAKE: str(tmp_path)})
     reader = source.streamReader(StructType())
     start = reader.initialOffset()

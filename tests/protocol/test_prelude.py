@@ -1,6 +1,5 @@
 """prelude and messages.py read the same entry the same way, whatever a producer sends."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.servers import RedisServer
 from workers.protocol import scripts
-from workers.protocol.messages import Metadata, Pairs, entry_order, read_metadata, text
+from workers.protocol.messages import Metadata, Pairs, entry_order, read_metadata
 
 ID = b"1700000000001-7"
 
@@ -72,18 +71,3 @@ ids = st.tuples(st.integers(0, 2**45), st.integers(0, 2**45)).map(lambda parts: 
 def test_entry_ids_are_compared_as_numbers(lua: redis.Redis, one: bytes, other: bytes) -> None:
     behind = bool(evaluate(lua, "return is_after(ARGV[1], ARGV[2])", one, other))
     assert behind == (entry_order(one) > entry_order(other))
-
-
-pieces = st.binary(max_size=6) | st.text(max_size=4).map(str.encode) | st.sampled_from(
-    [b"\xed\xa0\x80", b"\xc0\xaf", b"\xe0\x80\x80", b"\xf4\x90\x80\x80", b"\xf0\x9f\x98", b"\xf0\x9f\x98\x80", b"\xff",
-     b'"', b"\\"]
-)  # fmt: skip
-
-
-@given(value=st.lists(pieces, max_size=6).map(b"".join))
-@settings(max_examples=200)
-@example(value=b"\xf0\x9f\x98\x80\xf4\x8f\xbf\xbf\xef\xbf\xbf\xee\x80\x80\xed\x9f\xbf\xe0\xa0\x80\xc2\x80")
-@example(value=bytes(range(256)))
-def test_what_scripts_write_into_json_is_valid_whatever_the_bytes(lua: redis.Redis, value: bytes) -> None:
-    written = evaluate(lua, "return json_string(ARGV[1])", value)
-    assert json.loads(written.decode("utf-8", "strict")) == text(value)

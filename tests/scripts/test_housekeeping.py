@@ -158,7 +158,7 @@ async def test_entries_that_went_with_a_consumer_are_reported(scene: Scene) -> N
     state = await scene.state()
     data = {
         "group": "billing", "mode": "reaper", "token": 7, "entry": lost, "source": "stream", "consumer": "w1",
-        "generation": 2, "enqueued_ms": int(lost.split("-")[0]), "certain": True,
+        "generation": 2, "enqueued_ms": int(lost.split("-")[0]), "certain": 1,
     }  # fmt: skip
     assert state["{orders}:journal"] == [("lost_delivery", "job-1", data)]
     assert state["{orders}:group:billing"]["lost_delivery"] == "1"

@@ -21,8 +21,6 @@ CONSUMERS = ("w1.0123456789ab", "w2.0123456789ab", "bare")
 POLICIES = ("stream", "retry-stream")
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 VISIBILITY_MS = (20, 50)
-DATA = '{"v":1,"group":"billing"}'
-MANY = '{"v":2,"group":"billing","columns":{"entry":["1-1","1-2"]}}'
 Row = tuple[str, str, int]
 ItemT = TypeVar("ItemT")
 

@@ -13,7 +13,7 @@ from tests.simulation.plays import Act
 from tests.simulation.story import EMBEDDED, IN_PLACE, NewJob, Setting, Step, Story
 from tests.simulation.world import World
 from workers.protocol.connection import commands_client
-from workers.protocol.events import encode_data
+from workers.protocol.events import event_fields
 
 JOB = Execution("job-1")
 
@@ -53,21 +53,21 @@ def test_what_a_read_has_taken_from_somebody_is_pending_and_not_lost(make: Make)
 
 
 @pytest.mark.parametrize(
-    ("counts", "allowed", "starts", "is_wrong"),
-    [(False, True, 2, False), (False, False, 2, False), (False, False, 3, True), (True, False, 2, True)],
+    ("verb", "allowed", "starts", "is_wrong"),
+    [("retry", True, 2, False), ("retry", False, 2, False), ("retry", False, 3, True), ("nack", False, 2, True)],
 )
 def test_what_the_journal_could_not_tell_was_given_back_all_the_same(
-    make: Make, counts: bool, allowed: bool, starts: int, is_wrong: bool
+    make: Make, verb: str, allowed: bool, starts: int, is_wrong: bool
 ) -> None:
     world = world_of(make, max_deliveries=1)
-    facts = {"group": GROUP, "entry": "1-0", "delivery": 1, "generation": 0, "counts": counts}
-    script = "redis.pcall('XADD', KEYS[1], '*', 'event', 'nacked', 'job', ARGV[1], 'data', ARGV[2])"
+    words = event_fields("nacked", job=JOB.job, group=GROUP, entry="1-0", delivery=1, verb=verb)
+    script = "redis.pcall('XADD', KEYS[1], '*', unpack(ARGV))"
 
     async def give_back() -> None:
         client = commands_client(URL)
         if not allowed:
             world.server.revoke("default", "xadd")
-        await client.eval(script, 1, KEYS.journal, JOB.job, encode_data(facts))
+        await client.eval(script, 1, KEYS.journal, *words)
         await client.aclose()
 
     world.run(give_back)

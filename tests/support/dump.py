@@ -4,7 +4,6 @@ Values are text. In Latin-1 every byte is one character. Values that depend on t
 the server made become ``new-1``, ``new-2`` … in order, and its current time becomes ``now``. Idle times are left out.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -72,23 +71,14 @@ async def show_stream(client: Redis, key: str) -> Shown:
 
 
 async def show_journal(client: Redis, key: str) -> list[tuple[str, str, Shown]]:
-    """Return a journal's events as ``(event, job, data)``, ``data`` without version and idle time."""
+    """Return a journal's events as ``(event, job, data)``, ``data`` without idle time."""
     entries: Any = await client.xrange(key)
     return [event for _, flat in entries for event in _show_events(flat)]
 
 
 def _show_events(flat: Sequence[bytes]) -> list[tuple[str, str, Shown]]:
-    if b"job" not in flat[::2]:
-        told = decode_entry(b"0-1", flat)
-        return [
-            (one.event, one.job, {name: said for name, said in one.data.items() if name != "idle_ms"}) for one in told
-        ]
-    names, (event, job, data) = flat[::2], flat[1::2]
-    assert names == [b"event", b"job", b"data"], names
-    parsed = json.loads(data.decode("latin-1"))
-    assert parsed.pop("v") == 1
-    parsed.pop("idle_ms", None)
-    return [(_text(event), _text(job), parsed)]
+    told = decode_entry(b"0-1", flat)
+    return [(one.event, one.job, {name: said for name, said in one.data.items() if name != "idle_ms"}) for one in told]
 
 
 async def _show_member(client: Redis, member: bytes, score: float) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from reaper.pipeline.lake.schema import DATA_COLUMNS, MOST_INT, TABLES
-from workers.protocol.events import DATA_VERSION, decode_entry
+from workers.protocol.events import decode_entry
 
 EVENTS, DEAD_LETTERS, MALFORMED = "events", "dead_letters", "malformed"
 LAST_MS = 253_402_300_799_999
@@ -39,39 +39,18 @@ class MalformedError(ValueError):
 
 def parse(stream: str, entries: Sequence[Entry]) -> Iterator[TableRows]:
     """Yield the rows of the entries of one stream, table by table."""
-    events: list[tuple[Entry, list[Row]]] = []
-    others: dict[str, list[Row]] = {DEAD_LETTERS: [], MALFORMED: []}
+    tables: dict[str, list[Row]] = {EVENTS: [], DEAD_LETTERS: [], MALFORMED: []}
     for entry in entries:
         try:
             if b"reaper.dead.stream" in entry[1]:
-                others[DEAD_LETTERS].append(_dead_letter(entry))
+                tables[DEAD_LETTERS].append(_dead_letter(entry))
             else:
-                events.append((entry, _events(entry)))
+                tables[EVENTS] += _events(entry)
         except ValueError as reason:
-            others[MALFORMED].append(_malformed(entry, str(reason)))
-    for of_events in _in_columns(stream, events, others[MALFORMED]):
-        yield EVENTS, of_events
-    for table, rows in others.items():
+            tables[MALFORMED].append(_malformed(entry, str(reason)))
+    for table, rows in tables.items():
         if rows:
             yield table, _batch(table, stream, rows)
-
-
-def _in_columns(stream: str, events: list[tuple[Entry, list[Row]]], malformed: list[Row]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of events. An entry with a value that its column cannot hold goes to ``malformed``.
-
-    Arrow looks at all values at once. If it rejects one, each half of the entries is tried again.
-    """
-    waiting = [events] if events else []
-    while waiting:
-        some = waiting.pop()
-        try:
-            yield _batch(EVENTS, stream, list(chain.from_iterable(rows for _, rows in some)))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            half = len(some) // 2
-            if half:
-                waiting += [some[half:], some[:half]]
-            else:
-                malformed.append(_malformed(some[0][0], "its data holds a value of a wrong type"))
 
 
 def _batch(table: str, stream: str, rows: Sequence[Row]) -> pa.RecordBatch:
@@ -88,16 +67,8 @@ def _batch(table: str, stream: str, rows: Sequence[Row]) -> pa.RecordBatch:
 
 
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_string(kind):
-        try:
-            return pa.array(values, kind)
-        except UnicodeEncodeError:  # half of a surrogate pair, from JSON
-            return pa.array([value and value.encode("utf-8", "backslashreplace").decode() for value in values], kind)
-    if pa.types.is_int64(kind):
-        return pa.array(values).cast(kind)  # as it is typed at once, Arrow would cut 1.5 to 1
     if pa.types.is_int32(kind):  # XNACK with FATAL makes 2^53 of a delivery count
-        longs = pa.array(values).cast(pa.int64())
-        return pc.min_element_wise(longs, MOST_INT, skip_nulls=False).cast(kind)
+        return pc.min_element_wise(pa.array(values, pa.int64()), MOST_INT, skip_nulls=False).cast(kind)
     return pa.array(values, kind)
 
 
@@ -133,16 +104,9 @@ def _events(entry: Entry) -> list[Row]:
     origin = _origin(entry_id)
     if not fields.get(b"event"):
         raise MalformedError("neither a lifecycle event nor a dead letter: it has no field 'event'")
-    try:
-        found = decode_entry(entry_id, list(chain.from_iterable(fields.items())))
-    except ValueError as error:
-        raise MalformedError(_reason(error.__cause__ or error)) from error
-    rows = []
+    found, rows = decode_entry(entry_id, list(chain.from_iterable(fields.items()))), []
     for place, event in enumerate(found):
         data = dict(event.data)
-        version = data.get("v", DATA_VERSION)
-        if version != DATA_VERSION:
-            raise MalformedError(f"its data is of version {version!r}, which is not known")
         extra = {name: data.pop(name) for name in data.keys() - _KNOWN}
         row = data | origin
         row["event"], row["job"] = event.event, event.job or None
@@ -152,13 +116,6 @@ def _events(entry: Entry) -> list[Row]:
             row["extra"] = json.dumps(extra, separators=(",", ":"))
         rows.append(row)
     return rows
-
-
-def _reason(cause: BaseException | None) -> str:
-    """Return why an entry was not decoded, in the same words for all entries of the kind."""
-    if isinstance(cause, json.JSONDecodeError | RecursionError):
-        return "its data is no JSON object"
-    return f"its data has no {cause}" if isinstance(cause, KeyError) else str(cause)
 
 
 def _dead_letter(entry: Entry) -> Row:

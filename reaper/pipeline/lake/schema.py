@@ -1,7 +1,6 @@
 """The tables of the lake: explicit schemas, so that no reader infers anything and a missing column is null."""
 
 from pyspark.sql.types import (
-    BooleanType,
     DataType,
     DateType,
     IntegerType,
@@ -34,11 +33,10 @@ DATA_COLUMNS: dict[str, DataType] = {
     **_columns(
         _STRING, "group entry consumer mode type reason error new_entry dead_letter verb fence holder kind target"
     ),
-    **_columns(_INT, "delivery generation v"),
-    **_columns(_LONG, "token entries enqueued_ms ready_ms delivered_ms begun_ms run_ms visibility_ms idle_ms due_ms"),
-    **_columns(BooleanType(), "counts certain"),
+    **_columns(_INT, "delivery generation certain"),
+    **_columns(_LONG, "token enqueued_ms ready_ms delivered_ms begun_ms run_ms visibility_ms idle_ms due_ms"),
 }
-"""Keys of a lifecycle event's ``data`` that have a column of their own; the rest goes to ``extra``."""
+"""Facts of a lifecycle event that have a column of their own; the rest goes to ``extra``."""
 
 MOST_INT = 2**31 - 1
 """What an int holds at most: larger counts are cut to it. A FATAL ``XNACK`` makes 2^53 of a delivery count."""

@@ -60,7 +60,7 @@ def tables_of(answers: Answers) -> dict[str, Rows]:
         "event_counts": event_counts,
         "deliveries_until_done": _sums(acked, (*_GROUP, "delivery"), jobs="n"),
         "lost_payloads": _sums(_of(of_groups, EventName.LOST_PAYLOAD), _GROUP, entries="n"),
-        "refused_writes": _sums(refused, (*_GROUP, "verb", "of"), calls="n", entries="entries"),
+        "refused_writes": _sums(refused, (*_GROUP, "verb", "of"), calls="n"),
         "skewed": _skewed(answers),
         "stalls_by_worker": answers["stalls_by_worker"],
         "over_time": _ordered(answers["over_time"], *_GROUP, "period"),

@@ -1,4 +1,4 @@
--- What a script finds in a server: its globals, `redis`, `cjson` and `cmsgpack`, and how what it returns goes over the wire.
+-- What a script finds in a server: its globals, `redis` and `cmsgpack`, and how what it returns goes over the wire.
 -- Run once by scripts.py, which passes what it does itself. `call` never raises: an error comes as a table with `err`, and with
 -- `raised_as` where redis.call raises another text.
 
@@ -104,27 +104,6 @@ redis.LOG_DEBUG, redis.LOG_VERBOSE, redis.LOG_NOTICE, redis.LOG_WARNING = 0, 1, 
 function redis.log(...)
   bridge_log(...)
 end
-
--- cjson, as far as scripts of ours go: what is no table.
-local ESCAPES = {
-  ['"'] = '\\"', ['\\'] = '\\\\', ['/'] = '\\/', ['\b'] = '\\b', ['\f'] = '\\f', ['\n'] = '\\n', ['\r'] = '\\r',
-  ['\t'] = '\\t', ['\127'] = '\\u007f',
-}
-local function escaped(character)
-  return ESCAPES[character] or string.format('\\u%04x', string.byte(character))
-end
-env.cjson = {
-  encode = function(value)
-    if type(value) == 'string' then
-      return '"' .. string.gsub(value, '[%c"\\/]', escaped) .. '"'
-    elseif type(value) == 'number' then
-      return string.format('%.14g', value)
-    elseif type(value) == 'boolean' or value == nil then
-      return value == nil and 'null' or tostring(value)
-    end
-    error('the model encodes no ' .. type(value) .. ' as JSON')
-  end,
-}
 
 local function values_of(ok, values, n)
   if not ok then

@@ -66,9 +66,8 @@ each_word(agreement, function(field, word)
     redis.call('HDEL', agreement, field)
     missing[#missing + 1] = consumer
     if write_journal then
-      journal_event(journal, maxlen, 'lost_consumer', '', '{"v":1,"group":' .. json_string(group)
-        .. (own == '' and ',"mode":"embedded"' or ',"mode":"reaper","token":' .. token) .. ',"consumer":' .. json_string(consumer)
-        .. ',"visibility_ms":' .. string.format('%.0f', word.visibility) .. ',"until_ms":' .. string.format('%.0f', word.until_ms) .. '}')
+      journal_event(journal, maxlen, 'lost_consumer', 'group', group, 'mode', own == '' and 'embedded' or 'reaper', 'token', token,
+        'consumer', consumer, 'visibility_ms', small_digits(word.visibility), 'until_ms', small_digits(word.until_ms))
     end
   end
 end)

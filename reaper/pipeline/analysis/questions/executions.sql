@@ -11,8 +11,7 @@ with execution as (
   from event
   where is_settlement and event <> 'handed_back' and grp is not null
 ), timed as (
-  select *, is_stall and idle_ms between 0 and 34560000000 and visibility_ms between 0 and 34560000000
-    and coalesce(mode, '') <> 'adopt' as outlasted
+  select *, is_stall and idle_ms between 0 and 34560000000 and visibility_ms between 0 and 34560000000 as outlasted
   from rare
   where grp is not null
 ), other as (

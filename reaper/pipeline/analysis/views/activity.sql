@@ -1,10 +1,10 @@
 -- How much happened, of which event, where and when: one pass over all events, from which counts follow.
 -- Only an event that ends a delivery has a consumer and a period, which makes fewer groups.
 select stream, grp, event, is_stall, consumer, period, done_in, verb, by_leader,
-  count(*) as n, sum(entries) as entries, min(at_ms) as first_ms, max(at_ms) as last_ms,
+  count(*) as n, min(at_ms) as first_ms, max(at_ms) as last_ms,
   max(wait_ms) as longest_wait_ms
 from (
-  select stream, grp, event, is_stall, at_ms, coalesce(entries, 1) as entries,
+  select stream, grp, event, is_stall, at_ms,
     if(ends, consumer, null) as consumer,
     if(ends, at_ms - at_ms % :period_ms, null) as period,
     if(event = 'acked', delivery, null) as done_in,

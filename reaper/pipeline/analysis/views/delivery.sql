@@ -13,9 +13,8 @@ with found as (
     min(if(is_stall, at_ms, null)) as stalled_ms,
     max(if(is_stall, idle_ms, null)) as idle_ms,
     max(if(is_stall, visibility_ms, null)) as visibility_ms,
-    bool_or(is_stall and mode <=> 'adopt') as adopted,
-    bool_or(event = 'nacked' and not counts <=> false) as failed,
-    bool_or(event = 'nacked' and counts <=> false) as retried,
+    bool_or(event = 'nacked' and not verb <=> 'retry') as failed,
+    bool_or(event = 'nacked' and verb <=> 'retry') as retried,
     bool_or(event = 'handed_back') as handed_back
   from story
   where entry is not null and event not in ('redriven', 'requeued', 'lost_payload', 'lost_delivery')
@@ -33,7 +32,7 @@ with found as (
     count(started_ms) over (partition by stream, grp, job order by generation, number, seen_ms, started_ms, entry
       rows between unbounded preceding and current row) as start,
     last_value(if(started_ms is null, null, struct(
-        generation, settled_ms, run_ms, stalled_ms, idle_ms, visibility_ms, adopted, failed, retried, handed_back)), true)
+        generation, settled_ms, run_ms, stalled_ms, idle_ms, visibility_ms, failed, retried, handed_back)), true)
       over (partition by stream, grp, job order by generation, number, seen_ms, started_ms, entry
       rows between unbounded preceding and 1 preceding) as before
   from started
@@ -50,7 +49,6 @@ with found as (
       when before.idle_ms >= 0 and before.idle_ms < before.visibility_ms then 'early_recovery'
       when before.settled_ms is not null and before.run_ms >= before.visibility_ms then 'slow'
       when before.settled_ms is not null then 'late_settlement'
-      when before.adopted then 'restart'
       else 'crash'
     end as cause
   from ordered

@@ -13,7 +13,7 @@ with troubled as (
   where weight <> 1
 )
 select /*+ BROADCAST(troubled), REPARTITION(stream, grp, job) */
-  stream, grp, job, event, at_ms, seq, entry, new_entry, generation, mode, reason, verb, counts, delivered_ms, begun_ms,
+  stream, grp, job, event, at_ms, seq, entry, new_entry, generation, mode, reason, verb, delivered_ms, begun_ms,
   run_ms, idle_ms, visibility_ms, due_ms, is_stall, is_settlement,
   -- The count of the delivery. A suspect that crashed in company, or that may never have begun, is journaled with the
   -- count of the delivery before.
