@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
@@ -233,16 +232,11 @@ class OurWorker(Actor):
     async def _hear_refusal(self, report: Report) -> None:
         if self.process is not None:
             settles = report.facts["verb"] != "extension"
-            self.world.drops.refused(self.process.name, report.facts["job"], self._dated_from, settles=settles)
-
-    @property
-    def _dated_from(self) -> float:
-        return -inf if self._worker is None else self._worker._context.membership.dated_from
+            self.world.drops.refused(self.process.name, report.facts["job"], settles=settles)
 
     def proof_of(self, key: bytes, entry_id: bytes) -> float | None:
-        dated_from = self._dated_from  # what was proven before is to be proven again (decision 12)
         for one in self._held():
-            if one.job.raw_entry_id == entry_id and one.source.key.encode() == key and one.proven >= dated_from:
+            if one.job.raw_entry_id == entry_id and one.source.key.encode() == key:
                 return one.proven
         return None
 

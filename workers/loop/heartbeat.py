@@ -50,8 +50,6 @@ MAX_BATCH_BYTES = 1_048_576
 """Payload that one call may look at, give or take one job: no call blocks the server for long."""
 SHORTEST_TIMEOUT_S = 0.5
 """How long a call may take at least, whatever the visibility timeout."""
-PROVE_AGAIN_S = 0.25
-"""Pause between two beats while proofs are not dated."""
 ASK_AGAIN_S = 0.75
 """So soon is it asked again whether we may extend, where we could not, also with nothing to extend any more."""
 TAKEN_PART = 2 / 3
@@ -233,11 +231,9 @@ class Heartbeat(Part):
         return self._membership.visibility_s / BEATS
 
     def _hurry_s(self, last: float) -> float:
-        """Return after which pause to beat at the latest, where what was proven by the ``last`` beat is not enough."""
+        """Return the longest pause after the ``last`` beat, if the next one has to come before its time."""
         if self._is_kept_from_it:
             return ASK_AGAIN_S
-        if last < self._membership.dated_from:
-            return PROVE_AGAIN_S
         first = [held.runs_from for _, held_of in self._in_hand() for held in held_of if held.stage is RUNNING]
         return min((at - last for at in first if at > last), default=inf)
 
@@ -272,7 +268,7 @@ class Heartbeat(Part):
 
     def _due(self, now: float, period_s: float, *, loop_hangs: bool = False) -> Iterator[tuple[Source, list[Held]]]:
         """Yield what has to be extended, in calls."""
-        before = max(now - period_s / 2, self._membership.dated_from)  # else the next beat is early enough
+        before = now - period_s / 2  # else the next beat is early enough
         for source, deliveries in self._in_hand():
             for batch in _batches([held for held in deliveries if _is_due(held, now, before, loop_hangs=loop_hangs)]):
                 yield source, batch

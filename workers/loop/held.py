@@ -175,8 +175,6 @@ class Held:
     """What is to be told of the delivery as a span; None = nothing."""
     has_lost_payload: bool
     """Somebody has deleted its payload from the stream: nobody else can ever run it."""
-    is_used_up: bool
-    """It has had all its deliveries, and nobody was there to say so: it is given up instead of run."""
 
     def __init__(
         self,
@@ -194,7 +192,7 @@ class Held:
         self.started = self.again_at = self.runs_from = -inf
         self.stage = QUEUED
         self.interruption = self.runner = self.trace = self.returning = None
-        self.has_lost_payload = self.is_used_up = False
+        self.has_lost_payload = False
 
     # ---- its changes
 

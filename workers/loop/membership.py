@@ -36,16 +36,13 @@ REFRESH_S = 30.0
 CLOCK_JUMP_MS = 5_000
 """The server's clock was set, where it differs by more than this. Less may be a slow answer."""
 OLD = 0.5
-"""In so many visibility timeouts a proof of life is too old to begin with: two thirds are as long as it shows anything,
-where somebody deletes our consumer, and a call that settles many says of all what is true of the oldest."""
+"""In so many visibility timeouts a heartbeat is too old to begin a job by it."""
 STAND_BY_JITTER_S = 0.2
 """So that embedded workers do not all ask at once whether the reaper is gone."""
 WORD_SLACK_S = COMMAND_TIMEOUT_S
 """For how long our word counts after we should have joined again: for late calls, and those that fail."""
 PROMPT_S = 1.0
 """An answer that took longer does not say what time the server has now."""
-LEAPS_KEPT = 2
-"""For so many visibility timeouts it is remembered that clocks have leapt: what was proved before has ended by then."""
 
 
 def assumed_agreement(settings: WorkerSettings) -> Agreement:
@@ -99,17 +96,8 @@ class Membership:
         self.visibility_s = inf
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
-        self._leaps: tuple[tuple[float, float], ...] = ()
-        """When the server's clock was found to be ahead of ours, by ours, and what the offset was until then."""
-        self._word_stands = (0, -inf)
-        """Since when our word stands, by the server's clock, and from when on we knew, by ours."""
-        self.dated_from = -inf
-        """From which moment of our monotonic clock on proofs of life are known to be later than our word, by the
-        server's clock as it is. What was proven before is to be proven again: it may have been taken by a shorter
-        timeout, which was agreed on until lately. Read in another thread."""
         self._warned = ""
         self._served_s = 0.0
-        self._unserved_since: float | None = None
         self.joined = Change()
         self.joins = 0
         """How often the group was joined; the reader takes stock after each."""
@@ -133,53 +121,14 @@ class Membership:
         """
         return meaning_of(error) is Meaning.NO_GROUP and source not in self.sources
 
-    @property
-    def unserved_s(self) -> float:
-        """For how long, with certainty, no leader has served the group. 0 means that one may."""
-        return 0.0 if self._unserved_since is None else monotonic() - self._unserved_since
-
-    def lost_sight(self) -> None:
-        """Note that Redis was out of reach. It may have been so for the group's leader, too."""
-        self._unserved_since = None
-
     def now_ms(self) -> int:
         """Return the server's time, as of the last join plus our monotonic clock, in ms since the epoch."""
         return int(monotonic() * 1000 + self._clock_offset_ms)
 
-    def server_ms(self, moment: float) -> int:
-        """Return the server's time at ``moment`` of our monotonic clock, or 0 for minus infinity. For any thread.
-
-        The result is approximate. If the registration was known at that moment, the result is not earlier than the
-        registration's start. Otherwise it is earlier. If the clocks have leapt since then, the result is the earlier
-        one of both estimates. The server's clock may have been set, but also our machine may have been suspended, and
-        our deliveries may have had another owner meanwhile.
-        """
-        offset_ms = min([self._clock_offset_ms, *(former for found_at, former in self._leaps if moment < found_at)])
-        about, (since_ms, known_at) = int(max(0.0, moment * 1000 + offset_ms)), self._word_stands
-        return max(about, since_ms) if moment >= known_at else min(about, since_ms - 1)
-
-    def set_clock(self, server_ms: int, asked: float) -> None:
-        """Note the server's time from the answer to a question at ``asked`` (monotonic). See `heard`."""
-        self.heard(server_ms, asked)
-        self._set_clock(server_ms)
-
-    def _set_clock(self, server_ms: int) -> None:
-        """Note the server's time."""
-        now = monotonic()
-        offset_ms = server_ms - now * 1000
-        if self.joins and offset_ms > self._clock_offset_ms + CLOCK_JUMP_MS:
-            recent = (leap for leap in self._leaps if now - leap[0] < LEAPS_KEPT * self.visibility_s)
-            self._leaps = (*recent, (now, self._clock_offset_ms))
-            self.dated_from = now
-        self._clock_offset_ms = offset_ms
-
     def heard(self, server_ms: int, asked: float) -> None:
-        """Note the server's time from any answer. If its clock was set back, we join again at once.
-
-        The registration is dated by the old clock. Until it is renewed, none of our running jobs is known as ours.
-        """
+        """Note the server's time from the answer to a question at ``asked`` (monotonic), if its clock was set."""
         if monotonic() - asked <= PROMPT_S and abs(server_ms - self.now_ms()) > CLOCK_JUMP_MS:
-            self.join_again()
+            self._clock_offset_ms = server_ms - monotonic() * 1000
 
     async def join(self) -> None:
         """Join the group, creating what is missing. Raises what redis-py raises."""
@@ -217,13 +166,10 @@ class Membership:
 
     def shows_from(self, now: float) -> float:
         """Return from which moment on a proof of life has something to show for a delivery's being ours."""
-        return max(now - self.visibility_s * OLD, self.dated_from)
+        return now - self.visibility_s * OLD
 
     def _take(self, joined: Joined) -> None:
-        self._set_clock(joined.server_ms)
-        if joined.word_since_ms != self._word_stands[0]:
-            self.dated_from = monotonic()
-            self._word_stands = (joined.word_since_ms, self.dated_from)
+        self._clock_offset_ms = joined.server_ms - monotonic() * 1000
         agreement = agreement_of(joined, self._assumed)
         self._log(joined, agreement)
         self.agreement = agreement
@@ -231,10 +177,6 @@ class Membership:
         self.visibility_s = agreement.visibility_timeout.total_seconds()
         self.sources = (self.main, self.retries) if agreement.reads_retries else (self.main,)
         self._served_s = joined.served_ms / 1000
-        if self._served_s:
-            self._unserved_since = None
-        elif self._unserved_since is None:
-            self._unserved_since = monotonic()
         self.joins += 1
         self.joined.notify()
 
@@ -290,6 +232,5 @@ class Membership:
                 self._reporter.works("looking at the group")
             except (RedisError, OSError) as error:
                 failures += 1
-                self.lost_sight()
                 if not is_contact_error(error):  # the reader logs the outage
                     self._reporter.failed("looking at the group", error)

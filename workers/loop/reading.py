@@ -160,9 +160,9 @@ class Reader(Part):
     async def _read(self, free: int) -> list[Held]:
         asked_at = monotonic()
         sources = self._membership.sources
-        idle_ms = self._claiming.idle_ms()
+        claims = self._claiming.is_on
         for source in sources:
-            source.is_asked(claims=idle_ms is not None)
+            source.is_asked(claims=claims)
         plan = self._planner.plan(sources, free)
         may_block = plan.blocks and self.has_read  # the first read shows at once whether we may
         block_ms = self._block_ms(free) if may_block else 0
@@ -182,10 +182,10 @@ class Reader(Part):
                 *(">" for _ in plan.sources),
             )
 
-        if idle_ms is None:
-            deliveries = self._deliveries(await send(), asked_at)
+        if claims:
+            deliveries = await self._claiming.deliveries(send, asked_at)
         else:
-            deliveries = await self._claiming.deliveries(send, idle_ms, asked_at)
+            deliveries = self._deliveries(await send(), asked_at)
         if len(sources) > 1:
             self._planner.learn(plan, sources, Counter(held.source.key for held in deliveries))
         return deliveries
@@ -218,7 +218,6 @@ class Reader(Part):
     # ---- when it fails
 
     async def _recover_from(self, error: Exception, failures: int) -> None:
-        self._membership.lost_sight()
         self._may_be_behind()
         # A reply may have been lost, and deliveries with it.
         self._adoption.take_stock()

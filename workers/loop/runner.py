@@ -7,7 +7,7 @@ from math import inf
 from workers.loop.context import Part, WorkerContext
 from workers.loop.deadlines import Deadlines
 from workers.loop.dispatch import Calls
-from workers.loop.execution import GIVEN_UP, HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
+from workers.loop.execution import HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
 from workers.loop.heartbeat import Heartbeat, first_beat_at
 from workers.loop.held import ENDED, QUEUED, RUNNING, Held, Interruption
 from workers.loop.isolation import Isolation
@@ -48,10 +48,9 @@ class Runner(Part):
 
         Every job pays for this, so it makes only necessary calls.
 
-        If Redis has not heard of the delivery for half a visibility timeout, or since the registration began, it may
-        have been recovered, or its ownership is hard to prove soon. Then Redis is asked first. The same holds before
-        the last delivery of a job. If this process dies of it, it is known that it had begun, and that no fresh job ran
-        beside it.
+        If Redis has not heard of the delivery for half a visibility timeout, it may have been recovered. Then Redis is
+        asked first. The same holds before the last delivery of a job. If this process dies of it, it is known that it
+        had begun, and that no fresh job ran beside it.
         """
         verdict: Verdict | None = None
         job, settlements = held.job, self._settlements
@@ -59,16 +58,11 @@ class Runner(Part):
             membership = self._membership
             # A limit that was lowered while the job was quarantined does not let it run beside others.
             is_last = job.is_suspect or 1 < job.deliveries >= membership.agreement.max_deliveries
-            # As in `Membership.shows_from`, but written out, because each job pays for it.
-            is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
+            is_old = held.proven < began - membership.visibility_s * OLD  # as in `shows_from`; each job pays for it
             if is_last or is_old or self._isolation.is_kept:
                 if not await self._has_its_turn(held, is_last=is_last):
                     return monotonic()
                 began = monotonic()
-            if held.is_used_up:
-                now = monotonic()
-                settlements.add(held, GIVEN_UP, began, now)
-                return now
             if is_last and job.is_suspect:
                 held.runs_from = first_beat_at(began, membership.visibility_s)
             held.begin(began, runner)
