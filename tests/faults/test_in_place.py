@@ -92,7 +92,7 @@ async def _is_over(case: Case) -> bool:
     return nothing_left(await case.state())
 
 
-async def test_deliveries_are_counted_where_they_are_to_the_dead_letter(server: RedisServer, client: Redis) -> None:
+async def test_w7_deliveries_are_counted_where_they_are_to_the_dead_letter(server: RedisServer, client: Redis) -> None:
     case, handler = await Case.prepared(server, client), Handler()
     [job] = await case.enqueue(1, fail="yes")
     async with leading(in_place(server)), working(server, handler):

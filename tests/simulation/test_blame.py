@@ -13,24 +13,25 @@ from tests.simulation.story import Setting, Step, Story
 LIMIT = 3
 
 
-def held(job: str, deliveries: int) -> Any:
+def held(job: str, deliveries: int, started: float = 0.0) -> Any:
     """Return a delivery in the hands of a worker, as far as anybody asks it."""
     return SimpleNamespace(
         job=SimpleNamespace(
             id=job, generation=0, deliveries=deliveries, times_delivered=1, raw_entry_id=job.encode() + b"-0"
-        )
+        ),
+        started=started,
     )
 
 
 @pytest.mark.parametrize(
     ("fresh", "limits", "taken_along"),
     [
-        (True, [LIMIT], {"begun"}),
-        (False, [LIMIT], set()),
-        (False, [5, LIMIT], set()),
-        (True, [5, LIMIT], {"begun"}),
-        (False, [1], {"first", "last", "let out", "begun"}),
-        (False, [LIMIT, 1], {"first", "last", "let out", "begun"}),
+        (True, [LIMIT], {"begun", "lasts"}),
+        (False, [LIMIT], {"lasts"}),
+        (False, [5, LIMIT], {"lasts"}),
+        (True, [5, LIMIT], {"begun", "lasts"}),
+        (False, [1], {"first", "last", "let out", "begun", "lasts"}),
+        (False, [LIMIT, 1], {"first", "last", "let out", "begun", "lasts"}),
     ],
 )
 def test_whom_a_job_that_kills_may_take_along(
@@ -45,8 +46,11 @@ def test_whom_a_job_that_kills_may_take_along(
     world.server.keys.values[KEYS.suspects.encode()] = {
         b"let out-0": b"stream,,0",
         b"begun-0": b"stream,1,1",
+        b"lasts-0": b"stream,1,1",
     }
-    in_hand = [held("first", 1), held("last", LIMIT), held("let out", LIMIT), held("begun", LIMIT)]
+    in_hand = [held("first", 1), *(held(name, LIMIT) for name in ("last", "let out", "begun"))]
+    in_hand.append(held("lasts", LIMIT, -world.story.setting.visibility_s))
     monkeypatch.setattr(worker, "_held", lambda: in_hand)
+    monkeypatch.setattr(OurWorker, "lives_by_s", world.story.setting.visibility_s)
     worker._blame_last_deliveries(fresh=fresh)
     assert {execution.job for execution in world.ledger.endings} == taken_along

@@ -74,7 +74,7 @@ async def look_on(client: Redis) -> None:
 
 
 @pytest.mark.parametrize("limit", [2, 1, 5])
-async def test_a_suspect_waits_for_what_runs_and_others_wait_for_it(
+async def test_w3_a_quarantined_job_waits_for_running_jobs_and_others_wait_for_it(
     server: RedisServer, client: Redis, limit: int
 ) -> None:
     """So it is, too, where the limit was changed since the job was quarantined."""
@@ -102,9 +102,7 @@ async def test_a_suspect_waits_for_what_runs_and_others_wait_for_it(
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_that_it_is_extended_while_it_waits_is_no_sign_that_it_has_begun(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_w4_a_heartbeat_of_a_waiting_job_does_not_confirm_its_arrival(server: RedisServer, client: Redis) -> None:
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8, visibility_timeout=3_600)
     async with running(worker):
@@ -119,7 +117,7 @@ async def test_that_it_is_extended_while_it_waits_is_no_sign_that_it_has_begun(
         await wait_for_settled(worker, 2)
 
 
-async def test_what_was_read_with_it_waits_as_well(server: RedisServer, client: Redis) -> None:
+async def test_w3_a_job_that_was_read_with_a_quarantined_job_waits(server: RedisServer, client: Redis) -> None:
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
     async with running(worker):
@@ -133,7 +131,7 @@ async def test_what_was_read_with_it_waits_as_well(server: RedisServer, client: 
         await wait_for_settled(worker, 2)
 
 
-async def test_what_waits_goes_on_when_the_settlement_is_answered_and_not_before(
+async def test_w3_other_jobs_begin_when_the_settlement_is_answered_and_not_before(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
     """Rule W3: who dies in between is convicted, although the job has ended (seed 11085)."""
@@ -155,7 +153,7 @@ async def test_what_waits_goes_on_when_the_settlement_is_answered_and_not_before
         await wait_for_settled(worker, 2)
 
 
-async def test_quarantined_jobs_run_one_after_the_other(server: RedisServer, client: Redis) -> None:
+async def test_w3_quarantined_jobs_run_one_after_the_other(server: RedisServer, client: Redis) -> None:
     """A wide gate may release several jobs, and one worker may read them together. A crash is the fault of one."""
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
@@ -171,7 +169,9 @@ async def test_quarantined_jobs_run_one_after_the_other(server: RedisServer, cli
         await wait_for_settled(worker, 3)
 
 
-async def test_what_lasts_for_a_visibility_timeout_is_waited_for_no_longer(server: RedisServer, client: Redis) -> None:
+async def test_w3_a_job_that_has_lasted_for_a_visibility_timeout_blocks_nothing(
+    server: RedisServer, client: Redis
+) -> None:
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8, visibility_timeout=0.3)
     async with running(worker):

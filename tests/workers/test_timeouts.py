@@ -118,10 +118,10 @@ async def test_what_a_handler_raises_when_it_is_cancelled_changes_nothing(server
     assert field_of(flat, b"reaper.dead.reason") == b"timeout"
 
 
-async def test_a_handler_that_catches_its_cancellation_and_returns_has_not_done_its_work(
+async def test_w1_a_handler_that_exceeded_its_timeout_is_not_acknowledged_although_it_returns(
     server: RedisServer, client: Redis
 ) -> None:
-    """By rule W1, it may have been in the middle of it."""
+    """It may have been in the middle of its work."""
 
     async def handle(job: Job) -> None:
         with suppress(asyncio.CancelledError):
