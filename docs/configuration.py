@@ -9,7 +9,7 @@ from typing import Any
 import click
 from pydantic.fields import FieldInfo
 
-from reaper.settings import GroupSettings, ReaperSettings
+from reaper.settings import ReaperSettings
 from workers.runtime.quantities import written
 from workers.runtime.redis_settings import ProgramSettings
 from workers.runtime.settings import Settings
@@ -87,6 +87,9 @@ visibility_timeout = "5m"
 redelivery = "retry-stream"
 ```
 
+A table `[[groups]]` needs `stream` and `group`. Its `visibility_timeout`, `max_deliveries` and `redelivery` override
+those of the file.
+
 A running replica reads the file again on SIGHUP.
 `groups`, `visibility_timeout`, `max_deliveries` and `redelivery` then change at once.
 Other settings need a restart, and the log names them. If the new file has an error, the old settings stay in force.
@@ -95,12 +98,6 @@ Other settings need a restart, and the log names them. If the new file has an er
 
 The commands for operators take `redis_url`, `namespace`, `groups` and `journal` from the same places.
 `reaper status` also takes `observe`, and `reaper doctor` takes all settings to compare them.
-"""
-
-_GROUPS = """\
-### `[[groups]]`
-
-One table for each group. A value that is not set here is taken from the settings above.
 """
 
 _WORKER = """\
@@ -147,14 +144,13 @@ def document() -> str:
         own = [name for name in kind.model_fields if name not in shared]
         common = [name for name in own if name not in kind.tuning]
         parts += [text, f"### Common settings of `{program}`\n", table(kind, common)]
-        parts += [_GROUPS, table(GroupSettings)] if kind is ReaperSettings else []
         parts += [f"### Tuning of `{program}`\n", table(kind, [name for name in own if name in kind.tuning])]
     return "\n".join(parts)
 
 
-def table(kind: type[Settings], names: Collection[str] | None = None) -> str:
-    """Return a Markdown table of the settings ``names``, by default all of them, in the order of the class."""
-    return "\n".join(_rows(kind, kind.model_fields if names is None else names)) + "\n"
+def table(kind: type[Settings], names: Collection[str]) -> str:
+    """Return a Markdown table of the settings ``names``, in the order of the class."""
+    return "\n".join(_rows(kind, names)) + "\n"
 
 
 def _rows(kind: type[Settings], names: Collection[str]) -> Iterator[str]:
@@ -163,7 +159,9 @@ def _rows(kind: type[Settings], names: Collection[str]) -> Iterator[str]:
     yield _row(["---"] * len(columns))
     for name in names:
         field = kind.model_fields[name]
-        yield _row([f"`{name}`", _type(field), _default(field), field.description or ""])
+        twin = None if kind in (ProgramSettings, ReaperSettings) else ReaperSettings.model_fields.get(name)
+        meaning = "As in `reaper run`." if twin and twin.description == field.description else field.description or ""
+        yield _row([f"`{name}`", _type(field), _default(field), meaning])
 
 
 def _row(cells: list[str]) -> str:
@@ -174,7 +172,7 @@ def _type(field: FieldInfo) -> str:
     kind = bare_type(field.annotation)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return " or ".join(f"`{member.value}`" for member in kind)
-    names = {timedelta: "duration", int: "whole number", float: "number", bool: "`true` or `false`", str: "text"}
+    names = {timedelta: "duration", int: "integer", float: "number", bool: "boolean", str: "text"}
     return names.get(kind, "tables") + bounds(field)
 
 

@@ -168,7 +168,7 @@ class WorkerSettings(ProgramSettings):
     @classmethod
     def _printable(cls, name: str) -> str:
         if not name.isprintable() or "," in name:
-            raise ValueError("use printable characters without commas: it becomes part of consumer names")
+            raise ValueError("use printable characters without commas, because it is a part of consumer names")
         return name
 
     @field_validator("group_start")

@@ -45,8 +45,8 @@ async def test_a_worker_that_gives_back_in_place_refuses_before_anything_is_agre
         async with running_worker(server.url, Handler(), recovery="embedded", redelivery="in-place"):
             pytest.fail("it works")
     assert str(refusal.value.exceptions[0]) == (
-        "cannot join group orders/billing: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4), which this "
-        "server does not know. Use redelivery 'stream' or 'retry-stream'."
+        "cannot join group orders/billing: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4): this server "
+        "does not support it. Use redelivery 'stream' or 'retry-stream'."
     )
     assert await dump(client) == before
 

@@ -77,7 +77,7 @@ async def test_the_web_application_does_not_begin_without_redis_and_says_why(
     url = "redis://127.0.0.1:1/0"
     app = start_in(tmp_path, processes, "uvicorn", "service:app", "--port", "0", REDIS_URL=url)
     assert await app.wait() == 3
-    assert f"UnreachableError: no usable Redis at redis_url '{url}'" in app.output
+    assert f"UnreachableError: cannot use Redis at '{url}'" in app.output
 
 
 def trio_program() -> dict[str, Any]:
