@@ -281,7 +281,8 @@ class WorkerProcess:
         if knows is False:
             why, advice = "this server does not support it", "Use redelivery 'stream' or 'retry-stream'"
         raise UnsupportedServerError(
-            f"cannot join group {keys.pair}: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4): {why}. {advice}."
+            f"cannot join group {keys.pair}: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4): {why}. "
+            f"{advice}."
         )
 
     async def _leave(self) -> None:
