@@ -3,7 +3,6 @@
 import logging
 from dataclasses import dataclass, field
 from math import inf
-from time import time_ns
 
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Source
@@ -75,7 +74,7 @@ class Telling(Part):
         for row in page.results:
             self._report(source, row)
             if self._telemetry and row.outcome in ENDED:
-                self._telemetry.recovered(row, began_ns=time_ns(), visibility_s=self._membership.visibility_s)
+                self._telemetry.recovered(row, self._membership.visibility_s)
 
     def _report(self, source: Source, row: Recovered) -> None:
         facts = {"entry": text(row.entry_id), "consumer": text(row.consumer), "delivery": row.delivery_count}

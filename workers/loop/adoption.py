@@ -106,14 +106,11 @@ class Adoption(Part):
         if not sweep.start and sweep in self._sweeps:
             self._sweeps.remove(sweep)
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
-        deliveries = [
+        return [
             Held(sweep.source, one.entry_id, one.flat, one.times, max_deliveries, now_ms, asked_at)
             for one in found
             if not sweep.source.comes_again(one.entry_id, one.times, asked_at)
         ]
-        for held in deliveries:
-            self._reporter.found_again(held)
-        return deliveries
 
     async def _delete_consumers(self, source: Source, consumers: Sequence[str]) -> None:
         await delete_consumers(self._commands, source.key, self._settings.keys, consumers)

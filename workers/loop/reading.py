@@ -107,14 +107,17 @@ class Reader(Part):
             self._adoption.take_stock()
             self._may_be_behind()
         if self._claiming.is_left:  # before stock is taken, which would run what is to be given back
-            deliveries = await self._count_read(self._claiming.left())
+            deliveries = self._received(await self._claiming.left())
+            self._reporter.works(READING)
         elif free and self._adoption.is_due and not self._stalled.is_under_way:
-            deliveries = await self._unless_refused(ADOPTING, self._adoption.take(free), self._adoption.put_off)
+            taking = self._adoption.take(free)
+            deliveries = self._received(await self._unless_refused(ADOPTING, taking, self._adoption.put_off))
         elif self._stalled.is_due(free):
             taking = self._stalled.take(free, self._room_ahead)
             deliveries = await self._unless_refused(RECOVERING, taking, self._stalled.put_off)
         else:
-            deliveries = await self._count_read(self._read(free))
+            deliveries = self._received(await self._read(free))
+            self._reporter.works(READING)
             self.has_read = was_read = True
         hold_all(deliveries)
         for source in self._membership.both:
@@ -143,9 +146,7 @@ class Reader(Part):
         self._reporter.works(part)
         return deliveries
 
-    async def _count_read(self, reading: Awaitable[list[Held]]) -> list[Held]:
-        deliveries = await reading
-        self._reporter.works(READING)
+    def _received(self, deliveries: list[Held]) -> list[Held]:
         self._reporter.counts.read += len(deliveries)
         if self._telemetry and deliveries:
             self._telemetry.received(deliveries)
