@@ -10,7 +10,6 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill.promises import Execution
-from tests.faults.deliveries import disbelieve
 from tests.faults.reapers import VISIBILITY_MS, Case, nothing_left
 from tests.scripts.scene import Scene
 from tests.support.gate import Gate
@@ -127,7 +126,6 @@ async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refus
     await wait_until(lambda: len(said(paused, "start")) == 4, "all run")
     paused.pause()
     owner = consumer_of(paused)
-    await disbelieve(client, case.keys.agreement, owner)
     await case.make_overdue(owner)
     healthy = fleet.start("tests.faults.blocking_program:worker")
     await wait_until(lambda: len(said(healthy, "start")) == 4, "another worker has claimed and runs them")

@@ -15,7 +15,6 @@ from redis.asyncio import Redis
 from reaper.drill.history import read_state
 from reaper.drill.promises import History, Pairs, check
 from tests.faults import scene
-from tests.faults.deliveries import disbelieve
 from tests.faults.program import LEDGER, gate_of
 from tests.support.modes import EMBEDDED_IN_PLACE, mode_flags
 from tests.support.notes import read_notes
@@ -24,7 +23,6 @@ from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from workers import Worker
-from workers.protocol.messages import text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -170,9 +168,7 @@ async def test_a_paused_process_whose_jobs_were_recovered_cannot_settle_them(
     worker = start_worker(processes, server, "--visibility-timeout", LONG_S, "--concurrency", str(JOBS))
     await starts(client, JOBS)
     worker.pause()
-    [row, *_] = await client.execute_command("XPENDING", scene.STREAM, scene.GROUP, "-", "+", 1)
     await scene.make_overdue(client)
-    await disbelieve(client, scene.KEYS.agreement, text(row[1]))
     handler = scene.Handler()
     async with scene.running_reaper(server.url), scene.running_worker(server.url, handler):
         await handler.has_started(JOBS)

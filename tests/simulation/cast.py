@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 AGAIN_S = 1.0
-WORD_ENDS = 3
 """Which part of a worker's word in the agreement says until when it counts."""
 SERVED_PART = 0.65
 """A live worker can be served for this part of its visibility timeout at least before anything is taken from it: an
@@ -302,7 +301,7 @@ class OurWorker(Actor):
         if not isinstance(agreed, dict):
             return own_s
         word, agreed_ms = agreed.get(b"member:" + self.consumer), agreed.get(b"visibility_ms")
-        if not word or not agreed_ms or int(word.split(b",")[WORD_ENDS]) > self.world.server.now_ms:
+        if not word or not agreed_ms or int(word.split(b",")[0]) > self.world.server.now_ms:
             return own_s
         return min(own_s, int(agreed_ms) / 1000)
 

@@ -185,7 +185,7 @@ def test_what_a_third_party_consumer_held_is_known_to_the_leader_that_saw_it_alo
     make: Make, consumer: str, is_lost: bool
 ) -> None:
     world, _ = held_by(make, consumer)
-    world.command("HSET", KEYS.agreement, f"member:{consumer}", "1,60000,3,1,0,")
+    world.command("HSET", KEYS.agreement, f"member:{consumer}", "1,")
     drop_of(world, consumer)
     assert not world.ledger.lost
     world.drops.leader_begins()

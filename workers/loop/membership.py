@@ -18,7 +18,7 @@ from workers.protocol.calls.membership import (
     DEFAULT_VISIBILITY_TIMEOUT,
     Agreement,
     Joined,
-    Word,
+    Registration,
     join_group,
 )
 from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
@@ -39,8 +39,8 @@ OLD = 0.5
 """In so many visibility timeouts a heartbeat is too old to begin a job by it."""
 STAND_BY_JITTER_S = 0.2
 """So that embedded workers do not all ask at once whether the reaper is gone."""
-WORD_SLACK_S = COMMAND_TIMEOUT_S
-"""For how long our word counts after we should have joined again: for late calls, and those that fail."""
+REGISTRATION_SLACK_S = COMMAND_TIMEOUT_S
+"""For how long a registration lasts after we should have joined again: for late calls, and those that fail."""
 PROMPT_S = 1.0
 """An answer that took longer does not say what time the server has now."""
 
@@ -143,16 +143,16 @@ class Membership:
                 max_deliveries=settings.max_deliveries,
                 recovery=settings.recovery,
                 name=settings.base_name,
-                word=self._word(),
+                registration=self._registration(),
             )
         )
 
-    def _word(self) -> Word:
+    def _registration(self) -> Registration:
         """Register with the values that we use. If known group settings were lost, they are written again."""
         goes_by = self.agreement if self._version else self._assumed
-        return Word(
+        return Registration(
             consumer=self._consumer,
-            counts_for_ms=round((REFRESH_S + WORD_SLACK_S) * 1000),
+            counts_for_ms=round((REFRESH_S + REGISTRATION_SLACK_S) * 1000),
             version=self._version,
             begins=not self.joins,
             redelivery=goes_by.redelivery,

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
 
 from redis.asyncio import Redis
 
@@ -22,7 +21,7 @@ DEFAULT_REDELIVERY = Redelivery.STREAM
 """What holds where nobody has said otherwise."""
 
 _MEMBER = "member:"
-_WORD = re.compile(r"(\d{1,15}),(\d{1,15}),(\d{1,15}),(\d{1,15}),?(?:\d{0,15}),?(.*)", re.DOTALL)
+_REGISTRATION = re.compile(r"(\d{1,15}),(.*)", re.DOTALL)
 
 _POLICIES = {policy.value: policy for policy in Redelivery}
 _RECOVERIES = {mode.value: mode for mode in RecoveryMode}
@@ -46,8 +45,8 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """The registration of a worker in its group, with the group settings that it has read."""
+class Registration:
+    """The registration of a worker in its group, with the group settings that it has read or assumes."""
 
     consumer: str
     counts_for_ms: int
@@ -61,23 +60,10 @@ class Word:
     """What it goes by where nothing is agreed on."""
 
 
-class GivenWord(NamedTuple):
-    """A worker's word as it stands in the agreement."""
-
-    version: int
-    visibility_ms: int
-    max_deliveries: int
-    until_ms: int
-    """It counts until then, by the server's clock."""
-    complaint: str
-    """In what the worker's settings differ."""
-
-
-def given_words(agreement: Mapping[str, str], now_ms: int) -> list[GivenWord]:
-    """Return the words in a group's agreement that count now."""
-    found = [_WORD.fullmatch(value) for field, value in agreement.items() if field.startswith(_MEMBER)]
-    words = [GivenWord(int(word[1]), int(word[2]), int(word[3]), int(word[4]), word[5]) for word in found if word]
-    return [word for word in words if word.until_ms > now_ms]
+def complaints(agreement: Mapping[str, str], now_ms: int) -> list[str]:
+    """Return how the settings of live workers differ from the group's, by their registrations."""
+    found = [_REGISTRATION.fullmatch(value) for field, value in agreement.items() if field.startswith(_MEMBER)]
+    return [one[2] for one in found if one and int(one[1]) > now_ms]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +89,6 @@ class Joined:
     """Recovery by the workers begins with us."""
     version: int
     """Of the agreement; 0 = nothing is agreed on."""
-    word_since_ms: int
-    """Since when our word stands, by the server's clock: nobody of our name has taken anything over from us since."""
 
 
 async def join_group(
@@ -117,20 +101,20 @@ async def join_group(
     max_deliveries: int | None,
     recovery: RecoveryMode,
     name: str,
-    word: Word,
+    registration: Registration,
 ) -> Joined:
     """Join the group, and create missing parts (``join_group.lua``). A value of None follows the group.
 
-    ``start`` is the start of a new group. ``name`` is the worker's, for the record of a mismatch. ``word`` has the
-    values that it uses. Raises what redis-py raises.
+    ``start`` is the start of a new group. ``name`` is the worker's, for the record of a mismatch. ``registration`` has
+    the values that it uses. Raises what redis-py raises.
     """
     reply = await JOIN_GROUP.run_idempotent(
         client,
         (keys.stream, keys.retry, keys.agreement, keys.fence),
         (
             keys.group, start, redelivery or "", visibility_ms or "", max_deliveries or "", recovery, name,
-            word.consumer, word.counts_for_ms, word.version, int(word.begins),
-            word.redelivery, word.visibility_ms, word.max_deliveries,
+            registration.consumer, registration.counts_for_ms, registration.version, int(registration.begins),
+            registration.redelivery, registration.visibility_ms, registration.max_deliveries,
         ),
     )  # fmt: skip
     return Joined(
@@ -146,7 +130,6 @@ async def join_group(
         served_ms=reply[9],
         begins=reply[10] == 1,
         version=reply[11],
-        word_since_ms=reply[12],
     )
 
 
