@@ -288,7 +288,7 @@ async def test_while_a_leader_serves_the_group_an_embedded_worker_stands_by(scen
     assert joined.mismatch == "recovery reaper is agreed, embedded is set"
     state = await scene.state()
     assert state["{orders}:fence:billing"] == FENCE
-    assert (await words(scene))["w1.1"][3] == f"worker w1: {joined.mismatch}"
+    assert (await words(scene))["w1.1"] == f"worker w1: {joined.mismatch}"
 
 
 async def test_a_leader_that_has_gone_is_waited_for_no_longer_than_it_serves_though_the_clock_was_set_back(
