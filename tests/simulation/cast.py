@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
@@ -46,8 +47,8 @@ AGAIN_S = 1.0
 SERVED_PART = 0.65
 """A live worker can be served for this part of its visibility timeout at least before anything is taken from it: an
 outage of up to a third is too short to be noticed."""
-FULL_SCANS_PART = 0.5
-"""How often replicas scan fully here, in visibility timeouts."""
+SCANS_PART, FULL_SCANS_PART = 1 / 8, 0.5
+"""How often replicas scan here, and scan fully, in visibility timeouts."""
 
 
 class Actor:
@@ -311,16 +312,20 @@ class OurWorker(Actor):
     def _blame_last_deliveries(self, *, fresh: bool) -> None:
         """Note who is beside a job that kills and has had his last delivery, where nobody can tell the two apart.
 
-        That is a quarantined job that has begun, if the killer is ``fresh``, or if it has run for a visibility timeout
-        (decision 7). Who was not let out is spared (decision 6), but where the limit is 1: there are no suspects then.
+        That is a suspect that has begun, and runs beside the killer: one of the two has lasted for a visibility
+        timeout (decision 7). The killer has if it is ``fresh``, and no suspect. Who was not let out is spared
+        (decision 6), but where the limit is 1: there are no suspects then.
         """
+        if self._worker is None:
+            return
+        lasted_since = self.world.loop.now - self._worker._context.membership.visibility_s
         least = self.world.story.least_limit  # it may be lowered until they are looked at
         let_out = self.world.server.keys.values.get(KEYS.suspects.encode())
         for one in self._held():
             out = let_out.get(one.job.raw_entry_id, b"") if isinstance(let_out, dict) else b""
+            lasted = -inf < one.started <= lasted_since
             has_begun = out.split(b",")[1:2] == [b"%d" % one.job.times_delivered]
-            has_lasted = self.world.loop.now - one.started >= self.lives_by_s
-            if one.job.deliveries >= least and (least == 1 or (has_begun and (fresh or has_lasted))):
+            if one.job.deliveries >= least and (least == 1 or (has_begun and (fresh or lasted))):
                 self.world.ledger.blame(Execution(one.job.id, one.job.generation))
 
 
@@ -478,7 +483,7 @@ class Replica(Actor):
             max_deliveries=setting.max_deliveries,
             redelivery=Redelivery(setting.redelivery),
             lease_ttl=timedelta(seconds=setting.lease_s),
-            scan_interval=timedelta(seconds=setting.visibility_s / 8),
+            scan_interval=timedelta(seconds=setting.visibility_s * SCANS_PART),
             full_scan_interval=timedelta(seconds=setting.visibility_s * FULL_SCANS_PART),
             heartbeat_interval=timedelta(seconds=max(setting.lease_s, setting.visibility_s / 4)),
             journal=setting.journal,

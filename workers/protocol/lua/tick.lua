@@ -95,23 +95,6 @@ local function move_due(zset)
   return #members == most
 end
 
-local function named(info)
-  local fields = {}
-  for i = 1, #info, 2 do
-    fields[info[i]] = info[i + 1]
-  end
-  return fields
-end
-
-local function last_delivered(key)
-  for _, info in ipairs(redis.call('EXISTS', key) == 1 and redis.call('XINFO', 'GROUPS', key) or {}) do
-    local fields = named(info)
-    if fields.name == group then
-      return fields['last-delivered-id']
-    end
-  end
-end
-
 -- Returns how many released jobs are not settled, how many of them are in doubt, and how many are settled. Forgets these.
 local function look_at_released()
   local out, in_doubt, settled, values, delivered = 0, 0, 0, redis.call('HGETALL', quarantine), {}

@@ -68,6 +68,24 @@ local function entry_of(entry_id)
   return redis.call('XRANGE', source, entry_id, entry_id)[1]
 end
 
+local function named(info)
+  local fields = {}
+  for i = 1, #info, 2 do
+    fields[info[i]] = info[i + 1]
+  end
+  return fields
+end
+
+-- Returns the group's position in a stream, or nil: what lies behind it is not delivered yet.
+local function last_delivered(key)
+  for _, info in ipairs(redis.call('EXISTS', key) == 1 and redis.call('XINFO', 'GROUPS', key) or {}) do
+    local fields = named(info)
+    if fields.name == group then
+      return fields['last-delivered-id']
+    end
+  end
+end
+
 -- Tells whether an entry is ready where it is: somebody gave it back, by XNACK (nobody has it then) or by making it old.
 local function is_given_back(row)
   return row[2] == '' or row[3] >= READY_MS

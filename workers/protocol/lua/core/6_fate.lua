@@ -39,7 +39,8 @@ local EVENT_OF = { ready = 'recovered', quarantine = 'suspected', dead = 'dead_l
 -- Ends an overdue delivery. `take` (embedded): takes over what would become ready, or returns false where there is no room.
 -- Returns nil, or why the delivery is held.
 local function recover(row, entry, agreed, take)
-  local told = { entry = row[1], job = row[1], idle_ms = digits(row[3]), generation = '0' }
+  -- The idle time of what was given back is no time: -1, or one that puts it in its order.
+  local told = { entry = row[1], job = row[1], idle_ms = not is_given_back(row) and digits(row[3]) or nil, generation = '0' }
   if not entry then
     redis.call('XACK', source, group, row[1])
     count_lost_payload()
