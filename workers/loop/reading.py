@@ -70,24 +70,20 @@ class Reader(Part):
         """Read until `stop`. Outages are waited out."""
         failures = 0
         self._stock_taken = self._membership.joins
-        try:
-            while not self._stopping.is_set() or self._stalled.is_under_way:
-                if not self._stalled.is_under_way:
-                    await checkpoint_if_cancelled()  # no other await in this loop can be cancelled while slots are free
-                if not self._slots.free and not self._stalled.is_due(0):
-                    await self._wait_for_slot()
-                    continue
-                was_read = False  # `stop` may cancel what is under way
-                try:
-                    with anyio.CancelScope(shield=True) as self._under_way:
-                        was_read = await self._fill_slots(self._slots.free)
-                    if was_read:  # a refused read is not made up for by taking stock, which follows it
-                        failures = 0
-                except (RedisError, OSError, UnexpectedReplyError) as error:
-                    failures += 1
-                    await self._recover_from(error, failures)
-        finally:
-            self._stalled.abandon()
+        while not self._stopping.is_set():
+            await checkpoint_if_cancelled()  # no other await in this loop can be cancelled while slots are free
+            if not self._slots.free and not self._stalled.is_due(0):
+                await self._wait_for_slot()
+                continue
+            was_read = False  # `stop` may cancel what is under way
+            try:
+                with anyio.CancelScope(shield=True) as self._under_way:
+                    was_read = await self._fill_slots(self._slots.free)
+                if was_read:  # a refused read is not made up for by taking stock, which follows it
+                    failures = 0
+            except (RedisError, OSError, UnexpectedReplyError) as error:
+                failures += 1
+                await self._recover_from(error, failures)
 
     async def _wait_for_slot(self) -> None:
         """Wait until a slot is free, or until stalled deliveries are to be looked for all the same."""
@@ -109,12 +105,11 @@ class Reader(Part):
         if self._claiming.is_left:  # before stock is taken, which would run what is to be given back
             deliveries = self._received(await self._claiming.left())
             self._reporter.works(READING)
-        elif free and self._adoption.is_due and not self._stalled.is_under_way:
+        elif free and self._adoption.is_due:
             taking = self._adoption.take(free)
             deliveries = self._received(await self._unless_refused(ADOPTING, taking, self._adoption.put_off))
         elif self._stalled.is_due(free):
-            taking = self._stalled.take(free, self._room_ahead)
-            deliveries = await self._unless_refused(RECOVERING, taking, self._stalled.put_off)
+            deliveries = await self._unless_refused(RECOVERING, self._stalled.take(free), self._stalled.put_off)
         else:
             deliveries = self._received(await self._read(free))
             self._reporter.works(READING)
@@ -151,9 +146,6 @@ class Reader(Part):
         if self._telemetry and deliveries:
             self._telemetry.received(deliveries)
         return deliveries
-
-    def _room_ahead(self) -> int:
-        return 0 if self._stopping.is_set() else self._bounded(self._slots.free)
 
     def _bounded(self, free: int) -> int:
         return int(min(free, self._most))
@@ -258,5 +250,4 @@ class Reader(Part):
     def abort(self) -> None:
         """End the current read and drop its reply, because the process is about to end."""
         self.stop()
-        self._stalled.abandon()
         self._under_way.cancel()
