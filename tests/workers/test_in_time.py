@@ -100,6 +100,7 @@ def context_of(held: Held, redis: Redis) -> Any:
     membership = Silent()
     membership.both = [held.source]  # type: ignore[attr-defined]
     membership.visibility_s = VISIBILITY_S  # type: ignore[attr-defined]
+    membership.timeout_changed = -inf  # type: ignore[attr-defined]
     membership.shows_from = lambda now: Membership.shows_from(membership, now)  # type: ignore[arg-type, attr-defined]
     reporter = Silent()
     reporter.troubles = Troubles()  # type: ignore[attr-defined]

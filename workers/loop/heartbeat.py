@@ -234,6 +234,8 @@ class Heartbeat(Part):
         """Return the longest pause after the ``last`` beat, if the next one has to come before its time."""
         if self._is_kept_from_it:
             return ASK_AGAIN_S
+        if last < self._membership.timeout_changed:  # a lowered timeout counts soon after workers could read it
+            return 0.0
         first = [held.runs_from for _, held_of in self._in_hand() for held in held_of if held.stage is RUNNING]
         return min((at - last for at in first if at > last), default=inf)
 
@@ -268,7 +270,7 @@ class Heartbeat(Part):
 
     def _due(self, now: float, period_s: float, *, loop_hangs: bool = False) -> Iterator[tuple[Source, list[Held]]]:
         """Yield what has to be extended, in calls."""
-        before = now - period_s / 2  # else the next beat is early enough
+        before = max(now - period_s / 2, self._membership.timeout_changed)  # else the next beat is early enough
         for source, deliveries in self._in_hand():
             for batch in _batches([held for held in deliveries if _is_due(held, now, before, loop_hangs=loop_hangs)]):
                 yield source, batch

@@ -96,6 +96,8 @@ class Membership:
         self.visibility_s = inf
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
+        self.timeout_changed = -inf
+        """When the visibility timeout changed last, on the monotonic clock. Read in another thread."""
         self._warned = ""
         self._served_s = 0.0
         self.joined = Change()
@@ -174,7 +176,9 @@ class Membership:
         self._log(joined, agreement)
         self.agreement = agreement
         self._version = joined.version if joined.visibility_ms else 0
-        self.visibility_s = agreement.visibility_timeout.total_seconds()
+        visibility_s = agreement.visibility_timeout.total_seconds()
+        if visibility_s != self.visibility_s:
+            self.visibility_s, self.timeout_changed = visibility_s, monotonic()
         self.sources = (self.main, self.retries) if agreement.reads_retries else (self.main,)
         self._served_s = joined.served_ms / 1000
         self.joins += 1
