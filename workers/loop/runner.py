@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from workers.loop.context import Part, WorkerContext
-from workers.loop.deadlines import Deadlines
 from workers.loop.dispatch import Calls
 from workers.loop.execution import HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
 from workers.loop.heartbeat import Heartbeat, first_beat_at
@@ -36,7 +35,7 @@ class Runner(Part):
         self._backoff = context.settings.backoff
         self._invoke = calls.invoke
         self._runs_in_thread = calls.runs_in_thread
-        self._deadlines = Deadlines(context.membership.both, self._expire)
+        self._expires = True
         self._settlements = settlements
         self._heartbeat = heartbeat
         self._isolation = isolation
@@ -53,6 +52,7 @@ class Runner(Part):
         had begun, and that no fresh job ran beside it.
         """
         verdict: Verdict | None = None
+        timer: asyncio.TimerHandle | None = None
         job, settlements = held.job, self._settlements
         try:
             membership = self._membership
@@ -66,8 +66,8 @@ class Runner(Part):
             if is_last and job.is_suspect:
                 held.runs_from = first_beat_at(began, membership.visibility_s)
             held.begin(began, runner)
-            if job.timeout_s != inf:
-                self._deadlines.watch(held)
+            if job.timeout_s != inf:  # the event loop's clock is the monotonic one
+                timer = asyncio.get_running_loop().call_at(held.deadline, self._expire, held)
             if self._telemetry:
                 verdict = await self._telemetry.execute(self._invoke, held, self._backoff)
             else:
@@ -77,6 +77,9 @@ class Runner(Part):
         else:
             if held.interruption is not None:
                 held.take_back_cancellation()
+        finally:
+            if timer is not None:
+                timer.cancel()
         held.runner = None  # an interruption from now on has no handler to cancel, and leaves the runner intact
         if held.interruption is not None or self._hands_back or held.returning is not None:
             verdict = await self._reconsidered(held, verdict, was_told_to_stop=_is_cancelling(runner))
@@ -187,6 +190,8 @@ class Runner(Part):
 
     def _expire(self, held: Held) -> None:
         """Take a job from its handler that runs longer than it may."""
+        if held.stage is not RUNNING or held.interruption is not None or not self._expires:
+            return
         self._reporter.timed_out(held.job, goes_on=self._runs_in_thread(held.job))
         held.interrupt(Interruption.TIMEOUT)
 
@@ -213,7 +218,7 @@ class Runner(Part):
 
     def stop(self) -> None:
         """Expire no job any more."""
-        self._deadlines.stop()
+        self._expires = False
 
 
 def _is_cancelling(runner: "asyncio.Task[None] | None") -> bool:
