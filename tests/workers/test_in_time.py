@@ -13,7 +13,7 @@ from tests.workers.scene import make_held
 from workers import Job
 from workers.backoff import Backoff
 from workers.loop.beating import Extending
-from workers.loop.dispatch import Calls
+from workers.loop.dispatch import HandlerCalls
 from workers.loop.execution import HANDED_BACK
 from workers.loop.heartbeat import BEATS, Heartbeat
 from workers.loop.held import Held, Interruption, Source
@@ -117,7 +117,7 @@ def context_of(held: Held, redis: Redis) -> Any:
 
 
 def runner_of(context: Any, handle: Callable[[Job], Awaitable[None]], settled: Any) -> Runner:
-    calls = Calls(handle, lambda _job: False)
+    calls = HandlerCalls(handle, lambda _job: False)
     return Runner(context, calls, settled, Heartbeat(context), Isolation((), lambda: VISIBILITY_S), lambda: False)
 
 

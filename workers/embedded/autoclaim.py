@@ -15,7 +15,7 @@ from math import inf
 
 from workers.embedded.telling import Telling
 from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING_PART, Walk
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held, Source
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.beat import RecoveryWait
@@ -34,7 +34,7 @@ REFUSED_S = 1.0
 """Pause after a call that was refused."""
 
 
-class Autoclaim(Part, StalledDeliveries):
+class Autoclaim(WorkerPart, StalledDeliveries):
     """Decides what a worker of an embedded group recovers, and when."""
 
     def __init__(self, context: WorkerContext, suspects_wait: Callable[[], None]) -> None:

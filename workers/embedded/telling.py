@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass, field
 from math import inf
 
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Source
 from workers.protocol.calls.recovery import ENDED, Outcome, Page, Recovered
 from workers.protocol.calls.refusals import explained
@@ -56,7 +56,7 @@ class Stalled:
         self.consumers.clear()
 
 
-class Telling(Part):
+class Telling(WorkerPart):
     """Log lines, callbacks, spans and measurements of one worker's recovery."""
 
     def __init__(self, context: WorkerContext) -> None:

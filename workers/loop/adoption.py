@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held, Source
 from workers.protocol.calls.membership import delete_consumers
 from workers.protocol.calls.recovery import START
@@ -37,7 +37,7 @@ def is_earlier_process(consumer: str, name: str, ours: str) -> bool:
     return consumer != ours and re.fullmatch(rf"{re.escape(name)}\.[0-9a-f]{{{NONCE_BYTES * 2}}}", consumer) is not None
 
 
-class Adoption(Part):
+class Adoption(WorkerPart):
     """What is still to be looked for."""
 
     def __init__(self, context: WorkerContext) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held
 from workers.protocol.calls.recovery import return_taken
 from workers.protocol.meaning import is_not_known
@@ -26,7 +26,7 @@ class Answer(NamedTuple):
     asked_at: float
 
 
-class Claiming(Part):
+class Claiming(WorkerPart):
     """Decides whether the reader's reads claim, and makes deliveries of their replies."""
 
     def __init__(self, context: WorkerContext) -> None:

@@ -29,7 +29,7 @@ import anyio
 from redis.exceptions import RedisError
 
 from workers.loop.beating import Answer, BeatingThread, Carrier, Carry, Extending, LoopIsClosedError, Steps
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import ENDED, RUNNING, Held, Source
 from workers.loop.proof import beating, note
 from workers.protocol.calls import in_calls
@@ -62,7 +62,7 @@ LONGEST_SLEEP_S = 1.0
 """So soon is a new agreement noticed."""
 
 
-class Heartbeat(Part):
+class Heartbeat(WorkerPart):
     """What is extended when, from `start` to `stop`, and what the event loop does with what is learnt."""
 
     def __init__(self, context: WorkerContext, carry: Carry = BeatingThread) -> None:

@@ -12,8 +12,8 @@ from itertools import chain, takewhile
 
 import anyio
 
-from workers.loop.change import Change
 from workers.loop.held import QUEUED, RUNNING, Held, Source
+from workers.loop.notifier import Notifier
 from workers.runtime.clock import monotonic
 
 
@@ -21,7 +21,7 @@ class Isolation:
     """Decides which delivery may begin. Notify `freed` whenever a delivery has left its slot."""
 
     def __init__(self, sources: Iterable[Source], visibility_s: Callable[[], float]) -> None:
-        self.freed = Change()
+        self.freed = Notifier()
         """A delivery has left its slot, or something may begin again, or nothing is started any more."""
         self.is_kept = False
         """Quarantined jobs run or wait. Cheap, for a look at every job; `lasts` also sees that they were settled."""

@@ -9,8 +9,8 @@ from math import inf
 import anyio
 from redis.exceptions import RedisError
 
-from workers.loop.change import Change
 from workers.loop.held import Held, Source
+from workers.loop.notifier import Notifier
 from workers.loop.reporting import Reporter
 from workers.protocol.calls.membership import (
     DEFAULT_MAX_DELIVERIES,
@@ -100,7 +100,7 @@ class Membership:
         """When the visibility timeout changed last, on the monotonic clock. Read in another thread."""
         self._warned = ""
         self._served_s = 0.0
-        self.joined = Change()
+        self.joined = Notifier()
         self.joins = 0
         """How often the group was joined; the reader takes stock after each."""
         keys, timeout_s = settings.keys, settings.timeout.total_seconds() if settings.timeout else inf

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from workers.loop.adoption import Adoption
 from workers.loop.claiming import Claiming
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held, hold_all
 from workers.loop.planner import Planner
 from workers.loop.slots import Slots
@@ -35,7 +35,7 @@ REFUSED_S = 5.0
 READING, ADOPTING, RECOVERING = "reading", "taking over what nobody runs", "recovering what stalls"
 
 
-class Reader(Part):
+class Reader(WorkerPart):
     """Reads until the stop, and puts the deliveries into slots."""
 
     def __init__(

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from math import inf
 
-from workers.loop.context import Part, WorkerContext
-from workers.loop.dispatch import Calls
+from workers.loop.context import WorkerContext, WorkerPart
+from workers.loop.dispatch import HandlerCalls
 from workers.loop.execution import HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
 from workers.loop.heartbeat import Heartbeat, first_beat_at
 from workers.loop.held import ENDED, QUEUED, RUNNING, Held, Interruption
@@ -18,13 +18,13 @@ from workers.runtime.clock import monotonic
 from workers.runtime.user_code import describe, exits_in
 
 
-class Runner(Part):
+class Runner(WorkerPart):
     """Executes deliveries with the handlers they are for, and hands their verdicts to the settler."""
 
     def __init__(
         self,
         context: WorkerContext,
-        calls: Calls,
+        calls: HandlerCalls,
         settlements: Settlements,
         heartbeat: Heartbeat,
         isolation: Isolation,
