@@ -3,7 +3,6 @@
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from math import inf
 
 import anyio
@@ -56,17 +55,6 @@ def assumed_agreement(settings: WorkerSettings) -> Agreement:
     )
 
 
-def agreement_of(joined: Joined, assumed: Agreement) -> Agreement:
-    """Return the values that the worker uses, from the group's settings, or else its own."""
-    return Agreement(
-        redelivery=joined.redelivery or assumed.redelivery,
-        visibility_timeout=timedelta(milliseconds=joined.visibility_ms) or assumed.visibility_timeout,
-        max_deliveries=joined.max_deliveries or assumed.max_deliveries,
-        recovery=joined.recovery or assumed.recovery,
-        reads_retries=joined.reads_retries,
-    )
-
-
 class Membership:
     """Joins the group and keeps what it learnt fresh.
 
@@ -92,7 +80,7 @@ class Membership:
         self._reporter = reporter
         self._consumer = consumer
         self._assumed = assumed_agreement(settings)
-        self._version = 0  # of the group settings. 0 means that they have no visibility timeout.
+        self._version = 0  # of the group settings
         self.visibility_s = inf
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
@@ -172,10 +160,9 @@ class Membership:
 
     def _take(self, joined: Joined) -> None:
         self._clock_offset_ms = joined.server_ms - monotonic() * 1000
-        agreement = agreement_of(joined, self._assumed)
-        self._log(joined, agreement)
-        self.agreement = agreement
-        self._version = joined.version if joined.visibility_ms else 0
+        self._log(joined)
+        self.agreement = agreement = joined.agreement
+        self._version = joined.version
         visibility_s = agreement.visibility_timeout.total_seconds()
         if visibility_s != self.visibility_s:
             self.visibility_s, self.timeout_changed = visibility_s, monotonic()
@@ -184,7 +171,7 @@ class Membership:
         self.joins += 1
         self.joined.notify()
 
-    def _log(self, joined: Joined, agreement: Agreement) -> None:
+    def _log(self, joined: Joined) -> None:
         pair = self._settings.keys.pair
         if joined.created_at and self.joins:
             logger.error(
@@ -194,8 +181,8 @@ class Membership:
             )
         elif joined.created_at:
             logger.info("created group %s from %s", pair, joined.created_at)
-        if self.joins and agreement != self.agreement:
-            logger.warning("group %s has a new agreement: %s", pair, agreement)
+        if self.joins and joined.agreement != self.agreement:
+            logger.warning("group %s has a new agreement: %s", pair, joined.agreement)
         if joined.begins:
             logger.info("no reaper serves group %s: its workers recover what stalls", pair)
         warning = self._warning(joined)

@@ -68,14 +68,9 @@ def complaints(agreement: Mapping[str, str], now_ms: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The group settings. None or 0 stands for missing or invalid values."""
+    """A group that a worker has joined. Invalid group settings are replaced by those of its registration."""
 
-    redelivery: Redelivery | None
-    visibility_ms: int
-    max_deliveries: int
-    recovery: RecoveryMode | None
-    reads_retries: bool
-    """There is a retry stream to read, or there will be one."""
+    agreement: Agreement
     created_at: str
     """Where the group begins, if it was made by this call."""
     groups: int
@@ -117,12 +112,15 @@ async def join_group(
             registration.redelivery, registration.visibility_ms, registration.max_deliveries,
         ),
     )  # fmt: skip
-    return Joined(
-        redelivery=_POLICIES.get(text(reply[0])),
-        visibility_ms=whole_number(reply[1], 0),
-        max_deliveries=whole_number(reply[2], 0),
-        recovery=_RECOVERIES.get(text(reply[3])),
+    agreement = Agreement(
+        redelivery=_POLICIES.get(text(reply[0]), registration.redelivery),
+        visibility_timeout=timedelta(milliseconds=whole_number(reply[1], 0) or registration.visibility_ms),
+        max_deliveries=whole_number(reply[2], 0) or registration.max_deliveries,
+        recovery=_RECOVERIES.get(text(reply[3]), recovery),
         reads_retries=reply[4] == 1,
+    )
+    return Joined(
+        agreement,
         created_at=text(reply[5]),
         groups=reply[6],
         server_ms=reply[7],
