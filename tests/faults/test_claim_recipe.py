@@ -12,7 +12,7 @@ from tests.support.processes import ROOT, Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.tiers import WITH_CLAIM
 from tests.support.waiting import wait_until
-from workers.protocol.scripts import script_text
+from workers.protocol.calls.moves import SETTLE
 
 EXAMPLE = ROOT / "docs" / "examples" / "claim_worker.py"
 MAX_DELIVERIES = 3
@@ -31,7 +31,7 @@ async def test_plain_readers_recover_each_other_and_give_up_a_poison_job_at_the_
     server: RedisServer, client: Redis, processes: Processes, tmp_path: Path
 ) -> None:
     script = tmp_path / "settle.lua"
-    script.write_text(script_text("workers.protocol", "settle"))
+    script.write_text(SETTLE.source)
     env = {"REDIS_URL": server.url, "SETTLE_LUA": str(script), "VISIBILITY_MS": "200"}
 
     def start(name: str) -> Running:
