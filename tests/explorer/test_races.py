@@ -7,6 +7,7 @@ from hiredis import ReplyError
 
 from tests.explorer.board import V_MS, Board, fields_of
 from tests.explorer.hands import A, B, Hands
+from workers.protocol.scripts import script_text
 
 pytestmark = pytest.mark.contract
 BY_COPY = pytest.mark.parametrize("policy", ["stream", "retry-stream"])
@@ -139,6 +140,24 @@ def test_an_ack_that_a_failover_lost_is_carried_out_when_it_is_sent_again(hands:
     for key, dumped in kept.items():
         hands.board.redis("RESTORE", key, 0, dumped, "REPLACE")
     assert hands.ack(A, entry, number=5) == 1
+
+
+@pytest.mark.parametrize(("verb", "left"), [("ack", 0), ("nack", 1)])
+def test_a_call_that_is_sent_again_after_its_consumer_was_deleted_is_rejected_and_does_nothing(
+    hands: Hands, verb: str, left: int
+) -> None:
+    """A process was paused before it read the answer, and a later one of its name has cleared its consumer away."""
+    hands.fresh()
+    [entry] = hands.read(A)
+
+    def say() -> Any:
+        return hands.ack(A, entry, number=1) if verb == "ack" else hands.settle(A, verb, entry, number=1)
+
+    assert say() in (1, [1])
+    script = script_text("workers.protocol", "delete_consumer")
+    assert hands.board.redis("EVAL", script, 2, "orders", hands.board.keys.agreement, "billing", A) == [1]
+    assert say() == [0]
+    assert len(hands.read(B)) == left
 
 
 # ---- strangers
