@@ -42,8 +42,8 @@ from workers.runtime.pauses import pause_s
 logger = logging.getLogger(__name__)
 
 BEATS = 4
-"""Heartbeats in one visibility timeout. A delivery that was extended less than half a period ago waits for the next one,
-so at most three eighths of the timeout are between two extensions. A gap of a third leaves 0.29 of the timeout."""
+"""Heartbeats in one visibility timeout. A delivery that was extended less than half a period ago waits for the next
+one, so at most three eighths of the timeout are between two extensions. A gap of a third leaves 0.29 of the timeout."""
 MAX_BATCH = 500
 MAX_BATCH_BYTES = 1_048_576
 """The maximum payload of a call, plus one job, so that no call blocks the server for long."""
