@@ -1,4 +1,4 @@
-"""Each race between two owners, a late call and a stranger, played by hand: the first completion wins."""
+"""Each race between two owners, a late call and a third party, played by hand. The first completion wins."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def hands(board: Board) -> Hands:
 
 
 def is_error(reply: Any, word: str) -> bool:
-    """Tell whether Redis answered with an error that says so; 6.2 puts text of its own around it."""
+    """Return whether Redis answered with this error. Redis 6.2 puts text of its own around it."""
     return isinstance(reply, ReplyError) and word in str(reply)
 
 
@@ -231,7 +231,7 @@ def test_what_a_position_set_back_brings_goes_to_the_next_reader(hands: Hands) -
     assert (hands.ack(A, runs), hands.ack(B, runs)) == (1, [0])
 
 
-# ---- what is deleted, and where copies go
+# ---- deletions, and the place of copies
 
 
 def test_an_ack_deletes_what_it_settles_and_nothing_else(hands: Hands) -> None:
@@ -317,11 +317,11 @@ def test_a_script_says_so_where_the_group_is_gone_or_has_no_settings(hands: Hand
     assert hands.recover(entry) == [b"unknown"]
 
 
-# ---- what others gave back
+# ---- deliveries that a third party gave back
 
 
 def test_what_somebody_made_old_was_given_back_and_counts_for_nobody(hands: Hands) -> None:
-    """So Valkey proposes it: the owner stays, and the time is 0."""
+    """Valkey proposes this form. The owner stays, and the time is 0."""
     hands.fresh(jobs=64)
     ids = hands.read(A, 64)
     for entry in ids:

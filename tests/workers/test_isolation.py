@@ -68,7 +68,7 @@ async def arrived(client: Redis, suspect: str) -> bool:
 
 
 async def look_on(client: Redis) -> None:
-    """Give everybody the time to do what they should not."""
+    """Wait for as long as a worker would need to break the rule."""
     for _ in range(LOOKS):
         await client.ping()
 
@@ -134,7 +134,7 @@ async def test_w3_a_job_that_was_read_with_a_quarantined_job_waits(server: Redis
 async def test_w3_other_jobs_begin_when_the_settlement_is_answered_and_not_before(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
-    """Rule W3: who dies in between is convicted, although the job has ended (seed 11085)."""
+    """Rule W3. A crash in between makes a dead letter, although the job has ended (seed 11085)."""
     handler = Gated()
     await client.script_load(ACK.source)
     through = await proxy(server)

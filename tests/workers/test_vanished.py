@@ -226,7 +226,7 @@ async def acknowledged(client: Redis) -> list[str]:
 async def test_w6_nothing_is_held_again_while_a_settlement_has_no_answer(
     server: RedisServer, client: Redis, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The script compares the number of the last answered settlement, and could not tell what became of this one."""
+    """The script compares the number of the last answered settlement, so it does not know the end of this one."""
     await client.script_load(ACK.source)
     through, ends, calls, hold = await proxy(server), anyio.Event(), list[str](), ProofOfLife.hold
 
