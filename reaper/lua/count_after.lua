@@ -15,9 +15,7 @@ local LARGEST_PAGE = 100
 local function bytes_of(rows)
   local bytes = 0
   for _, row in ipairs(rows) do
-    for _, part in ipairs(row[2]) do
-      bytes = bytes + #part
-    end
+    bytes = bytes + weigh(row[2])
   end
   return bytes
 end

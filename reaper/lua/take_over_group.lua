@@ -41,7 +41,6 @@ if remembered > token or (remembered == token and current ~= own) then
   return { 2, remembered }
 end
 
-local at = now_ms()
 local refusal = layout_refusal(ARGV[5], stream, at) -- raises where the stream's key holds something else
 -- Harmless, and a write: under maxmemory a new leader can take over all the same.
 redis.call('HDEL', agreement, '')
@@ -74,7 +73,7 @@ redis.call('HSET', agreement, 'fence_token', ARGV[2], 'policy', ARGV[5], 'visibi
 -- Creates a missing group where it stood. A stream that was deleted and filled anew has not come as far: there it begins at 0.
 local function create_again(last_id)
   local is_there = redis.call('EXISTS', stream) == 1
-  if not string.match(last_id or '', '^%d+%-%d+$') or (is_there and group_position(stream, group)) then
+  if not string.match(last_id or '', '^%d+%-%d+$') or group_position(stream, group) then
     return ''
   elseif not is_there or is_after(last_id, info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id')) then
     last_id = '0'

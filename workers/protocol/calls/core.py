@@ -1,4 +1,4 @@
-"""Keys and arguments that all scripts with the shared core take (``lua/core``)."""
+"""Keys and arguments that all scripts take that move jobs (``lua/keys.lua``)."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Self

@@ -1,6 +1,6 @@
 -- pending -> pending, anew: a worker proves that it lives, for many deliveries of one source in one call.
 --
--- KEYS[1] to KEYS[8] as in core/1_group.lua
+-- KEYS[1] to KEYS[8] as in keys.lua
 -- ARGV[1] group  ARGV[2] journal's MAXLEN (not used)  ARGV[3] consumer
 -- ARGV[4…] entry ID, times delivered, '1' = its handler runs or is about to ('0' = it waits), in turns; none: the beat alone
 --
@@ -11,7 +11,8 @@
 -- begins nothing else until that is settled. The second one says that it runs.
 -- Fence: consumer and times delivered.
 
---- @core
+--- @keys
+--- @prelude
 --- @heartbeat
 
 local consumer = ARGV[3]
@@ -20,7 +21,7 @@ local agreed = read_settings()
 if not agreed then
   return redis.error_reply(NO_SETTINGS)
 end
-open_for_writing()
+open_for_writing(source, group)
 -- No script of ours takes a delivery from there without deleting its entry. So what is there and not pending was dropped.
 local is_certain = source == retry or agreed.policy == 'stream' and agreed.recovery == 'reaper'
 local any_released = redis.call('HLEN', quarantine) > 0

@@ -19,9 +19,8 @@
 local stream, retry, schedule, stream_schedule, suspects, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local agreement = KEYS[7]
 local group = ARGV[1]
-local at = now_ms()
 local LOOKED_AT = 20 -- deliveries, for the oldest that a worker has
-local READY_MS, MOST_READY = 1000000000, 10000 -- an entry that is idle for longer is ready in place (core/1_group.lua)
+local MOST_READY = 10000
 local in_place = redis.pcall('HGET', agreement, 'policy') == 'in-place'
 
 local function readable(reply, default)
@@ -60,7 +59,7 @@ end
 
 look_at(stream)
 look_at(retry)
-local parked = readable(redis.pcall('ZCOUNT', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf'), 0)
+local parked = readable(redis.pcall('ZCOUNT', schedule, digits(QUARANTINE_SCORE), '+inf'), 0)
 local scheduled = readable(redis.pcall('ZCARD', schedule), 0) - parked + readable(redis.pcall('ZCARD', stream_schedule), 0)
 local out = readable(redis.pcall('HLEN', suspects), 0)
 local dead_letters = readable(redis.pcall('XLEN', dead), 0)

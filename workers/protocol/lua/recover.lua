@@ -1,6 +1,6 @@
 -- pending, overdue -> ready | quarantined | dead, or (embedded) pending for the caller.
 --
--- KEYS[1] to KEYS[8] as in core/1_group.lua
+-- KEYS[1] to KEYS[8] as in keys.lua
 -- KEYS[9] fence  {orders}:fence:billing  string
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's fence, its whole value ('' = embedded)  ARGV[4] token
 -- ARGV[5] payload bytes after which the call ends
@@ -14,7 +14,8 @@
 -- or {'stale', fence found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): nothing was done.
 -- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
 
---- @core
+--- @keys
+--- @prelude
 --- @heartbeat
 
 local holder, token, budget = ARGV[3], ARGV[4], tonumber(ARGV[5])
@@ -24,7 +25,7 @@ local refusal = refusal_of(agreed, holder, KEYS[9], 'recover', token)
 if refusal then
   return refusal
 end
-open_for_writing()
+open_for_copies()
 probe_heartbeat(source, group)
 local _, beat = note_beat(settings)
 local waits_ms = recovery_waits_ms(beat, at, agreed.visibility_ms)
@@ -43,16 +44,11 @@ local function take(row, entry)
   return true
 end
 
--- Notes the size of a payload. Returns the visibility timeout that its job asks for.
+-- Notes the size of a payload. Returns the visibility timeout that its job asks for, at least that of the group.
 local function look_into(entry)
-  local own, fields = 0, entry and entry[2] or {}
-  for i = 1, #fields, 2 do
-    bytes = bytes + #fields[i] + #fields[i + 1]
-    if fields[i] == 'reaper.visibility_ms' then
-      own = math.min(whole_number(fields[i + 1], 0), LONGEST_VISIBILITY_MS)
-    end
-  end
-  return math.max(agreed.visibility_ms, own)
+  local size, own = weigh(entry[2])
+  bytes = bytes + size
+  return math.max(agreed.visibility_ms, math.min(own, LONGEST_VISIBILITY_MS))
 end
 
 -- Entries that are next to each other are read together.
@@ -76,7 +72,7 @@ local function look_at(row)
     return start_over(source, group, row)
   end
   local entry = (rests or idle >= agreed.visibility_ms) and (entries[row[1]] or entry_of(row[1]))
-  local visibility = entry ~= false and look_into(entry) or agreed.visibility_ms
+  local visibility = entry and look_into(entry) or agreed.visibility_ms
   if not rests and idle < visibility then
     start_over(source, group, row) -- the call may come when recovery does not wait any more
     due_in[#due_in + 1], due_in[#due_in + 2] = row[1], visibility - idle

@@ -70,3 +70,15 @@ local function count_lost_payload()
   redis.pcall('HINCRBY', settings, 'lost_payload', 1)
   redis.pcall('HSET', settings, 'lost_payload_ms', digits(at))
 end
+
+-- Returns the size of a payload, and the visibility timeout that its job asks for.
+local function weigh(fields)
+  local bytes, visibility = 0, 0
+  for i = 1, #fields, 2 do
+    bytes = bytes + #fields[i] + #fields[i + 1]
+    if fields[i] == 'reaper.visibility_ms' then
+      visibility = whole_number(fields[i + 1], 0)
+    end
+  end
+  return bytes, visibility
+end

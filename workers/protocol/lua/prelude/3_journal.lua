@@ -1,6 +1,12 @@
 -- The journal: events as flat fields. What several jobs have in common stands once. The rest is in columns: values joined by commas, all
 -- columns of an event of equal length. A column that says nothing is left out. (An ID holds no comma, so nothing is escaped.)
 
+local function write_event(fields)
+  if maxlen > 0 then
+    redis.pcall('XADD', journal, 'MAXLEN', '~', maxlen, '*', unpack(fields))
+  end
+end
+
 local MOST_ROWS = 100 -- of an event
 local COLUMNS = { 'job', 'generation', 'idle_ms', 'new_entry' }
 local events, by_head = {}, {}
@@ -39,12 +45,6 @@ local function fields_of(pile, more)
     end
   end
   return fields
-end
-
-local function write_event(fields)
-  if maxlen > 0 then
-    redis.pcall('XADD', journal, 'MAXLEN', '~', maxlen, '*', unpack(fields))
-  end
 end
 
 -- Writes all that was told, with the fields `more`. Returns the same events for the caller.
