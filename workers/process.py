@@ -274,7 +274,7 @@ class WorkerProcess:
         if settings.recovery is not RecoveryMode.CLAIM:
             return
         try:
-            knows = await knows_claim(self._context.commands, settings.keys.suspects)
+            knows = await knows_claim(self._context.commands, settings.keys.quarantine)
         except (RedisError, OSError) as error:
             raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}") from error
         if not knows:

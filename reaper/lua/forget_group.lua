@@ -3,7 +3,7 @@
 -- KEYS[1] stream     orders                       stream
 -- KEYS[2] retry      {orders}:retry:billing       stream
 -- KEYS[3] schedule   {orders}:scheduled:billing   sorted set
--- KEYS[4] suspects   {orders}:suspects:billing    hash
+-- KEYS[4] quarantine {orders}:quarantine:billing    hash
 -- KEYS[5] dead       {orders}:dead:billing        stream
 -- KEYS[6] fence      {orders}:fence:billing       string
 -- KEYS[7] agreement  {orders}:group:billing       hash
@@ -26,7 +26,7 @@
 -- Fence: the caller checked that no live leader serves the group (that no embedded worker does is seen here); the fence it saw must still be there, or none (an
 -- earlier call whose reply was lost). Without its fence a leader of the past finds itself stale.
 
-local stream, retry, schedule, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stream, retry, schedule, quarantine = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, fence, agreement, journal = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, budget = ARGV[1], tonumber(ARGV[4])
 local maxlen = ARGV[6] == '1' and tonumber(ARGV[7]) or 0
@@ -110,7 +110,7 @@ if not retry_is_settled() then
   return { 'retry_waiting', moved, redis.call('XLEN', retry) }
 end
 
-redis.call('DEL', fence, agreement, suspects, schedule)
+redis.call('DEL', fence, agreement, quarantine, schedule)
 redis.call('UNLINK', retry)
 local other = false
 for i = 9, #KEYS do

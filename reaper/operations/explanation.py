@@ -82,7 +82,7 @@ def explain(job: FoundJob, group: GroupState, snapshot: Snapshot) -> Explanation
     """Decide what happens next with a job."""
     due, then = _next(job, group, snapshot.now_ms)
     leader = snapshot.leader
-    waits = job.place in (Place.PENDING, Place.SCHEDULED, Place.SUSPECT)
+    waits = job.place in (Place.PENDING, Place.SCHEDULED, Place.QUARANTINED)
     return Explanation(
         job=job,
         group=group,
@@ -104,11 +104,11 @@ def _next(job: FoundJob, group: GroupState, now_ms: int) -> tuple[int | None, st
         case Place.SCHEDULED:
             left = max(0, job.due_ms - now_ms)
             return left, f"becomes ready in {duration(left)}" if left else "is due, and becomes ready now"
-        case Place.SUSPECT:
-            before = f"after {job.parked_before} others" if job.parked_before else "as the next one"
+        case Place.QUARANTINED:
+            before = f"after {job.quarantined_before} others" if job.quarantined_before else "as the next one"
             return None, (
                 f"is quarantined, because it has one delivery left: it becomes ready {before}, when the "
-                f"{group.suspects_out} released jobs are settled"
+                f"{group.released} released jobs are settled"
             )
         case Place.DEAD:
             command = f"reaper dead-letters redrive {group.keys.word} {job.entry_id}"
@@ -147,7 +147,7 @@ def _fate(job: FoundJob, group: GroupState) -> str:
     if count >= most:
         return f"dead-lettered: {count} of {most} deliveries are used up"
     if count == most - 1:
-        return f"parked as a suspect: its next delivery ({count + 1} of {most}) is its last, and runs alone"
+        return f"quarantined: its next delivery ({count + 1} of {most}) is its last, and runs alone"
     if group.recovers_itself:
         return f"claimed by a live worker, as delivery {count + 1} of {most}"
     target = group.keys.retry if group.policy == "retry-stream" else group.stream

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import read_dead_letter, read_names
 from reaper.operations.streams import PAGE, events_in, newest_first
-from workers.protocol.calls.upkeep import SUSPECT_SCORE
+from workers.protocol.calls.upkeep import QUARANTINE_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
@@ -42,8 +42,8 @@ class Place(StrEnum):
     READY = "ready"
     PENDING = "pending"
     SCHEDULED = "scheduled"
-    SUSPECT = "suspect"
-    """Parked in the group's schedule with one delivery left."""
+    QUARANTINED = "quarantined"
+    """In the schedule of the group, with one delivery left."""
     DEAD = "dead"
     SETTLED = "settled"
     UNKNOWN = "unknown"
@@ -74,8 +74,8 @@ class FoundJob:
     """What the job asks for by itself."""
     due_ms: int = 0
     """When a scheduled job becomes ready."""
-    parked_before: int = 0
-    """Suspects in front of it."""
+    quarantined_before: int = 0
+    """Quarantined jobs in front of it."""
     reason: str = ""
     """Why it is dead."""
     error: str = ""
@@ -184,7 +184,7 @@ async def _in_entries(client: Redis, found: FoundJob, depth: int) -> bool:
 
 
 async def _is_kept_elsewhere(client: Redis, found: FoundJob) -> bool:
-    """Tell whether the job of an acknowledged entry goes on: it was scheduled, parked or given up."""
+    """Tell whether the job of an acknowledged entry goes on: it was scheduled, quarantined or given up."""
     return await _in_schedules(client, found, 0) or await _in_dead_letters(client, found, DEFAULT_DEPTH)
 
 
@@ -267,9 +267,9 @@ async def _in_schedule(client: Redis, found: FoundJob, schedule: str, wanted: st
             found.source, found.entry_id, found.job_id = schedule, text(entry_id), text(job_id)
             found.deliveries_before, found.generation = whole_number(deliveries, 0), whole_number(generation, 0)
             found.first_ms, found.consumers = whole_number(first_ms, 0), read_names(consumers)
-            if float(score) >= SUSPECT_SCORE:
-                found.place = Place.SUSPECT
-                found.parked_before = rank - int(await client.zcount(schedule, "-inf", f"({SUSPECT_SCORE}"))
+            if float(score) >= QUARANTINE_SCORE:
+                found.place = Place.QUARANTINED
+                found.quarantined_before = rank - int(await client.zcount(schedule, "-inf", f"({QUARANTINE_SCORE}"))
             else:
                 found.place, found.due_ms = Place.SCHEDULED, int(float(score))
             return True

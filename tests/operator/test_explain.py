@@ -74,7 +74,7 @@ async def test_a_job_of_a_pair_that_nobody_watches_is_found_where_the_pair_is_na
     ("times", "next_"),
     [
         (1, "so at the next scan it is copied to {orders}:retry:billing and ready again, for delivery 2 of 3"),
-        (2, "so at the next scan it is parked as a suspect: its next delivery (3 of 3) is its last, and runs alone"),
+        (2, "so at the next scan it is quarantined: its next delivery (3 of 3) is its last, and runs alone"),
         (3, "so at the next scan it is dead-lettered: 3 of 3 deliveries are used up"),
     ],
 )
@@ -116,15 +116,15 @@ async def test_a_ready_job_waits_for_a_reader(scene: Scene, reaper: Command) -> 
     assert told["next"] == "a worker reads it: 1 job is ready there; known: 0 consumers"
 
 
-async def test_a_parked_suspect_tells_how_many_go_first(scene: Scene, reaper: Command) -> None:
+async def test_a_quarantined_job_tells_how_many_go_first(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     entries = [await scene.stalled("n", n, "reaper.job", f"order-{n}", times=2) for n in (1, 2)]
     await scene.recover(*entries)
     told = await _explained(reaper, "order-2")
-    assert _shown(told, "place", "source", "parked_before", "deliveries", "consumers") == [
-        "suspect", "{orders}:scheduled:billing", 1, 2, ["w1"]
+    assert _shown(told, "place", "source", "quarantined_before", "deliveries", "consumers") == [
+        "quarantined", "{orders}:scheduled:billing", 1, 2, ["w1"]
     ]  # fmt: skip
-    assert [event["event"] for event in told["events"]] == ["suspected"]
+    assert [event["event"] for event in told["events"]] == ["quarantined"]
 
 
 async def test_a_dead_job_tells_why_and_how_to_redrive_it(scene: Scene, reaper: Command) -> None:

@@ -14,7 +14,7 @@ from tests.simulation.server.keyspace import Keyspace
 from tests.simulation.server.ranking import SortedSet
 from tests.simulation.server.streams import Stream
 from tests.simulation.world import World
-from workers.protocol.calls.upkeep import SUSPECT_SCORE
+from workers.protocol.calls.upkeep import QUARANTINE_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
 
 
@@ -28,7 +28,7 @@ def is_over(keys: Keyspace) -> bool:
     retry = keys.find(KEYS.retry.encode())
     if isinstance(retry, Stream) and retry.length:
         return False
-    return not any(keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule, KEYS.suspects))
+    return not any(keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule, KEYS.quarantine))
 
 
 def only_waits(world: World) -> bool:
@@ -41,7 +41,7 @@ def only_waits(world: World) -> bool:
             return False
     found = [keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule)]
     due = [score for schedule in found if isinstance(schedule, SortedSet) for score in schedule.scores.values()]
-    return bool(due) and not world.producer.left and all(now_ms < score < SUSPECT_SCORE for score in due)
+    return bool(due) and not world.producer.left and all(now_ms < score < QUARANTINE_SCORE for score in due)
 
 
 async def history_of(world: World, client: Redis, *, finished: bool) -> History:

@@ -29,8 +29,8 @@ def held(job: str, deliveries: int) -> Any:
         (False, [LIMIT], set()),
         (False, [5, LIMIT], set()),
         (True, [5, LIMIT], {"begun"}),
-        (False, [1], {"first", "last", "let out", "begun"}),
-        (False, [LIMIT, 1], {"first", "last", "let out", "begun"}),
+        (False, [1], {"first", "last", "released", "begun"}),
+        (False, [LIMIT, 1], {"first", "last", "released", "begun"}),
     ],
 )
 def test_whom_a_job_that_kills_may_take_along(
@@ -42,11 +42,11 @@ def test_whom_a_job_that_kills_may_take_along(
     world.limits += later
     worker = world.actors["worker-1"]
     assert isinstance(worker, OurWorker)
-    world.server.keys.values[KEYS.suspects.encode()] = {
-        b"let out-0": b"stream,,0",
+    world.server.keys.values[KEYS.quarantine.encode()] = {
+        b"released-0": b"stream,,0",
         b"begun-0": b"stream,1,1",
     }
-    in_hand = [held("first", 1), held("last", LIMIT), held("let out", LIMIT), held("begun", LIMIT)]
+    in_hand = [held("first", 1), held("last", LIMIT), held("released", LIMIT), held("begun", LIMIT)]
     monkeypatch.setattr(worker, "_held", lambda: in_hand)
     worker._blame_last_deliveries(fresh=fresh)
     assert {execution.job for execution in world.ledger.endings} == taken_along

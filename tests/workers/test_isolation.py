@@ -1,4 +1,4 @@
-"""Suspects that have their last delivery run apart from other jobs."""
+"""Quarantined jobs that have their last delivery run apart from other jobs."""
 
 from collections import defaultdict
 from typing import Any
@@ -19,8 +19,8 @@ from workers.protocol.messages import text
 
 pytestmark = pytest.mark.anyio
 
-MARKED = (b"n", b"2", b"reaper.deliveries", b"1", b"reaper.suspect", b"1")
-"""A suspect, where two deliveries are the limit."""
+MARKED = (b"n", b"2", b"reaper.deliveries", b"1", b"reaper.quarantined", b"1")
+"""A quarantined job, where two deliveries are the limit."""
 LOOKS = 20
 
 
@@ -42,24 +42,24 @@ class Gated:
         return self.started == list(numbers)
 
 
-async def let_out(client: Redis) -> str:
-    """Make a suspect ready, as the gate does; return its entry ID."""
+async def release_one(client: Redis) -> str:
+    """Make a quarantined job ready, as the gate does; return its entry ID."""
     entry_id = text(await client.execute_command("XADD", KEYS.stream, "*", *MARKED))
-    await client.hset(KEYS.suspects, entry_id, "stream,,0")
+    await client.hset(KEYS.quarantine, entry_id, "stream,,0")
     return entry_id
 
 
 async def let_out_with_another(client: Redis) -> None:
-    """Have a suspect and job 3 read at once."""
+    """Have a quarantined job and job 3 read at once."""
     async with client.pipeline(transaction=True) as both:
         both.execute_command("XADD", KEYS.stream, "*", *MARKED)
         both.xadd(KEYS.stream, {"n": 3})
         await both.execute()
 
 
-async def arrived(client: Redis, suspect: str) -> bool:
-    """Return whether a worker has shown that it has the suspect in hand, as its first delivery."""
-    value: Any = await client.hget(KEYS.suspects, suspect)
+async def arrived(client: Redis, quarantined: str) -> bool:
+    """Return whether a worker has shown that it has the quarantined job in hand, as its first delivery."""
+    value: Any = await client.hget(KEYS.quarantine, quarantined)
     return text(value).split(",")[1] == "1"
 
 
@@ -70,7 +70,7 @@ async def look_on(client: Redis) -> None:
 
 
 @pytest.mark.parametrize("limit", [2, 1, 5])
-async def test_a_suspect_waits_for_what_runs_and_others_wait_for_it(
+async def test_a_quarantined_job_waits_for_what_runs_and_others_wait_for_it(
     server: RedisServer, client: Redis, limit: int
 ) -> None:
     """So it is, too, where the limit was changed since the job was quarantined."""
@@ -79,15 +79,15 @@ async def test_a_suspect_waits_for_what_runs_and_others_wait_for_it(
     async with running(worker):
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
-        suspect = await let_out(client)
+        quarantined = await release_one(client)
         await enqueue(client, 3)
-        await wait_until(lambda: worker.counts.read >= 2, "the suspect is read")
+        await wait_until(lambda: worker.counts.read >= 2, "the quarantined job is read")
         await look_on(client)
-        assert (handler.started, await arrived(client, suspect)) == ([1], False)
+        assert (handler.started, await arrived(client, quarantined)) == ([1], False)
 
         handler.gates[1].set()
-        await wait_until(lambda: handler.has_started(1, 2), "the suspect is apart")
-        assert await arrived(client, suspect)
+        await wait_until(lambda: handler.has_started(1, 2), "the quarantined job is apart")
+        assert await arrived(client, quarantined)
         await look_on(client)
         handler.gates[2].set()
         await wait_until(lambda: handler.has_started(1, 2, 3), "the others go on")
@@ -106,10 +106,10 @@ async def test_that_it_is_extended_while_it_waits_is_no_sign_that_it_has_begun(
     async with running(worker):
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
-        suspect = await let_out(client)
+        quarantined = await release_one(client)
 
-        await wait_until(lambda: suspect in extensions(), "the suspect is extended")
-        assert (handler.started, await arrived(client, suspect)) == ([1], False)
+        await wait_until(lambda: quarantined in extensions(), "the quarantined job is extended")
+        assert (handler.started, await arrived(client, quarantined)) == ([1], False)
         for gate in (1, 2):
             handler.gates[gate].set()
         await wait_for_settled(worker, 2)
@@ -120,7 +120,7 @@ async def test_what_was_read_with_it_waits_as_well(server: RedisServer, client: 
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
     async with running(worker):
         await let_out_with_another(client)
-        await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the suspect runs")
+        await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the quarantined job runs")
         await look_on(client)
         handler.gates[2].set()
         await wait_until(lambda: handler.has_started(2, 3), "the other one goes on")
@@ -140,7 +140,7 @@ async def test_what_waits_goes_on_when_the_settlement_is_answered_and_not_before
     worker = make_worker(through.url, handler, max_deliveries=2, concurrency=8)
     async with running(worker):
         await let_out_with_another(client)
-        await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the suspect runs")
+        await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the quarantined job runs")
         handler.gates[2].set()
         await settling.wait()
         await look_on(client)
@@ -151,11 +151,11 @@ async def test_what_waits_goes_on_when_the_settlement_is_answered_and_not_before
         await wait_for_settled(worker, 2)
 
 
-async def test_suspects_wait_for_no_suspects(server: RedisServer, client: Redis) -> None:
+async def test_quarantined_jobs_wait_for_none_of_their_kind(server: RedisServer, client: Redis) -> None:
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
     for _ in range(3):
-        await let_out(client)
+        await release_one(client)
     async with running(worker):
         await wait_until(lambda: handler.has_started(2, 2, 2), "all run")
         handler.gates[2].set()
@@ -168,10 +168,10 @@ async def test_what_lasts_for_a_visibility_timeout_is_waited_for_no_longer(serve
     async with running(worker):
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
-        await let_out(client)
+        await release_one(client)
         await wait_until(lambda: handler.has_started(1, 2), "the first one has lasted")
         await enqueue(client, 3)
-        await wait_until(lambda: handler.has_started(1, 2, 3), "the suspect has lasted")
+        await wait_until(lambda: handler.has_started(1, 2, 3), "the quarantined job has lasted")
         for gate in (1, 2, 3):
             handler.gates[gate].set()
         await wait_for_settled(worker, 3)
@@ -185,7 +185,7 @@ async def test_who_waits_is_handed_back_by_who_stops(server: RedisServer, client
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
         await let_out_with_another(client)
-        await wait_until(lambda: worker.counts.read == 3, "the suspect is read, and one more with it")
+        await wait_until(lambda: worker.counts.read == 3, "the quarantined job is read, and one more with it")
         worker.stop()
         handler.gates[1].set()
     assert (handler.started, worker.counts.acked, worker.counts.handed_back) == ([1], 1, 2)
@@ -198,7 +198,7 @@ async def test_a_mark_on_a_job_that_has_deliveries_left_says_nothing(server: Red
     async with running(worker):
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
-        await let_out(client)
+        await release_one(client)
         await wait_until(lambda: handler.has_started(1, 2), "both run")
         for gate in (1, 2):
             handler.gates[gate].set()

@@ -55,11 +55,11 @@ class _Call(NamedTuple):
 class Autoclaim(Part, StalledDeliveries):
     """Decides what a worker of an embedded group recovers, and when."""
 
-    def __init__(self, context: WorkerContext, suspects_wait: Callable[[], None]) -> None:
-        """``suspects_wait`` is called where suspects of the group are parked, or out."""
+    def __init__(self, context: WorkerContext, quarantine_waits: Callable[[], None]) -> None:
+        """``quarantine_waits`` is called if the group has quarantined jobs, or released ones."""
         super().__init__(context)
         self._connection = KeptConnection(context.commands)
-        self._suspects_wait = suspects_wait
+        self._quarantine_waits = quarantine_waits
         self._telling = Telling(context)
         self._moves = GroupMoves.of(context.settings.keys, context.journal)
         self._walks = {source.key: Walk(source) for source in context.membership.both}
@@ -122,8 +122,8 @@ class Autoclaim(Part, StalledDeliveries):
         self._advance(walk, page)
         if page.claimed and page.cursor:
             await self._ask_ahead(walk, room_ahead() - len(page.claimed))
-        if any(row.outcome is Outcome.SUSPECTED for row in page.results):
-            self._suspects_wait()
+        if any(row.outcome is Outcome.QUARANTINED for row in page.results):
+            self._quarantine_waits()
         self._telling.page(walk.source, page)
         return self._deliveries(walk.source, page)
 

@@ -26,7 +26,7 @@ class Stalled:
 
     claimed: int = 0
     ready: int = 0
-    parked: int = 0
+    quarantined: int = 0
     consumers: set[bytes] = field(default_factory=set)
     told_at: float = -inf
 
@@ -37,23 +37,23 @@ class Stalled:
         for row in page.results:
             self.consumers.add(row.consumer)
             self.ready += row.outcome is Outcome.REDELIVERED
-            self.parked += row.outcome is Outcome.SUSPECTED
+            self.quarantined += row.outcome is Outcome.QUARANTINED
 
     def log(self, source: str, now: float) -> None:
         """Write the line, if there is anything to tell, and begin anew."""
-        moved = self.claimed + self.ready + self.parked
+        moved = self.claimed + self.ready + self.quarantined
         if moved:
             logger.info(
-                "%s: %s of %s stalled: %d claimed, %d ready again, %d parked as suspects",
+                "%s: %s of %s stalled: %d claimed, %d ready again, %d quarantined",
                 source,
                 counted(moved, "delivery"),
                 first_of(self.consumers),
                 self.claimed,
                 self.ready,
-                self.parked,
+                self.quarantined,
             )
             self.told_at = now
-        self.claimed = self.ready = self.parked = 0
+        self.claimed = self.ready = self.quarantined = 0
         self.consumers.clear()
 
 

@@ -58,7 +58,7 @@ class Runner(Part):
         try:
             membership = self._membership
             # A limit that was lowered while the job was quarantined does not let it run beside others.
-            is_last = job.is_suspect or 1 < job.deliveries >= membership.agreement.max_deliveries
+            is_last = job.is_quarantined or 1 < job.deliveries >= membership.agreement.max_deliveries
             # As in `Membership.shows_from`, but written out, because each job pays for it.
             is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
             if is_last or is_old or self._isolation.is_kept:
@@ -94,7 +94,7 @@ class Runner(Part):
 
     async def _has_its_turn(self, held: Held, *, is_last: bool) -> bool:
         """Wait until the delivery may begin beside others. Ask Redis if the ownership is still unknown by then."""
-        runs_apart = held.job.is_suspect
+        runs_apart = held.job.is_quarantined
         while True:
             if (runs_apart or self._isolation.is_kept) and not await self._isolation.may_begin(held, apart=runs_apart):
                 self.hand_back([held])
@@ -103,7 +103,7 @@ class Runner(Part):
                 return True
             if not await self._heartbeat.still_owns(held):
                 return False
-            if runs_apart or not self._isolation.is_kept:  # else a suspect has begun to wait meanwhile
+            if runs_apart or not self._isolation.is_kept:  # else a quarantined job has begun to wait meanwhile
                 return True
 
     async def _reconsidered(self, held: Held, verdict: Verdict | None, *, was_told_to_stop: bool) -> Verdict | None:

@@ -38,5 +38,5 @@ class CoreCalls:
 
     def _names(self, source: str) -> tuple[str, ...]:
         keys = self.keys
-        quarantine = keys.suspects
+        quarantine = keys.quarantine
         return source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.schedule, quarantine, keys.journal

@@ -27,7 +27,7 @@ class Outcome(IntEnum):
     GONE = 0
     """It is not pending any more."""
     REDELIVERED = 1
-    SUSPECTED = 2
+    QUARANTINED = 2
     DEAD_LETTERED = 3
     NOT_DUE = 4
     LOST_PAYLOAD = 5
@@ -35,11 +35,11 @@ class Outcome(IntEnum):
     PUT_OFF = 7
 
 
-ENDED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
+ENDED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED, Outcome.DEAD_LETTERED})
 """The delivery was ended for its consumer."""
 _OUTCOMES = {
     b"recovered": Outcome.REDELIVERED,
-    b"suspected": Outcome.SUSPECTED,
+    b"quarantined": Outcome.QUARANTINED,
     b"dead_lettered": Outcome.DEAD_LETTERED,
     b"lost_payload": Outcome.LOST_PAYLOAD,
 }

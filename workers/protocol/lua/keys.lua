@@ -6,7 +6,7 @@
 -- KEYS[4] dead        {orders}:dead:billing        stream
 -- KEYS[5] settings    {orders}:group:billing       hash
 -- KEYS[6] schedule    {orders}:scheduled:billing   sorted set
--- KEYS[7] quarantine  {orders}:suspects:billing    hash: released jobs, by entry ID
+-- KEYS[7] quarantine  {orders}:quarantine:billing    hash: released jobs, by entry ID
 -- KEYS[8] journal     {orders}:journal             stream
 -- ARGV[1] group  ARGV[2] journal's MAXLEN ('0' = write none)
 

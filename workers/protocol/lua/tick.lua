@@ -55,7 +55,7 @@ local function release(zset, member, job, reason)
     return nil
   end
   redis.call('ZREM', zset, member)
-  if reason == 'suspect' then -- of a retry, its nack has told
+  if reason == 'released' then -- of a retry, its nack has told
     tell('recovered', '', digits(job.deliveries), reason, { entry = job.entry, job = job.id, generation = job.generation, new_entry = id })
   end
   return id
@@ -118,7 +118,7 @@ local out, in_doubt, settled = look_at_released()
 local member, released = redis.call('ZRANGEBYSCORE', schedule, digits(QUARANTINE_SCORE), '+inf', 'LIMIT', 0, 1)[1], {}
 if member and out < MOST_RELEASED and in_doubt < gate_width() then
   local job = unpacked(member)
-  local id = release(schedule, member, job, 'suspect')
+  local id = release(schedule, member, job, 'released')
   if id then
     write_released(id, { key = target })
     released, out = { job.id, id }, out + 1

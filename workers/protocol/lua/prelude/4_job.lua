@@ -4,7 +4,7 @@ local MAX_CONSUMERS_BYTES = 1024
 local MAX_PREVIOUS_BYTES = 64
 local FATAL = 9007199254740992 -- 2^53: a delivery count above it is a FATAL XNACK, and no number
 local OURS = {}
-for _, name in ipairs({ 'job', 'deliveries', 'generation', 'first_ms', 'consumers', 'copies', 'waits', 'hand_backs', 'previous', 'suspect' }) do
+for _, name in ipairs({ 'job', 'deliveries', 'generation', 'first_ms', 'consumers', 'copies', 'waits', 'hand_backs', 'previous', 'quarantined' }) do
   OURS['reaper.' .. name] = true
 end
 
@@ -33,7 +33,7 @@ local function open_job(entry_id, fields)
   local traced = traceparent and #traceparent >= 55 and string.find(traceparent, '^%x%x%-%x+%-%x+%-%x[13579bdf]') ~= nil
   local waits, hand_backs = whole_number(found['reaper.waits'], 0), whole_number(found['reaper.hand_backs'], 0)
   return {
-    entry = entry_id, id = job_id, user = user, quarantined = found['reaper.suspect'] ~= nil,
+    entry = entry_id, id = job_id, user = user, quarantined = found['reaper.quarantined'] ~= nil,
     traceparent = traced and traceparent or nil, tracestate = tracestate,
     deliveries = whole_number(found['reaper.deliveries'], 0), generation = whole_digits(found['reaper.generation'], '0'),
     first_ms = whole_digits(found['reaper.first_ms'], string.match(entry_id, '^%d+')),

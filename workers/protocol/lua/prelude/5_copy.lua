@@ -53,7 +53,7 @@ local function ready_fields(job)
     end
   end
   if job.quarantined then
-    more[#more + 1], more[#more + 2] = 'reaper.suspect', '1'
+    more[#more + 1], more[#more + 2] = 'reaper.quarantined', '1'
   end
   return more
 end

@@ -3,11 +3,11 @@
 local QUARANTINE_SCORE = 4503599627370496 -- 2^52: quarantined jobs are in the group's schedule behind every due time
 
 -- Returns a member of a schedule: the whole job. Its entry ID, or its job ID before its first entry, makes it unique. `kind` says what it
--- waits for: retry, suspect or enqueue.
+-- waits for: retry, quarantine or enqueue.
 local function packed(job, deliveries, kind)
   return cmsgpack.pack({ v = 1, kind = kind, job_id = job.id, entry_id = job.entry, user = job.user, deliveries = deliveries,
     generation = job.generation, first_ms = job.first_ms, consumers = job.consumers, copies = job.copies, waits = job.waits,
-    hand_backs = job.hand_backs, previous = job.previous, suspect = job.quarantined and 0 or nil })
+    hand_backs = job.hand_backs, previous = job.previous, quarantined = job.quarantined or nil })
 end
 
 -- Returns the job that a member of a schedule holds, or nil: anybody may write there.
@@ -23,7 +23,7 @@ local function unpacked(member)
       return nil
     end
   end
-  job.id, job.entry, job.quarantined = job.job_id, job.entry_id, job.suspect ~= nil
+  job.id, job.entry, job.quarantined = job.job_id, job.entry_id, job.quarantined == true
   return #job.user % 2 == 0 and job or nil
 end
 

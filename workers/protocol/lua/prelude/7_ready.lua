@@ -45,7 +45,7 @@ local function make_ready(job, row, agreed, deliveries, due)
   end
   local id
   if waits then
-    id, why = put_in_schedule(due or QUARANTINE_SCORE + at, packed(job, deliveries, due and 'retry' or 'suspect'))
+    id, why = put_in_schedule(due or QUARANTINE_SCORE + at, packed(job, deliveries, due and 'retry' or 'quarantine'))
     copied = copied + (id and 1 or 0)
   else
     id, why = copy(target, job, deliveries, ready_fields(job))

@@ -34,7 +34,7 @@ local function fate_of(job, row, count, limit)
 end
 
 local traced = {} -- of each traced job: entry ID, traceparent, tracestate, the delivery's name, and what came before it
-local EVENT_OF = { ready = 'recovered', quarantine = 'suspected', dead = 'dead_lettered' }
+local EVENT_OF = { ready = 'recovered', quarantine = 'quarantined', dead = 'dead_lettered' }
 
 -- Ends an overdue delivery. `take` (embedded): takes over what would become ready, or returns false where there is no room.
 -- Returns nil, or why the delivery is held.
