@@ -11,7 +11,7 @@ end
 
 local READY_MS = 1000000000 -- an entry that is idle for longer is ready where it is, and nobody's. Readers ask for it by CLAIM
 local RETURNED = 'returned-by-reaper' -- holds what a read took by mistake, until its worker's next heartbeat (return_taken.lua)
-local OUR_CONSUMER = '%.' .. string.rep('%x', 12) .. '$'
+local OUR_CONSUMER = '%.' .. string.rep('[0-9a-f]', 12) .. '$'
 
 -- Returns the row of the pending entries list, {ID, consumer, idle ms, times delivered}, or nil.
 local function pending_row(entry_id)
@@ -25,6 +25,11 @@ end
 -- Tells whether an entry is ready where it is: somebody gave it back, by XNACK (nobody has it then) or by making it old.
 local function is_given_back(row)
   return row[2] == '' or row[3] >= READY_MS
+end
+
+-- Returns for how long a worker has been silent about an entry, in ms; -1 = nobody had it, because it was given back.
+local function idle_of(row)
+  return is_given_back(row) and -1 or row[3]
 end
 
 -- Returns the group settings, or nil if the group has none. A value that was lowered lately still counts as it was before (`former_*`).

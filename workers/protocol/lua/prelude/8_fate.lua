@@ -39,7 +39,7 @@ local EVENT_OF = { ready = 'recovered', quarantine = 'quarantined', dead = 'dead
 -- Ends an overdue delivery. `take` (embedded): takes over what would become ready, or returns false where there is no room.
 -- Returns nil, or why the delivery is held.
 local function recover(row, entry, agreed, take)
-  local told = { entry = row[1], job = row[1], idle_ms = digits(row[3]), generation = '0' }
+  local told = { entry = row[1], job = row[1], idle_ms = digits(idle_of(row)), generation = '0' }
   if not entry then
     redis.call('XACK', source, group, row[1])
     count_lost_payload()
