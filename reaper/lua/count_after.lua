@@ -15,7 +15,9 @@ local LARGEST_PAGE = 100
 local function bytes_of(rows)
   local bytes = 0
   for _, row in ipairs(rows) do
-    bytes = bytes + weigh(row[2])
+    for _, part in ipairs(row[2]) do
+      bytes = bytes + #part
+    end
   end
   return bytes
 end

@@ -62,7 +62,7 @@ local function redrive(dead_id)
     return { GONE, '', '' }
   end
   local job = open_job(dead_id, entry[2])
-  bytes = bytes + weigh(entry[2])
+  bytes = bytes + job.bytes
   if highest and job.generation + 1 > highest then
     return { LOOPED, job.generation, job.id }
   elseif dry_run then

@@ -46,7 +46,7 @@ local function requeue(entry_id)
     return { GONE, '', '' }
   end
   local job = open_job(entry_id, entry[2])
-  bytes = bytes + weigh(entry[2])
+  bytes = bytes + job.bytes
   if pending_row(entry_id) then
     return { PENDING, '', job.id }
   elseif is_after(entry_id, position) then

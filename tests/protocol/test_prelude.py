@@ -19,8 +19,8 @@ local fields = {}
 for i = 2, #ARGV do
   fields[i - 1] = ARGV[i]
 end
-local job, bytes, visibility = open_job(ARGV[1], fields), weigh(fields)
-return { job.id, tostring(job.deliveries), job.generation, job.first_ms, digits(visibility), job.user, bytes }
+local job = open_job(ARGV[1], fields)
+return { job.id, tostring(job.deliveries), job.generation, job.first_ms, digits(job.visibility_ms), job.user, job.bytes }
 """
 
 REWRITTEN = (b"reaper.job", b"reaper.deliveries", b"reaper.generation", b"reaper.first_ms", b"reaper.consumers")

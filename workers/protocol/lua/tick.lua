@@ -56,7 +56,7 @@ local function release(zset, member, job, reason)
   end
   redis.call('ZREM', zset, member)
   if reason == 'released' then -- of a retry, its nack has told
-    tell('recovered', '', digits(job.deliveries), reason, { entry = job.entry, job = job.id, generation = job.generation, new_entry = id })
+    tell('recovered', '', digits(job.deliveries), reason, job.entry, job.id, job.generation, '', id)
   end
   return id
 end

@@ -8,20 +8,32 @@ for _, name in ipairs({ 'job', 'deliveries', 'generation', 'first_ms', 'consumer
   OURS['reaper.' .. name] = true
 end
 
--- Splits the fields of an entry into those of the user, in order, and ours. Anything that is no number counts as absent.
+-- Splits the fields of an entry into those of the user, in order, and ours. Anything that is no number counts as absent. Most entries have
+-- none of ours: then `user` is the table `fields` itself.
 local function open_job(entry_id, fields)
-  local found, user, n, traceparent, tracestate = {}, {}, 0, nil, ''
+  local found, user, n, bytes, visibility, traceparent, tracestate = {}, fields, #fields, 0, 0, nil, ''
   for i = 1, #fields, 2 do
     local name, value = fields[i], fields[i + 1]
+    bytes = bytes + #name + #value
     if OURS[name] then
+      if user == fields then
+        user, n = {}, i - 1
+        for k = 1, n do
+          user[k] = fields[k]
+        end
+      end
       found[name] = value
     else
-      user[n + 1], user[n + 2] = name, value
-      n = n + 2
+      if user ~= fields then
+        user[n + 1], user[n + 2] = name, value
+        n = n + 2
+      end
       if name == 'traceparent' then
         traceparent = value
       elseif name == 'tracestate' then
         tracestate = value
+      elseif name == 'reaper.visibility_ms' then
+        visibility = whole_number(value, 0)
       end
     end
   end
@@ -33,7 +45,7 @@ local function open_job(entry_id, fields)
   local traced = traceparent and #traceparent >= 55 and string.find(traceparent, '^%x%x%-%x+%-%x+%-%x[13579bdf]') ~= nil
   local waits, hand_backs = whole_number(found['reaper.waits'], 0), whole_number(found['reaper.hand_backs'], 0)
   return {
-    entry = entry_id, id = job_id, user = user, quarantined = found['reaper.quarantined'] ~= nil,
+    entry = entry_id, id = job_id, user = user, bytes = bytes, visibility_ms = visibility, quarantined = found['reaper.quarantined'] ~= nil,
     traceparent = traced and traceparent or nil, tracestate = tracestate,
     deliveries = whole_number(found['reaper.deliveries'], 0), generation = whole_digits(found['reaper.generation'], '0'),
     first_ms = whole_digits(found['reaper.first_ms'], string.match(entry_id, '^%d+')),
@@ -69,16 +81,4 @@ end
 local function count_lost_payload()
   redis.pcall('HINCRBY', settings, 'lost_payload', 1)
   redis.pcall('HSET', settings, 'lost_payload_ms', digits(at))
-end
-
--- Returns the size of a payload, and the visibility timeout that its job asks for.
-local function weigh(fields)
-  local bytes, visibility = 0, 0
-  for i = 1, #fields, 2 do
-    bytes = bytes + #fields[i] + #fields[i + 1]
-    if fields[i] == 'reaper.visibility_ms' then
-      visibility = whole_number(fields[i + 1], 0)
-    end
-  end
-  return bytes, visibility
 end
