@@ -66,4 +66,4 @@ def _pass(directory: Path, name: str) -> None:
         case "raise":
             raise ConnectionError(f"failpoint {name}")
         case action:
-            raise ValueError(f"failpoint {name} is armed with {action!r}: write stop, kill or raise")
+            raise ValueError(f"failpoint {name} cannot be armed with {action!r}. Write stop, kill or raise.")

@@ -16,6 +16,7 @@ from reaper.web.serve import serving_health
 from reaper.web.vitals import ReaperCondition
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.log_fields import fields
 from workers.runtime.garbage import collect_seldom
 from workers.runtime.service_manager import reporting_to_service_manager
 from workers.runtime.signals import received
@@ -53,9 +54,8 @@ async def _warn_of_eviction(settings: ReaperSettings) -> None:
             await client.aclose()
     if policy not in ("", "noeviction"):
         logger.warning(
-            "Redis has maxmemory-policy %s: when memory is short it deletes keys, jobs or the lease among them. "
-            "Set it to noeviction",
-            policy,
+            "Redis can evict jobs and the lease when its memory is full: %s. Set maxmemory-policy to noeviction",
+            fields(maxmemory_policy=policy),
         )
 
 
@@ -69,11 +69,11 @@ async def _obey_signals(
             if number == signal.SIGHUP:
                 _reload(reaper, load)
             elif stopping:
-                logger.warning("%s again: out", number.name)
+                logger.warning("second signal, stopping at once: %s", fields(signal=number.name))
                 logging.shutdown()
                 os._exit(128 + number)
             else:
-                logger.info("%s: leaving", number.name)
+                logger.info("stopping: %s", fields(signal=number.name))
                 stopping = True
                 reaper.stop()
 
@@ -81,12 +81,12 @@ async def _obey_signals(
 def _reload(reaper: Reaper, load: Load | None) -> None:
     """Read the settings again; whatever is wrong with them, the old ones stay in force."""
     if load is None:
-        logger.warning("SIGHUP: no settings file was named (--config), so there is nothing to reload")
+        logger.warning("cannot reload settings: the replica was started without a settings file (--config)")
         return
     try:
         settings = load()
     except ConfigurationError as error:
         for sentence in error.args:
-            logger.error("SIGHUP: the settings stay as they were: %s", sentence)  # noqa: TRY400 - no traceback
+            logger.error("cannot reload settings, the old ones stay in force: %s", sentence)  # noqa: TRY400 - no traceback
         return
     reaper.reload(settings)

@@ -223,7 +223,7 @@ class Reaper:
         self.settings = self.settings.model_copy(update=changes)
         self._work.reload(self.settings)
         self._registration.at_once()
-        logger.info("reloaded: %d stream/group pairs", len(self.settings.groups))
+        logger.info("settings reloaded: %s", fields(groups=len(self.settings.groups)))
 
     async def __aenter__(self) -> Self:
         tasks = await self._inside.enter_async_context(anyio.create_task_group())

@@ -93,7 +93,7 @@ def _read_groups(value: Any) -> Any:
 
 def _read_pair(pair: str) -> dict[str, str]:
     if not (names := split_pair(pair)):
-        raise ValueError(f"write the pair {pair!r} as stream/group, for example 'orders/billing'")
+        raise ValueError(f"{pair!r} is not a group. Write STREAM/GROUP, for example orders/billing")
     return {"stream": names[0], "group": names[1]}
 
 
@@ -177,7 +177,7 @@ class ReaperSettings(ProgramSettings):
         pairs = [group.keys.pair for group in groups]  # build the keys here to reject invalid names
         for pair in pairs:
             if pairs.count(pair) > 1:
-                raise ValueError(f"{pair!r} is there twice: give each stream/group pair once")
+                raise ValueError(f"{pair!r} occurs twice. Name each group once")
         return groups
 
     @model_validator(mode="after")
@@ -186,7 +186,7 @@ class ReaperSettings(ProgramSettings):
         for group in self.groups:
             check_apart(namespace, group.stream)
         if self.actions_token_file and self.health_port is None:
-            raise ValueError("actions_token_file is for the status page, which is not served: set health_port.")
+            raise ValueError("actions_token_file has no effect: the status page is not served. Set health_port.")
         return self
 
     @property
@@ -245,7 +245,7 @@ def check_groups(settings: ReaperSettings) -> ReaperSettings:
     """Return ``settings`` if they watch anything. Raises ConfigurationError."""
     if not settings.groups:
         raise ConfigurationError(
-            "no groups are set, so there is nothing to watch: name the pairs, for example --groups orders/billing, "
+            "cannot start: no groups are set. Name them, for example --groups orders/billing, "
             "REAPER_GROUPS=orders/billing, or a [[groups]] table with stream and group in the settings file."
         )
     return settings

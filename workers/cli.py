@@ -11,6 +11,7 @@ import click
 from workers.health import WorkerCondition, serving_health
 from workers.program import clashing_folder, load_worker, warning_about
 from workers.protocol.errors import HandlerExitError
+from workers.protocol.log_fields import fields
 from workers.protocol.messages import first_of
 from workers.runtime.ending import end_within
 from workers.runtime.event_loop import run_in_loop
@@ -80,7 +81,7 @@ def _work(worker: Worker) -> int:
     except (SystemExit, KeyboardInterrupt):
         left = worker.process.in_hand() if worker.process else []
         jobs = first_of([held.job.raw_id for held in left]) or "-"
-        logger.exception("a task of the program ends the worker: pending jobs=%s", jobs)
+        logger.exception("a task of the program stopped the worker: %s", fields(pending_jobs=jobs))
         return FAILED_EXIT
     return FORCED_EXIT if worker.was_forced else 0
 

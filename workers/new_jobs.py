@@ -50,8 +50,8 @@ def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> 
     size = sum(map(len, words))
     if size > max_bytes:
         raise InvalidJobError(
-            f"the job has {size} bytes and {stream} takes {max_bytes}: keep large data elsewhere and "
-            "enqueue where it is, or raise max_bytes."
+            f"the job has {size} bytes, and {stream!r} takes at most {max_bytes}. Store large data elsewhere and "
+            "enqueue a reference, or raise max_bytes."
         )
     return PackedJob(job_id, chosen, _duration_ms(b"delay", job.delay or 0, least=0), words, size)
 
@@ -63,13 +63,11 @@ def _encode_fields(fields: Fields) -> list[bytes]:
         if encoded.startswith(RESERVED_PREFIX):
             raise InvalidJobError(
                 f"field {name!r} cannot be enqueued: names that begin with 'reaper.' are reserved. Rename it, or use "
-                "the arguments job_id, delay, visibility_timeout and timeout."
+                "job_id, delay, visibility_timeout or timeout."
             )
         words += (encoded, _encode_word(value))
     if len(words) > 2 * MAX_FIELDS:
-        raise InvalidJobError(
-            f"the job has {len(words) // 2} fields, and {MAX_FIELDS} are the most: pack some together."
-        )
+        raise InvalidJobError(f"the job has {len(words) // 2} fields, and {MAX_FIELDS} is the limit. Combine some.")
     return words
 
 
@@ -79,7 +77,7 @@ def _checked_pairs(fields: Iterable[Any]) -> Iterator[tuple[Word, Word]]:
             name, value = [pair] if isinstance(pair, str | bytes) else pair  # text of two characters is no pair
             yield name, value
     except (TypeError, ValueError) as error:
-        raise InvalidJobError(f"a job cannot be made of {shown(fields)}: give a mapping, or pairs.") from error
+        raise InvalidJobError(f"{shown(fields)} is not a job. Give a mapping or pairs.") from error
 
 
 def _encode_word(word: Word) -> bytes:
@@ -92,15 +90,15 @@ def _encode_word(word: Word) -> bytes:
             return str(word).encode()
     except ValueError as error:
         raise InvalidJobError(f"a field cannot hold {shown(word)}: {error}.") from error
-    raise InvalidJobError(f"a field cannot hold {word!r:.100}: give str, bytes, int or float.")
+    raise InvalidJobError(f"a field cannot hold {word!r:.100}. Give str, bytes, int or float.")
 
 
 def _encode_job_id(job_id: str | bytes) -> bytes:
     encoded = _encode_word(job_id)
     if not 0 < len(encoded) <= MAX_JOB_ID_BYTES:
-        raise InvalidJobError(f"job_id has {len(encoded)} bytes: give 1 to {MAX_JOB_ID_BYTES}.")
+        raise InvalidJobError(f"job_id has {len(encoded)} bytes. Give 1 to {MAX_JOB_ID_BYTES}.")
     if not is_job_id(encoded):
-        raise InvalidJobError("job_id has a comma or a control character: give others.")
+        raise InvalidJobError("job_id has a comma or a control character. Use other characters.")
     return encoded
 
 
@@ -110,5 +108,5 @@ def _duration_ms(name: bytes, duration: Duration, *, least: int = 1) -> int:
     except ValueError as error:
         raise InvalidJobError(f"{text(name)}: {error}.") from error
     if milliseconds < least:
-        raise InvalidJobError(f"{text(name)} cannot be {shown(duration)}: give a millisecond or more.")
+        raise InvalidJobError(f"{text(name)} cannot be {shown(duration)}. Give a millisecond or more.")
     return milliseconds

@@ -69,8 +69,8 @@ def address_of(redis: str | HasRedis | None, otherwise: str) -> str:
         return address
     kind = type(redis)
     raise ConfigurationError(
-        f"{kind.__module__}.{kind.__qualname__} says nothing of where Redis is: give the producer an address, settings "
-        f"with a redis_url, or {otherwise}."
+        f"{kind.__module__}.{kind.__qualname__} is not a Redis address. Give the producer a URL, settings with a "
+        f"redis_url, or {otherwise}."
     )
 
 
@@ -89,15 +89,15 @@ class Outbox:
         self._window_ms = _in_ms("dedup_window", dedup_window)
         if self._window_ms < to_ms(CALL_REMEMBERED):
             raise ConfigurationError(
-                f"dedup_window {dedup_window!r} is too short: a call is sent again for some time after a lost reply, "
-                f"so give at least {CALL_REMEMBERED.total_seconds():.0f} seconds."
+                f"dedup_window {dedup_window!r} is too short, because calls are retried after a lost reply. Give at "
+                f"least {CALL_REMEMBERED.total_seconds():.0f} seconds."
             )
         self._max_bytes = max_bytes
         self._replicas, self._replicas_ms = min_replicas_acked, _in_ms("replicas_timeout", replicas_timeout)
         if self._replicas < 0 or self._replicas_ms < 1:
             raise ConfigurationError(
-                f"min_replicas_acked {min_replicas_acked} within replicas_timeout {replicas_timeout!r} cannot be "
-                "waited for: give a number of replicas from 0 (nobody waits), and a time above 0."
+                f"invalid min_replicas_acked {min_replicas_acked} with replicas_timeout {replicas_timeout!r}. Give 0 "
+                "replicas or more, and a time above 0."
             )
 
     @property
@@ -114,7 +114,7 @@ class Outbox:
         """Return ``jobs`` as they are sent. Raises InvalidJobError where one of them cannot be."""
         stream, most = self.stream, self._max_bytes
         if isinstance(jobs, Mapping | str | bytes):
-            raise InvalidJobError(f"{shown(jobs)} is one job at most: give a list of jobs.")
+            raise InvalidJobError(f"{shown(jobs)} is not a list of jobs. Give a list.")
         return [encode_job(job if isinstance(job, NewJob) else NewJob(job), stream, most) for job in jobs]
 
     def calls(self, jobs: Iterable[PackedJob]) -> "Iterator[Call]":

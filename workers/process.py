@@ -26,8 +26,9 @@ from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.capabilities import knows_claim
 from workers.protocol.errors import HandlerExitError, StreamReaperError, UnreachableError, UnsupportedServerError
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words
-from workers.protocol.messages import RecoveryMode, counted
+from workers.protocol.messages import RecoveryMode
 from workers.protocol.server_check import check_server
 from workers.runtime.beginning import once_served
 from workers.runtime.callbacks import Callbacks
@@ -137,7 +138,7 @@ class WorkerProcess:
                 services.start_soon(self._recovery.run)
             if signals is not None:
                 services.start_soon(self._obey, signals)
-            recovers = ", and recovers what stalls there" if membership.recovers else ""
+            recovers = ", and recovers stalled jobs" if membership.recovers else ""
             logger.info("%s works on %s%s", self.consumer, self._context.settings.keys.pair, recovers)
             if telemetry := self._context.telemetry:
                 telemetry.watch_refusals(lambda: len(self.refusals))
@@ -146,9 +147,7 @@ class WorkerProcess:
             await self._flush()
             services.cancel_scope.cancel()
         if not self._stop_asked.is_set():
-            raise RuntimeError(
-                "the worker has ended, although nobody told it to: one of its tasks was cancelled by nobody of ours"
-            )
+            raise RuntimeError("worker stopped unexpectedly: an internal task was cancelled.")
 
     async def _work(self) -> None:
         """Read and run jobs until the stop. Then let the running jobs continue until the drain deadline."""
@@ -230,7 +229,7 @@ class WorkerProcess:
         """Read no more, return the jobs that have not started, and drain. With ``now``, leave all jobs pending."""
         if not self._stop_asked.is_set():
             drain_s = self._context.settings.drain_timeout.total_seconds()
-            logger.info("%s stops: what runs may go on for %g s", self.consumer, drain_s)
+            logger.info("%s stops: its running jobs have %g s", self.consumer, drain_s)
             self._drain_scope.deadline = anyio.current_time() + drain_s
         self._stop_asked.set()
         self._slots.stop()
@@ -278,10 +277,10 @@ class WorkerProcess:
         except (RedisError, OSError) as error:
             raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}") from error
         if not knows:
-            why = "which this server does not know" if knows is False else "and this user may not ask for it"
+            why = "this server does not support it" if knows is False else "the user lacks the permission"
             raise UnsupportedServerError(
-                f"recovery = 'claim' needs XREADGROUP … CLAIM (Redis 8.4), {why}: "
-                + ("set recovery = 'embedded'." if knows is False else "make the user anew by `reaper acl`.")
+                f"recovery = 'claim' needs XREADGROUP … CLAIM (Redis 8.4): {why}. "
+                + ("Set recovery = 'embedded'." if knows is False else "Apply the rules that `reaper acl` prints.")
             )
 
     async def _leave(self) -> None:
@@ -298,10 +297,10 @@ class WorkerProcess:
             try:
                 await self._adoption.leave()
             except (RedisError, OSError) as error:
-                logger.debug("consumer %s was not removed: %s", self.consumer, error)
+                logger.debug("consumer was not removed: %s", fields(consumer=self.consumer, cause=error))
 
     def _count_what_is_left(self) -> None:
         self.counts.abandoned = left = len(self.in_hand())
         if left:
-            logger.warning("%s leaves %s pending", self.consumer, counted(left, "delivery"))
+            logger.warning("worker leaves jobs pending: %s", fields(consumer=self.consumer, jobs=left))
         logger.info("%s has stopped: %s", self.consumer, self.counts)

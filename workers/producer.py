@@ -140,8 +140,8 @@ class Producer:
         if self._loop is not None:
             if not self._loop.is_closed():
                 raise ConfigurationError(
-                    f"the producer of {self.stream} is used in another event loop already: make one for each, or use a "
-                    "SyncProducer."
+                    f"the producer of {self.stream!r} belongs to another event loop. Make one for each loop, or use "
+                    "a SyncProducer."
                 )
             if not self._owns_client:
                 raise another_loop()

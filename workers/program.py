@@ -24,7 +24,7 @@ def load_worker(target: str, folder: Path) -> Worker:
     name, _, attribute = target.partition(":")
     attribute = attribute or DEFAULT_ATTRIBUTE
     if not all(part.isidentifier() for part in (*name.split("."), attribute)):
-        raise ConfigurationError("the program names no module: write package.module:worker, without '.py' or '/'.")
+        raise ConfigurationError("invalid program: no module. Write package.module:worker, without '.py' or '/'.")
     clash = clashing_folder(folder)
     if clash and name.split(".")[0] == PACKAGE:
         raise ConfigurationError(_explain_clash(clash, name))
@@ -75,17 +75,17 @@ def _import(name: str, folder: Path) -> ModuleType:
         missing = error.name or ""
         if name == missing or name.startswith(f"{missing}."):
             raise ConfigurationError(
-                f"there is no module {missing!r} in {folder} or among the installed packages: start `worker run` in "
-                "the folder that holds it, or install it."
+                f"cannot import {missing!r}: it is neither in {folder} nor installed. Start `worker run` in the folder "
+                "of the module, or install it."
             ) from error
         raise ConfigurationError(
-            f"{name!r} needs module {missing!r}, which is not installed ({_place(error)})."
+            f"cannot import {name!r}: module {missing!r} is not installed ({_place(error)})."
         ) from error
     except ConfigurationError:
         raise
     except (Exception, SystemExit) as error:
         raise ConfigurationError(
-            f"{name!r} failed while it was imported: {type(error).__name__}: {error} ({_place(error)})."
+            f"cannot import {name!r}: {type(error).__name__}: {error} ({_place(error)})."
         ) from error
 
 
@@ -103,9 +103,9 @@ def _worker_in(module: ModuleType, attribute: str) -> Worker:
         return found
     there = [name for name, value in vars(module).items() if isinstance(value, Worker)]
     if found is not None:
-        raise ConfigurationError(f"{module.__name__}:{attribute} is a {type(found).__name__}, not a Worker.")
+        raise ConfigurationError(f"{module.__name__}:{attribute} is a {type(found).__name__}. Name a Worker.")
     if there:
         raise ConfigurationError(f"{module.__name__!r} has no {attribute!r}{did_you_mean(attribute, there)}")
     raise ConfigurationError(
-        f"{module.__name__!r} has no {attribute!r} and defines no worker: write `{attribute} = Worker()` in it."
+        f"{module.__name__!r} has no {attribute!r}, and no other worker. Add `{attribute} = Worker()` to it."
     )

@@ -169,7 +169,7 @@ class WorkerSettings(ProgramSettings):
     @classmethod
     def _printable(cls, name: str) -> str:
         if not name.isprintable() or "," in name:
-            raise ValueError("use printable characters without commas: it becomes part of consumer names")
+            raise ValueError("use printable characters without commas, because it is a part of consumer names")
         return name
 
     @field_validator("group_start")
@@ -183,9 +183,9 @@ class WorkerSettings(ProgramSettings):
     def _claims_in_place(self) -> Self:
         in_place = self.redelivery is Redelivery.IN_PLACE
         if self.recovery is RecoveryMode.CLAIM and self.redelivery is not None and not in_place:
-            raise ValueError("recovery 'claim' gives back in place, without copies: leave redelivery out.")
+            raise ValueError("recovery 'claim' redelivers in place. Remove redelivery.")
         if self.recovery is RecoveryMode.EMBEDDED and in_place:
-            raise ValueError("recovery 'embedded' gives back by copies: for 'in-place', set recovery 'claim'.")
+            raise ValueError("recovery 'embedded' redelivers copies. For 'in-place', set recovery = 'claim'.")
         return self
 
     @model_validator(mode="after")

@@ -58,8 +58,8 @@ class Worker:
         self._arguments = {name: value for name, value in given.items() if value is not None}
         if settings is not None and self._arguments:
             raise ConfigurationError(
-                f"give a worker either settings or {', '.join(sorted(self._arguments))}, not both: "
-                "use settings.model_copy(update=…)."
+                f"a worker takes either settings or {', '.join(sorted(self._arguments))}. Use "
+                "settings.model_copy(update=…)."
             )
         if settings is not None:
             self._arguments = {name: getattr(settings, name) for name in settings.model_fields_set}
@@ -90,7 +90,7 @@ class Worker:
         """
         if not isinstance(first, str):
             if more:
-                raise ConfigurationError('name the types alone: @worker.handler("mail", "sms").')
+                raise ConfigurationError('invalid job types. Write @worker.handler("mail", "sms").')
             handler = cast("Handler", first)
             self.handlers.add(checked(handler), ())
             return handler
@@ -180,7 +180,7 @@ class Worker:
         """
         loop = require_asyncio("a worker")
         if self._runs():
-            raise ConfigurationError("the worker runs already: make a second Worker to run twice.")
+            raise ConfigurationError("the worker is already running. Make a second Worker.")
         process = WorkerProcess(self.settings, self.handlers, self._callbacks)
         ends_in_children(loop)
         self._loop, self.process = loop, process
@@ -222,5 +222,5 @@ class Worker:
     @property
     def _running(self) -> WorkerProcess:
         if self.process is None:
-            raise RuntimeError("the worker has not run yet")
+            raise RuntimeError("the worker has not run yet.")
         return self.process

@@ -166,7 +166,7 @@ class Elector:
             self._note_contact(attempt.server_ms)
             self.attempts += 1
         except (RedisError, OSError) as error:
-            self._note_failure(error, "to acquire the lease")
+            self._note_failure(error, "acquire the lease")
             return None
         return attempt
 
@@ -178,7 +178,7 @@ class Elector:
             woken = await self._journal_moved(wait_s)
         except (RedisError, OSError) as error:
             if is_contact_error(error):
-                self._note_failure(error, "to wait for a release")
+                self._note_failure(error, "wait for a release")
             # A journal that cannot be read only costs the early wake-up.
             await anyio.sleep(wait_s)
             return
@@ -244,7 +244,7 @@ class Elector:
                 self._note_contact(renewed.server_ms)
             except (RedisError, OSError) as error:
                 self.renewals_failed += 1
-                self._note_failure(error, "to renew the lease")
+                self._note_failure(error, "renew the lease")
                 failed = True
                 continue
             if renewed.renewal is Renewal.NOT_OURS:
@@ -294,10 +294,11 @@ class Elector:
 
     def is_not_served(self, error: BaseException) -> None:
         """Note that the replica cannot begin yet, as the server does not serve it."""
-        self._note_failure(error, "to begin")
+        self._note_failure(error, "begin")
 
     def _note_failure(self, error: BaseException, what: str) -> None:
         if self.troubles.failed(ELECTION, error, monotonic()):
             logger.warning(
-                "%s %s: %s", "cannot reach Redis" if is_outage(error) else "Redis refuses us", what, in_words(error)
+                "cannot reach Redis: %s" if is_outage(error) else "Redis rejects the replica: %s",
+                fields(doing=what, cause=in_words(error)),
             )

@@ -193,7 +193,7 @@ def knows_newer(version: str) -> bool:
     """
     found = _VERSION.fullmatch(version.strip())
     if not found:
-        raise ConfigurationError("the server's version cannot be read: write one such as 7.0.15, 8.8 or valkey-9.1.")
+        raise ConfigurationError("invalid server version. Write for example 7.0.15, 8.8 or valkey-9.1.")
     is_valkey = (found["product"] or "").lower() == "valkey"
     return not is_valkey and tuple(map(int, found["numbers"].split("."))) >= _KNOWS_NEWER
 

@@ -41,11 +41,12 @@ async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
             return False
         if is_nothing_there(error):
             raise ConfigurationError(
-                f"key {keys.stream!r} holds something that is no stream: choose another name, or remove it."
+                f"cannot create group {keys.pair!r}: key {keys.stream!r} is not a stream. Choose another name, or "
+                "remove the key."
             ) from error
         if meaning_of(error) is Meaning.DENIED:
             raise ConfigurationError(
-                f"the user of redis_url may not create groups: have an administrator run "
+                f"cannot create group {keys.pair!r}: permission denied. Ask an administrator to run "
                 f"`XGROUP CREATE {keys.stream} {keys.group} {start} MKSTREAM`."
             ) from error
         raise
@@ -114,7 +115,7 @@ async def forget(
     """
     found = await foreign_keys(client, [keys])
     if found:
-        raise ForgetRefusedError(f"{found}: somebody else uses this name, and nothing of his is removed.")
+        raise ForgetRefusedError(f"cannot forget the group: {found}. Rename one of them.")
     fence = text(await client.get(keys.fence) or b"")
     await _check_unserved(client, keys, {namespace, fence.partition(":")[0] or namespace})
     candidates = [
@@ -153,8 +154,8 @@ async def _check_unserved(client: Redis, keys: GroupKeys, namespaces: set[str]) 
         for replica in await read_replicas(client, namespace_keys(namespace)):
             if replica.is_live(now) and keys.pair in replica.groups:
                 raise ForgetRefusedError(
-                    f"{keys.pair} is still served by replica {replica.id} ({replica.role}) of namespace "
-                    f"{namespace!r}: take the pair out of its settings (SIGHUP reloads them) or stop it first."
+                    f"cannot forget {keys.pair}: it is still served by replica {replica.id} ({replica.role}) of "
+                    f"namespace {namespace!r}. Remove the group from its settings (SIGHUP reloads them), or stop it."
                 )
 
 
@@ -177,7 +178,7 @@ def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> Non
     }
     if code in reasons:
         ready = f" ({counted(made_ready, 'waiting job was', 'waiting jobs were')} made ready)" if made_ready else ""
-        raise ForgetRefusedError(f"{reasons[code]}; then forget again{ready}.")
+        raise ForgetRefusedError(f"cannot forget {keys.pair}: {reasons[code]}. Then forget it again{ready}.")
 
 
 def _why_kept(keys: GroupKeys, key: str, is_shared: bool) -> str:

@@ -19,7 +19,7 @@ def write_settings(file: Path, settings: ReaperSettings) -> None:
         file.touch(mode=_OWNER_ONLY, exist_ok=False)
         file.write_text(settings_text(str(file), settings), encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"settings file {file} cannot be written: {error.strerror}.") from error
+        raise ConfigurationError(f"cannot write settings file {file}: {error.strerror}.") from error
 
 
 def settings_text(name: str, settings: ReaperSettings) -> str:

@@ -35,11 +35,11 @@ def read_token(file: str) -> bytes | None:
     try:
         token = Path(file).read_bytes().removeprefix(codecs.BOM_UTF8).strip()
     except OSError as error:
-        raise ConfigurationError(f"actions_token_file {file} cannot be read: {error.strerror}.") from error
+        raise ConfigurationError(f"cannot read actions_token_file {file}: {error.strerror}.") from error
     if len(token) < SHORTEST_TOKEN:
         raise ConfigurationError(
-            f"actions_token_file {file} holds a token of {len(token)} characters: use {SHORTEST_TOKEN} or more, for "
-            "example from `openssl rand -hex 24`."
+            f"actions_token_file {file} has a token of {len(token)} characters. Use {SHORTEST_TOKEN} or more, "
+            "for example from `openssl rand -hex 24`."
         )
     return token
 
@@ -112,11 +112,11 @@ async def known_group(client: Redis, settings: ReaperSettings, group: object) ->
 def _selection(sent: Mapping[str, Any]) -> Selection:
     given = {name: sent.get(name) for name in ("id", "reason")}
     if not all(value is None or isinstance(value, str) for value in given.values()):
-        raise ConfigurationError("id and reason are text.")
+        raise ConfigurationError("invalid request: id and reason must be text.")
     ids = [given["id"]] if given["id"] is not None else []
     return choose(ids, reason=given["reason"])
 
 
 def _told(message: str) -> str:
-    logger.warning("by the status page: %s", on_one_line(message))
+    logger.warning("status page: %s", on_one_line(message))
     return message

@@ -28,6 +28,7 @@ from reaper.web.overview import Overview
 from reaper.web.vitals import ReaperVitals
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.log_fields import fields
 from workers.runtime.health_server import NO_STORE, Pulse, make_app, probe_routes
 
 logger = logging.getLogger(__name__)
@@ -152,7 +153,7 @@ class Page:
             except ConfigurationError as error:
                 return _failed(400, str(error))
             except (RedisError, OSError) as error:
-                logger.warning("by the status page: %s failed: %s", name, error)
+                logger.warning("action of the status page failed: %s", fields(action=name, cause=error))
                 return _failed(503, f"Redis refuses or does not answer: {error}")
             self._overview.forget()
             return JSONResponse({"told": told}, headers=NO_STORE)
@@ -168,7 +169,7 @@ class Page:
             return _failed(403, "this came from another site's page")
         if not is_token(self._token, request.headers.get("authorization", "")):
             await anyio.sleep(WRONG_TOKEN_S)
-            logger.warning("by the status page: an action was refused: wrong token")
+            logger.warning("action of the status page rejected: wrong token")
             return _failed(401, "the token is wrong")
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             return _failed(415, "send JSON")
@@ -191,13 +192,13 @@ async def _read_json(request: Request) -> Mapping[str, Any]:
         async for chunk in request.stream():
             body += chunk
             if len(body) > LARGEST_BODY:
-                raise ConfigurationError(f"send {LARGEST_BODY} bytes at most.")
+                raise ConfigurationError(f"the request is too large. Send at most {LARGEST_BODY} bytes.")
     except ClientDisconnect as error:
-        raise ConfigurationError("the request was cut off.") from error
+        raise ConfigurationError("the request is incomplete. Send it again.") from error
     try:
         sent = json.loads(body or b"{}")
     except ValueError as error:
-        raise ConfigurationError("this is no JSON.") from error
+        raise ConfigurationError("the request is not JSON. Send a JSON object.") from error
     if not isinstance(sent, dict):
-        raise ConfigurationError("send a JSON object.")
+        raise ConfigurationError("the request is not an object. Send a JSON object.")
     return sent

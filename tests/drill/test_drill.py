@@ -242,13 +242,13 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
         ),
         (("--fault", "pause-redis@4+0"), "error: --fault 'pause-redis@4+0' cannot be read"),
         (("--keep-keys",), "error: --keep-keys keeps keys in a Redis of yours: it needs --redis-url."),
-        (("--redis-url", "redis://127.0.0.1:1"), "error: no usable Redis at redis_url 'redis://127.0.0.1:1'"),
+        (("--redis-url", "redis://127.0.0.1:1"), "error: cannot use Redis at 'redis://127.0.0.1:1'"),
     ],
 )
 async def test_what_cannot_be_played_is_refused_in_a_sentence(
     processes: Processes, options: tuple[str, ...], sentence: str
 ) -> None:
     drill = _drill(processes, *options)
-    assert await drill.wait() == (3 if "no usable Redis" in sentence else 2)
+    assert await drill.wait() == (3 if "cannot use Redis" in sentence else 2)
     assert sentence in drill.output
     assert "Traceback" not in drill.output

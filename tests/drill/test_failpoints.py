@@ -91,5 +91,5 @@ def test_arming_again_forgets_who_claimed_it_before(tmp_path: Path, monkeypatch:
 def test_an_action_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failpoints, "_DIRECTORY", str(tmp_path))
     arm(tmp_path, "here", "explode")
-    with pytest.raises(ValueError, match="'explode': write stop, kill or raise"):
+    with pytest.raises(ValueError, match=r"'explode'\. Write stop, kill or raise"):
         failpoint("here")

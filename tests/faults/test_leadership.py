@@ -176,7 +176,7 @@ async def test_sighup_with_settings_that_cannot_work_changes_nothing(
     replica, file = reloadable
     file.write_text('visibility_timeout = "soon"\n')
     replica.hang_up()
-    await replica.prints("SIGHUP: the settings stay as they were: .*visibility_timeout")
+    await replica.prints("cannot reload settings, the old ones stay in force: .*visibility_timeout")
     assert await recovered_by(case, 3) == {1}
     assert replica.running
 

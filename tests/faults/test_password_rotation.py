@@ -88,7 +88,7 @@ async def test_a_file_that_is_gone_or_nonsense_leaves_the_password_in_force(
         await client.connection_pool.disconnect()
         rotated._file.unlink()
         assert await client.ping()
-    told = [record.getMessage() for record in caplog.records if "connecting with the password" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "using the last password" in record.getMessage()]
     assert len(told) == 2
     assert "first" not in caplog.text
 
@@ -133,5 +133,5 @@ async def test_worker_and_reaper_live_through_a_change_of_the_password(
     assert await violations(admin, enqueued, [handler], finished=True) == []
     lines = [record.getMessage() for record in caplog.records if "invalid username-password" in record.getMessage()]
     assert sum("no contact with Redis while" in line for line in lines) == 1
-    assert sum("cannot reach Redis to" in line for line in lines) == 1
+    assert sum("cannot reach Redis: doing=" in line for line in lines) == 1
     assert await admin.xlen(KEYS.dead) == 0

@@ -214,7 +214,7 @@ async def refusal(start: object, url: str) -> str:
 async def test_nobody_listens(start: object) -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
     said = await refusal(start, url)
-    assert f"redis_url {url!r}" in said
+    assert f"at {url!r}" in said
     assert "refused" in said.lower() or "connect" in said.lower()
 
 
@@ -226,7 +226,7 @@ async def test_the_password_is_wrong_and_is_not_shown(
     server = start_server()
     server.command("CONFIG", "SET", "requirepass", "the-secret")
     said = await refusal(start, f"redis://{credentials}127.0.0.1:{server.port}/0")
-    assert "redis_url 'redis://" in said
+    assert "at 'redis://" in said
     assert "invalid username-password" in said if credentials else "Authentication required" in said
     assert "secret" not in said + caplog.text
 
@@ -242,6 +242,6 @@ async def test_the_process_ends_with_one_sentence(processes: Processes, program:
         process = processes.reaper("--redis-url", url, "--groups", f"{scene.STREAM}/{scene.GROUP}")
     assert await process.wait() == UNREACHABLE_EXIT
     (line,) = [line for line in process.output.splitlines() if line.startswith("error: ")]
-    assert "redis_url 'redis://***@127.0.0.1:" in line
+    assert "at 'redis://***@127.0.0.1:" in line
     assert "Traceback" not in process.output
     assert "secret" not in process.output

@@ -51,7 +51,9 @@ def _cluster(binary: Path) -> Iterator[Unfinished]:
         (node,) = cluster.nodes
         slots = {slot_of(key.encode()) for key in (scene.STREAM, "{reaper}:lease")}
         node.command("CLUSTER", "DELSLOTS", *slots)
-        yield Unfinished(cluster.url, "nobody has slot", lambda: node.command("CLUSTER", "ADDSLOTS", *slots))
+        yield Unfinished(
+            cluster.url, "no node of the cluster serves slot", lambda: node.command("CLUSTER", "ADDSLOTS", *slots)
+        )
 
 
 @pytest.mark.parametrize("begun", [_sentinels, _cluster])

@@ -30,7 +30,7 @@ def lines_with(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
 def is_told_once(caplog: pytest.LogCaptureFixture, why: str, consumer: str) -> bool:
     """Tell whether an outage was told once; or twice, where a part was served again before another met its last."""
     told = len(lines_with(caplog, why, consumer))
-    return told == 1 or told == 2 == len(lines_with(caplog, "Redis serves us again", consumer))
+    return told == 1 or told == 2 == len(lines_with(caplog, "connection to Redis restored", consumer))
 
 
 async def test_a_server_that_lets_no_more_clients_in(

@@ -45,8 +45,8 @@ async def test_a_worker_of_recovery_claim_refuses_before_anything_is_agreed_on(
         async with running_worker(server.url, Handler(), recovery="claim"):
             pytest.fail("it works")
     assert str(refusal.value.exceptions[0]) == (
-        "recovery = 'claim' needs XREADGROUP … CLAIM (Redis 8.4), which this server does not know: "
-        "set recovery = 'embedded'."
+        "recovery = 'claim' needs XREADGROUP … CLAIM (Redis 8.4): this server does not support it. "
+        "Set recovery = 'embedded'."
     )
     assert await dump(client) == before
 

@@ -252,6 +252,6 @@ PROGRAMS = [work, watch, watch_in_a_task, produce, produce_in_a_block, check_one
 def test_trio_is_refused_in_a_sentence(program: Callable[[], Awaitable[None]]) -> None:
     with pytest.raises(
         ConfigurationError,
-        match=r"^(a (worker|reaper|producer)|run_\w+) needs an asyncio.*start_blocking_portal",
+        match=r"^(a (worker|reaper|producer)|run_\w+) needs an asyncio or uvloop event loop.*start_blocking_portal",
     ):
         trio.run(program)

@@ -196,9 +196,9 @@ def test_no_lines_are_nothing_and_no_empty_one(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("login", "path", "advice"),
     [
-        ("nobody:wrong@", "0", "It does not let us in: correct user name and password in redis_url."),
+        ("nobody:wrong@", "0", "Login rejected: correct the user name and the password in redis_url."),
         ("", "99", "It has fewer databases: end redis_url with a lower number, or with none."),
-        ("pinger:pass@", "0", "It lets us in, but not do our work: give its user the rights that `reaper acl` prints."),
+        ("pinger:pass@", "0", "The user lacks permissions: apply the rules that `reaper acl` prints."),
     ],
     ids=["password", "database", "rights"],
 )

@@ -125,7 +125,7 @@ async def test_forget_refuses_while_a_live_replica_serves_the_group(scene: Scene
     before = await scene.state()
     answer = await reaper("groups", "forget", *BILLING, "--yes")
     assert answer.code == 1
-    assert "orders/billing is still served by replica alice-1-abc (leader) of namespace 'reaper'" in answer.err
+    assert "orders/billing: it is still served by replica alice-1-abc (leader) of namespace 'reaper'" in answer.err
     assert await scene.state() == before
 
 
@@ -199,7 +199,7 @@ async def test_quarantined_jobs_of_a_retry_stream_group_are_ready_before_it_is_f
     await scene.recover(quarantined, policy="retry-stream")
     answer = await reaper("groups", "forget", *BILLING, "--yes")
     assert answer.code == 1
-    assert "then forget again (1 waiting job was made ready)." in answer.err
+    assert "Then forget it again (1 waiting job was made ready)." in answer.err
     assert await scene.client.xlen(scene.keys.retry) == 1
     assert await scene.client.exists(scene.keys.agreement, scene.keys.fence) == 2
 

@@ -152,7 +152,10 @@ async def test_a_key_that_is_no_stream_is_a_sentence(reaper: Command, client: Re
     await client.set("orders", "something else")
     answer = await reaper("groups", "init", "orders/billing")
     assert (answer.code, file.text) == (2, "")
-    assert answer.err == "error: key 'orders' holds something that is no stream: choose another name, or remove it.\n"
+    assert answer.err == (
+        "error: cannot create group 'orders/billing': key 'orders' is not a stream. "
+        "Choose another name, or remove the key.\n"
+    )
 
 
 async def test_who_may_not_create_groups_is_told_who_has_to_do_what(
@@ -169,7 +172,7 @@ async def test_who_may_not_create_groups_is_told_who_has_to_do_what(
 async def test_a_folder_that_cannot_be_written_to_is_a_sentence(reaper: Command) -> None:
     answer = await reaper("groups", "init", "orders/billing", "--config", "none/reaper.toml")
     assert answer.code == 2
-    assert "cannot be written: No such file or directory" in answer.err
+    assert "cannot write settings file none/reaper.toml: No such file or directory" in answer.err
 
 
 @pytest.mark.parametrize("name", ["orders", EVIL_NAME, '"\\', "früh 🦀"])

@@ -78,7 +78,7 @@ async def test_a_second_signal_ends_the_process_whatever_it_does(
     await replica.prints("leadership acquired")
     server.pause()  # nobody answers: leaving in good order takes a while
     replica.interrupt()
-    await replica.prints("SIGINT: leaving")
+    await replica.prints("stopping: signal=SIGINT")
     replica.interrupt()
     assert await replica.wait() == 130
 
@@ -116,7 +116,7 @@ async def test_a_group_that_live_replicas_serve_cannot_be_forgotten(
 
     await wait_until(registered, "the replica has registered")
     refused = await reaper("groups", "forget", "orders/billing", "--yes")
-    assert (refused.code, "orders/billing is still served by replica" in refused.err) == (1, True)
+    assert (refused.code, "orders/billing: it is still served by replica" in refused.err) == (1, True)
     replica.terminate()
     await replica.wait()
     forgotten = await reaper("groups", "forget", "orders/billing", "--yes")
@@ -130,7 +130,7 @@ async def test_a_pair_is_added_without_a_restart(
     await client.xgroup_create("mail", "sender", "0", mkstream=True)
     _write(file, LONG, _table("billing"), _table("sender", stream="mail", max_deliveries=9))
     replica.hang_up()
-    await replica.prints("reloaded: 2 stream/group pairs")
+    await replica.prints("settings reloaded: groups=2")
     await _until_agreed(client, group_keys("mail", "sender"), max_deliveries="9")
     assert replica.running
 
@@ -167,10 +167,10 @@ async def test_a_wrong_file_is_told_and_the_old_settings_stay(
     replica = await _leader(client, processes, server, file)
     _write(file, toml)
     replica.hang_up()
-    await replica.prints(f"ERROR .*SIGHUP: the settings stay as they were: .*{complaint}")
+    await replica.prints(f"ERROR .*cannot reload settings, the old ones stay in force: .*{complaint}")
     _write(file, LONG, _table("billing"))
     replica.hang_up()
-    await replica.prints("reloaded: 1 stream/group pairs")
+    await replica.prints("settings reloaded: groups=1")
 
 
 async def test_without_a_file_there_is_nothing_to_reload(
@@ -180,14 +180,14 @@ async def test_without_a_file_there_is_nothing_to_reload(
     replica = processes.reaper("--groups", "orders/billing", "--redis-url", server.url)
     await replica.prints("leadership acquired")
     replica.hang_up()
-    await replica.prints("SIGHUP: no settings file was named")
+    await replica.prints("cannot reload settings: the replica was started without a settings file")
     assert replica.running
 
 
 async def test_an_evicting_server_is_warned_of(client: Redis, processes: Processes, server: RedisServer) -> None:
     await client.config_set("maxmemory-policy", "allkeys-lru")
     replica = processes.reaper("--groups", "orders/billing", "--redis-url", server.url)
-    await replica.prints("WARNING .*maxmemory-policy allkeys-lru")
+    await replica.prints("WARNING .*maxmemory_policy=allkeys-lru")
 
 
 async def test_an_unreachable_server_is_one_sentence_and_exit_3(processes: Processes) -> None:
@@ -195,7 +195,7 @@ async def test_an_unreachable_server_is_one_sentence_and_exit_3(processes: Proce
     replica = processes.reaper("--groups", "orders/billing", "--redis-url", url)
     assert await replica.wait() == 3
     (line,) = replica.output.splitlines()
-    assert line.startswith("error: no usable Redis at redis_url 'redis://***@127.0.0.1:")
+    assert line.startswith("error: cannot use Redis at 'redis://***@127.0.0.1:")
 
 
 async def test_every_program_refuses_a_replica_and_none_waits_for_ever(

@@ -122,13 +122,13 @@ def test_unknown_and_missing_names(toml: str, sentence: str, tmp_path: Path) -> 
         (
             'groups = ["orders"]',
             (
-                "'groups' (in FILE) cannot be ['orders']: write the pair 'orders' as stream/group, for example "
-                "'orders/billing'."
+                "'groups' (in FILE) cannot be ['orders']: 'orders' is not a group. Write STREAM/GROUP, for example "
+                "orders/billing."
             ),
         ),
         (
             'groups = "a/b,a/b"',
-            "'groups' (in FILE) cannot be 'a/b,a/b': 'a/b' is there twice: give each stream/group pair once.",
+            "'groups' (in FILE) cannot be 'a/b,a/b': 'a/b' occurs twice. Name each group once.",
         ),
     ],
 )
@@ -141,20 +141,20 @@ def test_impossible_values(toml: str, sentence: str, tmp_path: Path) -> None:
     [
         (
             'actions_token_file = "token"',
-            "actions_token_file is for the status page, which is not served: set health_port.",
+            "actions_token_file has no effect: the status page is not served. Set health_port.",
         ),
         (
             'groups = "reaper/billing"',
             (
-                "stream 'reaper' has the name of the namespace, so both would use the key '{reaper}:journal': choose "
+                "stream 'reaper' has the name of the namespace, so both would use the key '{reaper}:journal'. Choose "
                 "another namespace."
             ),
         ),
         (
             'groups = "{orders}/billing"',
             (
-                "stream '{orders}' is nothing but a hash tag; its derived keys would collide with those of stream "
-                "'orders': rename it, for example to '{orders}:jobs'."
+                "stream '{orders}' is only a hash tag, so its keys would be those of stream "
+                "'orders'. Rename it, for example to '{orders}:jobs'."
             ),
         ),
     ],
@@ -217,7 +217,7 @@ async def test_a_misspelt_flag_is_met_with_a_suggestion() -> None:
 @pytest.mark.anyio
 async def test_without_groups_the_replica_says_how_to_name_them() -> None:
     answer = await run_command(NOWHERE, "run")
-    assert (answer.code, answer.err.startswith("error: no groups are set, so there is nothing to watch:")) == (2, True)
+    assert (answer.code, answer.err.startswith("error: cannot start: no groups are set.")) == (2, True)
 
 
 @pytest.mark.anyio

@@ -91,7 +91,7 @@ async def test_an_unreachable_server_is_3() -> None:
     url = f"redis://:secret@127.0.0.1:{free_port()}/0"
     people, machines = await run_command(url, "status"), await run_command(url, "status", "-o", "json")
     assert (people.code, machines.code, machines.data["status"]) == (3, 3, "unreachable")
-    assert people.err.startswith("error: no usable Redis at redis_url")
+    assert people.err.startswith("error: cannot use Redis at")
     assert "secret" not in people.err + machines.out
 
 

@@ -61,7 +61,7 @@ def test_from_redis_to_a_lake_and_a_trimmed_journal(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("ingest", "--redis-url", "redis://127.0.0.1:1/0"), "error: no usable Redis at redis_url"),
+        (("ingest", "--redis-url", "redis://127.0.0.1:1/0"), "error: cannot use Redis at"),
         (("ingest", "--trigger", "soon"), "trigger"),
         (("ingest", "--lake", "hdfs://host/lake"), "error: lake 'hdfs://host/lake' is neither a folder"),
         (("ingest", "--lake", "s3://bucket/lake"), "set --lake-state to a folder"),
@@ -77,7 +77,7 @@ def test_what_is_missing_is_said_in_one_sentence(
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     result = reaper(*words)
-    assert result.exit_code == (UNREACHABLE_EXIT if "no usable Redis" in sentence else USAGE_EXIT)
+    assert result.exit_code == (UNREACHABLE_EXIT if "cannot use Redis" in sentence else USAGE_EXIT)
     assert sentence in result.stderr
     assert "Traceback" not in result.output
     assert "starting Spark" not in result.stderr, "it is not started for nothing"
@@ -90,7 +90,7 @@ def test_who_told_the_reaper_where_redis_is_has_told_the_pipeline(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REAPER_REDIS_URL", "rediss://127.0.0.1:1/0")
     monkeypatch.setenv("REAPER_REDIS_CA_FILE", str(tmp_path / "ca.pem"))
-    assert "redis_url 'rediss://127.0.0.1:1/0?ssl_ca_certs=" in reaper("ingest").stderr
+    assert "cannot use Redis at 'rediss://127.0.0.1:1/0?ssl_ca_certs=" in reaper("ingest").stderr
 
 
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,12 +103,9 @@ def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPa
 
 def test_the_other_commands_and_all_help_work_without_the_extra() -> None:
     program = (
-        "import sys\n"
-        "for name in ('pyspark', 'pyarrow', 'pandas'): sys.modules[name] = None\n"
-        "from reaper.cli.main import main\n"
-        "for words in (['run', '--help'], ['pipeline', '--help'], ['pipeline', 'ingest', '--help']):\n"
-        "    try: main(words)\n"
-        "    except SystemExit as end: assert not end.code\n"
+        "import sys\nfor name in ('pyspark', 'pyarrow', 'pandas'): sys.modules[name] = None\nfrom reaper.cli.main "
+        "import main\nfor words in (['run', '--help'], ['pipeline', '--help'], ['pipeline', 'ingest', '--help']):\n   "
+        " try: main(words)\n    except SystemExit as end: assert not end.code\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -352,7 +352,7 @@ def test_a_lake_whose_checkpoint_is_gone_is_not_filled_a_second_time(redis_serve
 
 def test_without_redis_spark_is_not_even_started(redis_server: RedisServer, tmp_path: Path) -> None:
     redis_server.stop()
-    with pytest.raises(UnreachableError, match="no usable Redis at redis_url"):
+    with pytest.raises(UnreachableError, match="cannot use Redis at"):
         ingest(settings(redis_server), lake_at(tmp_path), _no_session, NOW)
 
 

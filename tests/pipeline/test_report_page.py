@@ -285,7 +285,7 @@ STEPS = [
         {"terms": [{"stream": "{reaper}:journal", "token": 1, "holder": "r.a@1", "began_ms": 1, "ended_ms": None,
                     "end": "vanished", "reason": None, "gap_ms": None, "gap_at_most_ms": 5}]},
         "1 leader lost the lease",
-        "reaper leader",
+        "reaper leader show",
     ),
 ]  # fmt: skip
 
@@ -300,6 +300,7 @@ def test_every_finding_has_a_command(tables: dict[str, list[dict[str, Any]]], fi
     words = shlex.split(command)[1:]
     known = CliRunner().invoke(main, [*_command_of(words), "--help"])
     assert known.exit_code == 0
+    assert "COMMAND [ARGS]" not in known.output, "a group of commands does nothing"
     assert [word for word in words if word.startswith("--") and word not in known.output] == []
 
 

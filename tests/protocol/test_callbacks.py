@@ -86,5 +86,5 @@ async def test_a_slow_callback_does_not_fill_the_memory(
 
 
 def test_a_name_that_is_never_reported_is_refused(callbacks: Callbacks[str]) -> None:
-    with pytest.raises(ValueError, match="no event 'stall': choose one of recovered, stalled"):
+    with pytest.raises(ValueError, match=r"event 'stall' is unknown\. Choose one of recovered, stalled"):
         callbacks.on("stall")

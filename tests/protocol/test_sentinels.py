@@ -126,13 +126,13 @@ async def test_a_planned_failover_is_followed_by_connections_that_wait_and_by_id
     await wait_until(lambda: _nobody_is_left(before), "nothing of ours stays at the old master")
     assert before.command("ROLE")[0] == b"master"
     before.command("ACL", "SETUSER", "default", "+slaveof", "+replicaof")
-    assert any(f"name 127.0.0.1:{after.port} as the master" in record.message for record in caplog.records)
+    assert any(f"address=127.0.0.1:{after.port} " in record.message for record in caplog.records)
 
 
 async def test_a_connection_that_was_dropped_does_not_connect_by_sending(client: Redis) -> None:
     async with connection_of_ones_own(client) as own:
         await own.disconnect(nowait=True)
-        with pytest.raises(RedisConnectionError, match="dropped before a command was sent"):
+        with pytest.raises(RedisConnectionError, match="closed before a command was sent"):
             await own.send_command("PING")
     assert await client.ping()
 
@@ -199,7 +199,7 @@ async def test_why_there_is_no_master_is_told_in_one_sentence(setup: Setup, mast
         with pytest.raises(NoMasterError, match=f"the Sentinels at 127.0.0.1:{port} name no master .*{why}") as caught:
             await client.ping()
         assert (is_contact_error(caught.value), kind_of(caught.value)) == (True, "")
-        with pytest.raises(UnreachableError, match=r"no usable Redis at redis_url 'redis.sentinel://\*\*\*@"):
+        with pytest.raises(UnreachableError, match=r"cannot use Redis at 'redis.sentinel://\*\*\*@"):
             await check_server(client, url)
     with closing(blocking_client(url)) as blocking, pytest.raises(NoMasterError):
         blocking.ping()

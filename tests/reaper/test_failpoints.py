@@ -67,7 +67,7 @@ def test_what_nobody_has_claimed_can_be_taken_back(folder: Path) -> None:
 
 def test_an_action_that_is_none_is_refused(folder: Path) -> None:
     arm(folder, NAME, "sleep")
-    with pytest.raises(ValueError, match="is armed with 'sleep': write stop, kill or raise"):
+    with pytest.raises(ValueError, match=r"cannot be armed with 'sleep'\. Write stop, kill or raise"):
         failpoint(NAME)
 
 

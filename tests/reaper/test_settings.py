@@ -113,23 +113,22 @@ def test_pairs_come_from_a_file_as_tables_with_their_own_values(tmp_path: Path) 
 @pytest.mark.parametrize("pair", ["orders", "/billing", "orders/"])
 def test_a_pair_that_is_none_is_refused_with_an_example(pair: str) -> None:
     assert complaint(groups=pair) == (
-        f"setting 'groups' cannot be '{pair}': write the pair '{pair}' as stream/group, for example 'orders/billing'."
+        f"setting 'groups' cannot be '{pair}': '{pair}' is not a group. Write STREAM/GROUP, for example orders/billing."
     )
 
 
 @pytest.mark.parametrize(("observe", "stream"), [(False, "reaper"), (True, "reaper-observe")])
 def test_a_stream_that_would_share_the_journal_of_the_namespace_is_refused(observe: bool, stream: str) -> None:
     assert complaint(groups=f"{stream}/billing", observe=observe) == (
-        f"stream '{stream}' has the name of the namespace, so both would use the key '{{{stream}}}:journal': "
-        "choose another namespace."
+        f"stream '{stream}' has the name of the namespace, so both would use the key '{{{stream}}}:journal'. "
+        "Choose another namespace."
     )
 
 
 @pytest.mark.parametrize("namespace", ["a:b", "a{b", "a}b"])
 def test_a_namespace_that_would_break_keys_and_fences_is_refused(namespace: str) -> None:
     assert complaint(namespace=namespace) == (
-        f"namespace '{namespace}' holds one of '{{', '}}' or ':', which separate the parts of keys and fences: "
-        "use letters, digits, '-' and '_'."
+        f"namespace '{namespace}' contains '{{', '}}' or ':'. Use letters, digits, '-' and '_'."
     )
 
 

@@ -48,8 +48,8 @@ WORD_ENDS = 3
 SERVED_PART = 0.65
 """A live worker can be served for this part of its visibility timeout at least before anything is taken from it: an
 outage of up to a third is too short to be noticed."""
-FULL_SCANS_PART = 0.5
-"""How often replicas scan fully here, in visibility timeouts."""
+SCANS_PART, FULL_SCANS_PART = 1 / 8, 0.5
+"""How often replicas scan here, and scan fully, in visibility timeouts."""
 
 
 class Actor:
@@ -318,16 +318,20 @@ class OurWorker(Actor):
     def _blame_last_deliveries(self, *, fresh: bool) -> None:
         """Note who is beside a job that kills and has had his last delivery, where nobody can tell the two apart.
 
-        That is a quarantined job that has begun, where the killer is ``fresh``, none: it has lasted for a visibility
-        timeout, or the quarantined job has (decision 7). A job that was not released is spared (decision 6), but where
-        the limit is 1: there are no quarantined jobs then.
+        That is a quarantined job that has begun, and runs beside the killer: one of the two has lasted for a visibility
+        timeout (decision 7). The killer has if it is ``fresh``, and no quarantined job. Who was not released is spared
+        (decision 6), but where the limit is 1: there are no quarantined jobs then.
         """
+        if self._worker is None:
+            return
+        lasted_since = self.world.loop.now - self._worker._context.membership.visibility_s
         least = self.world.story.least_limit  # it may be lowered until they are looked at
         released = self.world.server.keys.values.get(KEYS.quarantine.encode())
         for one in self._held():
             out = released.get(one.job.raw_entry_id, b"") if isinstance(released, dict) else b""
+            lasted = -inf < one.started <= lasted_since
             has_begun = out.split(b",")[1:2] == [b"%d" % one.job.times_delivered]
-            if one.job.deliveries >= least and (least == 1 or (fresh and has_begun)):
+            if one.job.deliveries >= least and (least == 1 or (has_begun and (fresh or lasted))):
                 self.world.ledger.blame(Execution(one.job.id, one.job.generation))
 
 
@@ -485,7 +489,7 @@ class Replica(Actor):
             max_deliveries=setting.max_deliveries,
             redelivery=Redelivery(setting.redelivery),
             lease_ttl=timedelta(seconds=setting.lease_s),
-            scan_interval=timedelta(seconds=setting.visibility_s / 8),
+            scan_interval=timedelta(seconds=setting.visibility_s * SCANS_PART),
             full_scan_interval=timedelta(seconds=setting.visibility_s * FULL_SCANS_PART),
             heartbeat_interval=timedelta(seconds=max(setting.lease_s, setting.visibility_s / 4)),
             journal=setting.journal,

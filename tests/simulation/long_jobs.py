@@ -70,7 +70,11 @@ def _draw_steps(random: Random, setting: Setting, length_s: float) -> Iterator[S
         if setting.recovery == REAPER and random.random() < 0.3:  # workers have not read it when the fault ends
             before_s = random.uniform(FORMER_S, 0.5 * visibility_s) if is_set_back else random.uniform(0, FORMER_S)
             lower = {"visibility_timeout": visibility_s * random.choice((0.25, 0.5))}
-            yield Step(round(max(0.0, ends_at - before_s), 1), "visibility", value=lower)
+            lowered = Step(round(max(0.0, ends_at - before_s), 1), "visibility", value=lower)
+            yield lowered
+            cut = FAULTS["part"].draw(random, setting, lowered.at)  # and one of them is silent for longer than it says
+            cut_s = round(random.uniform(0.3, 0.7) * visibility_s, 1)
+            yield replace(cut, who=random.choice(workers_of(setting)), seconds=cut_s, value="both")
         if step.kind == "deny" and random.random() < 0.3:
             yield Step(round(step.at + random.uniform(0.1, 0.9) * step.seconds, 1), "settings")
 

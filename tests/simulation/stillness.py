@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
-from tests.simulation.cast import FULL_SCANS_PART
+from tests.simulation.cast import SCANS_PART
 from tests.simulation.places import GROUP, KEYS, NAMESPACE
 from tests.simulation.server.streams import Stream
 from tests.simulation.server.words import id_text
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 LOOKS_PER_TIMEOUT = 4
+SCANS = 2
+FORMER_S = 40.0
+"""For so long a lowered visibility timeout does not count yet, with the call that is under way then."""
 READY_MS = 10**9
 """An entry that is idle for longer was given back where it is."""
 Delivery = tuple[str, int, int, int]
@@ -42,10 +45,9 @@ class Stillness:
     @property
     def bound_s(self) -> float:
         """How long a delivery may stand still when nothing befalls anybody: what I6 says."""
-        setting = self._world.story.setting
-        visibility_s = max(self._world.visibilities)
+        setting, timeouts = self._world.story.setting, self._world.visibilities
         lease_s = setting.lease_s if self._world.story.has_replicas else 0.0
-        return visibility_s + lease_s + 2 * FULL_SCANS_PART * setting.visibility_s
+        return min(max(timeouts), timeouts[-1] + FORMER_S) + lease_s + SCANS * SCANS_PART * setting.visibility_s
 
     async def look(self, client: Redis) -> None:
         """Look. Where something stands still for too long, that is a finding, and another one if status is content."""

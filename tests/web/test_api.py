@@ -219,7 +219,7 @@ async def test_with_the_token_a_group_is_paused_and_resumed(
         assert (await acting.post("/api/resume", PAIR)).code == 200
     assert await client.hget(KEYS.agreement, "paused") is None
     told = [record.getMessage() for record in caplog.records if record.name.startswith("reaper.web")]
-    assert told == [f"by the status page: orders/billing: recovery {done}" for done in ("paused", "resumed")]
+    assert told == [f"status page: orders/billing: recovery {done}" for done in ("paused", "resumed")]
 
 
 async def test_one_dead_letter_or_those_of_a_reason_are_redriven(acting: Served, client: Redis) -> None:
@@ -300,7 +300,7 @@ def test_a_token_is_read_without_the_end_of_its_line_and_a_byte_order_mark(tmp_p
     assert read_token("") is None
 
 
-@pytest.mark.parametrize(("content", "sentence"), [("short", "5 characters: use 16"), (None, "cannot be read")])
+@pytest.mark.parametrize(("content", "sentence"), [("short", "5 characters. Use 16"), (None, "cannot read actions")])
 async def test_a_token_that_cannot_work_ends_the_start(tmp_path: Path, content: str | None, sentence: str) -> None:
     file = tmp_path / "token"
     if content is not None:

@@ -25,12 +25,12 @@ PROGRAM = "tests.workers.program"
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["tests.workers.nothing"], "there is no module 'tests.workers.nothing'"),
+        (["tests.workers.nothing"], "cannot import 'tests.workers.nothing'"),
         ([PROGRAM, "--concurrency", "0"], "'concurrency' (as flag --concurrency)"),
         ([PROGRAM, "--redis-url", "redis://:secret@127.0.0.1:1"], "redis://***@127.0.0.1:1"),
         ([PROGRAM, "--redis-url", "http://127.0.0.1"], "redis_url"),
         ([PROGRAM, "--config", "/not/there.toml"], "/not/there.toml"),
-        ([PROGRAM, "--stream", "{orders}"], "nothing but a hash tag"),
+        ([PROGRAM, "--stream", "{orders}"], "only a hash tag"),
     ],
 )
 def test_what_cannot_work_ends_with_one_sentence_and_its_exit_code(arguments: list[str], sentence: str) -> None:
@@ -86,7 +86,7 @@ async def test_a_worker_is_configured_by_flags_and_environment_and_drains_on_the
     await worker.prints(f"started {job}")
 
     worker.terminate()
-    await worker.prints("stops: what runs may go on for 30 s")
+    await worker.prints("stops: its running jobs have 30 s")
     gate.open()
 
     assert await worker.wait() == 0
@@ -104,7 +104,7 @@ async def test_the_second_signal_ends_it_at_once_and_leaves_what_runs_pending(
     await worker.prints(f"started {job}")
 
     worker.interrupt()
-    await worker.prints("stops: what runs may go on for 3600 s")
+    await worker.prints("stops: its running jobs have 3600 s")
     worker.interrupt()
 
     assert await worker.wait() == FORCED_EXIT

@@ -97,7 +97,7 @@ def test_decorators_return_the_function_and_may_be_stacked() -> None:
         (lambda worker, run: worker.handler("a", "a")(run), "jobs of type 'a' have a handler already, .*run: give"),
         (lambda worker, run: worker.handler("")(run), "'' is no type of jobs"),
         (lambda worker, run: worker.handler("a", 7)(run), "7 is no type of jobs"),
-        (lambda worker, run: worker.handler(run, "a"), r'name the types alone: @worker\.handler\("mail", "sms"\)'),
+        (lambda worker, run: worker.handler(run, "a"), r'invalid job types. Write @worker\.handler\("mail", "sms"\)'),
         (lambda worker, _run: worker.handler("a")(int), "the class int cannot be a handler"),
     ],
 )

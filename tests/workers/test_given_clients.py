@@ -151,9 +151,9 @@ def test_a_blocking_client_that_decodes_replies_will_do(server: RedisServer) -> 
 async def test_a_pipeline_is_rejected(server: RedisServer, blocking: BlockingRedis) -> None:
     async with Redis.from_url(server.url) as client:
         for transaction in (True, False):
-            with pytest.raises(ConfigurationError, match="a pipeline sends nothing before it is executed"):
+            with pytest.raises(ConfigurationError, match="it sends nothing before it is executed"):
                 Producer("orders", client.pipeline(transaction=transaction))
-            with pytest.raises(ConfigurationError, match="a pipeline sends nothing before it is executed"):
+            with pytest.raises(ConfigurationError, match="it sends nothing before it is executed"):
                 SyncProducer("orders", blocking.pipeline(transaction=transaction))
 
 
@@ -172,12 +172,12 @@ async def test_a_job_that_becomes_part_of_a_transaction_is_not_taken_for_enqueue
     server: RedisServer, blocking: BlockingRedis
 ) -> None:
     blocking.execute_command("MULTI")
-    with pytest.raises(UnexpectedReplyError, match=r"1 job of orders: Redis answered b'QUEUED'.*MULTI"):
+    with pytest.raises(UnexpectedReplyError, match=r"1 job to 'orders': Redis answered b'QUEUED'.*MULTI"):
         SyncProducer("orders", blocking).enqueue({"n": 1})
     blocking.execute_command("DISCARD")
     async with Redis.from_url(server.url) as client:
         await client.execute_command("MULTI")
-        with pytest.raises(UnexpectedReplyError, match=r"1 job of orders: Redis answered b'QUEUED'.*MULTI"):
+        with pytest.raises(UnexpectedReplyError, match=r"1 job to 'orders': Redis answered b'QUEUED'.*MULTI"):
             await Producer("orders", client).enqueue({"n": 1})
         await client.execute_command("DISCARD")
     assert jobs(server) == 0

@@ -49,7 +49,7 @@ async def release_one(client: Redis) -> str:
     return entry_id
 
 
-async def let_out_with_another(client: Redis) -> None:
+async def release_with_another(client: Redis) -> None:
     """Have a quarantined job and job 3 read at once."""
     async with client.pipeline(transaction=True) as both:
         both.execute_command("XADD", KEYS.stream, "*", *MARKED)
@@ -119,7 +119,7 @@ async def test_what_was_read_with_it_waits_as_well(server: RedisServer, client: 
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
     async with running(worker):
-        await let_out_with_another(client)
+        await release_with_another(client)
         await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the quarantined job runs")
         await look_on(client)
         handler.gates[2].set()
@@ -139,7 +139,7 @@ async def test_what_waits_goes_on_when_the_settlement_is_answered_and_not_before
     settling = through.hold_request(runs(ACK))
     worker = make_worker(through.url, handler, max_deliveries=2, concurrency=8)
     async with running(worker):
-        await let_out_with_another(client)
+        await release_with_another(client)
         await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the quarantined job runs")
         handler.gates[2].set()
         await settling.wait()
@@ -184,7 +184,7 @@ async def test_who_waits_is_handed_back_by_who_stops(server: RedisServer, client
     async with running(worker):
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
-        await let_out_with_another(client)
+        await release_with_another(client)
         await wait_until(lambda: worker.counts.read == 3, "the quarantined job is read, and one more with it")
         worker.stop()
         handler.gates[1].set()

@@ -108,7 +108,7 @@ async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
 
     assert [report.facts["part"] for report in reports] == ["reading"]
     assert caplog.text.count("no contact with Redis") == 1
-    assert caplog.text.count("serves us again") == 1
+    assert caplog.text.count("connection to Redis restored") == 1
 
 
 async def test_who_was_cut_off_connects_at_once_what_settles_and_proves(server: RedisServer, client: Redis) -> None:

@@ -42,7 +42,7 @@ def test_what_the_group_agrees_on_is_not_set_by_default() -> None:
         ({"journal_maxlen": "99999999999999999999999"}, "'journal_maxlen' .* from 100 to 1000000000000, such as"),
         ({"health_host": "\udcff"}, "'health_host' .*: write UTF-8 text."),
         ({"visibility_timeout": "0"}, "visibility_timeout"),
-        ({"stream": "{orders}"}, "nothing but a hash tag"),
+        ({"stream": "{orders}"}, "only a hash tag"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_a_sentence(flags: dict[str, str], sentence: str) -> None:

@@ -265,5 +265,5 @@ async def test_a_worker_that_ends_unasked_says_so(server: RedisServer) -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(cancel_its_tasks)
-        with pytest.raises(RuntimeError, match="the worker has ended, although nobody told it to"):
+        with pytest.raises(RuntimeError, match="worker stopped unexpectedly"):
             await worker.run()

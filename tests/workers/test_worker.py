@@ -492,7 +492,7 @@ async def test_a_worker_can_run_again_but_not_twice_at_once(server: RedisServer,
     for number in range(2):
         await enqueue(client, number)
         async with running(worker):
-            with pytest.raises(ConfigurationError, match="runs already"):
+            with pytest.raises(ConfigurationError, match="already running"):
                 await worker.run()
             await wait_for_settled(worker, 1)
             consumers.add(worker.consumer)
@@ -501,7 +501,7 @@ async def test_a_worker_can_run_again_but_not_twice_at_once(server: RedisServer,
 
 
 async def test_a_server_that_is_not_there_is_named(free_address: str) -> None:
-    with pytest.raises(UnreachableError, match="redis_url"):
+    with pytest.raises(UnreachableError, match=r"cannot (use|connect to) Redis at"):
         await make_worker(free_address, accept).run()
 
 
@@ -532,5 +532,5 @@ async def test_a_callback_that_fails_stops_nothing(server: RedisServer, client: 
 
 
 def test_an_event_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match="no event 'settled'"):
+    with pytest.raises(ValueError, match="event 'settled' is unknown"):
         Worker().on("settled")  # type: ignore[arg-type]

@@ -117,33 +117,33 @@ def parse_address(url: str) -> Address:
 def _parse(url: str) -> Address:
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in OPTIONS:
-        raise AddressError(f"its scheme is none of {', '.join(f'{scheme}://' for scheme in OPTIONS)}")
+        raise AddressError(f"the scheme must be one of {', '.join(f'{scheme}://' for scheme in OPTIONS)}")
     if not url.isprintable():
-        raise AddressError("it holds a line break or another character that cannot be printed")
+        raise AddressError("it contains a character that cannot be printed")
     try:
         parts = urlsplit(url)
     except ValueError:  # its text may quote a part of the password
-        raise AddressError("brackets are for IPv6 addresses, and stand for nothing in a password") from None
+        raise AddressError("brackets are allowed around IPv6 addresses only; encode them in a password") from None
     protocol, _, kind = scheme.partition("+")
     login, at, hosts = parts.netloc.rpartition("@")
     found = _hosts_of(hosts, _SENTINEL_PORT if kind == "sentinel" else _PORT) if scheme != "unix" else ()
     if parts.fragment or ("@" in parts.path and scheme != "unix"):
-        raise AddressError("its host is followed by an '@' or a '#'")
+        raise AddressError("after the host comes an '@' or a '#'; encode them in a password")
     if scheme == "unix" and hosts:
-        raise AddressError("the path of a socket begins with '/'")
+        raise AddressError("the path of a socket must begin with '/'")
     if len(found) > 1 and not kind:
-        raise AddressError("several hosts are for redis+sentinel:// and redis+cluster://")
+        raise AddressError("several hosts need redis+sentinel:// or redis+cluster://")
     query = _options_of(scheme, parts.query)
     if not kind:
         if scheme != "unix" and not _DATABASE.fullmatch(parts.path):
-            raise AddressError("what follows the host is no number of a database")
+            raise AddressError("the part after the host must be the number of a database")
         return Address(Topology.SINGLE, url, scheme == "rediss")
     for_sentinels = {name.removeprefix("sentinel_"): query.pop(name) for name in sorted(_SENTINELS & query.keys())}
     master, database = _master_of(parts.path) if kind == "sentinel" else ("", parts.path.strip("/"))
     if not _DATABASE.fullmatch(database):
-        raise AddressError("what follows the hosts is no number of a database")
+        raise AddressError("the part after the hosts must be the number of a database")
     if kind == "cluster" and database not in ("", "0"):
-        raise AddressError("a cluster has no other database than 0")
+        raise AddressError("a cluster has only database 0")
     options = f"?{urlencode(query)}" if query else ""
     return Address(
         Topology(kind),
@@ -217,7 +217,7 @@ def _options_of(scheme: str, query: str) -> dict[str, str]:
         raise AddressError(f"{what} for an address of {scheme}://, which takes {', '.join(sorted(allowed))}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise AddressError(f"option {twice[0]!r} stands there more than once")
+        raise AddressError(f"option {twice[0]!r} occurs more than once")
     return dict(given)
 
 
@@ -225,7 +225,7 @@ def _master_of(path: str) -> tuple[str, str]:
     """Return the name of the master and the database, from the part behind the Sentinels."""
     name, _, database = path.removeprefix("/").partition("/")
     if not name:
-        raise AddressError("after the Sentinels' hosts comes /, and the name that they know the master by")
+        raise AddressError("the name of the primary is missing after the hosts of the Sentinels")
     return unquote(name), database
 
 
@@ -234,5 +234,5 @@ def _hosts_of(listed: str, port: int) -> tuple[Host, ...]:
     found = [_HOST.fullmatch(host) for host in listed.split(",")]
     hosts = [(match["host"].strip("[]"), int(match["port"] or port)) for match in found if match]
     if len(hosts) < len(found) or any(not 0 < number < 65_536 for _, number in hosts):
-        raise AddressError("its hosts are not host:port, separated by commas")
+        raise AddressError("the hosts must be host:port, separated by commas")
     return tuple(hosts)

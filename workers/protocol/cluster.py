@@ -96,7 +96,7 @@ class SlotAsker:
         await connection.send_command(*_QUESTION)
         table = self._nodes.read(await connection.read_response(), (connection.host, int(connection.port)))
         if not table.ranges:
-            raise NobodyYetError(f"{connection.host}:{connection.port} knows nobody with slots")
+            raise NobodyYetError(f"{connection.host}:{connection.port} knows no node with slots")
         return table
 
     async def aclose(self) -> None:
@@ -109,7 +109,7 @@ class SlotAsker:
 def _owner(table: SlotTable, slot: int) -> Host:
     owner = table.owner(slot)
     if owner is None:
-        raise NobodyYetError(f"nobody has slot {slot} of the cluster now")
+        raise NobodyYetError(f"no node of the cluster serves slot {slot} now")
     return owner
 
 
@@ -209,7 +209,7 @@ class NodePool(WatchedPool):
         """Return where the node is. Raises NoMasterError where it has no slots any more."""
         found = await super().get_master_address()
         if found == _NOWHERE:
-            raise NoMasterError(f"{self._watched} has no slots any more")
+            raise NoMasterError(f"{self._watched} no longer serves any slot")
         return found
 
 

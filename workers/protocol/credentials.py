@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from workers.protocol.address import parse_address
 from workers.protocol.address_files import file_of
+from workers.protocol.log_fields import fields
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,9 @@ class FileCredentials(CredentialProvider):
             why = type(error).__name__ if not isinstance(error, OSError) else str(error.strerror)
             if why != self._told:
                 self._told = why
-                logger.warning("%s cannot be read (%s): connecting with the password that was there", self._file, why)
+                logger.warning(
+                    "cannot read the password file, using the last password: %s", fields(file=self._file, cause=why)
+                )
         return self._known
 
     async def get_credentials_async(self) -> Credentials:  # type: ignore[override]

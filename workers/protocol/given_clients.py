@@ -17,7 +17,9 @@ _ADVICE = "give the producer an address, with which it connects by itself."
 def checked(client: ClientT) -> ClientT:
     """Return ``client``. Raises ConfigurationError if it would keep a job to itself, or has a single connection."""
     if isinstance(client, (Pipeline, BlockingPipeline)):
-        raise ConfigurationError(f"a pipeline sends nothing before it is executed: {_ADVICE}")
+        raise ConfigurationError(
+            f"a pipeline cannot be used, because it sends nothing before it is executed: {_ADVICE}"
+        )
     if client.connection is not None or getattr(client, "single_connection_client", False):
         raise ConfigurationError(f"a client with a single connection may be in the middle of a transaction: {_ADVICE}")
     return client

@@ -30,15 +30,15 @@ _WORKER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 
 def _check_name(kind: str, name: str) -> None:
     if not name:
-        raise ConfigurationError(f"{kind} is empty: give it a name such as 'orders'.")
+        raise ConfigurationError(f"{kind} is empty. Give a name, for example 'orders'.")
     try:
         length = len(name.encode())
     except UnicodeEncodeError as error:  # bytes from a command line that are no UTF-8
-        raise ConfigurationError(f"{kind} {name!a} is not valid text: write it in UTF-8.") from error
+        raise ConfigurationError(f"{kind} {name!a} is not UTF-8 text. Write it in UTF-8.") from error
     if length > MAX_NAME_LENGTH:
-        raise ConfigurationError(f"{kind} {name[:40]!r}… is longer than {MAX_NAME_LENGTH} bytes: use a shorter name.")
+        raise ConfigurationError(f"{kind} {name[:40]!r}… is longer than {MAX_NAME_LENGTH} bytes. Use a shorter name.")
     if any(ord(character) < 0x20 or ord(character) == 0x7F for character in name):
-        raise ConfigurationError(f"{kind} {name!r} holds control characters: use printable ones.")
+        raise ConfigurationError(f"{kind} {name!r} contains control characters. Use printable ones.")
 
 
 def _hash_tag(name: str) -> str | None:
@@ -57,14 +57,14 @@ def _prefix(stream: str) -> str:
     if tag is None:
         if "}" in stream:
             raise ConfigurationError(
-                f"stream {stream!r} holds a '}}' outside a hash tag, so no key can be derived that lies in its "
-                "hash slot: rename the stream, or give it a tag such as '{orders}:eu'."
+                f"stream {stream!r} contains '}}' outside a hash tag, so no other key can be in its hash slot. "
+                "Rename the stream, or give it a tag, for example '{orders}:eu'."
             )
         return "{" + stream + "}"
     if stream == "{" + tag + "}":
         raise ConfigurationError(
-            f"stream {stream!r} is nothing but a hash tag; its derived keys would collide with those of stream "
-            f"{tag!r}: rename it, for example to '{stream}:jobs'."
+            f"stream {stream!r} is only a hash tag, so its keys would be those of stream {tag!r}. "
+            f"Rename it, for example to '{stream}:jobs'."
         )
     return stream
 
@@ -177,8 +177,7 @@ def namespace_keys(namespace: str) -> NamespaceKeys:
     _check_name("namespace", namespace)
     if any(character in "{}:" for character in namespace):
         raise ConfigurationError(
-            f"namespace {namespace!r} holds one of '{{', '}}' or ':', which separate the parts of keys and fences: "
-            "use letters, digits, '-' and '_'."
+            f"namespace {namespace!r} contains '{{', '}}' or ':'. Use letters, digits, '-' and '_'."
         )
     tag = "{" + namespace + "}"
     return NamespaceKeys(
@@ -201,6 +200,6 @@ def check_apart(namespace: str, stream: str) -> None:
     """Refuse a stream whose derived keys would fall on the namespace's own (both have a ``:journal``)."""
     if _prefix(stream) == "{" + namespace + "}":
         raise ConfigurationError(
-            f"stream {stream!r} has the name of the namespace, so both would use the key "
-            f"'{{{namespace}}}:journal': choose another namespace."
+            f"stream {stream!r} has the name of the namespace, so both would use the key '{{{namespace}}}:journal'. "
+            "Choose another namespace."
         )

@@ -63,7 +63,7 @@ class RoutedClient(Redis):
         owner = await self.tables.owner(slot)
         before, self._routed[slot] = self._routed.get(slot, owner), owner
         if before != owner:
-            raise SlotMovedError(f"slot {slot} of the cluster is at {owner[0]}:{owner[1]} now")
+            raise SlotMovedError(f"slot {slot} of the cluster moved to {owner[0]}:{owner[1]}")
         if owner not in self._clients:
             self._clients[owner] = self._client_of(self.tables, owner)
         return self._clients[owner]

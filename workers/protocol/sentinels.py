@@ -198,7 +198,7 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
     async def _leave_others(self, master: Host) -> None:
         """Drop connections that lead to another server than ``master``, those in use included."""
         if self.master_address is not None and self.master_address != master:
-            logger.info("%s name %s:%d as %s now", self._who, *master, self._watched)
+            logger.info("%s named a primary: address=%s:%d name=%s", self._who, *master, self._watched)
         self.master_address = master
         for connection in [*self._available_connections, *self._in_use_connections]:
             if connection.is_connected and _leads_to(connection) != master:

@@ -44,4 +44,4 @@ def release_of(info: Mapping[str, Any]) -> Release:
     for product, name in ((VALKEY, "valkey_version"), (REDIS, "redis_version")):
         if info.get(name):
             return Release(product, str(info[name]))
-    raise UnsupportedServerError("the server's INFO tells no version of Redis or Valkey")
+    raise UnsupportedServerError("the server's INFO contains no version of Redis or Valkey.")

@@ -38,15 +38,15 @@ def _advice(error: RedisError, url: str) -> str:
     if isinstance(error, WrongNodeError):
         return ""  # it says so itself
     if is_not_now(error):
-        return "It is there, and does not serve us now: try again once it does."
+        return "The server is not ready. Try again later."
     for words, advice in (*_OF_TLS, *_OF_LIMITS):
         if words in said:
             return advice
     found = meaning_of(error)
     if found is Meaning.LOCKED_OUT:
-        return "It does not let us in: correct user name and password in redis_url."
+        return "Login rejected: correct the user name and the password in redis_url."
     if found is Meaning.DENIED:
-        return "It lets us in, but not do our work: give its user the rights that `reaper acl` prints."
+        return "The user lacks permissions: apply the rules that `reaper acl` prints."
     if not any(words in said for words in _CUT_SHORT):
         return _ADDRESS
     if url.startswith("rediss"):
@@ -60,10 +60,10 @@ async def check_server(client: "Redis", url: str) -> Release:
         info: Mapping[str, Any] = await client.info("server")
     except RedisError as error:
         said = f"{in_words(error).rstrip('.?!')}. {_advice(error, url)}".rstrip()
-        raise UnreachableError(f"no usable Redis at redis_url {shown_address(url)!r}: {said}") from error
+        raise UnreachableError(f"cannot use Redis at {shown_address(url)!r}: {said}") from error
     except OSError as error:
-        raise UnreachableError(f"no Redis at redis_url {shown_address(url)!r}: {error}") from error
+        raise UnreachableError(f"cannot connect to Redis at {shown_address(url)!r}: {error}. {_ADDRESS}") from error
     release = release_of(info)
     if release.objection:
-        raise UnsupportedServerError(f"{release} at {shown_address(url)!r} {release.objection}: upgrade the server.")
+        raise UnsupportedServerError(f"{release} at {shown_address(url)!r} {release.objection}. Upgrade the server.")
     return release

@@ -74,7 +74,7 @@ async def send_packed_command(self: AbstractConnection, command: Any, check_heal
     """As redis-py's own, which bounds it by `asyncio.wait_for`. Before Python 3.12 that swallows cancellations."""
     if not self.is_connected:
         if isinstance(self, ManagedConnection):  # by now another server may be the master
-            raise RedisConnectionError("the connection was dropped before a command was sent")
+            raise RedisConnectionError("the connection was closed before a command was sent")
         await self.connect_check_health(check_health=False)
     if check_health:
         await self.check_health()

@@ -46,7 +46,7 @@ class Callbacks(Generic[NameT]):
     def on(self, name: NameT) -> Callable[[CallbackT], CallbackT]:
         """Register an async function for the event ``name``. Raises ValueError if the event does not exist."""
         if name not in self._names:
-            raise ValueError(f"no event {name!r}: choose one of {', '.join(sorted(self._names))}")
+            raise ValueError(f"event {name!r} is unknown. Choose one of {', '.join(sorted(self._names))}.")
 
         def register(callback: CallbackT) -> CallbackT:
             self._registered.setdefault(name, []).append(callback)

@@ -31,7 +31,7 @@ def end_within(left_s: float, code: int) -> None:
 def _end(left_s: float, code: int) -> None:
     time.sleep(IDLE_END_S)
     if left_s > IDLE_END_S:
-        logger.info("%s; the process ends in %.0f s at the latest", _what_runs(), left_s - IDLE_END_S)
+        logger.info("process exits in %.0f s at the latest: %s", left_s - IDLE_END_S, _what_runs())
         time.sleep(left_s - IDLE_END_S)
     last = threading.Thread(target=_flush, daemon=True)
     last.start()
@@ -46,7 +46,7 @@ def _what_runs() -> str:
 
 
 def _flush() -> None:
-    logger.warning("%s; the process ends without waiting for them", _what_runs())
+    logger.warning("process exits without waiting: %s", _what_runs())
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

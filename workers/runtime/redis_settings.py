@@ -86,7 +86,7 @@ class ProgramSettings(Settings):
         if options and not scheme.startswith("rediss"):
             name = next(name for name, option in _TLS.items() if option in options)
             raise ValueError(
-                f"{name} is for a redis_url that begins with rediss://, rediss+sentinel:// or rediss+cluster://"
+                f"{name} needs a redis_url that begins with rediss://, rediss+sentinel:// or rediss+cluster://"
             )
         known = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
         new = {option: value for option, value in options.items() if (option, value) not in known}

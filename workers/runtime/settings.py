@@ -81,7 +81,7 @@ JournalMaxlen = Annotated[
     Field(
         ge=100,
         le=10**12,
-        description="About how many entries a journal keeps. An entry holds 1 to 32 events.",
+        description="About how many entries a journal keeps. An entry holds the events of up to 128 jobs.",
     ),
 ]
 

@@ -81,7 +81,7 @@ class Troubles:
         self._refused.pop(part, None)
         self._said.pop(part, None)
         if was_away and not self._away:
-            ended.append(f"Redis serves us again after {now - self._away_since:.1f} s")
+            ended.append(f"connection to Redis restored after {now - self._away_since:.1f} s")
         if part in self._owes_end:
             ended.append(f"{part} works again after {now - self._owes_end.pop(part):.1f} s")
         return "; ".join(ended)

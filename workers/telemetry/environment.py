@@ -27,7 +27,7 @@ def exporter(signal: str) -> str:
     variable = f"OTEL_{signal}_EXPORTER"
     chosen = _value(variable).lower()
     if chosen and chosen not in (OTLP, CONSOLE, NONE):
-        raise ConfigurationError(f"{variable}={chosen} is unknown: use otlp, console or none.")
+        raise ConfigurationError(f"{variable}={chosen} is unknown. Use otlp, console or none.")
     return chosen or (OTLP if any(map(os.environ.get, _of_otlp("ENDPOINT", signal))) else NONE)
 
 

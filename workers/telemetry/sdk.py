@@ -27,6 +27,7 @@ from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, Sam
 from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.util.types import Attributes
 
+from workers.protocol.log_fields import fields
 from workers.runtime.health_server import METRICS
 from workers.telemetry.deliveries import DELIVERY_IDS, any_sampled
 from workers.telemetry.environment import CONSOLE, NONE, OTLP, exporter
@@ -204,9 +205,14 @@ class _Outage:
     def failed(self, why: str) -> None:
         if self._since is None:
             self._since = monotonic()
-            logger.warning("%s are not exported: %s. Jobs go on; what waits too long is dropped", self._what, why)
+            logger.warning(
+                "telemetry is not exported, and waits in memory up to a limit: %s", fields(signal=self._what, cause=why)
+            )
 
     def worked(self) -> None:
         if self._since is not None:
-            logger.warning("%s are exported again after %.1f s", self._what, monotonic() - self._since)
+            logger.warning(
+                "telemetry is exported again: %s",
+                fields(signal=self._what, after_s=round(monotonic() - self._since, 1)),
+            )
             self._since = None

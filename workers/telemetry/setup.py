@@ -31,8 +31,8 @@ def exported(service: str, *, shows_metrics: bool = False) -> Iterator[None]:
             yield
             return
         raise ConfigurationError(
-            f"telemetry is asked for (OTEL_… in the environment), and {error.name} is not installed: "
-            "run pip install '.[telemetry]' in your clone."
+            f"OTEL_… in the environment needs {error.name}, which is not installed. Run pip install '.[telemetry]' "
+            "in your clone."
         ) from error
     except ValueError as error:
         raise _of_environment(error) from error

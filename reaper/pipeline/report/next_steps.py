@@ -111,7 +111,7 @@ def _clocks(findings: Findings) -> Iterator[Step]:
 def _leaders(findings: Findings) -> Iterator[Step]:
     if vanished := sum(row["end"] in ("vanished", "lost") for row in findings.tables["terms"]):
         finding = f"{counted(vanished, 'leader')} lost the lease or died. See who leads, and read the replicas' logs."
-        yield Step(finding, _command("leader"))
+        yield Step(finding, _command("leader", "show"))
 
 
 _RULES: tuple[Callable[[Findings], Iterator[Step]], ...] = (

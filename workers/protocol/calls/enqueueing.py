@@ -76,8 +76,8 @@ def _added(request: Enqueueing, reply: Any) -> list[bool]:
     """Read a number for each job. A client that a program gave us may be in the middle of a transaction."""
     if not isinstance(reply, list) or len(reply) != len(request.jobs):
         raise UnexpectedReplyError(
-            f"{counted(len(request.jobs), 'job')} of {request.keys.stream}: Redis answered {reply!r:.60}, as in the "
-            "middle of a transaction (MULTI). It is unknown whether they are enqueued: give the producer an address."
+            f"cannot enqueue {counted(len(request.jobs), 'job')} to {request.keys.stream!r}: Redis answered "
+            f"{reply!r:.60}, as inside a transaction (MULTI). Give the producer an address instead of this client."
         )
     return [one == 1 for one in reply]
 

@@ -108,7 +108,7 @@ def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]
     for entry_id, job_id, idle_ms, new_entry in zip(
         ids, column(b"job", ids), column(b"idle_ms"), column(b"new_entry"), strict=True
     ):
-        idle = int(idle_ms or 0)
+        idle = int(idle_ms or -1)
         yield Recovered(entry_id, outcome, new_entry, idle, consumer, job_id, times, traced.get(entry_id))
 
 

@@ -38,7 +38,10 @@ end
 local function extend(entry_id, times, runs)
   local row, is_there = pending_row(entry_id), entry_of(entry_id) ~= nil
   if not row then
-    return is_there and is_certain and 3 or 0
+    if not (is_there and is_certain) or is_after(entry_id, group_position(source, group) or entry_id) then
+      return 0 -- what lies behind the position, as after a failover that lost a read, is delivered anew
+    end
+    return 3
   elseif agreed.policy == 'in-place' and row[2] ~= consumer and row[2] ~= RETURNED and row[4] == times + 1 and not is_given_back(row) then
     return 4
   elseif row[2] ~= consumer and row[2] ~= RETURNED or row[4] ~= times or is_given_back(row) then

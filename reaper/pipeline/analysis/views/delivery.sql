@@ -15,7 +15,7 @@ with found as (
     max(if(is_stall, visibility_ms, null)) as visibility_ms,
     bool_or(event = 'nacked' and not verb <=> 'retry') as failed,
     bool_or(event = 'nacked' and verb <=> 'retry') as retried,
-    bool_or(event = 'handed_back') as handed_back
+    bool_or(event = 'handed_back' or reason <=> 'given_back') as handed_back
   from story
   where entry is not null and event not in ('redriven', 'requeued', 'lost_payload', 'lost_delivery')
     and not (event = 'recovered' and reason <=> 'released')

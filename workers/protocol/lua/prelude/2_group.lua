@@ -27,11 +27,6 @@ local function is_given_back(row)
   return row[2] == '' or row[3] >= READY_MS
 end
 
--- Returns for how long a worker has been silent about an entry, in ms; -1 = nobody had it, because it was given back.
-local function idle_of(row)
-  return is_given_back(row) and -1 or row[3]
-end
-
 -- Returns the group settings, or nil if the group has none. A value that was lowered lately still counts as it was before (`former_*`).
 local function read_settings()
   local names = { 'policy', 'visibility_ms', 'max_deliveries', 'former_until', 'former_visibility_ms', 'former_max_deliveries',

@@ -127,7 +127,7 @@ end
 -- Makes a dead letter. Returns its ID, or nil and why there is none.
 local function give_up(job, row, count, reason, error, traceback)
   local more = { 'reaper.dead.stream', stream, 'reaper.dead.group', group, 'reaper.dead.entry', job.entry, 'reaper.dead.reason', reason,
-    'reaper.dead.error', error, 'reaper.dead.last_ms', digits(at - math.max(idle_of(row), 0)), 'reaper.dead.at_ms', digits(at) }
+    'reaper.dead.error', error, 'reaper.dead.last_ms', digits(is_given_back(row) and at or at - row[3]), 'reaper.dead.at_ms', digits(at) }
   if traceback ~= '' then
     more[#more + 1], more[#more + 2] = 'reaper.dead.traceback', traceback
   end

@@ -41,7 +41,8 @@ local recovered = 0 -- jobs that are ready or quarantined again
 -- Ends an overdue delivery. `job` is nil if the payload is gone. `take` (embedded): takes over what would become ready, or returns false
 -- where there is no room. Returns nil, or why the delivery is held.
 local function recover(row, job, agreed, take)
-  local entry_id, consumer, idle = row[1], row[2], digits(idle_of(row))
+  -- The idle time of an entry that was given back is no time: it is -1, or puts the entry in its order.
+  local entry_id, consumer, idle = row[1], row[2], is_given_back(row) and '' or digits(row[3])
   if not job then
     redis.call('XACK', source, group, entry_id)
     count_lost_payload()
