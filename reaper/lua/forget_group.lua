@@ -58,7 +58,7 @@ local moved = 0
 local policy = redis.call('HGET', agreement, 'policy') or ARGV[5]
 local target = (policy == 'retry-stream' or layout_refusal('stream', stream, at)) and retry or stream
 
-local function make_ready(member)
+local function move(member)
   local job = unpacked(member)
   if not job then
     return nil, 'the schedule holds a member that is no job'
@@ -85,7 +85,7 @@ for _, member in ipairs(waiting) do
     break
   end
   bytes = bytes + #member
-  local id, why = make_ready(member)
+  local id, why = move(member)
   if not id then
     return { 'held', moved, why }
   end
