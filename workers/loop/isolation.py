@@ -1,9 +1,9 @@
-"""Runs suspects in their last delivery apart. If the process dies then, one of them is the cause, and no fresh job.
+"""Runs quarantined jobs in their last delivery apart. If the process dies then, one of them is the cause, no fresh job.
 
-A suspect begins once all earlier jobs have ended, or have run for a visibility timeout. A job that runs that long does
-not kill the process. No other job begins or is read until Redis has answered the settlement of the suspect, or the
-suspect has run for a visibility timeout. If the process dies before the answer, even a job that has ended counts as the
-cause. The scripts decide how many suspects run at the same time.
+A quarantined job begins once all earlier jobs have ended, or have run for a visibility timeout. A job that runs that
+long does not kill the process. No other job begins or is read until Redis has answered the settlement of the
+quarantined job, or it has run for a visibility timeout. If the process dies before the answer, even a job that has
+ended counts as the cause. The scripts decide how many quarantined jobs run at the same time.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ class Isolation:
         self.freed = Change()
         """A delivery has left its slot, or something may begin again, or nothing is started any more."""
         self.is_kept = False
-        """Suspects run or wait. Cheap, for a look at every job; `lasts` also sees that they were settled."""
+        """Quarantined jobs run or wait. Cheap, for a look at every job; `lasts` also sees that they were settled."""
         self._sources = tuple(sources)
         self._visibility_s = visibility_s
         self._apart: set[Held] = set()
-        """Suspects that wait or run, or were settled since the last look."""
+        """Quarantined jobs that wait or run, or were settled since the last look."""
         self._closed = False
 
     def lasts(self) -> bool:
@@ -38,7 +38,7 @@ class Isolation:
         return self.is_kept
 
     async def may_begin(self, held: Held, *, apart: bool) -> bool:
-        """Wait until ``held`` may begin, with ``apart`` as a suspect. Returns False if no job may begin any more."""
+        """Wait until ``held`` may begin, a quarantined job with ``apart``. Returns False if no job may begin any more."""
         if apart:
             await self._wait_for_others(held)
         else:
@@ -72,7 +72,7 @@ class Isolation:
             self.freed.notify()
 
     def have_settled(self) -> None:
-        """Note that settlements were answered. Jobs that wait for a suspect may begin now."""
+        """Note that settlements were answered. Jobs that wait for a quarantined job may begin now."""
         if self.is_kept:
             self.freed.notify()
 
