@@ -38,7 +38,7 @@ class Isolation:
         return self.is_kept
 
     async def may_begin(self, held: Held, *, apart: bool) -> bool:
-        """Wait until ``held`` may begin, a quarantined job with ``apart``. Returns False if no job may begin any more."""
+        """Wait until ``held`` may begin, a quarantined job with ``apart``. Returns False if no job may begin."""
         if apart:
             await self._wait_for_others(held)
         else:
