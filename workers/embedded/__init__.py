@@ -9,8 +9,8 @@ one gets it. Nothing is done while a live reaper serves the group. After a gap i
 live workers come first. A walk keeps its cursor: what lives in front hides nothing that is dead
 behind.
 
-Where the group gives back in place (recovery ``claim``), the walk claims nothing: it lays aside what it has judged, and
-reads with CLAIM bring it.
+Where the group gives back in place, the walk claims nothing: it makes ready what it has judged, and reads with CLAIM
+bring it.
 
 Not promised: a job's own visibility timeout (`reaper.visibility_ms`), since the list shows no fields.
 """

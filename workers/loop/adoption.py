@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held, Source
 from workers.protocol.calls.membership import delete_consumers
 from workers.protocol.calls.recovery import START
@@ -37,7 +37,7 @@ def is_earlier_process(consumer: str, name: str, ours: str) -> bool:
     return consumer != ours and re.fullmatch(rf"{re.escape(name)}\.[0-9a-f]{{{NONCE_BYTES * 2}}}", consumer) is not None
 
 
-class Adoption(Part):
+class Adoption(WorkerPart):
     """What is still to be looked for."""
 
     def __init__(self, context: WorkerContext) -> None:
@@ -106,14 +106,11 @@ class Adoption(Part):
         if not sweep.start and sweep in self._sweeps:
             self._sweeps.remove(sweep)
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
-        deliveries = [
+        return [
             Held(sweep.source, one.entry_id, one.flat, one.times, max_deliveries, now_ms, asked_at)
             for one in found
             if not sweep.source.comes_again(one.entry_id, one.times, asked_at)
         ]
-        for held in deliveries:
-            self._reporter.found_again(held)
-        return deliveries
 
     async def _delete_consumers(self, source: Source, consumers: Sequence[str]) -> None:
         await delete_consumers(self._commands, source.key, self._settings.keys, consumers)

@@ -69,7 +69,7 @@ class WorkerContext:
         await self.reads.aclose()
 
 
-class Part:
+class WorkerPart:
     """A part of a running worker, with what it takes from the context that all share."""
 
     def __init__(self, context: WorkerContext) -> None:

@@ -29,8 +29,8 @@ import anyio
 from redis.exceptions import RedisError
 
 from workers.loop.beating import Answer, BeatingThread, Carrier, Carry, Extending, LoopIsClosedError, Steps
-from workers.loop.context import Part, WorkerContext
-from workers.loop.held import ENDED, Held, Source
+from workers.loop.context import WorkerContext, WorkerPart
+from workers.loop.held import ENDED, RUNNING, Held, Source
 from workers.loop.proof import beating, note
 from workers.protocol.calls import in_calls
 from workers.protocol.calls.moves import Life
@@ -50,18 +50,19 @@ MAX_BATCH_BYTES = 1_048_576
 """Payload that one call may look at, give or take one job: no call blocks the server for long."""
 SHORTEST_TIMEOUT_S = 0.5
 """How long a call may take at least, whatever the visibility timeout."""
-PROVE_AGAIN_S = 0.25
-"""Pause between two beats while proofs are not dated."""
 ASK_AGAIN_S = 0.75
 """So soon is it asked again whether we may extend, where we could not, also with nothing to extend any more."""
 TAKEN_PART = 2 / 3
 """Of the visibility timeout: a delivery that was proven so lately was recovered by nobody."""
 EXTENDING = "extending"
+FIRST_BEAT_S, FIRST_BEAT_PART = 1.0, 1 / 3
+"""The first heartbeat of a quarantined job that says that it runs comes after so many seconds, or after this part of a
+shorter visibility timeout (rule W8). By then the job has had the time to crash its process, and the gate moves on."""
 LONGEST_SLEEP_S = 1.0
 """So soon is a new agreement noticed."""
 
 
-class Heartbeat(Part):
+class Heartbeat(WorkerPart):
     """What is extended when, from `start` to `stop`, and what the event loop does with what is learnt."""
 
     def __init__(self, context: WorkerContext, carry: Carry = BeatingThread) -> None:
@@ -230,10 +231,13 @@ class Heartbeat(Part):
         return self._membership.visibility_s / BEATS
 
     def _hurry_s(self, last: float) -> float:
-        """Return after which pause to beat at the latest, where what was proven by the ``last`` beat is not enough."""
+        """Return the longest pause after the ``last`` beat, if the next one has to come before its time."""
         if self._is_kept_from_it:
             return ASK_AGAIN_S
-        return inf if last >= self._membership.dated_from else PROVE_AGAIN_S
+        if last < self._membership.timeout_changed:  # a lowered timeout counts soon after workers could read it
+            return 0.0
+        first = [held.runs_from for _, held_of in self._in_hand() for held in held_of if held.stage is RUNNING]
+        return min((at - last for at in first if at > last), default=inf)
 
     def _beat(self, now: float, period_s: float) -> Generator[Extending, Answer | None, None]:
         """Extend what has to be. A heartbeat that extends nothing notes the beat all the same."""
@@ -266,7 +270,7 @@ class Heartbeat(Part):
 
     def _due(self, now: float, period_s: float, *, loop_hangs: bool = False) -> Iterator[tuple[Source, list[Held]]]:
         """Yield what has to be extended, in calls."""
-        before = max(now - period_s / 2, self._membership.dated_from)  # else the next beat is early enough
+        before = max(now - period_s / 2, self._membership.timeout_changed)  # else the next beat is early enough
         for source, deliveries in self._in_hand():
             for batch in _batches([held for held in deliveries if _is_due(held, now, before, loop_hangs=loop_hangs)]):
                 yield source, batch
@@ -286,7 +290,12 @@ def _is_due(held: Held, now: float, before: float, *, loop_hangs: bool) -> bool:
         return False
     if held.interruption is not None or held.is_overdue(now):
         return False
-    return held.proven < before
+    return held.proven < before or held.proven < held.runs_from <= now
+
+
+def first_beat_at(began: float, visibility_s: float) -> float:
+    """Return when a heartbeat first reports that a quarantined job runs which ``began`` then (rule W8)."""
+    return began + min(FIRST_BEAT_S, visibility_s * FIRST_BEAT_PART)
 
 
 def _batches(deliveries: Sequence[Held]) -> Iterator[list[Held]]:

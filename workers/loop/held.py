@@ -161,6 +161,8 @@ class Held:
     """When the handler began, on the monotonic clock; minus infinity before that."""
     again_at: float
     """When the same delivery came once more, on the monotonic clock: what was refused before may be ours by now."""
+    runs_from: float
+    """When heartbeats begin to report that the handler runs, on the monotonic clock (W8); minus infinity = at once."""
     proven: float
     """When Redis last heard of the delivery from us, on the monotonic clock: never later than it really was."""
     verdict: Verdict
@@ -173,8 +175,6 @@ class Held:
     """What is to be told of the delivery as a span; None = nothing."""
     has_lost_payload: bool
     """Somebody has deleted its payload from the stream: nobody else can ever run it."""
-    is_used_up: bool
-    """It has had all its deliveries, and nobody was there to say so: it is given up instead of run."""
 
     def __init__(
         self,
@@ -189,10 +189,10 @@ class Held:
         self.job = Job(source, entry_id, flat, times_delivered, max_deliveries, delivered_ms)
         self.source = source
         self.proven = proven
-        self.started = self.again_at = -inf
+        self.started = self.again_at = self.runs_from = -inf
         self.stage = QUEUED
         self.interruption = self.runner = self.trace = self.returning = None
-        self.has_lost_payload = self.is_used_up = False
+        self.has_lost_payload = False
 
     # ---- its changes
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from workers.loop.held import RUNNING, Held, Source
 from workers.loop.numbers import Numbers
-from workers.protocol.calls.moves import Beating, Life, Moves
+from workers.protocol.calls.moves import Beating, Handling, Life, Moves
 from workers.protocol.connection import KeptConnection
 from workers.runtime.clock import monotonic
 
@@ -14,8 +14,12 @@ PROVEN = frozenset({Life.EXTENDED, Life.PAYLOAD_GONE})
 
 
 def beating(held: Held, *, begins: bool = False) -> Beating:
-    """Return what a heartbeat says of a delivery (rule W4). ``begins``: its handler is about to run."""
-    return Beating(held.job.raw_entry_id, held.job.times_delivered, begins or held.stage is RUNNING)
+    """Return a delivery as a heartbeat reports it (rule W4). ``begins``: its handler is about to run."""
+    runs = held.stage is RUNNING
+    state = Handling.BEGINS if begins or runs else Handling.WAITS
+    if runs and monotonic() >= held.runs_from:
+        state = Handling.RUNS
+    return Beating(held.job.raw_entry_id, held.job.times_delivered, state)
 
 
 def note(batch: Sequence[Held], lives: Sequence[Life], asked_at: float) -> None:

@@ -14,9 +14,9 @@ from time import time_ns
 import anyio
 from redis.exceptions import NoPermissionError, RedisError
 
-from workers.loop.change import Change
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held, Interruption, Source
+from workers.loop.notifier import Notifier
 from workers.protocol.calls.moves import Item, Result, Settled
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.connection import drop_idle
@@ -42,7 +42,7 @@ _NOBODYS = b"0-1"
 
 
 @dataclass(slots=True)
-class _Pile:
+class _VerdictQueue:
     """Verdicts of one kind on deliveries of one source: acks, or others."""
 
     source: Source
@@ -55,15 +55,15 @@ class _Pile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _SettleCall:
     """A settlement, as it is sent until it is answered."""
 
-    pile: _Pile
+    queue: _VerdictQueue
     batch: Sequence[Held]
     number: int
 
 
-class Settlements(Part):
+class Settlements(WorkerPart):
     """Gathers verdicts and settles them, one call at a time."""
 
     def __init__(self, context: WorkerContext, are_answered: Callable[[], None]) -> None:
@@ -77,17 +77,20 @@ class Settlements(Part):
         self._full = SETTLE_BATCH
         self._capacity = GATHER_BATCHES * self._full
         self._acks, self._others = (
-            {source.key: _Pile(source, are_acks, f"settling {source.key}") for source in context.membership.both}
+            {
+                source.key: _VerdictQueue(source, are_acks, f"settling {source.key}")
+                for source in context.membership.both
+            }
             for are_acks in (True, False)
         )
-        self._piles = (*self._acks.values(), *self._others.values())
-        self._call: _Call | None = None
+        self._queues = (*self._acks.values(), *self._others.values())
+        self._call: _SettleCall | None = None
         """What has no answer yet."""
         self._gathered = 0
         self._failures = 0
-        self._arrived = Change()
-        self._filled = Change()
-        self._settled = Change()
+        self._arrived = Notifier()
+        self._filled = Notifier()
+        self._settled = Notifier()
 
     # ---- for runners
 
@@ -97,8 +100,8 @@ class Settlements(Part):
         Returns whether more wait than may: then `wait_for_room` before the next job is run.
         """
         held.end(verdict, began, now)
-        piles = self._acks if verdict.outcome is Outcome.ACK else self._others
-        piles[held.source.key].waiting.append(held)
+        queues = self._acks if verdict.outcome is Outcome.ACK else self._others
+        queues[held.source.key].waiting.append(held)
         self._gathered = gathered = self._gathered + 1
         if gathered == 1:  # the settler waits for a first one only
             self._arrived.notify()
@@ -144,20 +147,20 @@ class Settlements(Part):
             timer.cancel()
 
     async def _settle_what_waits(self) -> None:
-        """Make one call for each pile that has verdicts, or fewer where one fails."""
-        for pile in self._piles:
-            if self._call is None and not pile.waiting:
+        """Make one call for each queue that has verdicts, or fewer where one fails."""
+        for queue in self._queues:
+            if self._call is None and not queue.waiting:
                 continue
-            if not await self._settle_some(pile):
+            if not await self._settle_some(queue):
                 self._failures += 1
                 await anyio.sleep(pause_s(self._failures))
                 return
             self._failures = 0
 
-    async def _settle_some(self, pile: _Pile) -> bool:
-        """Make one call: the one without an answer, or the next one of this pile. Returns False where it failed."""
+    async def _settle_some(self, queue: _VerdictQueue) -> bool:
+        """Make one call: the one without an answer, or the next one of this queue. Returns False where it failed."""
         if self._call is None:
-            self._call = _Call(pile, self._next_batch(pile), self._numbers.begin())
+            self._call = _SettleCall(queue, self._next_batch(queue), self._numbers.begin())
         call = self._call
         began_ns = time_ns() if self._telemetry else 0
         asked_at = monotonic()
@@ -166,28 +169,28 @@ class Settlements(Part):
         except (RedisError, OSError) as error:
             return await self._failed(call, error)
         if results is None or not any(map(_is_denied, results)):
-            self._reporter.works(call.pile.part)
+            self._reporter.works(call.queue.part)
         is_done = self._answered(call, results, asked_at)
         if self._telemetry:
             self._telemetry.settled(call.batch, results, began_ns)
-        call.pile.limit = 0
+        call.queue.limit = 0
         return is_done
 
-    def _next_batch(self, pile: _Pile) -> list[Held]:
+    def _next_batch(self, queue: _VerdictQueue) -> list[Held]:
         """Take the first verdicts that fit into one call: by their number, and by the bytes it has to copy."""
-        batch = list(islice(pile.waiting, pile.limit or self._full))
-        if not pile.are_acks:
+        batch = list(islice(queue.waiting, queue.limit or self._full))
+        if not queue.are_acks:
             _cut(batch)
         for _ in batch:
-            pile.waiting.popleft()
+            queue.waiting.popleft()
         return in_order(batch, _entry_id)
 
-    async def _send(self, call: _Call) -> Sequence[Settled] | None:
+    async def _send(self, call: _SettleCall) -> Sequence[Settled] | None:
         """Return the results; None: every one was acknowledged."""
-        source, batch = call.pile.source.key, call.batch
+        source, batch = call.queue.source.key, call.batch
         who = {"consumer": self._consumer, "caller": self._numbers.caller}
         tells = self._moves.maxlen > 0
-        if call.pile.are_acks:
+        if call.queue.are_acks:
             done = await self._moves.ack(
                 self._connection,
                 source,
@@ -211,26 +214,26 @@ class Settlements(Part):
 
     # ---- what came of it
 
-    async def _failed(self, call: _Call, error: Exception) -> bool:
-        pile, batch, meaning = call.pile, call.batch, meaning_of(error)
+    async def _failed(self, call: _SettleCall, error: Exception) -> bool:
+        queue, batch, meaning = call.queue, call.batch, meaning_of(error)
         if meaning is Meaning.NO_GROUP or "NOSETTINGS" in str(error):  # nothing was done
-            if self._membership.is_gone(pile.source, error):
+            if self._membership.is_gone(queue.source, error):
                 return self._answered(call, [Settled(Result.REJECTED)] * len(batch))
             self._membership.join_again()
-        elif meaning is Meaning.UNCLEAR and len(batch) == 1 and await self._would_settle_others(pile.source):
+        elif meaning is Meaning.UNCLEAR and len(batch) == 1 and await self._would_settle_others(queue.source):
             return self._answered(call, [Settled(Result.HELD, str(error))])  # the others must not wait for it
         elif meaning in (Meaning.UNCLEAR, Meaning.REFUSED):
-            pile.limit = max(1, len(batch) // 2)
+            queue.limit = max(1, len(batch) // 2)
             self._give_up(call)
         elif was_not_run(error):
             self._give_up(call)
-        self._reporter.failed(pile.part, error)
+        self._reporter.failed(queue.part, error)
         await drop_idle(self._commands, error)
         return False
 
-    def _give_up(self, call: _Call) -> None:
+    def _give_up(self, call: _SettleCall) -> None:
         """Put back what a call was to settle that has done nothing: the next one may be another one."""
-        call.pile.waiting.extendleft(reversed(call.batch))
+        call.queue.waiting.extendleft(reversed(call.batch))
         self._call = None
         self._numbers.end()
 
@@ -251,28 +254,28 @@ class Settlements(Part):
             return False
         return True
 
-    def _answered(self, call: _Call, results: Sequence[Settled] | None, asked_at: float = -1.0) -> bool:
+    def _answered(self, call: _SettleCall, results: Sequence[Settled] | None, asked_at: float = -1.0) -> bool:
         """Note what came of a call that was made then. Returns False where something of it has to be asked again."""
-        pile, batch = call.pile, call.batch
+        queue, batch = call.queue, call.batch
         self._call = None
         self._numbers.end()
-        pile.source.forget_all(batch)
+        queue.source.forget_all(batch)
         self._gathered -= len(batch)
         is_done = True
         if results is None:
             self._reporter.counts.acked += len(batch)
-            pile.source.are_settled(batch)
+            queue.source.are_settled(batch)
         else:
-            pile.source.are_settled([held for held, one in zip(batch, results, strict=True) if one.result in ENDED])
+            queue.source.are_settled([held for held, one in zip(batch, results, strict=True) if one.result in ENDED])
             for held, settled in zip(batch, results, strict=True):
                 if _is_denied(settled):  # our user may not: that is no fault of the job
-                    self._reporter.failed(pile.part, NoPermissionError(settled.detail))
+                    self._reporter.failed(queue.part, NoPermissionError(settled.detail))
                 elif not (settled.result is Result.REJECTED and 0 <= asked_at <= held.again_at):
                     self._count(held, settled)
                     continue
                 is_done = False
-                pile.source.hold(held)
-                pile.waiting.append(held)
+                queue.source.hold(held)
+                queue.waiting.append(held)
                 self._gathered += 1
         self._settled.notify()
         self._are_answered()

@@ -1,6 +1,6 @@
 """Another source of deliveries, next to reading: what has stalled at other consumers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 
 from workers.loop.held import Held
@@ -17,23 +17,12 @@ class StalledDeliveries:
         """Return in how many seconds to look next; inf while others recover."""
         return inf
 
-    @property
-    def is_under_way(self) -> bool:
-        """Tell whether deliveries were asked for that nobody has taken yet: `take` must follow."""
-        return False
-
-    async def take(self, room: int, room_ahead: Callable[[], int]) -> list[Held]:  # noqa: ARG002
-        """Return at most ``room`` deliveries that are ours from now on. Raises what redis-py raises.
-
-        ``room_ahead`` tells how many slots are free, for what may be asked for already.
-        """
+    async def take(self, room: int) -> list[Held]:  # noqa: ARG002
+        """Return at most ``room`` deliveries that are ours from now on. Raises what redis-py raises."""
         return []
 
     def put_off(self, pause_s: float) -> None:
         """Take nothing for so long: Redis has refused it."""
-
-    def abandon(self) -> None:
-        """Wait no more for what was asked for: the process is about to end."""
 
     # ---- what the reader meets
 

@@ -3,7 +3,7 @@
 import asyncio
 
 
-class Change:
+class Notifier:
     """Check your condition, wait for a change where it does not hold yet, and check again."""
 
     def __init__(self) -> None:
