@@ -35,6 +35,7 @@ from workers.protocol.messages import Redelivery
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
 from workers.upkeep.cleanup import GroupCleanup
+from workers.upkeep.quarantine import Quarantine
 from workers.upkeep.schedules import Schedules
 
 logger = logging.getLogger(__name__)

@@ -184,7 +184,7 @@ class GroupNotes:
                 group=self._pair,
                 consumers=first_of({consumer or b"none (XNACK)" for consumer in self._moved_of}),
                 redelivered=self._ready,
-                quarantined=self._parked,
+                quarantined=self._quarantined,
             ),
         )
         self._ready = self._quarantined = 0

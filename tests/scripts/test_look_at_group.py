@@ -54,7 +54,7 @@ async def test_everything_is_counted_and_ages_are_those_of_the_oldest(scene: Sce
     before = await stored(scene)
     seen = await look(scene)
     assert seen._replace(oldest_ready_ms=0, oldest_pending_ms=0) == GroupLoad(
-        3, 0, 0, scheduled=4, suspects=3, dead_letters=5, paused=1, recovery_waits_ms=0
+        3, 0, 0, scheduled=4, quarantined=3, dead_letters=5, paused=1, recovery_waits_ms=0
     )
     assert 30_000 <= seen.oldest_ready_ms <= 30_000 + SLACK_MS
     assert 50_000 <= seen.oldest_pending_ms <= 50_000 + SLACK_MS  # of each source the one delivered first

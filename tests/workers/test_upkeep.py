@@ -20,9 +20,10 @@ from workers.protocol.calls.upkeep import (
     Moved,
     Released,
     move_due,
-    release_suspects,
+    release_quarantined,
 )
 from workers.upkeep.cleanup import GroupCleanup
+from workers.upkeep.quarantine import POLL_S, Quarantine
 from workers.upkeep.schedules import LATEST_LOOK_S, LOOKS_PER_SIGN, Schedules
 
 pytestmark = pytest.mark.anyio
@@ -262,7 +263,7 @@ async def test_nobody_else_may(scene: Scene, authority: Authority) -> None:
     refusals = [
         await move_due(client, keys, authority, NO_JOURNAL),
         await GroupCleanup(client, keys, authority, NO_JOURNAL, None).tidy(),
-        await release_suspects(client, keys, authority, NO_JOURNAL),
+        await release_quarantined(client, keys, authority, NO_JOURNAL),
     ]
     assert refusals == [STALE] * 3
     await client.hdel(keys.agreement, "refused")  # it is counted

@@ -41,7 +41,7 @@ class Stalled:
 
     def log(self, source: str, now: float) -> None:
         """Write the line, if there is anything to tell, and begin anew."""
-        if self.claimed or self.ready or self.parked:
+        if self.claimed or self.ready or self.quarantined:
             logger.info(
                 "recovered stalled deliveries: %s",
                 fields(
@@ -49,7 +49,7 @@ class Stalled:
                     consumers=first_of(self.consumers),
                     claimed=self.claimed,
                     redelivered=self.ready,
-                    quarantined=self.parked,
+                    quarantined=self.quarantined,
                 ),
             )
             self.told_at = now

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.protocol.calls.group_load import look_at_group
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
-from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_suspects
+from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_quarantined
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
 from workers.runtime.notices import Notices, notices_client
@@ -23,6 +23,7 @@ from workers.runtime.pauses import pause_s
 from workers.telemetry import names as telemetry
 from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges
 from workers.upkeep.cleanup import GroupCleanup
+from workers.upkeep.quarantine import Quarantine
 from workers.upkeep.schedules import Schedules
 
 logger = logging.getLogger(__name__)
