@@ -71,8 +71,8 @@ site: $(DOCS)  ## build the documentation as a site, in the folder site/; every 
 	@$(SITE) --site-dir site
 
 site-version: $(DOCS)  ## commit the site as VERSION, and as the latest one, to the branch pages (VERSION=0.1)
-	@$(BIN)/mike deploy -F .mkdocs.yml -b pages --update-aliases "$(VERSION)" latest
-	@$(BIN)/mike set-default -F .mkdocs.yml -b pages latest
+	@PATH="$(abspath $(BIN)):$$PATH" mike deploy -F .mkdocs.yml -b pages --update-aliases "$(VERSION)" latest
+	@PATH="$(abspath $(BIN)):$$PATH" mike set-default -F .mkdocs.yml -b pages latest
 
 bench: $(DEV)  ## measure; writes docs/internals/benchmarks.md
 	@$(BIN)/python -m tests.benchmarks

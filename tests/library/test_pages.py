@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 from redis.asyncio import Redis
 
 from tests.library.examples import write_files
@@ -16,8 +15,7 @@ from tests.support.http import request
 from tests.support.processes import ROOT, Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.workers.scene import consumers_of, dead_letters, make_worker, pending_of
-from workers import Job
+from tests.workers.scene import consumers_of, dead_letters, pending_of
 from workers.protocol.keys import MARKER_CONSUMER
 from workers.testing import run_until_drained
 
@@ -78,56 +76,6 @@ async def test_the_web_application_does_not_begin_without_redis_and_says_why(
     app = start_in(tmp_path, processes, "uvicorn", "service:app", "--port", "0", REDIS_URL=url)
     assert await app.wait() == 3
     assert f"UnreachableError: cannot use Redis at '{url}'" in app.output
-
-
-def trio_program() -> dict[str, Any]:
-    """Return what the program of the page defines."""
-    page = (ROOT / "docs/library.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(import trio\n.*?)^```", page, re.MULTILINE | re.DOTALL)
-    found: dict[str, Any] = {}
-    exec(code, found)  # noqa: S102 - our own documentation
-    return found
-
-
-def test_a_trio_program_runs_a_worker_as_the_page_shows(server: RedisServer) -> None:
-    found = trio_program()
-    jobs = [server.command("XADD", "orders", "*", "n", str(number)).decode() for number in range(3)]
-    done: list[str] = []
-    all_done = trio.Event()
-
-    def handle(job: Job) -> None:
-        done.append(job.id)
-        if len(done) == len(jobs):
-            trio.from_thread.run_sync(all_done.set, trio_token=tokens[0])
-
-    tokens: list[trio.lowlevel.TrioToken] = []
-    worker = make_worker(server.url, handle)
-
-    async def program() -> None:
-        tokens.append(trio.lowlevel.current_trio_token())
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(found["main"], worker)
-            await all_done.wait()
-            nursery.cancel_scope.cancel()
-
-    trio.run(program)
-    assert sorted(done) == sorted(jobs)
-    assert (worker.counts.acked, worker.counts.abandoned, worker.was_forced) == (3, 0, False)
-
-
-@pytest.mark.parametrize("deadline_s", [0, 0.01])
-def test_the_trio_program_of_the_page_ends_whenever_it_is_cancelled(server: RedisServer, deadline_s: float) -> None:
-    async def handle(_job: Job) -> None:
-        """Acknowledge."""
-
-    worker = make_worker(server.url, handle)
-
-    async def program() -> None:
-        with trio.move_on_after(deadline_s):
-            await trio_program()["main"](worker)
-
-    trio.run(program)
-    assert worker.process is None or worker.process.finished
 
 
 async def test_the_testing_page_is_a_project_whose_tests_pass(processes: Processes, tmp_path: Path) -> None:

@@ -100,7 +100,9 @@ async def test_events_of_all_kinds_carry_the_type_of_their_job(server: RedisServ
         await add(client, {"kind": kind})
     async with running(worker):
         await wait_for_settled(worker, 3)
-    types = {(event.event, event.data.get("type")) for event in await read_events(client, KEYS)}
+    events = await read_events(client, KEYS)
+    assert [event.data.get("reason") for event in events if event.event == "nacked"] == [None], "no limit is reached"
+    types = {(event.event, event.data.get("type")) for event in events}
     kinds = {"good": ("nacked", "acked"), "bad": ("dead_lettered",)}
     assert types == {(event, kind) for kind, events in kinds.items() for event in events}
 

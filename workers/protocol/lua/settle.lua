@@ -59,13 +59,13 @@ end
 
 local results, rejected, item = {}, 0, first
 while ARGV[item] do
-  local verb, entry_id, n_words = ARGV[item], ARGV[item + 1], tonumber(ARGV[item + 7])
+  local verb, entry_id, reason, n_words = ARGV[item], ARGV[item + 1], ARGV[item + 4], tonumber(ARGV[item + 7])
   local result, event, new_entry = end_delivery(verb, entry_id, tonumber(ARGV[item + 2]), tonumber(ARGV[item + 3]), unpack(ARGV, item + 4, item + 6))
   results[#results + 1] = result
   rejected = rejected + (result == 0 and 1 or 0)
   if event ~= 'held' then
     write_event({ 'event', event, 'group', group, 'consumer', consumer, 'entry', entry_id, 'verb', verb,
-      'reason', ARGV[item + 4], event == 'dead_lettered' and 'dead_letter' or 'new_entry', new_entry, unpack(ARGV, item + 8, item + 7 + n_words) })
+      'reason', event == 'nacked' and reason == 'max_deliveries' and '' or reason, event == 'dead_lettered' and 'dead_letter' or 'new_entry', new_entry, unpack(ARGV, item + 8, item + 7 + n_words) })
   end
   item = item + 8 + n_words
 end
