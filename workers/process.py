@@ -28,7 +28,7 @@ from workers.protocol.capabilities import knows_claim
 from workers.protocol.errors import HandlerExitError, StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words
-from workers.protocol.messages import RecoveryMode
+from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.protocol.server_check import check_server
 from workers.runtime.beginning import once_served
 from workers.runtime.callbacks import Callbacks
@@ -67,7 +67,7 @@ class WorkerProcess:
         self._runners = anyio.create_task_group()
         # ---- the parts
         self._context = context = WorkerContext.make(settings, callbacks)
-        self._recovery = EmbeddedRecovery(context) if settings.recovery.is_of_workers else None
+        self._recovery = EmbeddedRecovery(context) if settings.recovery is RecoveryMode.EMBEDDED else None
         self._adoption = Adoption(context)
         self._heartbeat = Heartbeat(context, carry)
         isolation = Isolation(context.membership.both, lambda: context.membership.visibility_s)
@@ -257,31 +257,33 @@ class WorkerProcess:
                 await self._leave()
 
     async def _join(self) -> None:
-        settings = self._context.settings
+        settings, membership = self._context.settings, self._context.membership
         await check_server(self._context.commands, settings.redis_url)
-        await self._check_claim()
         try:
-            await self._context.membership.join()
+            await self._check_claim(settings.redelivery)
+            await membership.join()
+            if membership.recovers:
+                await self._check_claim(membership.agreement.redelivery)
             if settings.adopts:
                 await self._adoption.look_for_earlier_processes()
         except (RedisError, OSError) as error:
             raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}") from error
 
-    async def _check_claim(self) -> None:
-        """Reject a server that gives back unreadable entries to recovery `claim`."""
-        settings = self._context.settings
-        if settings.recovery is not RecoveryMode.CLAIM:
+    async def _check_claim(self, redelivery: Redelivery | None) -> None:
+        """Reject a policy whose redelivered entries no worker could read. Raises what redis-py raises."""
+        if redelivery is not Redelivery.IN_PLACE:
             return
-        try:
-            knows = await knows_claim(self._context.commands, settings.keys.suspects)
-        except (RedisError, OSError) as error:
-            raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}") from error
-        if not knows:
-            why = "this server does not support it" if knows is False else "the user lacks the permission"
-            raise UnsupportedServerError(
-                f"recovery = 'claim' needs XREADGROUP … CLAIM (Redis 8.4): {why}. "
-                + ("Set recovery = 'embedded'." if knows is False else "Apply the rules that `reaper acl` prints.")
-            )
+        keys = self._context.settings.keys
+        knows = await knows_claim(self._context.commands, keys.suspects)
+        if knows:
+            return
+        why, advice = "the user lacks the permission", "Apply the rules that `reaper acl` prints"
+        if knows is False:
+            why, advice = "this server does not support it", "Use redelivery 'stream' or 'retry-stream'"
+        raise UnsupportedServerError(
+            f"cannot join group {keys.pair}: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4): {why}. "
+            f"{advice}."
+        )
 
     async def _leave(self) -> None:
         """Settle the rest after a cancellation, log the jobs that stay pending, and remove our consumer."""

@@ -43,7 +43,7 @@ class WorkerOptions(RedisArguments, total=False):
     visibility_timeout: Duration | None
     max_deliveries: int | None
     redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"] | None
-    recovery: RecoveryMode | Literal["reaper", "embedded", "claim"]
+    recovery: RecoveryMode | Literal["reaper", "embedded"]
     backoff_base: Duration
     timeout: Duration | None
     drain_timeout: Duration
@@ -101,14 +101,13 @@ class WorkerSettings(ProgramSettings):
     redelivery: Redelivery | None = Field(
         default=None,
         description="How a failed job becomes ready again: `stream` (copy to the end of the stream, whose only group "
-        "this must be), `retry-stream` (copy to the group's retry stream) or `in-place` (no copy; the reaper must have "
-        "the same value, or recovery is `claim`). Default: the group settings, else `stream`.",
+        "this must be), `retry-stream` (copy to the group's retry stream) or `in-place` (no copy; needs Redis 8.4). A "
+        "reaper's value has priority. Default: the group settings, else `stream`.",
     )
     recovery: RecoveryMode = Field(
         default=RecoveryMode.REAPER,
-        description="What recovers stalled deliveries: `reaper` (the service), `embedded` (the workers, without a "
-        "reaper) or `claim` (the workers, without copies: they read with CLAIM, which needs Redis 8.4). All workers of "
-        "a group need the same value.",
+        description="What recovers stalled deliveries: `reaper` (the service), or `embedded` (the workers, without "
+        "a reaper). All workers of a group need the same value.",
     )
     backoff_base: Seconds = seconds(
         1,
@@ -180,15 +179,6 @@ class WorkerSettings(ProgramSettings):
         return start
 
     @model_validator(mode="after")
-    def _claims_in_place(self) -> Self:
-        in_place = self.redelivery is Redelivery.IN_PLACE
-        if self.recovery is RecoveryMode.CLAIM and self.redelivery is not None and not in_place:
-            raise ValueError("recovery 'claim' redelivers in place. Remove redelivery.")
-        if self.recovery is RecoveryMode.EMBEDDED and in_place:
-            raise ValueError("recovery 'embedded' redelivers copies. For 'in-place', set recovery = 'claim'.")
-        return self
-
-    @model_validator(mode="after")
     def _names_can_work(self) -> Self:
         group_keys(self.stream, self.group)  # raises ConfigurationError, with a sentence of its own
         return self
@@ -197,13 +187,6 @@ class WorkerSettings(ProgramSettings):
     def keys(self) -> GroupKeys:
         """The Redis keys of the pair."""
         return group_keys(self.stream, self.group)
-
-    @property
-    def wished_redelivery(self) -> Redelivery | None:
-        """The wanted policy, or None for the group's. Under a reaper, only the reaper asks for in-place."""
-        if self.recovery is RecoveryMode.CLAIM:
-            return Redelivery.IN_PLACE
-        return None if self.redelivery is Redelivery.IN_PLACE else self.redelivery
 
     @property
     def backoff(self) -> Backoff:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from reaper import failpoints
 from reaper.drill.records import Role
+from reaper.drill.settings import IN_PLACE
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Command, Slot
-from workers.protocol.messages import CLAIM_READY_MS
+from workers.protocol.messages import CLAIM_READY_MS, RecoveryMode
 
 BARE_WORKER = Path(__file__).with_name("bare_worker.py")
 """A program that is started as a file and never imported."""
@@ -41,8 +42,8 @@ def _worker(stage: Stage, name: str) -> Command:
         "visibility-timeout": settings.visibility_timeout.total_seconds(),
         "max-deliveries": settings.max_deliveries,
     }
-    if stage.recovery.mode.is_of_workers:
-        flags["recovery"] = stage.recovery.mode
+    if stage.recovery.mode is RecoveryMode.EMBEDDED:
+        flags |= {"recovery": stage.recovery.mode, "redelivery": settings.policy}
     argv = [sys.executable, "-m", "workers", "run", "reaper.drill.program:worker", *_as_words(flags)]
     own = {"REAPER_REDIS_URL": stage.server.url, "DRILL_LEDGER": str(stage.ledger_of(name))}
     return argv, {**_environment(), **own}
@@ -50,7 +51,7 @@ def _worker(stage: Stage, name: str) -> Command:
 
 def _bare(stage: Stage, name: str) -> Command:
     argv = [sys.executable, str(BARE_WORKER), stage.keys.stream, stage.keys.group, name]
-    claims = {"CLAIM_MS": str(CLAIM_READY_MS)} if stage.settings.gives_back_in_place(stage.recovery) else {}
+    claims = {"CLAIM_MS": str(CLAIM_READY_MS)} if stage.settings.policy == IN_PLACE else {}
     return argv, {**_environment(), "REDIS_URL": stage.server.url, **claims}
 
 

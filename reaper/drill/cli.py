@@ -33,7 +33,6 @@ ends while you watch. They are not for production.
 Recovery:
   reaper     replicated reapers beside plain workers
   embedded   no reapers; the workers recover stalled jobs
-  claim      the same without copies: reads with CLAIM bring stalled jobs (Redis 8.4)
   none       a reference: stalled jobs stay
 
 \b

@@ -20,7 +20,7 @@ from reaper.drill.kit import Kit
 from reaper.drill.live import Screen
 from reaper.drill.recoveries import Recovery
 from reaper.drill.redis_server import Server
-from reaper.drill.settings import DrillSettings
+from reaper.drill.settings import IN_PLACE, DrillSettings
 from reaper.drill.stage import Stage, set_stage
 from reaper.drill.trace import PlannedJob
 from workers.protocol.errors import ConfigurationError, UnreachableError
@@ -129,10 +129,8 @@ def run_folder(files: Path | None, kind: str) -> Iterator[Path]:
 
 async def _check_claim(programme: Programme, server: Server) -> None:
     """Reject modes that the server does not support. Raises ConfigurationError and errors of redis-py."""
-    wanting = [one for one in programme.recoveries if programme.settings.gives_back_in_place(one)]
-    if wanting and not await server.knows_claim():
-        option = "--policy in-place" if wanting[0].by_reapers else f"--recovery {wanting[0].name}"
-        raise ConfigurationError(f"{option} {server.lacks_claim}")
+    if programme.settings.policy == IN_PLACE and not await server.knows_claim():
+        raise ConfigurationError(f"--policy in-place {server.lacks_claim}")
 
 
 @asynccontextmanager

@@ -25,6 +25,5 @@ RECOVERIES = {
         Recovery("none", "without recovery", promises=False),
         Recovery("reaper", "with the reaper", by_reapers=True),
         Recovery("embedded", "embedded in the workers", mode=RecoveryMode.EMBEDDED),
-        Recovery("claim", "by the workers, whose reads claim", mode=RecoveryMode.CLAIM),
     )
 }

@@ -21,7 +21,6 @@ from reaper.drill.trace import (
 )  # fmt: skip
 from workers.protocol.connection import read_address
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings import Seconds, Section
 
 MOST_MS = LONGEST / timedelta(milliseconds=1)
@@ -54,7 +53,7 @@ class DrillSettings(Section):
     reapers: int = Field(3, ge=0, le=100, description="Reaper replicas.")
     policy: Literal["stream", "in-place"] = Field(
         "stream",
-        description="How reapers give back: by a copy to the stream's tail, or in-place, where all workers read with "
+        description="How jobs are given back: by a copy to the stream's tail, or in-place, where all workers read with "
         "CLAIM; that needs a Redis 8.4, on the PATH or named by --redis-url.",
     )
     visibility_timeout: Seconds = Field(timedelta(seconds=2), ge=timedelta(seconds=0.1), description="Seconds.")
@@ -171,10 +170,6 @@ class DrillSettings(Section):
         """Return the faults that need reapers if none run, each with the one that is played instead, or None."""
         return [(asked, played) for asked, played in self.adapted(recovery) if played != asked]
 
-    def gives_back_in_place(self, recovery: Recovery) -> bool:
-        """Return whether no entry is copied, so that all workers read with CLAIM."""
-        return self.policy == IN_PLACE or recovery.mode is RecoveryMode.CLAIM
-
     def check(self, recovery: Recovery) -> None:
         """Reject settings that cannot be played. Raises ConfigurationError."""
         if self.redis_url:
@@ -188,8 +183,8 @@ class DrillSettings(Section):
                 "--fault pause-redis stops the process of the server: leave --redis-url away, so that the drill starts "
                 "its own."
             )
-        if self.policy == IN_PLACE and not recovery.by_reapers:
-            raise ConfigurationError("--policy is a setting of reapers: it needs --recovery reaper.")
+        if self.policy == IN_PLACE and not recovery.promises:
+            raise ConfigurationError("--policy in-place needs a recovery: --recovery reaper or embedded.")
         if self.reapers == 1 and any(fault.kind == FaultKind.PAUSE_LEADER for fault in self.faults_for(recovery)):
             raise ConfigurationError(
                 "--fault pause-leader needs another reaper, which leads while the first is paused: --reapers 2 or more."
@@ -201,7 +196,7 @@ class DrillSettings(Section):
             "workers": self.workers,
             "bare_worker": self.has_bare_worker,
             "reapers": self.reapers if recovery.by_reapers else 0,
-            "policy": IN_PLACE if self.gives_back_in_place(recovery) else self.policy,
+            "policy": self.policy,
             "concurrency": self.concurrency,
             "visibility_timeout": self.visibility_timeout.total_seconds(),
             "max_deliveries": self.max_deliveries,

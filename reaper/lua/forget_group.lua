@@ -41,8 +41,8 @@ end
 local at = now_ms()
 if redis.call('HGET', agreement, 'recovery') == 'embedded' then
   local served_by
-  each_word(agreement, function(field, word)
-    if word and word.until_ms > at then
+  each_registration(agreement, function(field, until_ms)
+    if until_ms and until_ms > at then
       served_by = string.sub(field, 8)
     end
   end)

@@ -214,12 +214,12 @@ def rules_of(
     """
     commands, keys = _CONNECTION | _DIRECT[role], _DIRECT_KEYS[role]
     commands |= _to_connect(url)
-    if role is Role.WORKER and mode.is_of_workers:
+    if role is Role.WORKER and mode is RecoveryMode.EMBEDDED:
         commands |= _LISTENS
     scripts = scripts_of(role, mode)
     for package, name in scripts:
         found = commands_of(package, name)
-        commands |= found if mode.is_of_workers else found - _ONLY_EMBEDDED.get(name, frozenset())
+        commands |= found if mode is RecoveryMode.EMBEDDED else found - _ONLY_EMBEDDED.get(name, frozenset())
         keys |= keys_of(package, name)
     if scripts:
         commands |= _SCRIPTING
@@ -249,7 +249,7 @@ def _to_connect(url: str) -> frozenset[str]:
 
 def scripts_of(role: Role, mode: RecoveryMode) -> list[tuple[str, str]]:
     """Return package and name of the scripts that a role runs."""
-    embedded = _EMBEDDED_SCRIPTS if mode.is_of_workers else []
+    embedded = _EMBEDDED_SCRIPTS if mode is RecoveryMode.EMBEDDED else []
     return {
         Role.PRODUCER: [(_PROTOCOL, "enqueue")],
         Role.WORKER: _WORKER_SCRIPTS + embedded,

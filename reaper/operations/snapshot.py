@@ -13,7 +13,7 @@ from reaper.replicas import GroupReport, Replica, parse_replicas
 from reaper.settings import WatchedGroup, observers_of
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.beat import recovery_wait
-from workers.protocol.calls.membership import given_words
+from workers.protocol.calls.membership import complaints
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.keys import (
     OUR_CONSUMERS,
@@ -26,7 +26,6 @@ from workers.protocol.messages import (
     CLAIM_READY_MS,
     LAST_ENTRY_ID,
     Redelivery,
-    agreed_recovery,
     entry_ms,
     text,
     whole_number,
@@ -136,8 +135,7 @@ async def _read_group(
     return GroupState(
         stream=keys.stream,
         group=keys.group,
-        mode=agreed_recovery(agreement.get("recovery", ""), agreement.get("policy", ""))
-        or agreement.get("recovery", ""),
+        mode=agreement.get("recovery", ""),
         policy=policy,
         visibility_ms=visibility_ms,
         max_deliveries=max_deliveries,
@@ -195,14 +193,14 @@ def find_mismatches(agreement: Mapping[str, str], report: GroupReport | None, no
 
 def _complaints(agreement: Mapping[str, str], now_ms: int) -> list[str]:
     """Return in what the settings of live workers differ; the same of many once."""
-    complaints: dict[str, list[str]] = {}
-    for word in given_words(agreement, now_ms):
-        worker, _, differs = word.complaint.partition(": ")
+    workers_of: dict[str, list[str]] = {}
+    for complaint in complaints(agreement, now_ms):
+        worker, _, differs = complaint.partition(": ")
         if differs:
-            complaints.setdefault(differs, []).append(worker)
+            workers_of.setdefault(differs, []).append(worker)
     return [
         f"{min(workers)}{f' and {len(workers) - 1} more' if len(workers) > 1 else ''}: {differs}"
-        for differs, workers in sorted(complaints.items())
+        for differs, workers in sorted(workers_of.items())
     ]
 
 

@@ -108,7 +108,7 @@ class GroupState:
     @property
     def recovers_itself(self) -> bool:
         """Tell whether the group's workers recover what stalls."""
-        return self.mode in (RecoveryMode.EMBEDDED, RecoveryMode.CLAIM)
+        return self.mode == RecoveryMode.EMBEDDED
 
     @property
     def keys(self) -> GroupKeys:

@@ -156,7 +156,7 @@ class GroupWriter:
         found: Any = await self.client.hmget(self.keys.agreement, [b"member:" + consumer for consumer in consumers])
         now_ms = await server_ms(self.client)
         fields = {consumer: value.split(b",") for consumer, value in zip(consumers, found, strict=True) if value}
-        return {one: whole_number(words[3], 0) - now_ms for one, words in fields.items() if len(words) > 3}
+        return {one: whole_number(words[0], 0) - now_ms for one, words in fields.items() if len(words) > 1}
 
 
 async def _finished(what: str, write: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -16,7 +16,7 @@ from reaper.drill.promises import Execution, Fate, History, check, fates
 from tests.benchmarks.figures import Result, Row, at_most, spread
 from tests.benchmarks.leadership import begun_after
 from tests.benchmarks.programs import LEDGER
-from tests.benchmarks.stage import Stage, open_stage, server_knows_claim, stopped
+from tests.benchmarks.stage import Stage, open_stage, stopped
 from tests.benchmarks.streams import create_group, delivered_at, enqueue, progress
 from tests.support.processes import Running
 from tests.support.waiting import wait_until
@@ -51,8 +51,7 @@ class _Crash:
 
 async def measure(*, quick: bool) -> Result:
     """Kill workers, in each mode that the server serves, in turn."""
-    served = [mode for mode in RecoveryMode if mode is not RecoveryMode.CLAIM or await server_knows_claim()]
-    crashes: dict[RecoveryMode, list[_Crash]] = {mode: [] for mode in served}
+    crashes: dict[RecoveryMode, list[_Crash]] = {mode: [] for mode in RecoveryMode}
     for _ in range(QUICK_ROUNDS if quick else ROUNDS):
         for mode, found in crashes.items():
             found.append(await _crash(mode))

@@ -46,7 +46,10 @@ class _Case:
 
 
 CASES = (_Case(RecoveryMode.REAPER, 200, most=4), _Case(RecoveryMode.EMBEDDED, 200))
-BY_CLAIM = (_Case(RecoveryMode.REAPER, 200, redelivery=Redelivery.IN_PLACE), _Case(RecoveryMode.CLAIM, 200))
+BY_CLAIM = (
+    _Case(RecoveryMode.REAPER, 200, redelivery=Redelivery.IN_PLACE),
+    _Case(RecoveryMode.EMBEDDED, 200, redelivery=Redelivery.IN_PLACE),
+)
 DEFAULT = _Case(RecoveryMode.EMBEDDED, 64, most=None)
 
 
@@ -84,11 +87,11 @@ async def _worker_recovers(case: _Case, size: int) -> _Recovery:
         await _strand(stage, OURS, size)
         await server_load.reset(stage.client)
         programs = []
+        policy = ("--redelivery", case.redelivery.value) if case.redelivery else ()
         if case.mode is RecoveryMode.REAPER:
-            policy = ("--redelivery", case.redelivery.value) if case.redelivery else ()
             programs.append(stage.reaper("--groups", OURS.pair, *VISIBILITY, *policy))
             await begun_after(stage.client, b"")
-        flags = ("--stream", OURS.stream, "--group", OURS.group, *VISIBILITY, "--recovery", case.mode.value)
+        flags = ("--stream", OURS.stream, "--group", OURS.group, *VISIBILITY, "--recovery", case.mode.value, *policy)
         programs.append(stage.worker("worker", *flags, "--concurrency", str(case.slots)))
 
         async def done() -> bool:

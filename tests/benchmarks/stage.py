@@ -55,7 +55,7 @@ class Stage:
         url: str = "",
     ) -> Running:
         """Start ``python -m workers run tests.benchmarks.programs:PROGRAM`` on this server, or at ``url``."""
-        if "embedded" in flags or "claim" in flags:
+        if "embedded" in flags:
             named = (flags[flags.index(name) + 1] for name in ("--stream", "--group"))
             let_beat_of(self.server.url, [group_keys(*named)])
         words = (f"tests.benchmarks.programs:{program}", *flags, *(("--redis-url", url) if url else ()))

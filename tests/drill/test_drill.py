@@ -179,7 +179,7 @@ async def test_a_redis_of_somebody_else_is_left_as_it_was(
     assert await client.keys("*") == [b"mine"]
 
 
-IN_PLACE = [("--policy", "in-place"), ("--recovery", "claim")]
+IN_PLACE = [("--recovery", "reaper"), ("--recovery", "embedded")]
 
 
 @pytest.mark.contract
@@ -188,7 +188,7 @@ IN_PLACE = [("--policy", "in-place"), ("--recovery", "claim")]
 async def test_given_back_in_place_every_job_is_accounted_for_after_every_fault(
     processes: Processes, server: RedisServer, words: tuple[str, str]
 ) -> None:
-    drill = _drill(processes, *words, "--redis-url", server.url)
+    drill = _drill(processes, *words, "--policy", "in-place", "--redis-url", server.url)
     assert await drill.wait() == 0, drill.output
 
 
@@ -198,9 +198,9 @@ async def test_given_back_in_place_every_job_is_accounted_for_after_every_fault(
 async def test_a_redis_that_cannot_give_back_in_place_is_refused(
     processes: Processes, server: RedisServer, words: tuple[str, str]
 ) -> None:
-    drill = _drill(processes, *words, "--redis-url", server.url)
+    drill = _drill(processes, *words, "--policy", "in-place", "--redis-url", server.url)
     assert await drill.wait() == 2
-    assert f"error: {' '.join(words)} needs XREADGROUP … CLAIM (Redis 8.4), which " in drill.output
+    assert "error: --policy in-place needs XREADGROUP … CLAIM (Redis 8.4), which " in drill.output
 
 
 def _children(pid: int) -> list[int]:
@@ -237,8 +237,8 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
         (("--reapers", "1"), "error: --fault pause-leader needs another reaper"),
         (("--fault", "pause-redis@4"), "error: --fault 'pause-redis@4' cannot be read"),
         (
-            ("--recovery", "embedded", "--policy", "in-place"),
-            "error: --policy is a setting of reapers: it needs --recovery reaper.",
+            ("--recovery", "none", "--policy", "in-place"),
+            "error: --policy in-place needs a recovery: --recovery reaper or embedded.",
         ),
         (("--fault", "pause-redis@4+0"), "error: --fault 'pause-redis@4+0' cannot be read"),
         (("--keep-keys",), "error: --keep-keys keeps keys in a Redis of yours: it needs --redis-url."),

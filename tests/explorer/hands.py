@@ -59,9 +59,9 @@ class Hands:
         words = (consumer, consumer, number or next(self._numbers), *items)
         return self.board.call("settle", source or self.board.keys.stream, *words)
 
-    def extend(self, consumer: str, entry_id: bytes, *, times: int = 1, source: str = "", runs: bool = True) -> Any:
+    def extend(self, consumer: str, entry_id: bytes, *, times: int = 1, source: str = "", handling: int = 2) -> Any:
         """Send a heartbeat of one delivery. Return its result."""
-        words = (consumer, entry_id, times, int(runs))
+        words = (consumer, entry_id, times, handling)
         return self.board.call("extend", source or self.board.keys.stream, *words)[1]
 
     def hold(self, consumer: str, entry_id: bytes, *, answered: int = 0) -> Any:

@@ -127,7 +127,8 @@ class Player:
 
     def heartbeat(self, source: str, items: Sequence[InHand]) -> Heartbeat:
         """Make an extension with the state of each handler (rule W4)."""
-        words = (
-            word for one in items for word in (one.entry_id, one.times, int(one.state != "waiting" or one.is_asked))
-        )
+        words: list[Word] = []
+        for one in items:
+            handling = 2 if one.state != "waiting" else int(one.is_asked)
+            words += [one.entry_id, one.times, handling]
         return Heartbeat(source, self.name, tuple(words))

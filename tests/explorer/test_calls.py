@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from tests.explorer.board import Board
 from tests.explorer.hands import A, B
 from workers.protocol.calls.group_moves import EMBEDDED, GroupMoves
-from workers.protocol.calls.moves import Beating, Item, Life, Moves, Result, Settled
+from workers.protocol.calls.moves import Beating, Handling, Item, Life, Moves, Result, Settled
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.keys import group_keys
 
@@ -44,10 +44,12 @@ async def test_a_worker_settles_extends_and_holds(moves: Moves, board: Board, cl
 
     added = board.add("n", 4)
     board.read(A)
-    at_ms, lives = await moves.extend(client, STREAM, [Beating(added, 1, True), Beating(one, 1, False)], consumer=A)
+    at_ms, lives = await moves.extend(
+        client, STREAM, [Beating(added, 1, Handling.RUNS), Beating(one, 1, Handling.WAITS)], consumer=A
+    )
     assert (lives[0], at_ms > 0) == (Life.EXTENDED, True)
     board.redis("XGROUP", "DELCONSUMER", STREAM, "billing", A)
-    _, lives = await moves.extend(client, STREAM, [Beating(added, 1, True)], consumer=A)
+    _, lives = await moves.extend(client, STREAM, [Beating(added, 1, Handling.RUNS)], consumer=A)
     assert lives == [Life.VANISHED]
     assert await moves.hold(client, STREAM, [(added, 1)], answered=3, **who) == [True]
 

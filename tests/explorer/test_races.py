@@ -1,4 +1,4 @@
-"""Each race between two owners, a late call and a stranger, played by hand: the first completion wins."""
+"""Each race between two owners, a late call and a third party, played by hand. The first completion wins."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from hiredis import ReplyError
 
 from tests.explorer.board import V_MS, Board, fields_of
 from tests.explorer.hands import A, B, Hands
+from workers.protocol.scripts import script_text
 
 pytestmark = pytest.mark.contract
 BY_COPY = pytest.mark.parametrize("policy", ["stream", "retry-stream"])
@@ -18,7 +19,7 @@ def hands(board: Board) -> Hands:
 
 
 def is_error(reply: Any, word: str) -> bool:
-    """Tell whether Redis answered with an error that says so; 6.2 puts text of its own around it."""
+    """Return whether Redis answered with this error. Redis 6.2 puts text of its own around it."""
     return isinstance(reply, ReplyError) and word in str(reply)
 
 
@@ -141,6 +142,24 @@ def test_an_ack_that_a_failover_lost_is_carried_out_when_it_is_sent_again(hands:
     assert hands.ack(A, entry, number=5) == 1
 
 
+@pytest.mark.parametrize(("verb", "left"), [("ack", 0), ("nack", 1)])
+def test_a_call_that_is_sent_again_after_its_consumer_was_deleted_is_rejected_and_does_nothing(
+    hands: Hands, verb: str, left: int
+) -> None:
+    """A process was paused before it read the answer, and a later one of its name has cleared its consumer away."""
+    hands.fresh()
+    [entry] = hands.read(A)
+
+    def say() -> Any:
+        return hands.ack(A, entry, number=1) if verb == "ack" else hands.settle(A, verb, entry, number=1)
+
+    assert say() in (1, [1])
+    script = script_text("workers.protocol", "delete_consumer")
+    assert hands.board.redis("EVAL", script, 2, "orders", hands.board.keys.agreement, "billing", A) == [1]
+    assert say() == [0]
+    assert len(hands.read(B)) == left
+
+
 # ---- strangers
 
 
@@ -212,7 +231,7 @@ def test_what_a_position_set_back_brings_goes_to_the_next_reader(hands: Hands) -
     assert (hands.ack(A, runs), hands.ack(B, runs)) == (1, [0])
 
 
-# ---- what is deleted, and where copies go
+# ---- deletions, and the place of copies
 
 
 def test_an_ack_deletes_what_it_settles_and_nothing_else(hands: Hands) -> None:
@@ -298,11 +317,11 @@ def test_a_script_says_so_where_the_group_is_gone_or_has_no_settings(hands: Hand
     assert hands.recover(entry) == [b"unknown"]
 
 
-# ---- what others gave back
+# ---- deliveries that a third party gave back
 
 
 def test_what_somebody_made_old_was_given_back_and_counts_for_nobody(hands: Hands) -> None:
-    """So Valkey proposes it: the owner stays, and the time is 0."""
+    """Valkey proposes this form. The owner stays, and the time is 0."""
     hands.fresh(jobs=64)
     ids = hands.read(A, 64)
     for entry in ids:

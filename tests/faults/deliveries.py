@@ -39,15 +39,6 @@ end
 return aged
 """
 
-# Field `since_ms` of a worker's registration, as `join_group.lua` writes it. Earlier heartbeats are not believed any
-# more.
-_DATE = """
-local now = redis.call('TIME')
-local word = redis.call('HGET', KEYS[1], ARGV[1])
-local before, behind = string.match(word, '^(%d+,%d+,%d+,%d+,)%d*(,.*)$')
-redis.call('HSET', KEYS[1], ARGV[1], before .. now[1] * 1000 + math.floor(now[2] / 1000) + 1 .. behind)
-"""
-
 
 async def read_long_ago(
     client: Redis, source: str, group: str, consumer: str, count: int, idle_ms: int, times: int = 1
@@ -82,11 +73,3 @@ async def live_on(client: Redis, source: str, group: str, visibility_ms: int, *,
             return all(idle[entry_id] < third_ms for entry_id in held)
 
         await wait_until(all_extended, "all that is held is extended")
-
-
-async def disbelieve(client: Redis, agreement: str, consumer: str) -> None:
-    """Let everything that ``consumer``, which is paused, has said of its life so far be too old to be believed.
-
-    Else who takes what it proved a moment ago looks like a read with CLAIM that a step of the clock has misled.
-    """
-    await client.eval(_DATE, 1, agreement, f"member:{consumer}")

@@ -107,9 +107,7 @@ async def test_a_leader_that_comes_after_the_step_recovers_soon(
 async def test_embedded_workers_recover_soon_after_a_step(
     clocked: RedisServer, clock: ServerClock, policy: str, step_s: int
 ) -> None:
-    claims = policy == "in-place"
-    embedded: dict[str, Any] = {"recovery": "claim"} if claims else {"recovery": "embedded", "redelivery": policy}
-    embedded["visibility_timeout"] = SOON["visibility_timeout"]
+    embedded = {"recovery": "embedded", "redelivery": policy, "visibility_timeout": SOON["visibility_timeout"]}
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
         await scene.enqueue(client, STRANDED)
@@ -163,10 +161,7 @@ async def test_a_clock_that_is_set_forward_robs_nobody_who_lives(clocked: RedisS
 async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_step_back(
     clocked: RedisServer, clock: ServerClock
 ) -> None:
-    """The worker's registration begins in the future. It is renewed as soon as the step is seen.
-
-    Only policy `stream` with a reaper proves that an entry without a delivery was not settled.
-    """
+    """Only policy `stream` with a reaper proves that an entry without a delivery was not settled."""
     visibility_s = scaled(6)  # a busy machine may keep a worker from its proof for a while
     settings = {"visibility_timeout": visibility_s, "refresh_s": HOUR_S}
     async with commands_client(clocked.url) as client:
@@ -184,23 +179,6 @@ async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_ste
         async with scene.running_worker(clocked.url, handler, **settings) as worker:
             await handler.has_started(STRANDED)
             await _step(client, clock, BACK)
-
-            async def word_is_of_now() -> int:
-                word: Any = await client.hget(scene.KEYS.agreement, f"member:{worker.consumer}")
-                now_ms = await _server_ms(client)
-                return now_ms if int(word.split(b",")[4]) <= now_ms else 0
-
-            given_ms = await wait_until(word_is_of_now, "it has given its word anew")
-
-            def proven_since() -> (
-                bool
-            ):  # as the worker knows, because it asked after it had heard that its registration is new
-                assert worker.process is not None
-                membership, in_hand = worker.process._context.membership, worker.process.in_hand()
-                stands_since_ms, _ = membership._word_stands
-                return stands_since_ms <= given_ms and all(held.proven >= membership.dated_from for held in in_hand)
-
-            await wait_until(proven_since, "it has proven its life since")
             await client.xgroup_delconsumer(scene.STREAM, scene.GROUP, worker.consumer)
 
             async def held_again() -> bool:
@@ -227,7 +205,7 @@ async def test_a_read_that_claims_takes_nothing_from_the_living_after_a_step(
 ) -> None:
     """Redis gives it deliveries of the future. They are given back, and their owners do not even notice."""
     holds, reads = scene.Handler(), scene.Handler()
-    settings = {"recovery": "claim", "refresh_s": 0.2}
+    settings = {"recovery": "embedded", "redelivery": "in-place", "refresh_s": 0.2}
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
         async with scene.running_worker(clocked.url, holds, concurrency=STRANDED, **settings) as owner:

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from tests.faults import scene
 from tests.faults.scene import GROUP, STREAM
+from tests.support.modes import EMBEDDED_IN_PLACE, mode_settings
 from tests.support.servers import RedisServer
 from tests.support.tiers import WITH_CLAIM, by_claim
 from tests.support.waiting import wait_until
@@ -48,7 +49,7 @@ async def by_acknowledging(client: Redis, entry: str) -> None:
 
 
 WAYS = [by_adding, by_trimming, by_deleting, by_acknowledging]
-in_every_mode = pytest.mark.parametrize("mode", ["reaper", "embedded", by_claim("claim")])
+in_every_mode = pytest.mark.parametrize("mode", ["reaper", "embedded", by_claim(EMBEDDED_IN_PLACE)])
 
 
 @pytest.mark.parametrize("delete", WAYS)
@@ -60,7 +61,7 @@ async def test_a_running_job_is_stopped_and_named(
     await scene.create_group(client)
     handler = scene.Handler()
     [job] = await scene.enqueue(client, 1, hold="")
-    async with scene.running_worker(server.url, handler, recovery=mode) as worker:
+    async with scene.running_worker(server.url, handler, **mode_settings(mode)) as worker:
         await handler.has_started(1)
         await delete(client, job)
         await wait_until(lambda: worker.counts.refused == 1, "the worker is told")
@@ -82,7 +83,7 @@ async def test_the_settlement_of_a_job_that_ends_before_that_is_rejected_and_jou
     async def handle(_job: Job) -> None:
         await delete(client, job)
 
-    async with scene.running_worker(server.url, handle, recovery=mode) as worker:
+    async with scene.running_worker(server.url, handle, **mode_settings(mode)) as worker:
         await wait_until(lambda: worker.counts.refused == 1, "the ack is rejected")
     [event] = await scene.events(client, "refused")
     assert (event.job, event.data["verb"]) == (job, "ack")

@@ -10,7 +10,6 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill.promises import Execution
-from tests.faults.deliveries import disbelieve
 from tests.faults.reapers import VISIBILITY_MS, Case, nothing_left
 from tests.scripts.scene import Scene
 from tests.support.gate import Gate
@@ -24,7 +23,7 @@ from tests.workers.scene import pending_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
-MODES = ["embedded", by_claim("claim")]
+POLICIES = ["stream", by_claim("in-place")]
 BATCH = 64
 LEDGER = "ledger"
 
@@ -96,12 +95,12 @@ async def events_of(case: Case, name: str, count: int) -> bool:
     return len(await case.events(name)) >= count
 
 
-@pytest.mark.parametrize("recovery", MODES)
+@pytest.mark.parametrize("policy", POLICIES)
 async def test_what_a_killed_worker_held_is_run_by_the_others(
-    server: RedisServer, client: Redis, processes: Processes, gate: Gate, recovery: str
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate, policy: str
 ) -> None:
     case = await Case.prepared(server, client)
-    fleet = Fleet(processes, case, concurrency=30, recovery=recovery)
+    fleet = Fleet(processes, case, concurrency=30, redelivery=policy)
     doomed = fleet.start("tests.faults.blocking_program:worker")
     jobs = await case.enqueue(30, wait=str(gate.path))
     await wait_until(lambda: len(said(doomed, "start")) == 30, "all run")
@@ -116,18 +115,17 @@ async def test_what_a_killed_worker_held_is_run_by_the_others(
     assert await case.violations(finished=True) == []
 
 
-@pytest.mark.parametrize("recovery", ["embedded"])  # `claim`: in test_in_place, where a proof of life can be made old
 async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refused(
-    server: RedisServer, client: Redis, processes: Processes, gate: Gate, recovery: str
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate
 ) -> None:
+    """In place this is in test_in_place, because there a heartbeat can be made old."""
     case = await Case.prepared(server, client)
-    fleet = Fleet(processes, case, concurrency=4, recovery=recovery)
+    fleet = Fleet(processes, case, concurrency=4)
     paused = fleet.start("tests.faults.blocking_program:worker")
     jobs = await case.enqueue(4, wait=str(gate.path))
     await wait_until(lambda: len(said(paused, "start")) == 4, "all run")
     paused.pause()
     owner = consumer_of(paused)
-    await disbelieve(client, case.keys.agreement, owner)
     await case.make_overdue(owner)
     healthy = fleet.start("tests.faults.blocking_program:worker")
     await wait_until(lambda: len(said(healthy, "start")) == 4, "another worker has claimed and runs them")
@@ -148,16 +146,12 @@ async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refus
     assert await case.violations(finished=True) == []
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"redelivery": "stream"}, in_matrix({"redelivery": "retry-stream"}), by_claim({"recovery": "claim"})],
-    ids=str,
-)
+@pytest.mark.parametrize("policy", ["stream", in_matrix("retry-stream"), by_claim("in-place")])
 async def test_a_poison_job_among_bystanders_kills_three_times_and_drags_nobody_along(
-    server: RedisServer, client: Redis, processes: Processes, settings: dict[str, str]
+    server: RedisServer, client: Redis, processes: Processes, policy: str
 ) -> None:
     case = await Case.prepared(server, client)
-    fleet = Fleet(processes, case, concurrency=BATCH, **settings)
+    fleet = Fleet(processes, case, concurrency=BATCH, redelivery=policy)
     await case.enqueue(BATCH // 2)
     (poison,) = await case.enqueue(1, poison="")
     await case.enqueue(BATCH // 2 - 1)

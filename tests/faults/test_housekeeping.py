@@ -11,7 +11,7 @@ from reaper.operations.requeue import Requeue, RequeueOutcome, forget_count, rea
 from reaper.operations.snapshot import take_snapshot
 from reaper.replicas import GroupReport
 from tests.conftest import StartProxy
-from tests.faults.reapers import VISIBILITY_MS, Case, Listened, leading, nothing_left, quick_settings
+from tests.faults.reapers import Case, Listened, leading, nothing_left, quick_settings
 from tests.faults.scene import Handler, running_worker
 from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
@@ -304,7 +304,7 @@ async def give_word(case: Case, consumer: str, *, for_ms: int = -60_000) -> None
     """Join as a worker of ours does. Its registration lasts so long, or ended a minute ago for a dead one."""
     seconds, _ = await case.client.time()
     until_ms = seconds * 1_000 + for_ms
-    await case.client.hset(case.keys.agreement, f"member:{consumer}", f"1,{VISIBILITY_MS},3,{until_ms},")
+    await case.client.hset(case.keys.agreement, f"member:{consumer}", f"{until_ms},")
 
 
 def settle(pipeline: Any, case: Case, consumer: str, acknowledged: str, *, journalled: bool) -> None:

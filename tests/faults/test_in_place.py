@@ -18,7 +18,6 @@ from tests.support.servers import RedisServer
 from tests.support.tiers import WITH_CLAIM
 from tests.support.waiting import wait_until
 from workers import Job, Retry, Worker
-from workers.loop.claiming import SELF_RECOVERY_LEAST_MS, SELF_RECOVERY_TIMES
 from workers.protocol.events import EventName
 from workers.protocol.messages import pair_up, read_metadata, text
 
@@ -93,7 +92,7 @@ async def _is_over(case: Case) -> bool:
     return nothing_left(await case.state())
 
 
-async def test_deliveries_are_counted_where_they_are_to_the_dead_letter(server: RedisServer, client: Redis) -> None:
+async def test_w7_deliveries_are_counted_where_they_are_to_the_dead_letter(server: RedisServer, client: Redis) -> None:
     case, handler = await Case.prepared(server, client), Handler()
     [job] = await case.enqueue(1, fail="yes")
     async with leading(in_place(server)), working(server, handler):
@@ -259,25 +258,6 @@ async def test_the_policy_changes_under_way_and_back_and_nothing_is_lost(
 
 async def _copied(case: Case) -> bool:
     return not await ready_there(case)
-
-
-async def test_where_no_leader_lives_workers_take_what_stalls_late_and_give_up_what_had_its_deliveries(
-    server: RedisServer, client: Redis
-) -> None:
-    case, handler = await Case.prepared(server, client), Handler()
-    await was_agreed(server, case)
-    jobs = await case.enqueue(3)
-    await case.read("dead")
-    late = max(SELF_RECOVERY_TIMES * 1_000, SELF_RECOVERY_LEAST_MS)
-    await case.age(late // 2, "dead")
-    await case.stall(jobs[2], times=3, consumer="dead")
-    async with working(server, handler):
-        await wait_until(lambda: _is_dead(case), "the job that had its deliveries is given up")
-        assert handler.starts == []
-        await case.age(late + 1_000, "dead")
-        await handler.has_started(2)
-    assert sorted(start.job for start in handler.starts) == jobs[:2]
-    assert [letter.job for letter in (await case.state()).dead] == jobs[2:]
 
 
 async def test_a_plain_reader_without_claim_gets_none_of_it_and_disturbs_nobody(

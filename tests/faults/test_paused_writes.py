@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from tests.conftest import StartServer
 from tests.faults import scene
+from tests.support.modes import EMBEDDED_IN_PLACE, mode_settings
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
@@ -22,7 +23,7 @@ from workers.protocol.connection import commands_client
 
 pytestmark = [pytest.mark.anyio, pytest.mark.contract]
 
-in_every_mode = pytest.mark.parametrize("mode", ["reaper", "embedded", by_claim("claim")])
+in_every_mode = pytest.mark.parametrize("mode", ["reaper", "embedded", by_claim(EMBEDDED_IN_PLACE)])
 PAUSED_MS = 700
 """Longer than a read blocks here: meanwhile each worker sends the next one, which has to wait."""
 
@@ -52,8 +53,8 @@ async def group_of(server: RedisServer, mode: str) -> AsyncIterator[Group]:
     async with commands_client(server.url) as client:
         await scene.create_group(client)
         handler = scene.Handler()
-        working = scene.running_worker(server.url, handler, recovery=mode)
-        leaving = scene.running_worker(server.url, handler, recovery=mode)
+        working = scene.running_worker(server.url, handler, **mode_settings(mode))
+        leaving = scene.running_worker(server.url, handler, **mode_settings(mode))
         async with working, leaving as one_that_leaves:
             group = Group(client, one_that_leaves, handler)
             if mode == "reaper":

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from reaper.drill.promises import Execution
 from tests.faults.probation_program import KILL, LEDGER
 from tests.faults.reapers import Case, leading, nothing_left, quick_settings
+from tests.support.modes import EMBEDDED_IN_PLACE, mode_settings
 from tests.support.notes import read_endings, read_notes
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
@@ -28,7 +29,7 @@ MAY_END = (1, 2, 3)
 lived until its worker's first beat; and another one where it outlives a visibility timeout (decision 6)."""
 
 Start = Callable[[], Running]
-both_modes = pytest.mark.parametrize("mode", ["reaper", "embedded", by_claim("claim")])
+both_modes = pytest.mark.parametrize("mode", ["reaper", "embedded", by_claim(EMBEDDED_IN_PLACE)])
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ async def served(case: Case, processes: Processes, mode: str) -> AsyncIterator[S
             "concurrency": 16,
             "drain-timeout": 0.1,
             "visibility-timeout": VISIBILITY_S,
-            "recovery": mode,
+            **mode_settings(mode),
         }
         words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
         return processes.worker("tests.faults.probation_program", *words)

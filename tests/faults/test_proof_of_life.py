@@ -12,7 +12,6 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from tests.faults.deliveries import disbelieve
 from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings
 from tests.support.gate import Gate
 from tests.support.knobs import HURRY
@@ -144,7 +143,6 @@ async def test_a_paused_worker_takes_nothing_back_and_its_handlers_are_cancelled
         consumer = await started(paused, 3)
         paused.pause()
         await case.taken_from(consumer)
-        await disbelieve(client, case.keys.agreement, consumer)
         healthy = start_worker(processes, server)
         await started(healthy, 3)
         paused.resume()

@@ -15,15 +15,14 @@ from redis.asyncio import Redis
 from reaper.drill.history import read_state
 from reaper.drill.promises import History, Pairs, check
 from tests.faults import scene
-from tests.faults.deliveries import disbelieve
 from tests.faults.program import LEDGER, gate_of
+from tests.support.modes import EMBEDDED_IN_PLACE, mode_flags
 from tests.support.notes import read_notes
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from workers import Worker
-from workers.protocol.messages import text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -97,7 +96,7 @@ async def violations(client: Redis, enqueued: dict[str, Pairs], **facts: object)
 
 async def pause_and_succeed(processes: Processes, server: RedisServer, client: Redis, recovery: str) -> list[Running]:
     """Let a process hold jobs, pause it, and let a second one of its name have them. Return both."""
-    flags = ("--visibility-timeout", LONG_S, "--recovery", recovery)
+    flags = ("--visibility-timeout", LONG_S, *mode_flags(recovery))
     # No slot is free, because a blocking read of a paused process would swallow the next ready jobs.
     first = start_worker(processes, server, *flags, "--concurrency", str(JOBS), name="w1")
     await starts(client, JOBS)
@@ -134,7 +133,7 @@ async def test_a_paused_process_whose_jobs_a_leader_made_ready_for_its_successor
     assert await violations(client, enqueued, finished=True) == []
 
 
-@pytest.mark.parametrize("recovery", ["embedded", by_claim("claim")])
+@pytest.mark.parametrize("recovery", ["embedded", by_claim(EMBEDDED_IN_PLACE)])
 async def test_of_a_paused_process_and_its_successor_that_took_its_jobs_where_they_are_the_first_to_end_settles_them(
     server: RedisServer, client: Redis, processes: Processes, recovery: str
 ) -> None:
@@ -169,9 +168,7 @@ async def test_a_paused_process_whose_jobs_were_recovered_cannot_settle_them(
     worker = start_worker(processes, server, "--visibility-timeout", LONG_S, "--concurrency", str(JOBS))
     await starts(client, JOBS)
     worker.pause()
-    [row, *_] = await client.execute_command("XPENDING", scene.STREAM, scene.GROUP, "-", "+", 1)
     await scene.make_overdue(client)
-    await disbelieve(client, scene.KEYS.agreement, text(row[1]))
     handler = scene.Handler()
     async with scene.running_reaper(server.url), scene.running_worker(server.url, handler):
         await handler.has_started(JOBS)
@@ -186,12 +183,12 @@ async def test_a_paused_process_whose_jobs_were_recovered_cannot_settle_them(
     assert worker.running
 
 
-@pytest.mark.parametrize("recovery", ["reaper", "embedded", by_claim("claim")])
+@pytest.mark.parametrize("recovery", ["reaper", "embedded", by_claim(EMBEDDED_IN_PLACE)])
 async def test_a_process_that_was_paused_between_reading_and_running_runs_nothing_twice_under_one_settlement(
     server: RedisServer, client: Redis, processes: Processes, recovery: str
 ) -> None:
     """More jobs than slots. Unread jobs go to the successor once, and only once."""
-    flags = ("--visibility-timeout", LONG_S, "--recovery", recovery)
+    flags = ("--visibility-timeout", LONG_S, *mode_flags(recovery))
     await scene.create_group(client)
     enqueued = await scene.enqueue(client, 10, hold="")
     async with recovering(server, recovery):
@@ -209,12 +206,12 @@ async def test_a_process_that_was_paused_between_reading_and_running_runs_nothin
     assert await violations(client, enqueued, finished=True) == []
 
 
-@pytest.mark.parametrize("recovery", ["reaper", "embedded", by_claim("claim")])
+@pytest.mark.parametrize("recovery", ["reaper", "embedded", by_claim(EMBEDDED_IN_PLACE)])
 async def test_a_paused_process_that_wakes_and_joins_again_settles_nothing_that_its_successor_has_settled(
     server: RedisServer, client: Redis, processes: Processes, recovery: str
 ) -> None:
     """It was alive a moment ago, by its own clock and timeout, and it has joined again when it ends its jobs."""
-    flags = ("--visibility-timeout", LONG_S, "--recovery", recovery, "--concurrency", str(JOBS))
+    flags = ("--visibility-timeout", LONG_S, *mode_flags(recovery), "--concurrency", str(JOBS))
     await scene.create_group(client)
     enqueued = await scene.enqueue(client, JOBS, hold="")
     async with recovering(server, recovery):

@@ -32,6 +32,7 @@ from tests.faults.scene import (
 )
 from tests.scripts.scene import Scene
 from tests.support.beats import let_beat
+from tests.support.modes import EMBEDDED_IN_PLACE, mode_settings
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
@@ -43,7 +44,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("hurried")]
 QUICK: dict[str, Any] = {"visibility_timeout": VISIBILITY_S, "refresh_s": 0.2}
 
 
-@pytest.fixture(params=["embedded", by_claim("claim")])
+@pytest.fixture(params=["embedded", by_claim(EMBEDDED_IN_PLACE)])
 def own_recovery(request: pytest.FixtureRequest) -> str:
     """How the workers recover by themselves."""
     return str(request.param)
@@ -51,9 +52,7 @@ def own_recovery(request: pytest.FixtureRequest) -> str:
 
 @asynccontextmanager
 async def worker_of(recovery: str, url: str, handler: Any, **changes: Any) -> AsyncIterator[Worker]:
-    if recovery == "claim":
-        changes.pop("redelivery", None)  # it is in place
-    async with running_worker(url, handler, recovery=recovery, **{**QUICK, **changes}) as worker:
+    async with running_worker(url, handler, **{**QUICK, **changes, **mode_settings(recovery)}) as worker:
         yield worker
 
 
@@ -99,11 +98,11 @@ async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
             handler.open_gate()
             await nothing_left(client)
             (mismatch,) = find_mismatches(await agreed(client), None, 0)  # as in `reaper status`
-            assert mismatch.endswith(f": recovery reaper is agreed, {own_recovery} is set")
+            assert mismatch.endswith("recovery reaper is agreed, embedded is set")
         assert reaper.term is not None
         assert reaper.term.token == 1, "nobody has taken anything from the leader"
     assert await modes_of_recoveries(client) == {"reaper"}
-    assert f"recovery reaper is agreed, {own_recovery} is set" in caplog.text
+    assert "recovery reaper is agreed, embedded is set" in caplog.text
     assert times(handler.starts) == dict.fromkeys([*enqueued, *more, *stalled], 1)
     assert await violations(client, {**enqueued, **more, **stalled}, [handler], finished=True) == []
 
@@ -117,9 +116,7 @@ async def test_a_reaper_that_starts_next_to_embedded_workers_takes_the_group_ove
         async with running_reaper(server.url) as reaper:
             await leads(reaper)
             await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
-            await wait_until(
-                lambda: f"recovery reaper is agreed, {own_recovery} is set" in caplog.text, "the worker notices"
-            )
+            await wait_until(lambda: "recovery reaper is agreed, embedded is set" in caplog.text, "the worker notices")
             enqueued = await enqueue(client, 3, fail="")
             await nothing_left(client)
     assert "recovery was embedded, is reaper from now on" in caplog.text

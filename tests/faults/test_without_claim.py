@@ -36,17 +36,17 @@ async def test_a_leader_refuses_before_anything_is_agreed_on_and_what_was_agreed
     assert await case.violations(finished=True) == []
 
 
-async def test_a_worker_of_recovery_claim_refuses_before_anything_is_agreed_on(
+async def test_a_worker_that_gives_back_in_place_refuses_before_anything_is_agreed_on(
     server: RedisServer, client: Redis
 ) -> None:
     await let_beat(client, KEYS)
     before = await dump(client)
     with pytest.RaisesGroup(UnsupportedServerError, flatten_subgroups=True) as refusal:
-        async with running_worker(server.url, Handler(), recovery="claim"):
+        async with running_worker(server.url, Handler(), recovery="embedded", redelivery="in-place"):
             pytest.fail("it works")
     assert str(refusal.value.exceptions[0]) == (
-        "recovery = 'claim' needs XREADGROUP … CLAIM (Redis 8.4): this server does not support it. "
-        "Set recovery = 'embedded'."
+        "cannot join group orders/billing: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4): this server "
+        "does not support it. Use redelivery 'stream' or 'retry-stream'."
     )
     assert await dump(client) == before
 

@@ -130,17 +130,15 @@ async def test_a_leader_parks_releases_and_gives_up_with_its_rules(server: Redis
     assert await denials(client) == []
 
 
-@pytest.mark.parametrize("recovery", [EMBEDDED, by_claim(RecoveryMode.CLAIM)])
-async def test_workers_recover_by_themselves_with_their_rules(
-    server: RedisServer, client: Redis, recovery: RecoveryMode
-) -> None:
+@pytest.mark.parametrize("policy", ["stream", by_claim("in-place")])
+async def test_workers_recover_by_themselves_with_their_rules(server: RedisServer, client: Redis, policy: str) -> None:
     await client.execute_command("ACL", "LOG", "RESET")
     await create_group(client)
     enqueued = await enqueue(client, 5)
     await strand(client, 5, overdue=True)
-    works = await let_in(client, server, Role.WORKER, recovery)
+    works = await let_in(client, server, Role.WORKER, EMBEDDED)
     handler = Handler()
-    async with running_worker(works, handler, recovery=recovery, visibility_timeout=0.4):
+    async with running_worker(works, handler, recovery=EMBEDDED, redelivery=policy, visibility_timeout=0.4):
         await wait_until(lambda: len(handler.completions) == 5, "the stranded jobs are done")
         await nothing_left(client)
     assert await violations(client, enqueued, [handler], max_deliveries=3) == []
@@ -279,13 +277,11 @@ async def test_a_worker_that_recovers_by_itself_lives_for_long_with_its_own_righ
     await _leave_work_of_a_dead_process(client)
     stranded = await enqueue(client, 5)
     await strand(client, 5, overdue=True)
-    recovery = RecoveryMode.CLAIM if policy == "in-place" else EMBEDDED
-    urls = {role: await let_in(client, server, role, recovery) for role in roles_in(recovery)}
-    settings = {"name": "w", "refresh_s": 0.05, "backoff_base": 0.02}
-    settings |= {"redelivery": policy} if recovery is EMBEDDED else {}
+    urls = {role: await let_in(client, server, role, EMBEDDED) for role in roles_in(EMBEDDED)}
+    settings = {"name": "w", "refresh_s": 0.05, "backoff_base": 0.02, "redelivery": policy}
     handler = Busy()
     async with running_worker(
-        urls[Role.WORKER], handler, recovery=recovery, consumer_retention=0.1, **settings
+        urls[Role.WORKER], handler, recovery=EMBEDDED, consumer_retention=0.1, **settings
     ) as worker:
         await _ask_for_everything(urls[Role.PRODUCER])
         await _gave_up(client, 3)
@@ -298,7 +294,7 @@ async def test_a_worker_that_recovers_by_itself_lives_for_long_with_its_own_righ
     assert await denials(client) == []
     assert ran.wrong == []
     assert stranded.keys() <= {done.job for done in handler.completions}
-    assert ran.by(Role.WORKER) >= {name for _, name in scripts_of(Role.WORKER, recovery)} - SENT_OTHERWISE - {
+    assert ran.by(Role.WORKER) >= {name for _, name in scripts_of(Role.WORKER, EMBEDDED)} - SENT_OTHERWISE - {
         "look_at_group"
     }
 
@@ -510,7 +506,7 @@ async def test_a_version_that_is_none_is_refused() -> None:
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("mode", ["reaper", "embedded", "claim"])
+@pytest.mark.parametrize("mode", ["reaper", "embedded"])
 async def test_a_server_accepts_every_line_that_is_printed(client: Redis, server: RedisServer, mode: str) -> None:
     answer = await run_command(server.url, "acl", "--recovery", mode, "--groups", 'orders/billing,m ä*l/sen"der')
     lines = [line for line in answer.out.splitlines() if not line.startswith("#")]

@@ -26,7 +26,7 @@ from workers.protocol.keys import group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
 from workers.protocol.scripts import script_text
 
-REAPER, EMBEDDED, CLAIM = RecoveryMode
+REAPER, EMBEDDED = RecoveryMode
 LOOKS = [
     "reaper.cli.status", "reaper.cli.explain", "reaper.cli.doctor", "reaper.cli.leader:show_",
     "reaper.cli.dead_letters:list_", "reaper.cli.dead_letters:show_", "reaper.web.overview",
@@ -35,7 +35,6 @@ PROGRAMS = {
     (Role.PRODUCER, REAPER): (["workers.producer", "workers.sync_producer"], []),
     (Role.WORKER, REAPER): (["workers.process"], ["workers.embedded", "workers.upkeep"]),
     (Role.WORKER, EMBEDDED): (["workers.process"], []),
-    (Role.WORKER, CLAIM): (["workers.process"], []),
     (Role.REAPER, REAPER): (["reaper.process"], ["reaper.web.actions"]),  # these need an operator's rights, too
     (Role.READ_ONLY, REAPER): (LOOKS, ["reaper.service"]),
     (Role.OPERATOR, REAPER): (
@@ -45,7 +44,7 @@ PROGRAMS = {
     ),
 }  # fmt: skip
 OTHERS = (Role.PRODUCER, Role.READ_ONLY, Role.OPERATOR)
-EVERYBODY = [*PROGRAMS, *((role, mode) for mode in (EMBEDDED, CLAIM) for role in OTHERS)]
+EVERYBODY = [*PROGRAMS, *((role, EMBEDDED) for role in OTHERS)]
 
 
 @pytest.mark.parametrize(("role", "mode"), EVERYBODY, ids=str)

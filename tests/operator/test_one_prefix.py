@@ -77,7 +77,6 @@ def test_workers_follow_a_reaper_that_gives_back_in_place(monkeypatch: pytest.Mo
     monkeypatch.setenv("REAPER_REDELIVERY", "in-place")
     reaper, worker = load(ReaperSettings), load(WorkerSettings)
     assert reaper.redelivery is worker.redelivery is Redelivery.IN_PLACE
-    assert worker.wished_redelivery is None, "only the reaper asks for it"
 
 
 @PROGRAMS

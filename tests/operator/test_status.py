@@ -321,10 +321,10 @@ def test_a_group_that_agreed_on_something_else_is_a_mismatch() -> None:
 
 def test_workers_that_differ_are_named_while_they_are_there() -> None:
     agreement = {
-        "member:w1.1": "7,30000,3,1000,worker w1: max_deliveries 3 is agreed, 9 is set",
-        "member:w2.1": "7,30000,3,1000,worker w2: max_deliveries 3 is agreed, 9 is set",
-        "member:w3.1": "7,30000,3,2000,worker w3: policy stream is agreed, retry-stream is set; max_deliveries 3, 4",
-        "member:w4.1": "7,30000,3,2000,",
+        "member:w1.1": "1000,worker w1: max_deliveries 3 is agreed, 9 is set",
+        "member:w2.1": "1000,worker w2: max_deliveries 3 is agreed, 9 is set",
+        "member:w3.1": "2000,worker w3: policy stream is agreed, retry-stream is set; max_deliveries 3, 4",
+        "member:w4.1": "2000,",
         "member:w5.1": "something else",
     }
     both = "max_deliveries 3 is agreed, 9 is set"

@@ -23,7 +23,7 @@ SMALL = ("--limit", "60", "--reapers", "1")
 
 @pytest.mark.matrix
 def test_drills_are_played_judged_and_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan([QUICK], ("reaper/stream", "claim", "none"), 1, SMALL)
+    plan = Plan([QUICK], ("reaper/stream", "embedded/in-place", "none"), 1, SMALL)
     folder = tmp_path / "drills"
     folder.mkdir()
     monkeypatch.setenv("REAPER_REDIS_URL", "redis://127.0.0.1:1")  # each drill starts a Redis of its own
@@ -33,7 +33,9 @@ def test_drills_are_played_judged_and_written_down(tmp_path: Path, monkeypatch: 
     plan = drills.plan
     assert plan.modes == ["reaper/stream", "none"], "the packaged server knows no CLAIM"
     assert comparison.overall[-1] == drills.left_out[0]
-    assert drills.left_out[0].startswith("claim was not played: it needs XREADGROUP … CLAIM (Redis 8.4), which ")
+    assert drills.left_out[0].startswith(
+        "embedded/in-place was not played: it needs XREADGROUP … CLAIM (Redis 8.4), which "
+    )
 
     (quick,) = comparison.found
     assert {mode: quick.table["lost"][mode].value for mode in plan.modes} == dict.fromkeys(plan.modes, 0)

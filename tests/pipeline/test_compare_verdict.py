@@ -296,8 +296,8 @@ def test_every_mode_gets_the_same_faults_at_the_same_moments() -> None:
     assert words == {
         "reaper/stream": ["drill", "--recovery", "reaper", *same],
         "reaper/in-place": ["drill", "--recovery", "reaper", "--policy", "in-place", *same],
-        "embedded": ["drill", "--recovery", "embedded", *same],
-        "claim": ["drill", "--recovery", "claim", *same],
+        "embedded/stream": ["drill", "--recovery", "embedded", *same],
+        "embedded/in-place": ["drill", "--recovery", "embedded", "--policy", "in-place", *same],
         "none": ["drill", "--recovery", "none", *same],
     }
 

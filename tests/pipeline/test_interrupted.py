@@ -85,7 +85,7 @@ async def test_a_comparison_puts_its_folders_and_processes_away(
 ) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
-    words = ("compare", "--scenario", "one-crash", "--mode", "embedded", "--output", str(tmp_path / "c.html"))
+    words = ("compare", "--scenario", "one-crash", "--mode", "embedded/stream", "--output", str(tmp_path / "c.html"))
     running = processes.python("-m", "reaper", *words, env={"TMPDIR": str(folder)})
     await wait_until(lambda: list(folder.glob("reaper-drill-*/*")), "a drill is played")
     below = await _below(running)

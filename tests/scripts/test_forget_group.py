@@ -83,7 +83,7 @@ async def test_what_embedded_workers_know_of_crashes_is_not_taken_from_them(
     scene: Scene, recovery: str, left_ms: int, code: bytes
 ) -> None:
     [job] = await park(scene, 1)
-    word = f"1,30000,3,{await scene.now_ms() + left_ms},"
+    word = f"{await scene.now_ms() + left_ms},"
     await scene.agree(recovery=recovery, **{"member:w2": word})
     before = await scene.state()
     answer = await forget(scene)

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 AGAIN_S = 1.0
-WORD_ENDS = 3
 """Which part of a worker's word in the agreement says until when it counts."""
 SERVED_PART = 0.65
 """A live worker can be served for this part of its visibility timeout at least before anything is taken from it: an
@@ -166,7 +165,7 @@ class Producers(Actor):
 @lru_cache(maxsize=8)  # reading the environment for each worker costs more than all that a short story does
 def worker_settings(setting: Setting, name: str, recovery: RecoveryMode) -> WorkerSettings:
     """Return what a worker of a story goes by."""
-    knows = setting.own_timeout or recovery.is_of_workers
+    knows = setting.own_timeout or recovery is RecoveryMode.EMBEDDED
     return WorkerSettings(
         redis_url=URL,
         stream=STREAM,
@@ -175,7 +174,7 @@ def worker_settings(setting: Setting, name: str, recovery: RecoveryMode) -> Work
         concurrency=setting.concurrency,
         visibility_timeout=timedelta(seconds=setting.visibility_s) if knows else None,
         max_deliveries=setting.max_deliveries if knows else None,
-        redelivery=Redelivery(setting.redelivery) if knows and setting.redelivery != IN_PLACE else None,
+        redelivery=Redelivery(setting.redelivery) if knows else None,
         recovery=recovery,
         backoff_cap=timedelta(seconds=setting.visibility_s),
         drain_timeout=timedelta(seconds=setting.visibility_s / 3),
@@ -233,16 +232,11 @@ class OurWorker(Actor):
     async def _hear_refusal(self, report: Report) -> None:
         if self.process is not None:
             settles = report.facts["verb"] != "extension"
-            self.world.drops.refused(self.process.name, report.facts["job"], self._dated_from, settles=settles)
-
-    @property
-    def _dated_from(self) -> float:
-        return -inf if self._worker is None else self._worker._context.membership.dated_from
+            self.world.drops.refused(self.process.name, report.facts["job"], settles=settles)
 
     def proof_of(self, key: bytes, entry_id: bytes) -> float | None:
-        dated_from = self._dated_from  # what was proven before is to be proven again (decision 12)
         for one in self._held():
-            if one.job.raw_entry_id == entry_id and one.source.key.encode() == key and one.proven >= dated_from:
+            if one.job.raw_entry_id == entry_id and one.source.key.encode() == key:
                 return one.proven
         return None
 
@@ -308,7 +302,7 @@ class OurWorker(Actor):
         if not isinstance(agreed, dict):
             return own_s
         word, agreed_ms = agreed.get(b"member:" + self.consumer), agreed.get(b"visibility_ms")
-        if not word or not agreed_ms or int(word.split(b",")[WORD_ENDS]) > self.world.server.now_ms:
+        if not word or not agreed_ms or int(word.split(b",")[0]) > self.world.server.now_ms:
             return own_s
         return min(own_s, int(agreed_ms) / 1000)
 

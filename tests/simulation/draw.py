@@ -12,7 +12,6 @@ from tests.simulation.outages import with_outages
 from tests.simulation.plays import Act, Play
 from tests.simulation.server.versions import capabilities_of
 from tests.simulation.story import (
-    CLAIM,
     EMBEDDED,
     IN_PLACE,
     REAPER,
@@ -46,7 +45,7 @@ def _draw_story(seed: int) -> Story:
     length_s = round(setting.visibility_s * random.uniform(3, 8), 1)
     # Drawn apart: the stories of other seeds stay what they were.
     if capabilities_of(setting.version).has_claim and Random(f"in place {seed}").choice((False, True)):
-        setting = replace(setting, redelivery=IN_PLACE, recovery=REAPER if setting.recovery == REAPER else CLAIM)
+        setting = replace(setting, redelivery=IN_PLACE)
     jobs = tuple(_draw_jobs(random, setting, length_s))
     steps = tuple(sorted(_draw_steps(random, setting, length_s), key=lambda step: step.at))
     return Story(seed, setting, jobs, steps, length_s)

@@ -151,7 +151,7 @@ def enqueue(scene: Scene) -> None:
 def join(scene: Scene) -> None:
     """A worker joins."""
     mode, policy, consumer = (
-        scene.random.choice(("reaper", "embedded", "claim")),
+        scene.random.choice(("reaper", "embedded")),
         scene.policy(),
         scene.consumer(),
     )
@@ -215,7 +215,7 @@ def settle(scene: Scene) -> None:
 def extend(scene: Scene) -> None:
     """A worker proves that it lives."""
     source, consumer, rows = _mine(scene)
-    words = [word for entry_id, _, times in rows for word in (entry_id, times, scene.random.randrange(2))]
+    words = [word for entry_id, _, times in rows for word in (entry_id, times, scene.random.randrange(3))]
     scene.call("extend", _names(source), GROUP, 50, consumer, *words)
 
 

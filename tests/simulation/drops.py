@@ -98,22 +98,18 @@ class Drops:
             if group is not None and dropped.consumer.encode() in group.consumers:
                 self._world.ledger.lost.add(job)
 
-    def refused(self, process: str, job: str, dated_from: float, *, settles: bool = False) -> None:
-        """Note that a process is told that a job is not its own: all that it has to show is older than its word.
+    def refused(self, process: str, job: str, *, settles: bool = False) -> None:
+        """Note that a process is told that a job is not its own.
 
         Only heartbeats take back what has vanished. A settlement before the next one is rejected, and journaled so.
         Heartbeats take it back only where its entry would be deleted by whoever settled it (extend.lua).
-        So it is where the server's clock was set since, and the first beat after finds that out. Ahead: it may as well
-        be the process's machine that was suspended, and the job somebody else's meanwhile (seed 9990). Back: its proof
-        is of the future (seeds 6000436 and 6000649 with reloads).
         """
         for name, dropped in self._held_by(process):
-            set_at = (at for at, _ in self._world.clock.steps)
             setting = self._world.story.setting
             is_certain = dropped.place[0] == KEYS.retry.encode() or (
                 setting.redelivery == "stream" and not self._world.recovers_itself
             )
-            if name == job and (settles or not is_certain or dropped.proven < max(dated_from, *set_at, -inf)):
+            if name == job and (settles or not is_certain):
                 self._world.ledger.lost.add(job)
 
     def forgotten(self) -> None:

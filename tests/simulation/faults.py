@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.places import KEYS
-from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, Setting, Step
+from tests.simulation.story import EMBEDDED, IN_PLACE, REAPER, Setting, Step
 from tests.simulation.unserved import NEEDED
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Fault:
     seconds: tuple[float, float] = (0.0, 0.0)
     """For how long, drawn on a logarithmic scale; parts of the visibility timeout."""
     value: Callable[[Random, Setting], Any] | None = None
-    modes: frozenset[str] = frozenset({REAPER, EMBEDDED, CLAIM})
+    modes: frozenset[str] = frozenset({REAPER, EMBEDDED})
 
     def may(self, setting: Setting) -> bool:
         """Tell whether it makes sense here."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.simulation.plays import Play
 
-REAPER, EMBEDDED, CLAIM = "reaper", "embedded", "claim"
+REAPER, EMBEDDED = "reaper", "embedded"
 IN_PLACE = "in-place"
 SHORTEST_LEASE_S = 20.0
 LEADER, ITSELF = "the leader", "the process of that moment"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation.play import play
 from tests.simulation.plays import Act
-from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, WRITE, NewJob, Setting, Step, Story
+from tests.simulation.story import EMBEDDED, IN_PLACE, REAPER, WRITE, NewJob, Setting, Step, Story
 
 SEEDS = range(589872, 589872 + 5)
 """Without a wait after the refusal, some of these go wrong in each setting."""
@@ -49,9 +49,9 @@ BY_WORKERS = replace(SIDE_BY_SIDE, recovery=EMBEDDED, workers=2, bare_workers=0)
     [
         SIDE_BY_SIDE,
         BY_WORKERS,
-        replace(BY_WORKERS, version="8.6", recovery=CLAIM, redelivery=IN_PLACE),
+        replace(BY_WORKERS, version="8.6", redelivery=IN_PLACE),
     ],
-    ids=[REAPER, EMBEDDED, CLAIM],
+    ids=[REAPER, EMBEDDED, IN_PLACE],
 )
 def test_nobody_is_given_up_as_writes_are_taken_again(setting: Setting, seed: int, seconds: float) -> None:
     """A server that lacks replicas, or cannot write its disk, is there, and answers who reads."""
@@ -88,7 +88,7 @@ def test_nobody_is_given_up_as_the_right_to_look_is_given_back() -> None:
 def test_a_retry_in_place_that_nobody_may_journal_counts_as_little_as_any_other() -> None:
     """Seed 700006: how often a job may be started is read from the journal, where the journal is whole."""
     setting = Setting(
-        version="8.6", recovery="claim", redelivery="in-place", visibility_s=120.0, max_deliveries=1, lease_s=20.0,
+        version="8.6", recovery="embedded", redelivery="in-place", visibility_s=120.0, max_deliveries=1, lease_s=20.0,
         workers=2, bare_workers=0, concurrency=1, own_timeout=True,
     )  # fmt: skip
     job = NewJob(118.8, 2, (Act("retry", 62.9), Act("ok", 13.6)), delay=117.0)
@@ -102,7 +102,7 @@ def test_a_retry_in_place_that_nobody_may_journal_counts_as_little_as_any_other(
 
 
 def test_workers_that_do_not_start_without_a_right_are_there_again_once_it_is_given_back() -> None:
-    setting = replace(LED, recovery=CLAIM, redelivery=IN_PLACE, max_deliveries=3)
+    setting = replace(LED, recovery=EMBEDDED, redelivery=IN_PLACE, max_deliveries=3)
     steps = (
         Step(85.0, "deny", seconds=100.0, value="xreadgroup"),
         Step(90.0, "kill", "worker-1", seconds=1.0),
@@ -111,7 +111,7 @@ def test_workers_that_do_not_start_without_a_right_are_there_again_once_it_is_gi
     ended: list[str] = []
     outcome = play(
         replace(STORY, setting=setting, steps=steps),
-        lambda _, what: ended.append(what) if "may not ask" in what else None,
+        lambda _, what: ended.append(what) if "lacks the permission" in what else None,
     )
     assert outcome.violations == ()
     assert ended != []

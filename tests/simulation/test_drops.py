@@ -63,7 +63,7 @@ def test_what_a_worker_lets_go_of_though_it_has_proven_it_lately_is_asked_for(ma
         drop(world, worker)
         [held] = worker._held()
         held.lose()
-        world.drops.refused("worker-1#1", JOB, 0.0)
+        world.drops.refused("worker-1#1", JOB)
         await asyncio.sleep(VISIBILITY_S)
 
     world.run(play)
@@ -81,42 +81,6 @@ def test_what_a_worker_has_never_had_is_nobodys_to_know(make: Make) -> None:
 
     world.run(play)
     assert world.ledger.lost == {JOB}
-
-
-def test_what_a_worker_has_not_proven_since_its_word_stands_is_nobodys_to_know(make: Make) -> None:
-    world = make(RUNS)
-
-    async def play() -> None:
-        worker = await running(world)
-        drop(world, worker)
-        world.drops.refused("worker-1#1", JOB, world.loop.now)
-
-    world.run(play)
-    assert world.ledger.lost == {JOB}
-
-
-@pytest.mark.parametrize("by_s", [3600.0, -3600.0], ids=["ahead", "back"])
-@pytest.mark.parametrize("since", [True, False], ids=["since the proof", "before it"])
-def test_what_a_worker_has_not_proven_since_the_servers_clock_was_set_is_nobodys_to_know(
-    make: Make, *, since: bool, by_s: float
-) -> None:
-    world = make(RUNS)
-
-    async def play() -> None:
-        if not since:
-            world.clock.step(by_s)
-            await asyncio.sleep(VISIBILITY_S)  # what is dropped just after a step back is asked of nobody
-        worker = await running(world)
-        if since:
-            world.clock.step(by_s)
-        drop(world, worker)
-        [held] = worker._held()
-        held.lose()
-        world.drops.refused("worker-1#1", JOB, 0.0)
-        await asyncio.sleep(VISIBILITY_S)
-
-    world.run(play)
-    assert world.ledger.lost == ({JOB} if since else set())
 
 
 def test_what_a_worker_cannot_prove_for_too_long_is_nobodys_to_know_and_not_before(make: Make) -> None:
@@ -221,7 +185,7 @@ def test_what_a_third_party_consumer_held_is_known_to_the_leader_that_saw_it_alo
     make: Make, consumer: str, is_lost: bool
 ) -> None:
     world, _ = held_by(make, consumer)
-    world.command("HSET", KEYS.agreement, f"member:{consumer}", "1,60000,3,1,0,")
+    world.command("HSET", KEYS.agreement, f"member:{consumer}", "1,")
     drop_of(world, consumer)
     assert not world.ledger.lost
     world.drops.leader_begins()

@@ -10,7 +10,7 @@ from tests.simulation.conftest import Make
 from tests.simulation.places import GROUP, KEYS, URL
 from tests.simulation.play import play
 from tests.simulation.plays import Act
-from tests.simulation.story import CLAIM, IN_PLACE, NewJob, Setting, Step, Story
+from tests.simulation.story import EMBEDDED, IN_PLACE, NewJob, Setting, Step, Story
 from tests.simulation.world import World
 from workers.protocol.connection import commands_client
 from workers.protocol.events import event_fields
@@ -178,7 +178,7 @@ def test_nobody_proves_his_life_to_a_server_that_comes_back_and_takes_few_client
 
 DELAYED = Story(
     seed=700385,
-    setting=Setting(version="8.4", recovery=CLAIM, redelivery=IN_PLACE, visibility_s=60.0, lease_s=120.0),
+    setting=Setting(version="8.4", recovery=EMBEDDED, redelivery=IN_PLACE, visibility_s=60.0, lease_s=120.0),
     jobs=(NewJob(20.0, 9, (Act("ok", 1.3),), delay=17.5),),
     steps=(Step(22.0, "clock", value=-3600.0), Step(30.0, "clock", value=-3600.0)),
     length_s=60.0,

@@ -131,7 +131,7 @@ def test_a_worker_that_let_its_word_end_lives_by_what_is_agreed_on_and_one_whose
         if word_ends_ms is None:
             world.command("HDEL", KEYS.agreement, b"member:" + consumer)
         else:
-            world.command("HSET", KEYS.agreement, b"member:" + consumer, f"1,60000,3,{word_ends_ms},1,")
+            world.command("HSET", KEYS.agreement, b"member:" + consumer, f"{word_ends_ms},")
         world.command("XCLAIM", KEYS.stream, GROUP, "robber", 0, entry_id)
 
     world.run(rob)

@@ -31,7 +31,7 @@ from tests.simulation.server.streams import Pending, Stream
 from tests.simulation.server.words import entry_id as number_of
 from tests.simulation.server.words import id_text
 from tests.simulation.situations import SITUATIONS
-from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, ITSELF, LEADER, REAPER, WRITE, Step, Story
+from tests.simulation.story import EMBEDDED, ITSELF, LEADER, REAPER, WRITE, Step, Story
 from tests.simulation.undisturbed import take_down
 from tests.simulation.unserved import Unserved
 from tests.simulation.witness import Witness
@@ -403,8 +403,7 @@ class World:
 
     def switch_mode(self, seconds: float) -> None:
         """Have the workers recover by themselves instead of replicas, or the other way round."""
-        own = CLAIM if self.story.setting.redelivery == IN_PLACE else EMBEDDED
-        self.recovery = REAPER if self.recovers_itself else own
+        self.recovery = REAPER if self.recovers_itself else EMBEDDED
         self.say(f"Recovery is {self.recovery} from now on.")
         for role, actor in self.actors.items():
             if actor.goes_by_mode and self.alive(role) is not None:

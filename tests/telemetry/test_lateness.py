@@ -50,5 +50,5 @@ def test_of_what_a_leader_recovers(latency: Recorded, monkeypatch: pytest.Monkey
 def test_of_what_embedded_workers_recover(latency: Recorded) -> None:
     told = WorkerTelemetry(WorkerSettings(stream="orders", group="billing"), "w.1", traces=False, measures=True)
     for row in ROWS:
-        told.recovered(row, began_ns=0, visibility_s=VISIBILITY_S)
+        told.recovered(row, VISIBILITY_S)
     assert latency.values == [0.0, 1.5]

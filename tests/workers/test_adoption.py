@@ -154,7 +154,7 @@ async def test_taking_stock_does_not_run_again_what_runs(server: RedisServer, cl
         go.set()
         await wait_for_settled(worker, 2)
 
-    assert (sorted(started), worker.counts.adopted) == ([1, 2], 0)
+    assert (sorted(started), worker.counts.read) == ([1, 2], 2)
 
 
 def test_a_walk_over_what_is_ours_begins_anew_where_stock_is_taken() -> None:

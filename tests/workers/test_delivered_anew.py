@@ -59,9 +59,7 @@ def in_hand(worker: Worker) -> list[Held]:
     return list(worker.process.in_hand())
 
 
-async def test_what_runs_and_is_handed_out_once_more_runs_once_and_is_settled_once(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_w5_an_entry_that_comes_again_with_the_same_count_runs_once(server: RedisServer, client: Redis) -> None:
     handler = Handler()
     worker = make_worker(server.url, handler, concurrency=4)
     entry_id, dump = await before_it_is_read(client)
@@ -159,7 +157,7 @@ def held_of(source: Source, times_delivered: int) -> Held:
     return held
 
 
-def test_what_has_another_count_is_another_delivery() -> None:
+def test_w5_an_entry_that_comes_again_with_another_count_is_dropped() -> None:
     source = Source("orders", "orders", inf, None)
     held = held_of(source, 2)
     assert not source.comes_again(b"2-1", 2, 7.0)

@@ -274,7 +274,7 @@ async def test_the_slot_of_a_lost_job_is_free_for_the_next_one_also_where_its_th
 
 
 @extending
-async def test_a_handler_that_catches_its_cancellation_settles_nothing_and_is_counted_once(
+async def test_w1_a_handler_that_lost_its_delivery_settles_nothing_although_it_returns(
     server: RedisServer, client: Redis
 ) -> None:
     """Rule W1."""

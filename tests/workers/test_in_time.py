@@ -13,9 +13,9 @@ from tests.workers.scene import make_held
 from workers import Job
 from workers.backoff import Backoff
 from workers.loop.beating import Extending
-from workers.loop.dispatch import Calls
+from workers.loop.dispatch import HandlerCalls
 from workers.loop.execution import HANDED_BACK
-from workers.loop.heartbeat import BEATS, LONGEST_SLEEP_S, Heartbeat
+from workers.loop.heartbeat import BEATS, Heartbeat
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.isolation import Isolation
 from workers.loop.membership import Membership
@@ -100,7 +100,7 @@ def context_of(held: Held, redis: Redis) -> Any:
     membership = Silent()
     membership.both = [held.source]  # type: ignore[attr-defined]
     membership.visibility_s = VISIBILITY_S  # type: ignore[attr-defined]
-    membership.dated_from = -inf  # type: ignore[attr-defined]
+    membership.timeout_changed = -inf  # type: ignore[attr-defined]
     membership.shows_from = lambda now: Membership.shows_from(membership, now)  # type: ignore[arg-type, attr-defined]
     reporter = Silent()
     reporter.troubles = Troubles()  # type: ignore[attr-defined]
@@ -117,7 +117,7 @@ def context_of(held: Held, redis: Redis) -> Any:
 
 
 def runner_of(context: Any, handle: Callable[[Job], Awaitable[None]], settled: Any) -> Runner:
-    calls = Calls(handle, lambda _job: False)
+    calls = HandlerCalls(handle, lambda _job: False)
     return Runner(context, calls, settled, Heartbeat(context), Isolation((), lambda: VISIBILITY_S), lambda: False)
 
 
@@ -130,7 +130,7 @@ async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(cloc
     assert (held.proven, monotonic()) == (asked_at, asked_at + 4.0)
 
 
-async def perform(held: Held, redis: Redis, **known: float) -> tuple[int, int, int]:
+async def perform(held: Held, redis: Redis) -> tuple[int, int, int]:
     """Take a delivery through all steps. Return the number of calls to Redis, and of started and settled jobs."""
     started: list[str] = []
 
@@ -138,7 +138,6 @@ async def perform(held: Held, redis: Redis, **known: float) -> tuple[int, int, i
         started.append(job.id)
 
     settled, context = Settled(), context_of(held, redis)
-    vars(context.membership).update(known)
     runner = runner_of(context, handle, settled)
     await runner.perform(held, None, monotonic())
     return redis.asked, len(started), len(settled.verdicts)
@@ -154,16 +153,6 @@ async def test_what_was_not_proved_for_half_a_visibility_timeout_is_asked_for_be
     held = hold(redis)
     clock.now += VISIBILITY_S / 2 + late_s
     assert await perform(held, redis) == ((0, 1, 1) if late_s < 0 else (1, 0, 0))
-
-
-@pytest.mark.parametrize("later_s", [-1.0, 1.0])
-async def test_what_a_shorter_timeout_may_have_taken_is_asked_for_where_a_longer_one_is_agreed_on_since(
-    clock: Clock, later_s: float
-) -> None:
-    """It may have been read by a read that was asked for before that (6001633 with reloads)."""
-    redis = Redis(clock, answer=Life.REJECTED)
-    held = hold(redis)
-    assert await perform(held, redis, dated_from=held.proven + later_s) == ((0, 1, 1) if later_s < 0 else (1, 0, 0))
 
 
 class NoGroup(Redis):
@@ -287,35 +276,6 @@ async def test_what_has_ended_is_extended_while_another_handler_keeps_its_verdic
     held.end(Verdict(Outcome.ACK), clock.now, clock.now)
     extended = beats_of(Heartbeat(context_of(held, redis)), clock, answers=answers)
     assert extended == ([] if answers else [2 * VISIBILITY_S / BEATS, 3 * VISIBILITY_S / BEATS])
-
-
-async def test_what_was_proven_before_proofs_can_be_dated_is_proven_again_at_once_and_once(clock: Clock) -> None:
-    """Otherwise, after a deletion of our consumer, none of its deliveries would be known as ours until the next
-    beat."""
-    redis = Redis(clock)
-    held = hold(redis)
-    held.begin(clock.now, None)
-    later = hold(redis, 2, held.source)
-    context = context_of(held, redis)
-    heartbeat = Heartbeat(context)
-    loop: Any = SimpleNamespace(call_soon_threadsafe=lambda function, *arguments: function(*arguments))
-    heartbeat._loop = loop
-    began, steps = clock.now, heartbeat.steps()
-    step = next(steps)
-    extended: list[tuple[float, int]] = []
-    while clock.now < began + VISIBILITY_S / BEATS - LONGEST_SLEEP_S:
-        if isinstance(step, Extending):
-            extended.append((clock.now - began, len(step.items)))
-            step = steps.send((round(clock.now * 1000), [Life.EXTENDED] * len(step.items)))
-        else:
-            clock.now += step
-            if context.membership.dated_from < began <= clock.now - 1:
-                context.membership.dated_from = clock.now  # a word was given anew, or a clock was set
-                later.prove(clock.now + 0.1)
-            step = next(steps)
-    [(at, number)] = extended
-    assert 1 <= at <= 1 + LONGEST_SLEEP_S
-    assert number == 1, "and not what was proven since"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """Suspects that have their last delivery run apart from other jobs."""
 
 from collections import defaultdict
+from functools import partial
+from math import inf
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -14,6 +17,7 @@ from tests.support.waiting import wait_until
 from tests.workers.extending import extensions
 from tests.workers.scene import KEYS, enqueue, make_worker, number_of, pending_of, running, wait_for_settled
 from workers import Job
+from workers.loop.heartbeat import FIRST_BEAT_S, first_beat_at
 from workers.protocol.calls.moves import ACK
 from workers.protocol.messages import text
 
@@ -42,9 +46,9 @@ class Gated:
         return self.started == list(numbers)
 
 
-async def let_out(client: Redis) -> str:
-    """Make a suspect ready, as the gate does; return its entry ID."""
-    entry_id = text(await client.execute_command("XADD", KEYS.stream, "*", *MARKED))
+async def let_out(client: Redis, number: int = 2) -> str:
+    """Make a quarantined job ready, as the gate does; return its entry ID."""
+    entry_id = text(await client.execute_command("XADD", KEYS.stream, "*", b"n", number, *MARKED[2:]))
     await client.hset(KEYS.suspects, entry_id, "stream,,0")
     return entry_id
 
@@ -64,13 +68,13 @@ async def arrived(client: Redis, suspect: str) -> bool:
 
 
 async def look_on(client: Redis) -> None:
-    """Give everybody the time to do what they should not."""
+    """Wait for as long as a worker would need to break the rule."""
     for _ in range(LOOKS):
         await client.ping()
 
 
 @pytest.mark.parametrize("limit", [2, 1, 5])
-async def test_a_suspect_waits_for_what_runs_and_others_wait_for_it(
+async def test_w3_a_quarantined_job_waits_for_running_jobs_and_others_wait_for_it(
     server: RedisServer, client: Redis, limit: int
 ) -> None:
     """So it is, too, where the limit was changed since the job was quarantined."""
@@ -98,9 +102,7 @@ async def test_a_suspect_waits_for_what_runs_and_others_wait_for_it(
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_that_it_is_extended_while_it_waits_is_no_sign_that_it_has_begun(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_w4_a_heartbeat_of_a_waiting_job_does_not_confirm_its_arrival(server: RedisServer, client: Redis) -> None:
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8, visibility_timeout=3_600)
     async with running(worker):
@@ -115,7 +117,7 @@ async def test_that_it_is_extended_while_it_waits_is_no_sign_that_it_has_begun(
         await wait_for_settled(worker, 2)
 
 
-async def test_what_was_read_with_it_waits_as_well(server: RedisServer, client: Redis) -> None:
+async def test_w3_a_job_that_was_read_with_a_quarantined_job_waits(server: RedisServer, client: Redis) -> None:
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
     async with running(worker):
@@ -129,10 +131,10 @@ async def test_what_was_read_with_it_waits_as_well(server: RedisServer, client: 
         await wait_for_settled(worker, 2)
 
 
-async def test_what_waits_goes_on_when_the_settlement_is_answered_and_not_before(
+async def test_w3_other_jobs_begin_when_the_settlement_is_answered_and_not_before(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
-    """Rule W3: who dies in between is convicted, although the job has ended (seed 11085)."""
+    """Rule W3. A crash in between makes a dead letter, although the job has ended (seed 11085)."""
     handler = Gated()
     await client.script_load(ACK.source)
     through = await proxy(server)
@@ -151,18 +153,25 @@ async def test_what_waits_goes_on_when_the_settlement_is_answered_and_not_before
         await wait_for_settled(worker, 2)
 
 
-async def test_suspects_wait_for_no_suspects(server: RedisServer, client: Redis) -> None:
+async def test_w3_quarantined_jobs_run_one_after_the_other(server: RedisServer, client: Redis) -> None:
+    """A wide gate may release several jobs, and one worker may read them together. A crash is the fault of one."""
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
-    for _ in range(3):
-        await let_out(client)
+    for number in (1, 2, 3):
+        await let_out(client, number)
     async with running(worker):
-        await wait_until(lambda: handler.has_started(2, 2, 2), "all run")
-        handler.gates[2].set()
+        for number in (1, 2, 3):
+            await wait_until(partial(handler.has_started, *range(1, number + 1)), "the next one runs")
+            await wait_until(lambda: worker.counts.read == 3, "all are read")
+            await look_on(client)
+            assert handler.started == list(range(1, number + 1))
+            handler.gates[number].set()
         await wait_for_settled(worker, 3)
 
 
-async def test_what_lasts_for_a_visibility_timeout_is_waited_for_no_longer(server: RedisServer, client: Redis) -> None:
+async def test_w3_a_job_that_has_lasted_for_a_visibility_timeout_blocks_nothing(
+    server: RedisServer, client: Redis
+) -> None:
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8, visibility_timeout=0.3)
     async with running(worker):
@@ -203,3 +212,65 @@ async def test_a_mark_on_a_job_that_has_deliveries_left_says_nothing(server: Red
         for gate in (1, 2):
             handler.gates[gate].set()
         await wait_for_settled(worker, 2)
+
+
+# ---- the first heartbeat
+
+
+async def lives(client: Redis, quarantined: str) -> bool:
+    """Return whether the gate knows that the job runs, so that it may release the next one."""
+    value: Any = await client.hget(KEYS.suspects, quarantined)
+    return text(value).split(",")[2] == "1"
+
+
+class Extending(Gated):
+    """A handler that extends its own delivery at once, and notes when it began."""
+
+    began = inf
+
+    async def __call__(self, job: Job) -> None:
+        self.began = monotonic()
+        await job.extend()
+        await super().__call__(job)
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_w8_no_heartbeat_says_within_a_second_that_a_quarantined_job_runs(
+    server: RedisServer, client: Redis
+) -> None:
+    """Not even the one that the handler sends.
+
+    Otherwise the gate opens before the job had time to crash its process.
+    """
+    handler = Extending()
+    worker = make_worker(server.url, handler, max_deliveries=2, visibility_timeout=3_600)
+    quarantined = await let_out(client)
+    async with running(worker):
+        await wait_until(lambda: handler.has_started(2), "the quarantined job runs")
+        so_far = extensions().count(quarantined)
+        await wait_until(lambda: extensions().count(quarantined) > so_far + 2, "heartbeats have extended it")
+        await wait_until(partial(lives, client, quarantined), "the gate knows that it runs")
+        assert monotonic() - handler.began >= FIRST_BEAT_S
+        handler.gates[2].set()
+        await wait_for_settled(worker, 1)
+
+
+async def test_w8_a_heartbeat_of_a_quarantined_job_does_not_wait_for_a_quarter_of_the_visibility_timeout(
+    server: RedisServer, client: Redis
+) -> None:
+    """Otherwise the gate releases one job in each quarter of the visibility timeout."""
+    handler = Gated()
+    worker = make_worker(server.url, handler, max_deliveries=2, visibility_timeout=3_600)
+    quarantined = await let_out(client)
+    async with running(worker):
+        await wait_until(partial(lives, client, quarantined), "the gate knows that it runs")
+        assert extensions() == [quarantined] * 2, "its arrival, and its first heartbeat"
+        handler.gates[2].set()
+        await wait_for_settled(worker, 1)
+
+
+@pytest.mark.parametrize(("visibility_s", "after_s"), [(60.0, 1.0), (3.0, 1.0), (1.5, 0.5)])
+def test_w8_the_first_heartbeat_comes_after_a_second_or_a_third_of_the_timeout(
+    visibility_s: float, after_s: float
+) -> None:
+    assert first_beat_at(10.0, visibility_s) == 10.0 + after_s

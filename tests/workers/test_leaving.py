@@ -128,7 +128,7 @@ async def test_handing_back_never_uses_deliveries_up(server: RedisServer, client
 
 @pytest.mark.parametrize(
     ("recovery", "policy"),
-    [*product(["reaper", "embedded"], POLICIES), by_claim("claim", "in-place")],
+    [*product(["reaper", "embedded"], POLICIES), by_claim("embedded", "in-place")],
 )
 async def test_a_job_that_is_interrupted_again_and_again_uses_its_deliveries_up(
     server: RedisServer, client: Redis, recovery: str, policy: str

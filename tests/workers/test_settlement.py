@@ -203,7 +203,7 @@ async def test_when_the_group_is_destroyed_settlements_are_refused_and_work_goes
     ("verdict", "script", "done"),
     [(None, ACK, "acked"), (Retry("again"), SETTLE, "nacked"), (Reject("never"), SETTLE, "dead_lettered")],
 )
-async def test_a_lost_reply_refuses_nothing_doubles_nothing_and_the_kept_one_tells_what_was_done(
+async def test_w2_a_call_whose_reply_was_lost_is_sent_again_and_answered_from_the_kept_reply(
     server: RedisServer, client: Redis, proxy: StartProxy, verdict: object, script: Script, done: str
 ) -> None:
     await client.script_load(script.source)
@@ -278,7 +278,36 @@ async def test_a_call_that_was_not_allowed_has_done_nothing_and_of_what_vanished
     assert (worker.counts.acked, worker.counts.refused) == (0, 1)
 
 
-async def test_a_verdict_that_came_later_is_no_part_of_what_was_sent_without_an_answer(
+async def test_w2_while_a_settlement_has_no_answer_no_other_is_sent(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    for script in (ACK, SETTLE):
+        await client.script_load(script.source)
+    through, acks = await proxy(server), anyio.Event()
+
+    async def handle(job: Job) -> None:
+        if number_of(job) == 2:
+            await acks.wait()
+            raise Reject("never")
+
+    first, other = through.hold_request(runs(ACK)), through.hold_request(runs(SETTLE))
+    await enqueue(client, 1, 2)
+    async with running(make_worker(through.url, handle)) as worker:
+        await first.wait()
+        acks.set()
+        await wait_until(lambda: worker.process and worker.process._settlements._gathered == 2, "both have gathered")
+        for _ in range(20):
+            await client.ping()
+        assert not other.happened
+        first.release()
+        await other.wait()
+        other.release()
+        await wait_for_settled(worker, 2)
+
+    assert (worker.counts.acked, worker.counts.dead_lettered) == (1, 1)
+
+
+async def test_w2_a_later_verdict_is_no_part_of_a_call_that_is_sent_again(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
     await client.script_load(ACK.source)

@@ -4,8 +4,6 @@ import asyncio
 import threading
 from contextlib import suppress
 from datetime import timedelta
-from time import monotonic
-from typing import Any
 
 import anyio
 import pytest
@@ -13,15 +11,12 @@ from redis.asyncio import Redis
 
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
-from tests.support.waiting import wait_until
 from tests.workers.scene import (
-    KEYS,
     add,
     dead_letters,
     enqueue,
     event_names,
     field_of,
-    make_held,
     make_worker,
     number_of,
     pending_of,
@@ -29,8 +24,6 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job, Reject
-from workers.loop.deadlines import Deadlines
-from workers.loop.held import Held, Interruption, Source
 
 pytestmark = pytest.mark.anyio
 
@@ -118,10 +111,10 @@ async def test_what_a_handler_raises_when_it_is_cancelled_changes_nothing(server
     assert field_of(flat, b"reaper.dead.reason") == b"timeout"
 
 
-async def test_a_handler_that_catches_its_cancellation_and_returns_has_not_done_its_work(
+async def test_w1_a_handler_that_exceeded_its_timeout_is_not_acknowledged_although_it_returns(
     server: RedisServer, client: Redis
 ) -> None:
-    """By rule W1, it may have been in the middle of it."""
+    """It may have been in the middle of its work."""
 
     async def handle(job: Job) -> None:
         with suppress(asyncio.CancelledError):
@@ -186,69 +179,3 @@ async def test_without_a_timeout_a_job_runs_as_long_as_it_takes(server: RedisSer
 
     assert seen == [None]
     assert await pending_of(client) == []
-
-
-# ---- one timer for all
-
-
-class Watched:
-    """Jobs in one source under `Deadlines`, and those that expired."""
-
-    def __init__(self) -> None:
-        self.source = Source(KEYS.stream, KEYS.stream)
-        self.expired: list[Held] = []
-        self._now = monotonic()
-        self.deadlines = Deadlines([self.source], self._expire)
-
-    def _expire(self, held: Held) -> None:
-        self.expired.append(held)
-        held.interrupt(Interruption.TIMEOUT)
-
-    def begin(self, number: int, timeout_s: float, *, ago: float = 0.0) -> Held:
-        """Begin a job, and have it watched. All begin at the same moment, but for ``ago``."""
-        timeout_ms = b"%d" % round(timeout_s * 1000)
-        held = make_held(b"reaper.timeout_ms", timeout_ms, entry_id=b"1700000000000-%d" % number, source=self.source)
-        self.source.hold(held)
-        held.begin(self._now - ago, None)
-        self.deadlines.watch(held)
-        return held
-
-
-async def test_each_job_expires_once_and_the_earliest_first() -> None:
-    watched = Watched()
-    late, early, _never = watched.begin(1, 0.08), watched.begin(2, 0.02), watched.begin(3, 3_600)
-    await wait_until(lambda: len(watched.expired) == 2, "two have expired")
-    watched.deadlines.stop()
-    assert watched.expired == [early, late]
-
-
-async def test_what_has_ended_does_not_expire() -> None:
-    watched = Watched()
-    ended, other = watched.begin(1, 0.01), watched.begin(2, 0.03)
-    watched.source.forget(ended)
-    await wait_until(lambda: watched.expired, "the other one has expired")
-    assert watched.expired == [other]
-
-
-async def test_jobs_of_one_timeout_set_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    timers: list[float] = []
-    loop = asyncio.get_running_loop()
-    call_at = loop.call_at
-
-    def note_and_call_at(when: float, *args: Any, **more: Any) -> asyncio.TimerHandle:
-        timers.append(when)
-        return call_at(when, *args, **more)
-
-    monkeypatch.setattr(loop, "call_at", note_and_call_at)
-    watched = Watched()
-    for number in range(1_000):
-        watched.begin(number, 3_600)
-    watched.deadlines.stop()
-    assert len(timers) == 1
-
-
-async def test_a_deadline_that_has_passed_already_expires_at_once() -> None:
-    watched = Watched()
-    job = watched.begin(1, 1, ago=5)
-    await wait_until(lambda: watched.expired, "it has expired")
-    assert watched.expired == [job]

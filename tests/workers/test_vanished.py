@@ -10,15 +10,19 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from reaper.drill.history import read_events
+from tests.conftest import StartProxy
 from tests.support.patience import PATIENCE_S
+from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.workers.scene import KEYS, enqueue, event_names, make_worker, pending_of, running
+from tests.workers.scene import KEYS, enqueue, event_names, make_worker, number_of, pending_of, running
 from tests.workers.test_heartbeat import Holding, extending
-from workers import Worker
+from workers import Job, Worker
+from workers.loop.beating import Answer
+from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.proof import ProofOfLife
-from workers.protocol.calls.moves import Life
+from workers.protocol.calls.moves import ACK, Life
 from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
@@ -219,7 +223,44 @@ async def acknowledged(client: Redis) -> list[str]:
 
 
 @extending
-async def test_what_is_done_while_it_is_taken_back_is_settled_afterwards(
+async def test_w6_nothing_is_held_again_while_a_settlement_has_no_answer(
+    server: RedisServer, client: Redis, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script compares the number of the last answered settlement, so it does not know the end of this one."""
+    await client.script_load(ACK.source)
+    through, ends, calls, hold = await proxy(server), anyio.Event(), list[str](), ProofOfLife.hold
+
+    async def noted(proof: ProofOfLife, source: Source, batch: Sequence[Held]) -> list[bool]:
+        calls.append(source.key)
+        return await hold(proof, source, batch)
+
+    async def handle(job: Job) -> None:
+        if number_of(job) == 2:
+            await ends.wait()
+
+    monkeypatch.setattr(ProofOfLife, "hold", noted)
+    sent, reported = through.hold_request(runs(ACK)), list[Life]()
+    learn = Heartbeat._learn
+
+    def note(heartbeat: Heartbeat, batch: Sequence[Held], answer: Answer, asked_at: float) -> None:
+        reported.extend(answer[1])
+        learn(heartbeat, batch, answer, asked_at)
+
+    monkeypatch.setattr(Heartbeat, "_learn", note)
+    await enqueue(client, 1, 2)
+    async with running(make_worker(through.url, handle, **SETTINGS, refresh_s=0.1)) as worker:
+        await sent.wait()
+        await vanish(client, worker, "consumer")
+        await wait_until(lambda: reported.count(Life.VANISHED) >= 2, "heartbeats report that it vanished")
+        assert calls == []
+        sent.release()
+        await wait_until(lambda: holds(client, worker, 1), "it is held again once the settlement is answered")
+        ends.set()
+    assert worker.counts.acked + worker.counts.refused == 2
+
+
+@extending
+async def test_w6_a_job_that_ends_while_it_is_held_again_is_settled_afterwards(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Settled before, it would be pending again, and run once more when its visibility timeout has passed."""

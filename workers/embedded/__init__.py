@@ -1,16 +1,13 @@
-"""Recovery without a reaper: what the workers of a group do for it by themselves.
+"""Embedded recovery: the workers of a group recover without a reaper.
 
-`autoclaim` is one more source of deliveries for the loop: a walk over the pending entries list, a page between two
-reads. `upkeep` looks after suspects, schedules and the house whenever the group is the workers' to look after, with
-the agreement as its authority.
+`autoclaim` is a source of deliveries for the loop. It scans the pending entries list, one page between two reads.
+`upkeep` releases quarantined jobs, makes due jobs ready, and does maintenance, if no reaper serves the group.
 
-What holds here. The server's idle time is the only judge, so any number of workers may look at the same delivery, and
-one gets it. Nothing is done while a live reaper serves the group. After a gap in the heartbeats recovery waits, so that
-live workers come first. A walk keeps its cursor: what lives in front hides nothing that is dead
-behind.
+The server's idle time decides, so any number of workers can scan the same delivery, and one gets it. Workers do not act
+while a live reaper serves the group. After a gap in the heartbeats, recovery waits, so that live workers come first. A
+scan keeps its cursor, so live deliveries at the front never hide dead ones.
 
-Where the group gives back in place (recovery ``claim``), the walk claims nothing: it lays aside what it has judged, and
-reads with CLAIM bring it.
+With policy ``in-place`` a scan claims no delivery. It makes overdue ones ready, and reads with CLAIM return them.
 
-Not promised: a job's own visibility timeout (`reaper.visibility_ms`), since the list shows no fields.
+Not promised: a job's own visibility timeout (`reaper.visibility_ms`), because the list shows no fields.
 """

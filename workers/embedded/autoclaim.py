@@ -6,23 +6,16 @@ has no free slot, it makes them ready for all workers (see ``recover.lua``).
 
 Nobody polls. A walk returns when the next delivery on its way is due. Later deliveries are due a whole visibility
 timeout after their start or later. So the next walk starts at the earlier of the two moments.
-
-During a mass recovery, the next page is requested before the last one is unpacked, so that server and worker work in
-parallel. A call claims at most half of the slots, so that one half runs while the other half is claimed.
 """
 
-import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import NamedTuple
-
-from anyio.lowlevel import cancel_shielded_checkpoint
 
 from workers.embedded.telling import Telling
 from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING_PART, Walk
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held, Source
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.beat import RecoveryWait
@@ -35,24 +28,13 @@ from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
 
-LEAST_CLAIM = 64
-"""Slots that one call may fill at least: smaller calls cost the server more than waiting for the worker does."""
 PAGE_PAUSE_S = 0.005
 """Between pages of a walk: a long list of deliveries that live is no reason to hurry."""
 REFUSED_S = 1.0
 """Pause after a call that was refused."""
 
 
-class _Call(NamedTuple):
-    """A page that is being asked for."""
-
-    walk: Walk
-    sent: float
-    """When the call was made, monotonic."""
-    reply: "asyncio.Task[Page | Refusal]"
-
-
-class Autoclaim(Part, StalledDeliveries):
+class Autoclaim(WorkerPart, StalledDeliveries):
     """Decides what a worker of an embedded group recovers, and when."""
 
     def __init__(self, context: WorkerContext, suspects_wait: Callable[[], None]) -> None:
@@ -63,10 +45,6 @@ class Autoclaim(Part, StalledDeliveries):
         self._telling = Telling(context)
         self._moves = GroupMoves.of(context.settings.keys, context.journal)
         self._walks = {source.key: Walk(source) for source in context.membership.both}
-        self._most = max(LEAST_CLAIM, context.settings.concurrency // 2)
-        self._ahead: _Call | None = None
-        self._asked_at = 0.0
-        """When the call was made that the last deliveries came of, monotonic."""
         self._not_before = 0.0
         self._waits_until = -inf
         self._standing_by = ""
@@ -76,8 +54,6 @@ class Autoclaim(Part, StalledDeliveries):
 
     def due_in_s(self, free: int) -> float:  # noqa: ARG002
         """Return the seconds until the next look, or inf while a reaper recovers."""
-        if self._ahead:
-            return 0.0
         if not self._membership.recovers:
             return inf
         return self._walk_due_in_s(monotonic())
@@ -93,61 +69,30 @@ class Autoclaim(Part, StalledDeliveries):
 
     # ---- doing it
 
-    @property
-    def is_under_way(self) -> bool:
-        """Return whether a page was requested and not taken yet.
-
-        `take` must follow, because the call may have claimed.
-        """
-        return self._ahead is not None
-
-    async def take(self, room: int, room_ahead: Callable[[], int]) -> list[Held]:
+    async def take(self, room: int) -> list[Held]:
         """Recover the overdue deliveries of the next page. Return the ones that are ours now, at most ``room``.
-
-        If there are more, the next page is requested at once, for as many deliveries as ``room_ahead`` says. Those
-        slots are reserved until the next `take`.
 
         Raises what redis-py raises. A call with a lost reply may have claimed deliveries. The worker finds them when it
         takes stock (`workers.loop.adoption`), or they are due again.
         """
-        call = await self._next_call(room)
-        if call is None:
+        walk, asked_at = self._walk_to_go_on(), monotonic()
+        if walk is None:
             return []
-        walk, page = call
+        page = await self._call(walk, room)
         if isinstance(page, Refusal):
             await self._refused(page)
             return []
         self._stand_by("")
-        self._membership.heard(page.server_ms, self._asked_at)
+        self._membership.heard(page.server_ms, asked_at)
         self._advance(walk, page)
-        if page.claimed and page.cursor:
-            await self._ask_ahead(walk, room_ahead() - len(page.claimed))
         if any(row.outcome is Outcome.SUSPECTED for row in page.results):
             self._suspects_wait()
         self._telling.page(walk.source, page)
-        return self._deliveries(walk.source, page)
+        return self._deliveries(walk.source, page, asked_at)
 
     def put_off(self, pause_s: float) -> None:
         """Request no page for a while, because Redis rejected a call."""
         self._not_before = monotonic() + pause_s
-
-    def abandon(self) -> None:
-        """Stop waiting for a requested page, because the process is about to end."""
-        if self._ahead:
-            self._ahead.reply.cancel()
-            self._ahead = None
-
-    async def _next_call(self, room: int) -> tuple[Walk, Page | Refusal] | None:
-        """Return the reply to the next call, or None if no call is due."""
-        call, self._ahead = self._ahead, None
-        if call is not None:
-            self._asked_at = call.sent
-            return call.walk, await call.reply
-        walk = self._walk_to_go_on()
-        if walk is None:
-            return None
-        self._asked_at = monotonic()
-        return walk, await self._call(walk, room)
 
     def _walk_to_go_on(self) -> Walk | None:
         """Return the walk whose turn it is, if it is due."""
@@ -159,13 +104,6 @@ class Autoclaim(Part, StalledDeliveries):
             walk.began = now
         return walk
 
-    async def _ask_ahead(self, walk: Walk, room: int) -> None:
-        """Ask for the page behind the one that has just come, if there is room for it."""
-        if room > 0 and self._membership.recovers:
-            reply = asyncio.get_running_loop().create_task(self._call(walk, room))
-            self._ahead = _Call(walk, monotonic(), reply)
-            await cancel_shielded_checkpoint()  # it is sent now
-
     async def _call(self, walk: Walk, room: int) -> Page | Refusal:
         """Recover one page."""
         return await recover_page(
@@ -173,7 +111,7 @@ class Autoclaim(Part, StalledDeliveries):
             self._moves,
             walk.source.key,
             consumer=self._consumer,
-            room=min(room, self._most),
+            room=room,
             cursor=walk.cursor,
         )
 
@@ -193,9 +131,8 @@ class Autoclaim(Part, StalledDeliveries):
         walk.due_at = max(now, min(walk.soonest, walk.began + visibility_s)) + random.uniform(0.5, 1) * spacing
         walk.cursor, walk.soonest = START, inf
 
-    def _deliveries(self, source: Source, page: Page) -> list[Held]:
+    def _deliveries(self, source: Source, page: Page, asked_at: float) -> list[Held]:
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
-        asked_at = self._asked_at
         deliveries = [
             Held(source, one.entry_id, one.fields, one.times_delivered, max_deliveries, now_ms, asked_at)
             for one in page.claimed

@@ -3,9 +3,8 @@
 import logging
 from dataclasses import dataclass, field
 from math import inf
-from time import time_ns
 
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Source
 from workers.protocol.calls.recovery import ENDED, Outcome, Page, Recovered
 from workers.protocol.calls.refusals import explained
@@ -57,7 +56,7 @@ class Stalled:
         self.consumers.clear()
 
 
-class Telling(Part):
+class Telling(WorkerPart):
     """Log lines, callbacks, spans and measurements of one worker's recovery."""
 
     def __init__(self, context: WorkerContext) -> None:
@@ -75,7 +74,7 @@ class Telling(Part):
         for row in page.results:
             self._report(source, row)
             if self._telemetry and row.outcome in ENDED:
-                self._telemetry.recovered(row, began_ns=time_ns(), visibility_s=self._membership.visibility_s)
+                self._telemetry.recovered(row, self._membership.visibility_s)
 
     def _report(self, source: Source, row: Recovered) -> None:
         facts = {"entry": text(row.entry_id), "consumer": text(row.consumer), "delivery": row.delivery_count}

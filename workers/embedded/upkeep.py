@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 from redis.exceptions import RedisError
 
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_suspects
@@ -36,7 +36,7 @@ MOVING, RELEASING, TIDYING = "moving what is due", "letting suspects out", "keep
 LOOKING = "looking at the group for the metrics"
 
 
-class Upkeep(Part):
+class Upkeep(WorkerPart):
     """One worker's part in the upkeep of its group."""
 
     def __init__(self, context: WorkerContext) -> None:

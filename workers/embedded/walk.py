@@ -1,4 +1,4 @@
-"""Where a worker is in the pending entries list of one source."""
+"""The position of a worker in the pending entries list of one source."""
 
 from dataclasses import dataclass
 from math import inf
@@ -7,24 +7,24 @@ from workers.loop.held import Source
 from workers.protocol.calls.recovery import START
 
 SPACING_PART, SHORTEST_SPACING_S, LONGEST_SPACING_S = 100, 0.02, 0.25
-"""Between walks at least this part of the visibility timeout: what falls due one by one is taken together."""
+"""The pause between two scans is at least this part of the visibility timeout, so that a scan finds several at once."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """Where we are in the pending entries list of one source. Instants are monotonic seconds."""
+    """A scan of the pending entries list of one source. Times are monotonic seconds."""
 
     source: Source
     cursor: str = START
     began: float = 0.0
     due_at: float = 0.0
-    """When to look on."""
+    """When to ask for the next page."""
     soonest: float = inf
-    """When the first of those is due that this walk has met and left alone."""
+    """When the first delivery becomes overdue that this scan has left alone."""
 
     def due_in_s(self, now: float, visibility_s: float) -> float:
-        """Return in how many seconds to make the next call; 0 = now.
+        """Return the seconds until the next call. 0 is now.
 
-        Not later than a visibility timeout after the walk began, should that have become shorter meanwhile.
+        It is at most a visibility timeout after the scan began, because the timeout can become shorter meanwhile.
         """
         return max(0.0, min(self.due_at, self.began + visibility_s + LONGEST_SPACING_S) - now)

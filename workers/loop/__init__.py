@@ -1,13 +1,13 @@
-"""One worker at work: read, execute, settle, and prove meanwhile that it lives.
+"""The loop of a worker: it reads, executes and settles deliveries, and sends heartbeats for them.
 
-A delivery is `held` from the read that brought it to the settlement that ends it. It is queued, runs, and has ended:
-then there is a verdict, which waits to be settled. `held` alone changes that. `slots` runs at most `concurrency`
-deliveries, `runner` takes one through its steps, `settlement` writes verdicts, many in a call.
+A delivery is in flight from its read to its settlement. It is queued, it runs, and it has ended with a verdict that
+waits for its settlement. Only `held` changes this state. `slots` runs at most `concurrency` deliveries. `runner` takes
+one through its steps. `settlement` writes many verdicts in a call.
 
-What holds here. A read ends only between reads: a cancelled one would leave entries with us that we never hear of. A
-verdict is settled in one place, and until it is answered; not settling is always allowed, since what stays pending is
-recovered. Nobody waits for the journal, for callbacks or for telemetry. The heartbeat's thread reads deliveries,
-writes `Held.proven` alone, and hands everything else to the event loop.
+- A read is never cancelled, because a cancelled one would leave entries with us that we do not know.
+- Only `settlement` settles, and it repeats a call until it is answered. An unsettled delivery is recovered.
+- The journal, callbacks and telemetry never delay a job.
+- The thread of the heartbeat reads deliveries, and writes only `Held.proven`. The event loop does the rest.
 
-Not promised: that a job is run once, or that a thread whose job was taken away stops.
+Not promised: that a job runs once, or that the thread of a recovered job stops.
 """

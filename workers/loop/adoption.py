@@ -1,8 +1,7 @@
-"""Finds deliveries that nobody runs, and are this worker's to look after.
+"""Adopts deliveries that no process runs.
 
-They are those of earlier processes of the worker's name, and our own whose read was answered into the void. What an
-earlier process holds is made overdue, so that whoever recovers does the rest. What is ours is taken in hand, a page at
-a time, as slots become free.
+Deliveries of an earlier process with the same worker name become overdue, so that the next recovery gets them. Our own
+deliveries whose read had no answer are read again, page by page, when slots are free.
 """
 
 import logging
@@ -11,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held, Source
 from workers.protocol.calls.membership import delete_consumers
 from workers.protocol.calls.recovery import START
@@ -24,21 +23,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Sweep:
-    """One walk over what ``owner`` holds of ``source``."""
+    """A scan of the pending entries of ``owner`` in ``source``."""
 
     source: Source
     owner: str
     start: str = START
-    """Where the next page begins."""
+    """The start of the next page."""
 
 
 def is_earlier_process(consumer: str, name: str, ours: str) -> bool:
-    """Tell whether ``consumer`` was a process of the worker ``name``, and is not ours."""
+    """Return whether ``consumer`` is another process of the worker ``name``."""
     return consumer != ours and re.fullmatch(rf"{re.escape(name)}\.[0-9a-f]{{{NONCE_BYTES * 2}}}", consumer) is not None
 
 
-class Adoption(Part):
-    """What is still to be looked for."""
+class Adoption(WorkerPart):
+    """Scans for deliveries to adopt."""
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
@@ -46,10 +45,10 @@ class Adoption(Part):
         self._sweeps: deque[Sweep] = deque()
         self._not_before = 0.0
 
-    # ---- what is to be done
+    # ---- plans
 
     async def look_for_earlier_processes(self) -> None:
-        """Plan to make overdue what earlier processes of our name hold. Raises what redis-py raises."""
+        """Plan to make deliveries of earlier processes overdue. Raises errors of redis-py."""
         for source in self._membership.sources:
             rows = await self._commands.xinfo_consumers(source.key, self._settings.group)
             earlier = {
@@ -65,7 +64,7 @@ class Adoption(Part):
                     self._sweeps.append(Sweep(source, owner))
 
     def take_stock(self) -> None:
-        """Plan to look for deliveries of ours that we know nothing of, and for none in a stream that is gone."""
+        """Plan to scan for our own unknown deliveries in each stream that is there."""
         sources = self._membership.sources
         self._sweeps = deque(sweep for sweep in self._sweeps if sweep.source in sources)
         for source in sources:
@@ -73,24 +72,24 @@ class Adoption(Part):
             if ours is None:
                 ours = Sweep(source, self._consumer)
                 self._sweeps.appendleft(ours)
-            ours.start = START  # an entry that it has passed by may have become ours since
+            ours.start = START  # an earlier entry can be ours by now
 
     def put_off(self, pause_s: float) -> None:
-        """Look for nothing for so long, because Redis has refused it. Then take stock: something may be ours."""
+        """Pause, because Redis rejected a call. Then scan again."""
         self._not_before = monotonic() + pause_s
         self.take_stock()
 
     @property
     def is_due(self) -> bool:
-        """Tell whether there is something to look for now."""
+        """Whether to scan now."""
         return bool(self._sweeps) and monotonic() >= self._not_before
 
-    # ---- doing it
+    # ---- scans
 
     async def take(self, room: int) -> list[Held]:
-        """Make one call; return at most ``room`` deliveries that are ours and were not in hand.
+        """Scan one page. Return at most ``room`` deliveries of ours that were not in flight here.
 
-        Raises what redis-py raises.
+        Raises errors of redis-py.
         """
         sweep = self._sweeps[0]
         is_ours = sweep.owner == self._consumer
@@ -106,19 +105,16 @@ class Adoption(Part):
         if not sweep.start and sweep in self._sweeps:
             self._sweeps.remove(sweep)
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
-        deliveries = [
+        return [
             Held(sweep.source, one.entry_id, one.flat, one.times, max_deliveries, now_ms, asked_at)
             for one in found
             if not sweep.source.comes_again(one.entry_id, one.times, asked_at)
         ]
-        for held in deliveries:
-            self._reporter.found_again(held)
-        return deliveries
 
     async def _delete_consumers(self, source: Source, consumers: Sequence[str]) -> None:
         await delete_consumers(self._commands, source.key, self._settings.keys, consumers)
 
     async def leave(self) -> None:
-        """Remove our own consumer where it holds nothing. Raises what redis-py raises."""
+        """Remove our own consumer if it has no pending entries. Raises errors of redis-py."""
         for source in self._membership.sources:
             await self._delete_consumers(source, [self._consumer])

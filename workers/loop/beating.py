@@ -26,41 +26,41 @@ END_S = 1.0
 
 
 class Extending(NamedTuple):
-    """A step: extend these deliveries of one source, and answer what came of each."""
+    """A step: extend these deliveries of one source, and return an answer for each."""
 
     source: Source
     items: Sequence[Beating]
 
 
 Answer = tuple[int, list[Life]]
-"""The server's time in ms, and what it says of each delivery."""
+"""The server's time in ms, and an answer for each delivery."""
 Steps = Generator[float | Extending, Answer | None, None]
-"""A step is a number of seconds to wait, or what to extend; errors of Redis are thrown in, and no step ends it."""
+"""A step is a pause in seconds, or deliveries to extend. Errors of Redis are thrown in. There is no last step."""
 
 
 class LoopIsClosedError(Exception):
-    """The program has ended its event loop without stopping us."""
+    """The program closed its event loop before it stopped the worker."""
 
 
 class Carrier(Protocol):
-    """What carries out a heartbeat, from `start` to `stop`."""
+    """Runs the steps of a heartbeat from `start` to `stop`."""
 
     def start(self) -> None:
         """Begin."""
 
     async def stop(self) -> None:
-        """Extend nothing any more. A call that is under way ends with its reply, or with its timeout."""
+        """Send no more heartbeats. A call that is under way ends with its reply, or with its timeout."""
 
 
 Carry = Callable[[Steps, Moves, str, str, float], Carrier]
-"""Makes one, as `BeatingThread` does."""
+"""Creates a carrier, as `BeatingThread` does."""
 
 
 class BeatingThread:
-    """Carries out ``steps`` in a thread: a handler may block the event loop for as long as it is allowed to run."""
+    """Runs ``steps`` in a thread, because a handler can block the event loop until its timeout."""
 
     def __init__(self, steps: Steps, moves: Moves, consumer: str, url: str, timeout_s: float) -> None:
-        """``timeout_s``: how long a call may take, and connecting."""
+        """``timeout_s`` is the timeout of connecting, and of each call."""
         self._steps = steps
         self._moves, self._consumer = moves, consumer
         self._url = url
@@ -73,7 +73,7 @@ class BeatingThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Extend nothing any more. A call that is under way ends with its reply, or with its timeout."""
+        """Send no more heartbeats. A call that is under way ends with its reply, or with its timeout."""
         self._ending.set()
         with anyio.move_on_after(END_S):
             await to_thread.run_sync(self._thread.join, abandon_on_cancel=True)
@@ -81,7 +81,7 @@ class BeatingThread:
     def _run(self) -> None:
         client = blocking_client(self._url, key=self._moves.keys.stream, timeout_s=self._timeout_s)
         try:
-            with suppress(RedisError, OSError):  # while there is room for one more client; else it is tried again
+            with suppress(RedisError, OSError):  # connect early, before the server has too many clients
                 client.connection_pool.release(client.connection_pool.get_connection())
             step = next(self._steps)
             while not self._ending.is_set():

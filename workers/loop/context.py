@@ -1,4 +1,4 @@
-"""What the parts of a worker share while it runs."""
+"""The objects that the parts of a running worker share."""
 
 import secrets
 from dataclasses import dataclass
@@ -21,27 +21,27 @@ from workers.settings import WorkerSettings
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """One run of a worker, and what its parts work with."""
+    """One run of a worker."""
 
     settings: WorkerSettings
     consumer: str
-    """Our name in the group."""
+    """Our consumer name."""
     commands: Redis
     kept: KeptConnection
-    """For what keeps deliveries ours: settlements, proofs of life from the event loop, and our word in the group."""
+    """For settlements, heartbeats from the event loop, and the registration."""
     reads: Redis
-    """For reads that block."""
+    """For blocking reads."""
     membership: Membership
     proof: ProofOfLife
     moves: Moves
     numbers: Numbers
     reporter: Reporter
     telemetry: WorkerTelemetry | None
-    """None where nobody listens."""
+    """None without a tracer or meter provider."""
 
     @classmethod
     def make(cls, settings: WorkerSettings, callbacks: Callbacks[str]) -> "WorkerContext":
-        """Make what a run needs; nothing is connected yet."""
+        """Create the objects of a run. No connection is open yet."""
         consumer = f"{settings.base_name}.{secrets.token_hex(NONCE_BYTES)}"
         commands = commands_client(settings.redis_url, key=settings.keys.stream)
         telemetry = WorkerTelemetry.make(settings, consumer)
@@ -60,7 +60,7 @@ class WorkerContext:
         return Journal.at(self.settings.journal, self.settings.journal_maxlen)
 
     def facts(self) -> DeliveryFacts:
-        """Return a builder of journalled facts, for one thread."""
+        """Return a builder of the fields of journal events, for one thread."""
         return DeliveryFacts(self.settings.recovery, self.settings.job_type_field, self.membership.now_ms)
 
     async def close(self) -> None:
@@ -69,8 +69,8 @@ class WorkerContext:
         await self.reads.aclose()
 
 
-class Part:
-    """A part of a running worker, with what it takes from the context that all share."""
+class WorkerPart:
+    """Base of the parts of a running worker."""
 
     def __init__(self, context: WorkerContext) -> None:
         self._settings = context.settings

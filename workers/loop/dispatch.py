@@ -29,7 +29,7 @@ class UnknownTypeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class HandlerCalls:
     """How the handlers of a program are called."""
 
     invoke: Invoke
@@ -75,7 +75,7 @@ class Handlers:
         """Run ``around`` around all handlers, inside of those that were given before."""
         self._arounds.append(around)
 
-    def calls(self, settings: WorkerSettings) -> Calls:
+    def calls(self, settings: WorkerSettings) -> HandlerCalls:
         """Return how jobs are run by these settings. Raises ConfigurationError where they cannot be."""
         default, by_type, field = self._default, self._by_type, settings.job_type_field
         if default is None and not by_type:
@@ -89,7 +89,7 @@ class Handlers:
         otherwise = _Unknown(settings, list(by_type)).conclude if default is None else invoke_of(default)
         in_thread = default is not None and not is_async(default)
         if not by_type:
-            return Calls(otherwise, lambda _job: in_thread)
+            return HandlerCalls(otherwise, lambda _job: in_thread)
         return _dispatched(
             field.encode(),
             {_key(job_type): invoke_of(handler) for job_type, handler in by_type.items()},
@@ -114,13 +114,13 @@ def _dispatched(
     in_thread: dict[bytes | None, bool],
     *,
     otherwise_in_thread: bool,
-) -> Calls:
+) -> HandlerCalls:
     find = by_type.get
 
     def invoke(job: Job) -> Awaitable[object]:
         return find(job.value_of(field), otherwise)(job)
 
-    return Calls(invoke, lambda job: in_thread.get(job.value_of(field), otherwise_in_thread))
+    return HandlerCalls(invoke, lambda job: in_thread.get(job.value_of(field), otherwise_in_thread))
 
 
 class _Unknown:

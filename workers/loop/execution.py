@@ -61,10 +61,6 @@ INTERRUPTED = Verdict(Outcome.HAND_BACK, "interrupted")
 """On what has begun, and was cancelled because the worker ends."""
 MOST_HAND_BACKS = 5
 """Interruptions in a row that do not count: a job that ends its workers would otherwise go round for ever."""
-GIVEN_UP = Verdict(
-    Outcome.NACK, REASON_MAX_DELIVERIES, "not settled within the visibility timeout, and nobody recovered it in time"
-)
-"""On what was claimed again and again while no leader lived: it has had its deliveries, and does not run."""
 
 
 def interrupted(job: Job) -> Verdict:

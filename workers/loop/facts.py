@@ -33,7 +33,7 @@ class DeliveryFacts:
         type_field: str = "",
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        self._mode = mode.as_journalled
+        self._mode = mode.value
         self._claims = mode is not RecoveryMode.REAPER
         self._type_field = type_field.encode()
         self._now_ms = now_ms or _machine_ms

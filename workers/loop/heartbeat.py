@@ -1,22 +1,21 @@
-"""The heartbeat: extends the deliveries in hand, so that nobody takes a busy worker for a dead one.
+"""Sends heartbeats for the deliveries in flight, so that they are not recovered from a busy worker.
 
-A thread of its own does it, over a blocking connection of its own, because a handler may block the event loop for as
-long as it is allowed to run. Every quarter of the visibility timeout it extends what is queued and what runs. If there
-is nothing to extend, it sends a heartbeat all the same: each one notes the beat of the group (``heartbeat.lua``). If
-the thread gets no contact (a server takes no more clients), the event loop does, over the connection by which it
-settles. Not extended, and so recovered, is
+A thread with a blocking connection does it, because a handler can block the event loop until its timeout. It extends
+queued and running deliveries every quarter of the visibility timeout. Without deliveries it also sends a heartbeat,
+because each one notes the beat of the group (``heartbeat.lua``). If the thread gets no connection, for example because
+the server takes no more clients, the event loop extends over its own connection. Not extended, and so recovered, are
 
 - a job that runs longer than its timeout, and
-- everything this process holds while its event loop is blocked by such a job: nothing here would be run or settled.
+- all deliveries of the process while such a job blocks the event loop, because none of them could be settled.
 
-The thread shares little with the event loop. It copies `Source.deliveries` by one call into C, which no other thread
-can interrupt. It reads plain attributes of each job (`stage`, `started`, `interruption`). The loop replaces them as a
-whole, so each value was right a moment ago, and the script decides. The thread writes `Held.proven` only. Everything
-else goes to the loop by ``call_soon_threadsafe``, and the loop checks again, because a verdict may have come meanwhile.
+The thread shares little with the event loop. It copies `Source.deliveries` with one call into C, which no other thread
+can interrupt. It reads attributes of each job (`stage`, `started`, `interruption`). The loop replaces them as a whole,
+so each value was right a moment ago, and the script decides. The thread writes only `Held.proven`. Everything else goes
+to the loop by ``call_soon_threadsafe``, and the loop checks again, because there can be a verdict meanwhile.
 
 A handler in C that keeps the interpreter's lock stops this thread as well.
 
-When to extend, what, and what follows is decided here, in `Heartbeat.steps`; `workers.loop.beating` has the thread.
+`Heartbeat.steps` decides when to extend which deliveries. `workers.loop.beating` has the thread.
 """
 
 import asyncio
@@ -29,8 +28,8 @@ import anyio
 from redis.exceptions import RedisError
 
 from workers.loop.beating import Answer, BeatingThread, Carrier, Carry, Extending, LoopIsClosedError, Steps
-from workers.loop.context import Part, WorkerContext
-from workers.loop.held import ENDED, Held, Source
+from workers.loop.context import WorkerContext, WorkerPart
+from workers.loop.held import ENDED, RUNNING, Held, Source
 from workers.loop.proof import beating, note
 from workers.protocol.calls import in_calls
 from workers.protocol.calls.moves import Life
@@ -43,29 +42,30 @@ from workers.runtime.pauses import pause_s
 logger = logging.getLogger(__name__)
 
 BEATS = 4
-"""Heartbeats in one visibility timeout. What was extended less than half a beat ago waits for the next one, so three
-eighths of the timeout may lie between two extensions, and a gap of a third does not count: 0.29 of it are left."""
+"""Heartbeats in one visibility timeout. A delivery that was extended less than half a period ago waits for the next
+one, so at most three eighths of the timeout are between two extensions. A gap of a third leaves 0.29 of the timeout."""
 MAX_BATCH = 500
 MAX_BATCH_BYTES = 1_048_576
-"""Payload that one call may look at, give or take one job: no call blocks the server for long."""
+"""The maximum payload of a call, plus one job, so that no call blocks the server for long."""
 SHORTEST_TIMEOUT_S = 0.5
-"""How long a call may take at least, whatever the visibility timeout."""
-PROVE_AGAIN_S = 0.25
-"""Pause between two beats while proofs are not dated."""
+"""The shortest timeout of a call, for any visibility timeout."""
 ASK_AGAIN_S = 0.75
-"""So soon is it asked again whether we may extend, where we could not, also with nothing to extend any more."""
+"""Pause between two calls after a rejected one, also without deliveries."""
 TAKEN_PART = 2 / 3
-"""Of the visibility timeout: a delivery that was proven so lately was recovered by nobody."""
+"""Part of the visibility timeout. A delivery with a heartbeat this recent is not recovered yet."""
 EXTENDING = "extending"
+FIRST_BEAT_S, FIRST_BEAT_PART = 1.0, 1 / 3
+"""The first heartbeat of a quarantined job that says that it runs comes after so many seconds, or after this part of a
+shorter visibility timeout (rule W8). By then the job has had the time to crash its process, and the gate moves on."""
 LONGEST_SLEEP_S = 1.0
-"""So soon is a new agreement noticed."""
+"""Longest sleep of the thread, after which it sees new group settings."""
 
 
-class Heartbeat(Part):
-    """What is extended when, from `start` to `stop`, and what the event loop does with what is learnt."""
+class Heartbeat(WorkerPart):
+    """Decides about heartbeats from `start` to `stop`, and handles the answers in the event loop."""
 
     def __init__(self, context: WorkerContext, carry: Carry = BeatingThread) -> None:
-        """``carry`` makes what carries out `steps`."""
+        """``carry`` creates the object that runs `steps`."""
         super().__init__(context)
         self._proof = context.proof
         self._sources = context.membership.both
@@ -79,7 +79,7 @@ class Heartbeat(Part):
     # ---- in the event loop
 
     def start(self) -> None:
-        """Begin to extend. The group is joined."""
+        """Begin. The group must be joined."""
         self._loop = asyncio.get_running_loop()
         timeout_s = max(SHORTEST_TIMEOUT_S, min(self._period_s(), COMMAND_TIMEOUT_S))
         self._beating = self._carry(
@@ -88,16 +88,16 @@ class Heartbeat(Part):
         self._beating.start()
 
     async def stop(self) -> None:
-        """Extend nothing any more. A call that is under way ends with its reply, or with its timeout."""
+        """Send no more heartbeats. A call that is under way ends with its reply, or with its timeout."""
         if self._beating is not None:
             await self._beating.stop()
         for task in (*self._returns, *filter(None, (self._instead,))):
             task.cancel()
 
     async def still_owns(self, held: Held) -> bool:
-        """Ask about a delivery that nobody has extended for a visibility timeout, before it is started.
+        """Return whether a delivery without a recent heartbeat is still ours, before it begins.
 
-        The event loop was blocked, or Redis out of reach: somebody may have recovered it. Asks until it is answered.
+        The event loop was blocked, or Redis was out of reach, so it can be recovered. Asks until there is an answer.
         """
         failures = 0
         while True:
@@ -128,10 +128,9 @@ class Heartbeat(Part):
             self._instead = asyncio.get_running_loop().create_task(beating)
 
     async def _beat_instead(self, *, was_refused: bool) -> None:
-        """Extend what the thread, which goes on trying, cannot: perhaps its connection alone is gone.
+        """Extend over the event loop's connection, because the thread, which goes on trying, cannot.
 
-        What was refused is refused to both, so an answer here ends that for the thread as well, which may find nothing
-        left to extend.
+        After a rejection, an answer here also ends the thread's trouble, because it may have nothing left to extend.
         """
         for source, batch in self._due(monotonic(), self._period_s()):
             asked_at = monotonic()
@@ -150,9 +149,9 @@ class Heartbeat(Part):
             if result is Life.PAYLOAD_GONE:
                 held.has_lost_payload = True
             elif result is Life.TAKEN and asked_at - held.proven < self._membership.visibility_s * TAKEN_PART:
-                pass  # nobody can have recovered it yet, so the reader that has it will give it back
+                pass  # it is not recovered yet, so the reader that has it gives it back
             elif result in (Life.REJECTED, Life.TAKEN) and not held.has_lost_payload:
-                # Nobody else can run a job without its payload, so that one goes on.
+                # A job without its payload goes on, because no other worker can run it.
                 self._lose(held, asked_at)
         vanished = [
             held
@@ -165,10 +164,9 @@ class Heartbeat(Part):
             task.add_done_callback(self._returns.discard)
 
     async def _hold_again(self, vanished: Sequence[Held]) -> None:
-        """Take back running deliveries that somebody made vanish. A delivery with a new owner is lost.
+        """Hold vanished deliveries again. A delivery with a new owner is lost.
 
-        The call is repeated until it is answered, or until the next heartbeat. A heartbeat later would be too late,
-        because a proof of life counts for two thirds of a visibility timeout.
+        The call is repeated until it is answered, or until the next heartbeat, which asks again.
         """
         source, returned, began, failures = vanished[0].source, asyncio.Event(), monotonic(), 0
         for held in vanished:
@@ -194,9 +192,9 @@ class Heartbeat(Part):
             returned.set()
 
     def _lose(self, held: Held, asked_at: float) -> None:
-        """Take a delivery that was not ours, then, from its handler; what the handler returns is not settled."""
+        """Tell the handler of a delivery to stop that was not ours at ``asked_at``. Its verdict is not settled."""
         if held.again_at < asked_at and held.lose():
-            self._membership.join_again()  # perhaps others go by a shorter visibility timeout than we know of
+            self._membership.join_again()  # the visibility timeout may be shorter now
             self._reporter.refused(held.job, "extension", held.ran_ms())
 
     def _lose_all(self, batch: Sequence[Held]) -> None:
@@ -210,7 +208,7 @@ class Heartbeat(Part):
     # ---- in the thread
 
     def steps(self) -> Steps:
-        """Say what to do, one step after the other, for ever. Raises LoopIsClosedError where nobody can be told."""
+        """Yield the next step, without end. Raises LoopIsClosedError after the event loop was closed."""
         failures, last = 0, monotonic()
         while True:
             pause = min(self._period_s(), pause_s(failures) if failures else self._hurry_s(last))
@@ -230,13 +228,16 @@ class Heartbeat(Part):
         return self._membership.visibility_s / BEATS
 
     def _hurry_s(self, last: float) -> float:
-        """Return after which pause to beat at the latest, where what was proven by the ``last`` beat is not enough."""
+        """Return the longest pause after the ``last`` beat, if the next one has to come before its time."""
         if self._is_kept_from_it:
             return ASK_AGAIN_S
-        return inf if last >= self._membership.dated_from else PROVE_AGAIN_S
+        if last < self._membership.timeout_changed:  # a lowered timeout counts soon after workers could read it
+            return 0.0
+        first = [held.runs_from for _, held_of in self._in_hand() for held in held_of if held.stage is RUNNING]
+        return min((at - last for at in first if at > last), default=inf)
 
     def _beat(self, now: float, period_s: float) -> Generator[Extending, Answer | None, None]:
-        """Extend what has to be. A heartbeat that extends nothing notes the beat all the same."""
+        """Send a heartbeat for all deliveries that are due. One without deliveries notes the beat."""
         loop_hangs = not self._loop_answered
         self._loop_answered = False
         self._call_in_loop(self._answer)
@@ -265,14 +266,14 @@ class Heartbeat(Part):
         return [(source, list(source.deliveries.values())) for source in self._sources]
 
     def _due(self, now: float, period_s: float, *, loop_hangs: bool = False) -> Iterator[tuple[Source, list[Held]]]:
-        """Yield what has to be extended, in calls."""
-        before = max(now - period_s / 2, self._membership.dated_from)  # else the next beat is early enough
+        """Yield the deliveries that are due, in batches for calls."""
+        before = max(now - period_s / 2, self._membership.timeout_changed)  # else the next beat is early enough
         for source, deliveries in self._in_hand():
             for batch in _batches([held for held in deliveries if _is_due(held, now, before, loop_hangs=loop_hangs)]):
                 yield source, batch
 
     def _call_in_loop(self, function: Any, *arguments: Any) -> None:
-        """Have the event loop call ``function``."""
+        """Let the event loop call ``function``."""
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
@@ -281,15 +282,20 @@ class Heartbeat(Part):
 
 
 def _is_due(held: Held, now: float, before: float, *, loop_hangs: bool) -> bool:
-    """Tell whether what was proven ``before`` then is to be proven now; what has ended waits for the loop alone."""
+    """Return whether a delivery needs a heartbeat now. An ended one does only while the event loop hangs."""
     if held.stage is ENDED and not loop_hangs:
         return False
     if held.interruption is not None or held.is_overdue(now):
         return False
-    return held.proven < before
+    return held.proven < before or held.proven < held.runs_from <= now
+
+
+def first_beat_at(began: float, visibility_s: float) -> float:
+    """Return when a heartbeat first reports that a quarantined job runs which ``began`` then (rule W8)."""
+    return began + min(FIRST_BEAT_S, visibility_s * FIRST_BEAT_PART)
 
 
 def _batches(deliveries: Sequence[Held]) -> Iterator[list[Held]]:
-    """Split into calls."""
+    """Split deliveries into batches for calls."""
     ordered = in_order(deliveries, lambda held: held.job.raw_entry_id)
     return in_calls(ordered, lambda held: held.job.payload_bytes, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)

@@ -1,6 +1,6 @@
-"""The deliveries in our hands, with the loop's knowledge of each.
+"""The deliveries that this process has in flight, and their state.
 
-Their state changes by the verbs here, and nowhere else.
+Only the methods here change the state.
 """
 
 import asyncio
@@ -17,84 +17,84 @@ from workers.telemetry.deliveries import JobTrace
 
 
 class Stage(Enum):
-    """How far a delivery has come in this process."""
+    """The progress of a delivery in this process."""
 
     QUEUED = auto()
     RUNNING = auto()
     ENDED = auto()
-    """There is a verdict, which waits to be settled or has been."""
+    """There is a verdict, which waits for its settlement or was settled."""
 
 
 QUEUED, RUNNING, ENDED = Stage
 
 
 class Interruption(Enum):
-    """Why a delivery was taken from its handler."""
+    """The reason why a handler was told to stop."""
 
     TIMEOUT = auto()
-    """It ran longer than the job's timeout."""
+    """The handler ran longer than the job's timeout."""
     LOST = auto()
-    """It is not ours any more: an extension was refused."""
+    """Redis rejected an extension: the delivery was recovered."""
 
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """A stream with the deliveries that this process has read from it and still holds."""
+    """A stream, and the deliveries of it that this process has in flight."""
 
     key: str
     """``orders``, or ``{orders}:retry:billing``."""
     stream: str
     """``orders`` in both cases."""
     timeout_s: float = inf
-    """How long a job may run that says nothing about it, in seconds."""
+    """Timeout of a job without a timeout of its own, in seconds."""
     prove: "Callable[[Held], Awaitable[bool]] | None" = None
-    """Proves that a delivery is alive; tells whether it is ours still."""
+    """Sends a heartbeat for a delivery. Returns False if it was recovered."""
     deliveries: "dict[bytes, Held]" = field(default_factory=dict)
-    """By entry ID: everything that is queued, running or waits to be settled here."""
+    """Queued and running deliveries, and those that wait for their settlement, by entry ID."""
     kept: set[bytes] = field(default_factory=set)
-    """Entry IDs that could not be settled and stay pending: this process does not run them again."""
+    """IDs of undeliverable entries. They stay pending, and this process does not run them again."""
     newest: tuple[int, int] = (0, 0)
-    """The highest entry ID that a plain read has brought."""
+    """The highest entry ID of all plain reads."""
     may_be_behind: bool = True
-    """The server may have lost that it handed out the latest entries: plain reads may bring them anew."""
+    """After a failover, the server may deliver the latest entries once more."""
     settled: "list[Sequence[Held]] | None" = None
-    """What was settled since a read that is under way was asked for, by the call; None where none is."""
+    """Settled batches since the current read was sent. None without such a read."""
     settled_ids: set[tuple[bytes, int]] = field(default_factory=set)
-    """The same, where it was asked for: entry IDs, and how often each was delivered."""
+    """The same as entry ID and delivery count, filled when needed."""
 
     def is_asked(self, *, claims: bool) -> None:
         """Note that a read begins.
 
-        Its reply may hold deliveries that are settled from now on, because they were handed out before.
+        Its reply can contain deliveries that are settled meanwhile, because Redis delivers them before.
         """
         if claims or self.may_be_behind:
             self.settled = []
             self.settled_ids.clear()
 
     def has_brought(self, first: bytes, last: bytes) -> None:
-        """Note what a plain read has brought. Entries behind all earlier reads cannot have been settled."""
+        """Note the first and last entry of a plain read. Entries behind all earlier reads cannot be settled yet."""
         self.may_be_behind, self.newest = entry_order(first) <= self.newest, max(self.newest, entry_order(last))
         if not self.may_be_behind:
             self.settled = None
 
     def is_read(self) -> None:
-        """Note that what a read has brought is in our hands."""
+        """Note that the entries of a read are in `deliveries`."""
         self.settled = None
 
     def hold(self, held: "Held") -> None:
-        """Note that a delivery is in our hands from now on."""
+        """Add a delivery."""
         self.deliveries[held.job.raw_entry_id] = held
 
     def holds(self, held: "Held") -> bool:
-        """Tell whether a delivery is in our hands."""
+        """Return whether this delivery is in flight here."""
         return self.deliveries.get(held.job.raw_entry_id) is held
 
     def comes_again(self, entry_id: bytes, times_delivered: int, asked_at: float) -> bool:
-        """Tell whether what was read, by a call that was made then, is a delivery that is in our hands already.
+        """Return whether an entry of a read, sent at ``asked_at``, is a delivery that is in flight here (rule W5).
 
-        A server that has lost its latest writes hands it out anew. With the same count, no call could tell the two
-        apart, so the one in hand goes on, for both. A delivery with another count is lost, and is taken from its
-        handler. A settlement since then, with the same count, counts for both.
+        A server that has lost its latest writes delivers it again. With the same count, no call can distinguish the
+        two, so the present one goes on. With another count, the present one is lost, and its handler is told to stop.
+        A settlement since then, with the same count, counts for both.
         """
         held = self.deliveries.get(entry_id)
         if held is None:
@@ -107,17 +107,17 @@ class Source:
         return False
 
     def in_flight(self) -> list[bytes]:
-        """Return the entry IDs of our deliveries, which must not be taken for deliveries that never arrived."""
+        """Return the entry IDs of our deliveries, so that adoption does not run them again."""
         return [*self.deliveries, *self.kept]
 
     def forget(self, held: "Held") -> None:
-        """Note that a delivery is settled. A later one of the same entry stays."""
+        """Remove a settled delivery. A later one of the same entry stays."""
         entry_id = held.job.raw_entry_id
         if self.deliveries.get(entry_id) is held:
             del self.deliveries[entry_id]
 
     def forget_all(self, answered: "Iterable[Held]") -> None:
-        """Note the same of many, after Redis has answered. `are_settled` is called for those that are done."""
+        """Remove many, after Redis has answered. `are_settled` is called for those that are done."""
         deliveries = self.deliveries
         for held in answered:
             entry_id = held.job.raw_entry_id
@@ -125,7 +125,7 @@ class Source:
                 del deliveries[entry_id]
 
     def are_settled(self, done: "Sequence[Held]") -> None:
-        """Note what Redis says to have done."""
+        """Note the deliveries that Redis has settled."""
         if self.settled is not None:
             self.settled.append(done)
 
@@ -145,10 +145,10 @@ class Source:
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Held:
-    """A delivery in our hands, made of the job and the loop's notes on it.
+    """A delivery in flight: the job and its state in this process.
 
-    All of it happens in the event loop, except `prove`, which the heartbeat's thread also calls. That thread only reads
-    the rest. Made and thrown away for every job.
+    Only the event loop changes it, except `prove`, which the heartbeat's thread also calls. That thread reads the rest.
+    There is one for every job, so it is small.
     """
 
     job: Job
@@ -156,25 +156,25 @@ class Held:
     stage: Stage
     interruption: Interruption | None
     runner: "asyncio.Task[None] | None"
-    """The task that runs the handler, while it does: only then there is something to cancel."""
+    """The task that runs the handler. None if there is nothing to cancel."""
     started: float
     """When the handler began, on the monotonic clock; minus infinity before that."""
     again_at: float
-    """When the same delivery came once more, on the monotonic clock: what was refused before may be ours by now."""
+    """When the same delivery was read again, on the monotonic clock. An earlier rejection no longer counts then."""
+    runs_from: float
+    """When heartbeats begin to report that the handler runs, on the monotonic clock (W8); minus infinity = at once."""
     proven: float
-    """When Redis last heard of the delivery from us, on the monotonic clock: never later than it really was."""
+    """When the last heartbeat that Redis answered was sent, on the monotonic clock."""
     verdict: Verdict
-    """How it ended; not set before."""
+    """The verdict. Not set before the end."""
     returning: asyncio.Event | None
-    """Set once it is known whether a delivery that vanished is ours again; None = it is not being asked."""
+    """Set when `hold` was answered for a vanished delivery. None without such a call."""
     run_ms: int
-    """For how many milliseconds it was in its slot; not set before it has ended."""
+    """Time in its slot in ms. Not set before the end."""
     trace: JobTrace | None
-    """What is to be told of the delivery as a span; None = nothing."""
+    """Data of the span. None if the delivery is not traced."""
     has_lost_payload: bool
-    """Somebody has deleted its payload from the stream: nobody else can ever run it."""
-    is_used_up: bool
-    """It has had all its deliveries, and nobody was there to say so: it is given up instead of run."""
+    """A third party deleted the entry, so no other worker can run the job."""
 
     def __init__(
         self,
@@ -189,10 +189,10 @@ class Held:
         self.job = Job(source, entry_id, flat, times_delivered, max_deliveries, delivered_ms)
         self.source = source
         self.proven = proven
-        self.started = self.again_at = -inf
+        self.started = self.again_at = self.runs_from = -inf
         self.stage = QUEUED
         self.interruption = self.runner = self.trace = self.returning = None
-        self.has_lost_payload = self.is_used_up = False
+        self.has_lost_payload = False
 
     # ---- its changes
 
@@ -203,70 +203,70 @@ class Held:
         self.stage = RUNNING  # last, because another thread looks at it
 
     def prove(self, asked_at: float) -> None:
-        """Note that Redis has heard of the delivery, by a call that was made then."""
+        """Note a heartbeat that was sent at ``asked_at`` and answered."""
         self.proven = asked_at
 
     def came_again(self, asked_at: float) -> None:
-        """Note that the same delivery was read once more, by a call that was made then."""
+        """Note that a read, sent at ``asked_at``, returned the same delivery again."""
         self.again_at = monotonic()
         if self.stage is not ENDED:
             self.prove(max(self.proven, asked_at))
 
     def interrupt(self, why: Interruption) -> None:
-        """Take the delivery from its handler, which is cancelled once. A thread goes on by itself."""
+        """Tell the handler to stop. Its task is cancelled once. A thread goes on."""
         if self.interruption is None and self.stage is RUNNING and self.runner is not None:
             self.runner.cancel()
         self.interruption = why
 
     def take_back_cancellation(self) -> None:
-        """Undo that an interruption has cancelled the runner."""
+        """Undo the cancellation of the runner by `interrupt`."""
         if self.runner is not None:
             self.runner.uncancel()
 
     def lose(self) -> bool:
-        """Note that the delivery is not ours any more. Returns False where it has ended, and perhaps been settled."""
+        """Note that the delivery was recovered. Returns False if it has ended, and may be settled."""
         if self.stage is ENDED or not self.source.holds(self):
             return False
         self.source.forget(self)
-        self.proven = -inf  # if it is queued, the runner that takes it looks again
+        self.proven = -inf  # a queued one is asked for before it begins
         self.interrupt(Interruption.LOST)
         return True
 
     def end(self, verdict: Verdict, began: float, now: float) -> None:
-        """Note that there is a verdict now, on a delivery that came into its slot then."""
+        """Note the verdict. ``began`` is when the delivery got its slot."""
         self.stage = ENDED
         self.verdict = verdict
         self.run_ms = int((now - began) * 1000 + 0.5)
 
     def keep(self) -> None:
-        """Note that it could not be settled, stays pending, and is not to be run again here."""
+        """Note that it is undeliverable: it stays pending and does not run again here."""
         self.source.kept.add(self.job.raw_entry_id)
 
     def follow(self, trace: JobTrace) -> None:
-        """Note that the delivery is to be reported."""
+        """Trace the delivery."""
         self.trace = trace
 
     # ---- its state
 
     def is_overdue(self, now: float) -> bool:
-        """Tell whether the handler runs for longer than it may."""
+        """Return whether the handler has exceeded its timeout."""
         return self.stage is RUNNING and now >= self.started + self.job.timeout_s
 
     @property
     def deadline(self) -> float:
-        """The moment when the handler has run too long. Only after its start."""
+        """When the handler exceeds its timeout. Only after its start."""
         return self.started + self.job.timeout_s
 
     def may_return(self) -> bool:
-        """Return whether it is still in our hands, has no outcome yet, and no call asks for it already."""
+        """Return whether it is in flight, has no verdict, and no `hold` for it is under way."""
         return self.stage is not ENDED and self.returning is None and self.source.holds(self)
 
     def ran_ms(self) -> int:
-        """Return for how many milliseconds the handler has been running, or 0."""
+        """Return the running time of the handler in ms, or 0."""
         return round((monotonic() - self.started) * 1000) if self.stage is RUNNING else 0
 
 
 def hold_all(deliveries: Iterable[Held]) -> None:
-    """Note that deliveries are in our hands from now on, each of its source."""
+    """Add deliveries, each to its source."""
     for held in deliveries:
         held.source.deliveries[held.job.raw_entry_id] = held

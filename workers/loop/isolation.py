@@ -1,18 +1,19 @@
-"""Runs suspects in their last delivery apart. If the process dies then, one of them is the cause, and no fresh job.
+"""Runs quarantined jobs alone (rule W3 of docs/protocol.md). If the process dies then, the cause is known.
 
-A suspect begins once all earlier jobs have ended, or have run for a visibility timeout. A job that runs that long does
-not kill the process. No other job begins or is read until Redis has answered the settlement of the suspect, or the
-suspect has run for a visibility timeout. If the process dies before the answer, even a job that has ended counts as the
-cause. The scripts decide how many suspects run at the same time.
+A quarantined job begins once all earlier jobs have ended, or have run for a visibility timeout, other quarantined jobs
+included. A job that runs that long does not kill the process. No other job begins or is read until Redis has answered
+the settlement of the quarantined job, or the job has run for a visibility timeout. If the process dies before the
+answer, even a job that has ended counts as the cause.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
+from itertools import chain, takewhile
 
 import anyio
 
-from workers.loop.change import Change
 from workers.loop.held import QUEUED, RUNNING, Held, Source
+from workers.loop.notifier import Notifier
 from workers.runtime.clock import monotonic
 
 
@@ -20,26 +21,29 @@ class Isolation:
     """Decides which delivery may begin. Notify `freed` whenever a delivery has left its slot."""
 
     def __init__(self, sources: Iterable[Source], visibility_s: Callable[[], float]) -> None:
-        self.freed = Change()
+        self.freed = Notifier()
         """A delivery has left its slot, or something may begin again, or nothing is started any more."""
         self.is_kept = False
-        """Suspects run or wait. Cheap, for a look at every job; `lasts` also sees that they were settled."""
+        """Quarantined jobs run or wait. Cheap, for a look at every job; `lasts` also sees that they were settled."""
         self._sources = tuple(sources)
         self._visibility_s = visibility_s
-        self._apart: set[Held] = set()
-        """Suspects that wait or run, or were settled since the last look."""
+        self._exclusive: list[Held] = []
+        """Quarantined jobs that wait or run, or were settled since the last look, in the order of their turns."""
         self._closed = False
 
     def lasts(self) -> bool:
         """Return whether no other job may begin or be read now."""
         if self.is_kept:
-            self._apart = {held for held in self._apart if self._left_s(held) > 0}
-            self.is_kept = bool(self._apart)
+            self._exclusive = [held for held in self._exclusive if self._left_s(held) > 0]
+            self.is_kept = bool(self._exclusive)
         return self.is_kept
 
-    async def may_begin(self, held: Held, *, apart: bool) -> bool:
-        """Wait until ``held`` may begin, with ``apart`` as a suspect. Returns False if no job may begin any more."""
-        if apart:
+    async def may_begin(self, held: Held, *, alone: bool) -> bool:
+        """Wait until ``held`` may begin, with ``alone`` as a quarantined job.
+
+        Returns False if no job may begin any more.
+        """
+        if alone:
             await self._wait_for_others(held)
         else:
             while not self._closed and self.lasts():
@@ -47,14 +51,14 @@ class Isolation:
         return not self._closed
 
     async def _wait_for_others(self, held: Held) -> None:
-        self._apart.add(held)
+        self._exclusive.append(held)
         self.is_kept = True
         try:
-            while not self._closed and (left_s := self._others_left_s()) > 0:
+            while not self._closed and (left_s := self._others_left_s(held)) > 0:
                 with anyio.move_on_after(left_s):
                     await self.freed.wait()
         except BaseException:
-            self._apart.discard(held)
+            self._exclusive = [one for one in self._exclusive if one is not held]
             self.freed.notify()
             raise
         self._tell_when_over(held)
@@ -72,18 +76,15 @@ class Isolation:
             self.freed.notify()
 
     def have_settled(self) -> None:
-        """Note that settlements were answered. Jobs that wait for a suspect may begin now."""
+        """Note that settlements were answered. Jobs that wait for a quarantined job may begin now."""
         if self.is_kept:
             self.freed.notify()
 
-    def _others_left_s(self) -> float:
-        others = (
-            held
-            for source in self._sources
-            for held in source.deliveries.values()
-            if held.stage is RUNNING and held not in self._apart
-        )
-        return max(map(self._left_s, others), default=0.0)
+    def _others_left_s(self, held: Held) -> float:
+        """Return for how long ``held`` waits for running jobs, and for quarantined jobs with an earlier turn."""
+        running = (one for source in self._sources for one in source.deliveries.values() if one.stage is RUNNING)
+        earlier = takewhile(lambda one: one is not held, self._exclusive)
+        return max(map(self._left_s, chain(running, earlier)), default=0.0)
 
     def _left_s(self, held: Held) -> float:
         """Return for how long a delivery may still turn out to kill the process, or 0."""

@@ -3,14 +3,13 @@
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from math import inf
 
 import anyio
 from redis.exceptions import RedisError
 
-from workers.loop.change import Change
 from workers.loop.held import Held, Source
+from workers.loop.notifier import Notifier
 from workers.loop.reporting import Reporter
 from workers.protocol.calls.membership import (
     DEFAULT_MAX_DELIVERIES,
@@ -18,11 +17,12 @@ from workers.protocol.calls.membership import (
     DEFAULT_VISIBILITY_TIMEOUT,
     Agreement,
     Joined,
-    Word,
+    Registration,
     join_group,
 )
 from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
+from workers.protocol.messages import RecoveryMode
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import to_ms
@@ -35,37 +35,23 @@ REFRESH_S = 30.0
 CLOCK_JUMP_MS = 5_000
 """The server's clock was set, where it differs by more than this. Less may be a slow answer."""
 OLD = 0.5
-"""In so many visibility timeouts a proof of life is too old to begin with: two thirds are as long as it shows anything,
-where somebody deletes our consumer, and a call that settles many says of all what is true of the oldest."""
+"""In so many visibility timeouts a heartbeat is too old to begin a job by it."""
 STAND_BY_JITTER_S = 0.2
 """So that embedded workers do not all ask at once whether the reaper is gone."""
-WORD_SLACK_S = COMMAND_TIMEOUT_S
-"""For how long our word counts after we should have joined again: for late calls, and those that fail."""
+REGISTRATION_SLACK_S = COMMAND_TIMEOUT_S
+"""For how long a registration lasts after we should have joined again: for late calls, and those that fail."""
 PROMPT_S = 1.0
 """An answer that took longer does not say what time the server has now."""
-LEAPS_KEPT = 2
-"""For so many visibility timeouts it is remembered that clocks have leapt: what was proved before has ended by then."""
 
 
 def assumed_agreement(settings: WorkerSettings) -> Agreement:
     """Return the values for a group without settings, which are the worker's own, or the defaults."""
     return Agreement(
-        redelivery=settings.wished_redelivery or DEFAULT_REDELIVERY,
+        redelivery=settings.redelivery or DEFAULT_REDELIVERY,
         visibility_timeout=settings.visibility_timeout or DEFAULT_VISIBILITY_TIMEOUT,
         max_deliveries=settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
         recovery=settings.recovery,
         reads_retries=False,
-    )
-
-
-def agreement_of(joined: Joined, assumed: Agreement) -> Agreement:
-    """Return the values that the worker uses, from the group's settings, or else its own."""
-    return Agreement(
-        redelivery=joined.redelivery or assumed.redelivery,
-        visibility_timeout=timedelta(milliseconds=joined.visibility_ms) or assumed.visibility_timeout,
-        max_deliveries=joined.max_deliveries or assumed.max_deliveries,
-        recovery=joined.recovery or assumed.recovery,
-        reads_retries=joined.reads_retries,
     )
 
 
@@ -94,22 +80,15 @@ class Membership:
         self._reporter = reporter
         self._consumer = consumer
         self._assumed = assumed_agreement(settings)
-        self._version = 0  # of the group settings. 0 means that they have no visibility timeout.
+        self._version = 0  # of the group settings
         self.visibility_s = inf
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
-        self._leaps: tuple[tuple[float, float], ...] = ()
-        """When the server's clock was found to be ahead of ours, by ours, and what the offset was until then."""
-        self._word_stands = (0, -inf)
-        """Since when our word stands, by the server's clock, and from when on we knew, by ours."""
-        self.dated_from = -inf
-        """From which moment of our monotonic clock on proofs of life are known to be later than our word, by the
-        server's clock as it is. What was proven before is to be proven again: it may have been taken by a shorter
-        timeout, which was agreed on until lately. Read in another thread."""
+        self.timeout_changed = -inf
+        """When the visibility timeout changed last, on the monotonic clock. Read in another thread."""
         self._warned = ""
         self._served_s = 0.0
-        self._unserved_since: float | None = None
-        self.joined = Change()
+        self.joined = Notifier()
         self.joins = 0
         """How often the group was joined; the reader takes stock after each."""
         keys, timeout_s = settings.keys, settings.timeout.total_seconds() if settings.timeout else inf
@@ -123,7 +102,7 @@ class Membership:
     @property
     def recovers(self) -> bool:
         """Return whether this worker recovers stalled jobs. Its own settings and the group's must both say so."""
-        return self._settings.recovery.is_of_workers and self.agreement.recovery.is_of_workers
+        return self._settings.recovery is self.agreement.recovery is RecoveryMode.EMBEDDED
 
     def is_gone(self, source: Source, error: Exception) -> bool:
         """Tell whether ``error`` says that a stream is not there which is not read any more, as the last joining found.
@@ -132,53 +111,14 @@ class Membership:
         """
         return meaning_of(error) is Meaning.NO_GROUP and source not in self.sources
 
-    @property
-    def unserved_s(self) -> float:
-        """For how long, with certainty, no leader has served the group. 0 means that one may."""
-        return 0.0 if self._unserved_since is None else monotonic() - self._unserved_since
-
-    def lost_sight(self) -> None:
-        """Note that Redis was out of reach. It may have been so for the group's leader, too."""
-        self._unserved_since = None
-
     def now_ms(self) -> int:
         """Return the server's time, as of the last join plus our monotonic clock, in ms since the epoch."""
         return int(monotonic() * 1000 + self._clock_offset_ms)
 
-    def server_ms(self, moment: float) -> int:
-        """Return the server's time at ``moment`` of our monotonic clock, or 0 for minus infinity. For any thread.
-
-        The result is approximate. If the registration was known at that moment, the result is not earlier than the
-        registration's start. Otherwise it is earlier. If the clocks have leapt since then, the result is the earlier
-        one of both estimates. The server's clock may have been set, but also our machine may have been suspended, and
-        our deliveries may have had another owner meanwhile.
-        """
-        offset_ms = min([self._clock_offset_ms, *(former for found_at, former in self._leaps if moment < found_at)])
-        about, (since_ms, known_at) = int(max(0.0, moment * 1000 + offset_ms)), self._word_stands
-        return max(about, since_ms) if moment >= known_at else min(about, since_ms - 1)
-
-    def set_clock(self, server_ms: int, asked: float) -> None:
-        """Note the server's time from the answer to a question at ``asked`` (monotonic). See `heard`."""
-        self.heard(server_ms, asked)
-        self._set_clock(server_ms)
-
-    def _set_clock(self, server_ms: int) -> None:
-        """Note the server's time."""
-        now = monotonic()
-        offset_ms = server_ms - now * 1000
-        if self.joins and offset_ms > self._clock_offset_ms + CLOCK_JUMP_MS:
-            recent = (leap for leap in self._leaps if now - leap[0] < LEAPS_KEPT * self.visibility_s)
-            self._leaps = (*recent, (now, self._clock_offset_ms))
-            self.dated_from = now
-        self._clock_offset_ms = offset_ms
-
     def heard(self, server_ms: int, asked: float) -> None:
-        """Note the server's time from any answer. If its clock was set back, we join again at once.
-
-        The registration is dated by the old clock. Until it is renewed, none of our running jobs is known as ours.
-        """
+        """Note the server's time from the answer to a question at ``asked`` (monotonic), if its clock was set."""
         if monotonic() - asked <= PROMPT_S and abs(server_ms - self.now_ms()) > CLOCK_JUMP_MS:
-            self.join_again()
+            self._clock_offset_ms = server_ms - monotonic() * 1000
 
     async def join(self) -> None:
         """Join the group, creating what is missing. Raises what redis-py raises."""
@@ -188,21 +128,21 @@ class Membership:
                 self._connection,
                 keys,
                 start=settings.group_start,
-                redelivery=settings.wished_redelivery,
+                redelivery=settings.redelivery,
                 visibility_ms=to_ms(settings.visibility_timeout) if settings.visibility_timeout else None,
                 max_deliveries=settings.max_deliveries,
                 recovery=settings.recovery,
                 name=settings.base_name,
-                word=self._word(),
+                registration=self._registration(),
             )
         )
 
-    def _word(self) -> Word:
+    def _registration(self) -> Registration:
         """Register with the values that we use. If known group settings were lost, they are written again."""
         goes_by = self.agreement if self._version else self._assumed
-        return Word(
+        return Registration(
             consumer=self._consumer,
-            counts_for_ms=round((REFRESH_S + WORD_SLACK_S) * 1000),
+            counts_for_ms=round((REFRESH_S + REGISTRATION_SLACK_S) * 1000),
             version=self._version,
             begins=not self.joins,
             redelivery=goes_by.redelivery,
@@ -216,28 +156,22 @@ class Membership:
 
     def shows_from(self, now: float) -> float:
         """Return from which moment on a proof of life has something to show for a delivery's being ours."""
-        return max(now - self.visibility_s * OLD, self.dated_from)
+        return now - self.visibility_s * OLD
 
     def _take(self, joined: Joined) -> None:
-        self._set_clock(joined.server_ms)
-        if joined.word_since_ms != self._word_stands[0]:
-            self.dated_from = monotonic()
-            self._word_stands = (joined.word_since_ms, self.dated_from)
-        agreement = agreement_of(joined, self._assumed)
-        self._log(joined, agreement)
-        self.agreement = agreement
-        self._version = joined.version if joined.visibility_ms else 0
-        self.visibility_s = agreement.visibility_timeout.total_seconds()
+        self._clock_offset_ms = joined.server_ms - monotonic() * 1000
+        self._log(joined)
+        self.agreement = agreement = joined.agreement
+        self._version = joined.version
+        visibility_s = agreement.visibility_timeout.total_seconds()
+        if visibility_s != self.visibility_s:
+            self.visibility_s, self.timeout_changed = visibility_s, monotonic()
         self.sources = (self.main, self.retries) if agreement.reads_retries else (self.main,)
         self._served_s = joined.served_ms / 1000
-        if self._served_s:
-            self._unserved_since = None
-        elif self._unserved_since is None:
-            self._unserved_since = monotonic()
         self.joins += 1
         self.joined.notify()
 
-    def _log(self, joined: Joined, agreement: Agreement) -> None:
+    def _log(self, joined: Joined) -> None:
         pair = self._settings.keys.pair
         if joined.created_at and self.joins:
             logger.error(
@@ -247,8 +181,8 @@ class Membership:
             )
         elif joined.created_at:
             logger.info("created group %s from %s", pair, joined.created_at)
-        if self.joins and agreement != self.agreement:
-            logger.warning("group %s has a new agreement: %s", pair, agreement)
+        if self.joins and joined.agreement != self.agreement:
+            logger.warning("group %s has a new agreement: %s", pair, joined.agreement)
         if joined.begins:
             logger.info("no reaper serves group %s: its workers recover what stalls", pair)
         warning = self._warning(joined)
@@ -272,7 +206,7 @@ class Membership:
 
     def _until_next_join_s(self) -> float:
         """Return the refresh interval, or less where the reaper we stand by for may be gone before."""
-        if self._settings.recovery.is_of_workers and self._served_s:
+        if self._settings.recovery is RecoveryMode.EMBEDDED and self._served_s:
             return min(REFRESH_S, self._served_s + random.uniform(0, STAND_BY_JITTER_S))
         return REFRESH_S
 
@@ -289,6 +223,5 @@ class Membership:
                 self._reporter.works("looking at the group")
             except (RedisError, OSError) as error:
                 failures += 1
-                self.lost_sight()
                 if not is_contact_error(error):  # the reader logs the outage
                     self._reporter.failed("looking at the group", error)

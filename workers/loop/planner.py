@@ -1,4 +1,4 @@
-"""Which streams the next read asks, and for how many deliveries. Pure."""
+"""Decides which streams the next read asks, and for how many deliveries. Pure."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from workers.loop.held import Source
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One read: what to ask for. COUNT is per stream."""
+    """The streams and the COUNT of one read. COUNT applies to each stream."""
 
     sources: tuple[Source, ...]
     count: int
@@ -18,9 +18,9 @@ class Plan:
 class Planner:
     """Splits the free slots between the stream and the retry stream. Pure.
 
-    Both are read together, each for half of the slots. Where one was full and the other empty, the next read is for
-    the full one alone, and does not wait. A single free slot cannot be split: the streams are asked in turn, and
-    together only once both were empty.
+    Both are read together, each for half of the slots. If one was full and the other one empty, the next read asks only
+    the full one, and does not block. With a single free slot, the streams are asked in turn, and together only after
+    both were empty.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Planner:
         return Plan(sources, 1)
 
     def learn(self, plan: Plan, sources: tuple[Source, ...], found: Counter[str]) -> None:
-        """Take into account how many deliveries of which source (by its key) a read has found."""
+        """Note how many deliveries a read has found, by the key of their source."""
         full = [source for source in plan.sources if found[source.key] == plan.count]
         empty = [source for source in plan.sources if not found[source.key]]
         self._alone = full[0] if len(full) == 1 and len(empty) == 1 else None

@@ -1,25 +1,29 @@
-"""Proof of life: the calls that extend deliveries from the event loop, and what is noted of many."""
+"""Heartbeats from the event loop: the calls that extend deliveries, and hold vanished ones again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workers.loop.held import RUNNING, Held, Source
 from workers.loop.numbers import Numbers
-from workers.protocol.calls.moves import Beating, Life, Moves
+from workers.protocol.calls.moves import Beating, Handling, Life, Moves
 from workers.protocol.connection import KeptConnection
 from workers.runtime.clock import monotonic
 
 PROVEN = frozenset({Life.EXTENDED, Life.PAYLOAD_GONE})
-"""After these, Redis has heard of the delivery from us."""
+"""These answers prove that Redis got the heartbeat of the delivery."""
 
 
 def beating(held: Held, *, begins: bool = False) -> Beating:
-    """Return what a heartbeat says of a delivery (rule W4). ``begins``: its handler is about to run."""
-    return Beating(held.job.raw_entry_id, held.job.times_delivered, begins or held.stage is RUNNING)
+    """Return a delivery as a heartbeat reports it (rule W4). ``begins``: its handler is about to run."""
+    runs = held.stage is RUNNING
+    state = Handling.BEGINS if begins or runs else Handling.WAITS
+    if runs and monotonic() >= held.runs_from:
+        state = Handling.RUNS
+    return Beating(held.job.raw_entry_id, held.job.times_delivered, state)
 
 
 def note(batch: Sequence[Held], lives: Sequence[Life], asked_at: float) -> None:
-    """Note what came of a heartbeat that was sent then. For any thread."""
+    """Note the answers to a heartbeat that was sent at ``asked_at``. For any thread."""
     for held, life in zip(batch, lives, strict=True):
         if life in PROVEN:
             held.prove(asked_at)
@@ -27,7 +31,7 @@ def note(batch: Sequence[Held], lives: Sequence[Life], asked_at: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProofOfLife:
-    """Extends deliveries, and notes it. All raise what redis-py raises."""
+    """Extends deliveries, and notes it. All methods raise errors of redis-py."""
 
     connection: KeptConnection
     moves: Moves
@@ -35,7 +39,7 @@ class ProofOfLife:
     numbers: Numbers
 
     async def prove(self, held: Held) -> bool:
-        """Extend one delivery that runs, or is about to begin; returns False where it is not ours."""
+        """Extend one delivery that runs, or is about to begin. Returns False if it is not ours."""
         _, [life] = await self.extend_many(held.source, [held], begins=True)
         if life is Life.VANISHED:
             return (await self.hold(held.source, [held]))[0]
@@ -44,7 +48,7 @@ class ProofOfLife:
     async def extend_many(
         self, source: Source, batch: Sequence[Held], *, begins: bool = False
     ) -> tuple[int, list[Life]]:
-        """Extend deliveries of one source; return the server's time in ms, and what came of each."""
+        """Extend deliveries of one source. Return the server's time in ms, and an answer for each."""
         asked_at = monotonic()
         items = [beating(held, begins=begins) for held in batch]
         server_ms, lives = await self.moves.extend(self.connection, source.key, items, consumer=self.consumer)
@@ -52,7 +56,7 @@ class ProofOfLife:
         return server_ms, lives
 
     async def hold(self, source: Source, batch: Sequence[Held]) -> list[bool]:
-        """Take back deliveries that vanished; return which of them are ours. Not while a settlement is under way."""
+        """Hold vanished deliveries again. Return which are ours. Not while a settlement is under way (rule W6)."""
         asked_at = monotonic()
         ours = await self.moves.hold(
             self.connection,

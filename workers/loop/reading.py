@@ -16,7 +16,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from workers.loop.adoption import Adoption
 from workers.loop.claiming import Claiming
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held, hold_all
 from workers.loop.planner import Planner
 from workers.loop.slots import Slots
@@ -35,7 +35,7 @@ REFUSED_S = 5.0
 READING, ADOPTING, RECOVERING = "reading", "taking over what nobody runs", "recovering what stalls"
 
 
-class Reader(Part):
+class Reader(WorkerPart):
     """Reads until the stop, and puts the deliveries into slots."""
 
     def __init__(
@@ -70,24 +70,20 @@ class Reader(Part):
         """Read until `stop`. Outages are waited out."""
         failures = 0
         self._stock_taken = self._membership.joins
-        try:
-            while not self._stopping.is_set() or self._stalled.is_under_way:
-                if not self._stalled.is_under_way:
-                    await checkpoint_if_cancelled()  # no other await in this loop can be cancelled while slots are free
-                if not self._slots.free and not self._stalled.is_due(0):
-                    await self._wait_for_slot()
-                    continue
-                was_read = False  # `stop` may cancel what is under way
-                try:
-                    with anyio.CancelScope(shield=True) as self._under_way:
-                        was_read = await self._fill_slots(self._slots.free)
-                    if was_read:  # a refused read is not made up for by taking stock, which follows it
-                        failures = 0
-                except (RedisError, OSError, UnexpectedReplyError) as error:
-                    failures += 1
-                    await self._recover_from(error, failures)
-        finally:
-            self._stalled.abandon()
+        while not self._stopping.is_set():
+            await checkpoint_if_cancelled()  # no other await in this loop can be cancelled while slots are free
+            if not self._slots.free and not self._stalled.is_due(0):
+                await self._wait_for_slot()
+                continue
+            was_read = False  # `stop` may cancel what is under way
+            try:
+                with anyio.CancelScope(shield=True) as self._under_way:
+                    was_read = await self._fill_slots(self._slots.free)
+                if was_read:  # a refused read is not made up for by taking stock, which follows it
+                    failures = 0
+            except (RedisError, OSError, UnexpectedReplyError) as error:
+                failures += 1
+                await self._recover_from(error, failures)
 
     async def _wait_for_slot(self) -> None:
         """Wait until a slot is free, or until stalled deliveries are to be looked for all the same."""
@@ -107,14 +103,16 @@ class Reader(Part):
             self._adoption.take_stock()
             self._may_be_behind()
         if self._claiming.is_left:  # before stock is taken, which would run what is to be given back
-            deliveries = await self._count_read(self._claiming.left())
-        elif free and self._adoption.is_due and not self._stalled.is_under_way:
-            deliveries = await self._unless_refused(ADOPTING, self._adoption.take(free), self._adoption.put_off)
+            deliveries = self._received(await self._claiming.left())
+            self._reporter.works(READING)
+        elif free and self._adoption.is_due:
+            taking = self._adoption.take(free)
+            deliveries = self._received(await self._unless_refused(ADOPTING, taking, self._adoption.put_off))
         elif self._stalled.is_due(free):
-            taking = self._stalled.take(free, self._room_ahead)
-            deliveries = await self._unless_refused(RECOVERING, taking, self._stalled.put_off)
+            deliveries = await self._unless_refused(RECOVERING, self._stalled.take(free), self._stalled.put_off)
         else:
-            deliveries = await self._count_read(self._read(free))
+            deliveries = self._received(await self._read(free))
+            self._reporter.works(READING)
             self.has_read = was_read = True
         hold_all(deliveries)
         for source in self._membership.both:
@@ -143,16 +141,11 @@ class Reader(Part):
         self._reporter.works(part)
         return deliveries
 
-    async def _count_read(self, reading: Awaitable[list[Held]]) -> list[Held]:
-        deliveries = await reading
-        self._reporter.works(READING)
+    def _received(self, deliveries: list[Held]) -> list[Held]:
         self._reporter.counts.read += len(deliveries)
         if self._telemetry and deliveries:
             self._telemetry.received(deliveries)
         return deliveries
-
-    def _room_ahead(self) -> int:
-        return 0 if self._stopping.is_set() else self._bounded(self._slots.free)
 
     def _bounded(self, free: int) -> int:
         return int(min(free, self._most))
@@ -160,9 +153,9 @@ class Reader(Part):
     async def _read(self, free: int) -> list[Held]:
         asked_at = monotonic()
         sources = self._membership.sources
-        idle_ms = self._claiming.idle_ms()
+        claims = self._claiming.is_on
         for source in sources:
-            source.is_asked(claims=idle_ms is not None)
+            source.is_asked(claims=claims)
         plan = self._planner.plan(sources, free)
         may_block = plan.blocks and self.has_read  # the first read shows at once whether we may
         block_ms = self._block_ms(free) if may_block else 0
@@ -182,10 +175,10 @@ class Reader(Part):
                 *(">" for _ in plan.sources),
             )
 
-        if idle_ms is None:
-            deliveries = self._deliveries(await send(), asked_at)
+        if claims:
+            deliveries = await self._claiming.deliveries(send, asked_at)
         else:
-            deliveries = await self._claiming.deliveries(send, idle_ms, asked_at)
+            deliveries = self._deliveries(await send(), asked_at)
         if len(sources) > 1:
             self._planner.learn(plan, sources, Counter(held.source.key for held in deliveries))
         return deliveries
@@ -218,7 +211,6 @@ class Reader(Part):
     # ---- when it fails
 
     async def _recover_from(self, error: Exception, failures: int) -> None:
-        self._membership.lost_sight()
         self._may_be_behind()
         # A reply may have been lost, and deliveries with it.
         self._adoption.take_stock()
@@ -258,5 +250,4 @@ class Reader(Part):
     def abort(self) -> None:
         """End the current read and drop its reply, because the process is about to end."""
         self.stop()
-        self._stalled.abandon()
         self._under_way.cancel()

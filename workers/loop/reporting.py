@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from workers.loop.held import Held
 from workers.loop.job import Job
-from workers.loop.telemetry import EMBEDDED, WorkerTelemetry
+from workers.loop.telemetry import WorkerTelemetry
 from workers.protocol.calls.recovery import Page
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.settlement import Verdict
@@ -19,7 +19,6 @@ from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic
 from workers.runtime.troubles import Troubles
 from workers.runtime.user_code import describe, log_failure
-from workers.telemetry.names import VISIBILITY_TIMEOUT
 
 logger = logging.getLogger("workers")
 
@@ -37,9 +36,7 @@ class Counts:
     """Counters of one run of a worker."""
 
     read: int = 0
-    """Deliveries that came by reading the streams."""
-    adopted: int = 0
-    """Deliveries of ours that were found again after a lost reply."""
+    """Deliveries that came by reading the streams, also those that were found again after a lost reply."""
     claimed: int = 0
     """Stalled deliveries taken over from their consumers (embedded recovery)."""
     acked: int = 0
@@ -101,29 +98,16 @@ class Reporter:
 
     # ---- deliveries
 
-    def found_again(self, held: Held) -> None:
-        """Note that a delivery of ours was found whose read was answered into the void."""
-        self.counts.adopted += 1
-        if self._telemetry:
-            self._telemetry.found_again(held)
-
     def claimed(self, deliveries: Sequence[Held], page: Page, visibility_s: float) -> None:
         """Note that the stalled deliveries of a page were taken over."""
         self.counts.claimed += len(deliveries)
-        if self._telemetry:
-            for held, one in zip(deliveries, page.claimed, strict=True):
-                self._telemetry.taken_over(
-                    held,
-                    text(one.owner),
-                    idle_ms=one.idle_ms,
-                    reason=VISIBILITY_TIMEOUT,
-                    mode=EMBEDDED,
-                    visibility_s=visibility_s,
-                )
-        if self._callbacks.wants("recovered"):
-            for held, one in zip(deliveries, page.claimed, strict=True):
-                facts = self._facts(held.job)
-                self._callbacks.report("recovered", **facts, owner=text(one.owner), idle_ms=one.idle_ms)
+        wanted = self._callbacks.wants("recovered")
+        for held, one in zip(deliveries, page.claimed, strict=True) if wanted or self._telemetry else ():
+            owner = text(one.owner)
+            if self._telemetry:
+                self._telemetry.taken_over(held, owner, one.idle_ms, visibility_s)
+            if wanted:
+                self._callbacks.report("recovered", **self._facts(held.job), owner=owner, idle_ms=one.idle_ms)
 
     def watches_losses(self) -> None:
         """Note that this worker reports destroyed groups from now on."""

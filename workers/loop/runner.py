@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from math import inf
 
-from workers.loop.context import Part, WorkerContext
-from workers.loop.deadlines import Deadlines
-from workers.loop.dispatch import Calls
-from workers.loop.execution import GIVEN_UP, HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
-from workers.loop.heartbeat import Heartbeat
+from workers.loop.context import WorkerContext, WorkerPart
+from workers.loop.dispatch import HandlerCalls
+from workers.loop.execution import HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
+from workers.loop.heartbeat import Heartbeat, first_beat_at
 from workers.loop.held import ENDED, QUEUED, RUNNING, Held, Interruption
 from workers.loop.isolation import Isolation
 from workers.loop.membership import OLD
@@ -19,13 +18,13 @@ from workers.runtime.clock import monotonic
 from workers.runtime.user_code import describe, exits_in
 
 
-class Runner(Part):
+class Runner(WorkerPart):
     """Executes deliveries with the handlers they are for, and hands their verdicts to the settler."""
 
     def __init__(
         self,
         context: WorkerContext,
-        calls: Calls,
+        calls: HandlerCalls,
         settlements: Settlements,
         heartbeat: Heartbeat,
         isolation: Isolation,
@@ -36,7 +35,7 @@ class Runner(Part):
         self._backoff = context.settings.backoff
         self._invoke = calls.invoke
         self._runs_in_thread = calls.runs_in_thread
-        self._deadlines = Deadlines(context.membership.both, self._expire)
+        self._expires = True
         self._settlements = settlements
         self._heartbeat = heartbeat
         self._isolation = isolation
@@ -48,30 +47,27 @@ class Runner(Part):
 
         Every job pays for this, so it makes only necessary calls.
 
-        If Redis has not heard of the delivery for half a visibility timeout, or since the registration began, it may
-        have been recovered, or its ownership is hard to prove soon. Then Redis is asked first. The same holds before
-        the last delivery of a job. If this process dies of it, it is known that it had begun, and that no fresh job ran
-        beside it.
+        If Redis has not heard of the delivery for half a visibility timeout, it may have been recovered. Then Redis is
+        asked first. The same holds before the last delivery of a job. If this process dies of it, it is known that it
+        had begun, and that no fresh job ran beside it.
         """
         verdict: Verdict | None = None
+        timer: asyncio.TimerHandle | None = None
         job, settlements = held.job, self._settlements
         try:
             membership = self._membership
             # A limit that was lowered while the job was quarantined does not let it run beside others.
             is_last = job.is_suspect or 1 < job.deliveries >= membership.agreement.max_deliveries
-            # As in `Membership.shows_from`, but written out, because each job pays for it.
-            is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
+            is_old = held.proven < began - membership.visibility_s * OLD  # as in `shows_from`; each job pays for it
             if is_last or is_old or self._isolation.is_kept:
                 if not await self._has_its_turn(held, is_last=is_last):
                     return monotonic()
                 began = monotonic()
-            if held.is_used_up:
-                now = monotonic()
-                settlements.add(held, GIVEN_UP, began, now)
-                return now
+            if is_last and job.is_suspect:
+                held.runs_from = first_beat_at(began, membership.visibility_s)
             held.begin(began, runner)
-            if job.timeout_s != inf:
-                self._deadlines.watch(held)
+            if job.timeout_s != inf:  # the event loop's clock is the monotonic one
+                timer = asyncio.get_running_loop().call_at(held.deadline, self._expire, held)
             if self._telemetry:
                 verdict = await self._telemetry.execute(self._invoke, held, self._backoff)
             else:
@@ -81,6 +77,9 @@ class Runner(Part):
         else:
             if held.interruption is not None:
                 held.take_back_cancellation()
+        finally:
+            if timer is not None:
+                timer.cancel()
         held.runner = None  # an interruption from now on has no handler to cancel, and leaves the runner intact
         if held.interruption is not None or self._hands_back or held.returning is not None:
             verdict = await self._reconsidered(held, verdict, was_told_to_stop=_is_cancelling(runner))
@@ -94,16 +93,16 @@ class Runner(Part):
 
     async def _has_its_turn(self, held: Held, *, is_last: bool) -> bool:
         """Wait until the delivery may begin beside others. Ask Redis if the ownership is still unknown by then."""
-        runs_apart = held.job.is_suspect
+        runs_alone = held.job.is_suspect
         while True:
-            if (runs_apart or self._isolation.is_kept) and not await self._isolation.may_begin(held, apart=runs_apart):
+            if (runs_alone or self._isolation.is_kept) and not await self._isolation.may_begin(held, alone=runs_alone):
                 self.hand_back([held])
                 return False
             if not is_last and held.proven >= self._membership.shows_from(monotonic()):
                 return True
             if not await self._heartbeat.still_owns(held):
                 return False
-            if runs_apart or not self._isolation.is_kept:  # else a suspect has begun to wait meanwhile
+            if runs_alone or not self._isolation.is_kept:  # else a quarantined job waits meanwhile
                 return True
 
     async def _reconsidered(self, held: Held, verdict: Verdict | None, *, was_told_to_stop: bool) -> Verdict | None:
@@ -191,6 +190,8 @@ class Runner(Part):
 
     def _expire(self, held: Held) -> None:
         """Take a job from its handler that runs longer than it may."""
+        if held.stage is not RUNNING or held.interruption is not None or not self._expires:
+            return
         self._reporter.timed_out(held.job, goes_on=self._runs_in_thread(held.job))
         held.interrupt(Interruption.TIMEOUT)
 
@@ -217,7 +218,7 @@ class Runner(Part):
 
     def stop(self) -> None:
         """Expire no job any more."""
-        self._deadlines.stop()
+        self._expires = False
 
 
 def _is_cancelling(runner: "asyncio.Task[None] | None") -> bool:

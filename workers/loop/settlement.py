@@ -1,7 +1,7 @@
-"""Writes verdicts to Redis, many in one call: for a moment, and while a call is on its way, the next ones gather.
+"""Writes verdicts to Redis, many in one call. New verdicts gather while a call is under way.
 
-A settlement is never given up because contact was lost: the same call is sent again, with its number, until it is
-answered, and no other call before that (rule W2). Meanwhile runners wait once `capacity` verdicts have gathered.
+A call without an answer is sent again with its number until it is answered, and no other call before that (rule W2).
+Runners wait meanwhile if too many verdicts have gathered.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from time import time_ns
 import anyio
 from redis.exceptions import NoPermissionError, RedisError
 
-from workers.loop.change import Change
-from workers.loop.context import Part, WorkerContext
+from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held, Interruption, Source
+from workers.loop.notifier import Notifier
 from workers.protocol.calls.moves import Item, Result, Settled
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.connection import drop_idle
@@ -26,45 +26,45 @@ from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
 ENDED = frozenset({Result.DONE, Result.DEAD, Result.LOST})
-"""The call has ended the delivery."""
+"""Results that end the delivery."""
 SETTLE_BATCH = 128
-"""Settlements in one call at most."""
+"""The maximum number of verdicts in a call."""
 GATHER_BATCHES = 4
-"""How many full batches may gather before runners wait: memory stays bounded through an outage."""
+"""Full batches that can gather before runners wait, so that memory is bounded in an outage."""
 
 GATHER_S = 0.001
-"""How long a verdict waits for others to fill its call. Its slot is free meanwhile."""
+"""Time that a verdict waits for others in the same call. Its slot is free meanwhile."""
 
 MAX_COPIED_BYTES = 1_048_576
-"""Payload that one call may copy, give or take one job: no call blocks the server for long."""
-_NOBODYS = b"0-1"
-"""No stream has such an entry."""
+"""The maximum payload that a call copies, plus one job, so that no call blocks the server for long."""
+_ABSENT = b"0-1"
+"""An entry ID that no stream has."""
 
 
 @dataclass(slots=True)
-class _Pile:
-    """Verdicts of one kind on deliveries of one source: acks, or others."""
+class _VerdictQueue:
+    """Verdicts on deliveries of one source: acks, or other verdicts."""
 
     source: Source
     are_acks: bool
     part: str
-    """What settling these is called where it fails."""
+    """The name of this part in errors."""
     waiting: deque[Held] = field(default_factory=deque)
     limit: int = 0
-    """How many to send at a time while the server refuses a call; 0 = as many as the settings allow."""
+    """Maximum batch while the server rejects calls. 0 without such a limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """A settlement, as it is sent until it is answered."""
+class _SettleCall:
+    """A call, which stays the same until it is answered."""
 
-    pile: _Pile
+    queue: _VerdictQueue
     batch: Sequence[Held]
     number: int
 
 
-class Settlements(Part):
-    """Gathers verdicts and settles them, one call at a time."""
+class Settlements(WorkerPart):
+    """Gathers verdicts, and settles them with one call at a time."""
 
     def __init__(self, context: WorkerContext, are_answered: Callable[[], None]) -> None:
         """``are_answered`` is called after each answer."""
@@ -77,30 +77,33 @@ class Settlements(Part):
         self._full = SETTLE_BATCH
         self._capacity = GATHER_BATCHES * self._full
         self._acks, self._others = (
-            {source.key: _Pile(source, are_acks, f"settling {source.key}") for source in context.membership.both}
+            {
+                source.key: _VerdictQueue(source, are_acks, f"settling {source.key}")
+                for source in context.membership.both
+            }
             for are_acks in (True, False)
         )
-        self._piles = (*self._acks.values(), *self._others.values())
-        self._call: _Call | None = None
-        """What has no answer yet."""
+        self._queues = (*self._acks.values(), *self._others.values())
+        self._call: _SettleCall | None = None
+        """The call without an answer."""
         self._gathered = 0
         self._failures = 0
-        self._arrived = Change()
-        self._filled = Change()
-        self._settled = Change()
+        self._arrived = Notifier()
+        self._filled = Notifier()
+        self._settled = Notifier()
 
     # ---- for runners
 
     def add(self, held: Held, verdict: Verdict, began: float, now: float) -> bool:
-        """Gather the verdict on a delivery that came into its slot then, and ends now; returns at once.
+        """Add the verdict on a delivery that had its slot from ``began`` to ``now``. Returns at once.
 
-        Returns whether more wait than may: then `wait_for_room` before the next job is run.
+        If the result is true, call `wait_for_room` before the next job.
         """
         held.end(verdict, began, now)
-        piles = self._acks if verdict.outcome is Outcome.ACK else self._others
-        piles[held.source.key].waiting.append(held)
+        queues = self._acks if verdict.outcome is Outcome.ACK else self._others
+        queues[held.source.key].waiting.append(held)
         self._gathered = gathered = self._gathered + 1
-        if gathered == 1:  # the settler waits for a first one only
+        if gathered == 1:  # the settler waits only for the first one
             self._arrived.notify()
         if gathered < self._full:
             return False
@@ -109,19 +112,19 @@ class Settlements(Part):
         return gathered >= self._capacity
 
     async def wait_for_room(self) -> None:
-        """Wait until verdicts may gather again."""
+        """Wait until there is room for more verdicts."""
         while self._gathered >= self._capacity:
             await self._settled.wait()
 
     async def wait_until_settled(self) -> None:
-        """Wait until every verdict is answered; `run` must be running."""
+        """Wait until every verdict is answered. `run` must be running."""
         while self._gathered:
             await self._settled.wait()
 
     # ---- the settler
 
     async def run(self) -> None:
-        """Settle what gathers until cancelled. What was being sent then counts as sent without an answer."""
+        """Settle verdicts until cancelled. A call that is under way then has no answer."""
         while True:
             if not self._gathered:
                 await self._arrived.wait()
@@ -129,12 +132,12 @@ class Settlements(Part):
             await self._settle_what_waits()
 
     async def flush(self) -> None:
-        """Settle everything that has gathered, however long Redis is out of reach. Not while `run` is running."""
+        """Settle all verdicts, also through an outage. Not while `run` is running."""
         while self._gathered:
             await self._settle_what_waits()
 
     async def _wait_for_more(self) -> None:
-        """Let others join the first verdict, for a moment: a call costs as much as dozens of verdicts."""
+        """Wait for more verdicts, because a call costs as much as dozens of verdicts."""
         if self._gathered >= self._full:
             return
         timer = asyncio.get_running_loop().call_later(GATHER_S, self._filled.notify)
@@ -144,20 +147,20 @@ class Settlements(Part):
             timer.cancel()
 
     async def _settle_what_waits(self) -> None:
-        """Make one call for each pile that has verdicts, or fewer where one fails."""
-        for pile in self._piles:
-            if self._call is None and not pile.waiting:
+        """Make one call for each queue with verdicts, until one fails."""
+        for queue in self._queues:
+            if self._call is None and not queue.waiting:
                 continue
-            if not await self._settle_some(pile):
+            if not await self._settle_some(queue):
                 self._failures += 1
                 await anyio.sleep(pause_s(self._failures))
                 return
             self._failures = 0
 
-    async def _settle_some(self, pile: _Pile) -> bool:
-        """Make one call: the one without an answer, or the next one of this pile. Returns False where it failed."""
+    async def _settle_some(self, queue: _VerdictQueue) -> bool:
+        """Make one call: the one without an answer, or the next one of this queue. Returns False if it failed."""
         if self._call is None:
-            self._call = _Call(pile, self._next_batch(pile), self._numbers.begin())
+            self._call = _SettleCall(queue, self._next_batch(queue), self._numbers.begin())
         call = self._call
         began_ns = time_ns() if self._telemetry else 0
         asked_at = monotonic()
@@ -166,28 +169,28 @@ class Settlements(Part):
         except (RedisError, OSError) as error:
             return await self._failed(call, error)
         if results is None or not any(map(_is_denied, results)):
-            self._reporter.works(call.pile.part)
+            self._reporter.works(call.queue.part)
         is_done = self._answered(call, results, asked_at)
         if self._telemetry:
             self._telemetry.settled(call.batch, results, began_ns)
-        call.pile.limit = 0
+        call.queue.limit = 0
         return is_done
 
-    def _next_batch(self, pile: _Pile) -> list[Held]:
-        """Take the first verdicts that fit into one call: by their number, and by the bytes it has to copy."""
-        batch = list(islice(pile.waiting, pile.limit or self._full))
-        if not pile.are_acks:
+    def _next_batch(self, queue: _VerdictQueue) -> list[Held]:
+        """Take the first verdicts that fit into one call, by number and by bytes to copy."""
+        batch = list(islice(queue.waiting, queue.limit or self._full))
+        if not queue.are_acks:
             _cut(batch)
         for _ in batch:
-            pile.waiting.popleft()
+            queue.waiting.popleft()
         return in_order(batch, _entry_id)
 
-    async def _send(self, call: _Call) -> Sequence[Settled] | None:
-        """Return the results; None: every one was acknowledged."""
-        source, batch = call.pile.source.key, call.batch
+    async def _send(self, call: _SettleCall) -> Sequence[Settled] | None:
+        """Return the results. None means that all are acknowledged."""
+        source, batch = call.queue.source.key, call.batch
         who = {"consumer": self._consumer, "caller": self._numbers.caller}
         tells = self._moves.maxlen > 0
-        if call.pile.are_acks:
+        if call.queue.are_acks:
             done = await self._moves.ack(
                 self._connection,
                 source,
@@ -209,40 +212,40 @@ class Settlements(Part):
         ]
         return await self._moves.settle(self._connection, source, items, number=call.number, **who)
 
-    # ---- what came of it
+    # ---- results
 
-    async def _failed(self, call: _Call, error: Exception) -> bool:
-        pile, batch, meaning = call.pile, call.batch, meaning_of(error)
-        if meaning is Meaning.NO_GROUP or "NOSETTINGS" in str(error):  # nothing was done
-            if self._membership.is_gone(pile.source, error):
+    async def _failed(self, call: _SettleCall, error: Exception) -> bool:
+        queue, batch, meaning = call.queue, call.batch, meaning_of(error)
+        if meaning is Meaning.NO_GROUP or "NOSETTINGS" in str(error):  # the call had no effect
+            if self._membership.is_gone(queue.source, error):
                 return self._answered(call, [Settled(Result.REJECTED)] * len(batch))
             self._membership.join_again()
-        elif meaning is Meaning.UNCLEAR and len(batch) == 1 and await self._would_settle_others(pile.source):
+        elif meaning is Meaning.UNCLEAR and len(batch) == 1 and await self._would_settle_others(queue.source):
             return self._answered(call, [Settled(Result.HELD, str(error))])  # the others must not wait for it
         elif meaning in (Meaning.UNCLEAR, Meaning.REFUSED):
-            pile.limit = max(1, len(batch) // 2)
+            queue.limit = max(1, len(batch) // 2)
             self._give_up(call)
         elif was_not_run(error):
             self._give_up(call)
-        self._reporter.failed(pile.part, error)
+        self._reporter.failed(queue.part, error)
         await drop_idle(self._commands, error)
         return False
 
-    def _give_up(self, call: _Call) -> None:
-        """Put back what a call was to settle that has done nothing: the next one may be another one."""
-        call.pile.waiting.extendleft(reversed(call.batch))
+    def _give_up(self, call: _SettleCall) -> None:
+        """Put back the verdicts of a call that had no effect."""
+        call.queue.waiting.extendleft(reversed(call.batch))
         self._call = None
         self._numbers.end()
 
     async def _would_settle_others(self, source: Source) -> bool:
-        """Ask the server whether a call was refused for what was in it: settle a delivery that there is not."""
+        """Return whether the server takes calls of other content, by an ack of an absent entry."""
         self._numbers.end()
         number = self._numbers.begin()
         try:
             await self._moves.ack(
                 self._connection,
                 source.key,
-                [_NOBODYS],
+                [_ABSENT],
                 consumer=self._consumer,
                 caller=self._numbers.caller,
                 number=number,
@@ -251,28 +254,28 @@ class Settlements(Part):
             return False
         return True
 
-    def _answered(self, call: _Call, results: Sequence[Settled] | None, asked_at: float = -1.0) -> bool:
-        """Note what came of a call that was made then. Returns False where something of it has to be asked again."""
-        pile, batch = call.pile, call.batch
+    def _answered(self, call: _SettleCall, results: Sequence[Settled] | None, asked_at: float = -1.0) -> bool:
+        """Note the results of a call that was sent at ``asked_at``. Returns False if a part must be repeated."""
+        queue, batch = call.queue, call.batch
         self._call = None
         self._numbers.end()
-        pile.source.forget_all(batch)
+        queue.source.forget_all(batch)
         self._gathered -= len(batch)
         is_done = True
         if results is None:
             self._reporter.counts.acked += len(batch)
-            pile.source.are_settled(batch)
+            queue.source.are_settled(batch)
         else:
-            pile.source.are_settled([held for held, one in zip(batch, results, strict=True) if one.result in ENDED])
+            queue.source.are_settled([held for held, one in zip(batch, results, strict=True) if one.result in ENDED])
             for held, settled in zip(batch, results, strict=True):
                 if _is_denied(settled):  # our user may not: that is no fault of the job
-                    self._reporter.failed(pile.part, NoPermissionError(settled.detail))
+                    self._reporter.failed(queue.part, NoPermissionError(settled.detail))
                 elif not (settled.result is Result.REJECTED and 0 <= asked_at <= held.again_at):
                     self._count(held, settled)
                     continue
                 is_done = False
-                pile.source.hold(held)
-                pile.waiting.append(held)
+                queue.source.hold(held)
+                queue.waiting.append(held)
                 self._gathered += 1
         self._settled.notify()
         self._are_answered()
@@ -301,7 +304,7 @@ class Settlements(Part):
 
 
 def _cut(batch: list[Held]) -> None:
-    """Leave the last ones out where the first ones have enough to copy."""
+    """Remove the last verdicts if the first ones have enough bytes to copy."""
     copied = 0
     for at, held in enumerate(batch, start=1):
         if held.verdict.outcome is not Outcome.ACK:

@@ -20,9 +20,9 @@ from anyio import CancelScope, move_on_after
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from workers.loop.change import Change
 from workers.loop.held import QUEUED, Held
 from workers.loop.isolation import Isolation
+from workers.loop.notifier import Notifier
 from workers.runtime.clock import monotonic
 
 CANCELLED_END_S = 2.0
@@ -63,8 +63,8 @@ class Slots:
         self._one_waits = False
         self._lets_others_run = 0
         """Runners between two deliveries: they go on with the queue, and another one would only make turns longer."""
-        self._called = Change()
-        self._left = Change()
+        self._called = Notifier()
+        self._left = Notifier()
         """A runner has ended, or nothing is started any more."""
         self._isolation = isolation or Isolation((), lambda: inf)
         self.freed = self._isolation.freed

@@ -22,7 +22,7 @@ from workers.loop.held import Held
 from workers.protocol.calls.moves import Result, Settled
 from workers.protocol.calls.recovery import Recovered
 from workers.protocol.calls.settlement import Outcome, Verdict
-from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE
+from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE, RecoveryMode
 from workers.settings import WorkerSettings
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
@@ -39,8 +39,9 @@ from workers.telemetry.deliveries import (
 from workers.telemetry.gauges import labels_of
 from workers.telemetry.names import Attributes
 
-EMBEDDED = "embedded"
-
+_HOW: Attributes = {
+    telemetry.RECOVERY_REASON: telemetry.VISIBILITY_TIMEOUT, telemetry.RECOVERY_MODE: RecoveryMode.EMBEDDED.value
+}  # fmt: skip
 _TO_SEND, _TO_RECEIVE = {telemetry.LINK_KIND: telemetry.SEND}, {telemetry.LINK_KIND: telemetry.RECEIVE}
 
 
@@ -133,14 +134,9 @@ class WorkerTelemetry:
 
     # ---- recovering
 
-    def taken_over(
-        self, held: Held, owner: str, *, idle_ms: int, reason: str, mode: str, visibility_s: float | None = None
-    ) -> None:
-        """Tell of a delivery that we have taken from ``owner``, and of the one that was lost by that.
-
-        ``visibility_s`` is the visibility timeout that it has passed, if that was the reason.
-        """
-        self._count_recovery(idle_ms, mode, "claimed", visibility_s)
+    def taken_over(self, held: Held, owner: str, idle_ms: int, visibility_s: float) -> None:
+        """Report a delivery that we have taken from ``owner`` after a visibility timeout, and the one before it."""
+        self._count_recovery(idle_ms, "claimed", visibility_s)
         if not self._traces:
             return
         story = self._notice(held)
@@ -154,40 +150,26 @@ class WorkerTelemetry:
             idle_ms,
             held.job.previous(held.job.times_delivered - 1) or b"",
         )
-        now, how = time_ns(), _how(reason, mode) | {telemetry.RECOVERY_OUTCOME: "claimed"}
+        now, how = time_ns(), _HOW | {telemetry.RECOVERY_OUTCOME: "claimed"}
         held.trace.links += emit_recovery(story, lost, how, began_ns=now, ended_ns=now)
 
-    def found_again(self, held: Held) -> None:
-        """Take note of a delivery of ours whose read was answered into the void."""
-        if self._traces:
-            self._notice(held)
-
-    def recovered(
-        self,
-        row: Recovered,
-        *,
-        began_ns: int,
-        reason: str = telemetry.VISIBILITY_TIMEOUT,
-        mode: str = EMBEDDED,
-        visibility_s: float | None = None,
-    ) -> None:
-        """Trace a delivery that we ended for its consumer. ``visibility_s`` is as in `taken_over`."""
-        self._count_recovery(row.idle_ms, mode, row.outcome.name.lower(), visibility_s)
+    def recovered(self, row: Recovered, visibility_s: float) -> None:
+        """Report a delivery that we ended for its consumer after a visibility timeout."""
+        self._count_recovery(row.idle_ms, row.outcome.name.lower(), visibility_s)
         if row.traced and self._traces:
-            stream, group, how = self._stream, self._group, _how(reason, mode)
-            emit_recovered(row, stream, group, how, began_ns=began_ns, ended_ns=time_ns())
+            now = time_ns()
+            emit_recovered(row, self._stream, self._group, _HOW, began_ns=now, ended_ns=now)
 
     def walked(self, took_s: float) -> None:
         """Measure a walk over what is pending, from its first page to its last."""
         if self._measures:
             instruments.SCAN_DURATION.record(took_s, self._labels | {telemetry.SCAN: "full"})
 
-    def _count_recovery(self, idle_ms: int, mode: str, outcome: str, visibility_s: float | None) -> None:
+    def _count_recovery(self, idle_ms: int, outcome: str, visibility_s: float) -> None:
         if self._measures:
-            labels = self._labels | {telemetry.RECOVERY_MODE: mode}
+            labels = self._labels | {telemetry.RECOVERY_MODE: RecoveryMode.EMBEDDED.value}
             instruments.RECOVERED.add(1, labels | {telemetry.RECOVERY_OUTCOME: outcome})
-            if visibility_s is not None:
-                instruments.record_lateness(idle_ms, visibility_s, labels)
+            instruments.record_lateness(idle_ms, visibility_s, labels)
 
     # ---- running
 
@@ -280,10 +262,6 @@ class WorkerTelemetry:
         if labels is None:
             labels = self._of_results[error] = self._process | {telemetry.ERROR_TYPE: error}
         return labels
-
-
-def _how(reason: str, mode: str) -> Attributes:
-    return {telemetry.RECOVERY_REASON: reason, telemetry.RECOVERY_MODE: mode}
 
 
 def error_type(verdict: Verdict) -> str:

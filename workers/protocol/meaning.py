@@ -57,10 +57,6 @@ class NotSentError(RedisConnectionError):
     """There is no connection, and none could be made. The call was not sent."""
 
 
-class TooLateError(RedisTimeoutError):
-    """A call reached the server after its time had passed, when its caller might have given it up."""
-
-
 class Meaning(Enum):
     """The meaning of an error for the server and for us."""
 

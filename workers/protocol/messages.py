@@ -56,30 +56,7 @@ class RecoveryMode(StrEnum):
     REAPER = "reaper"
     """A replicated service does, from outside."""
     EMBEDDED = "embedded"
-    """The workers do, each in its own loop: they claim what stalls, or copy it."""
-    CLAIM = "claim"
-    """The workers do, and give back in place: reads with CLAIM bring what stalled (Redis 8.4)."""
-
-    @property
-    def is_of_workers(self) -> bool:
-        """Return whether the workers recover by themselves, without a reaper."""
-        return self is not RecoveryMode.REAPER
-
-    @property
-    def as_journalled(self) -> str:
-        """The authority that looks after a group, as settings and journal have it, ``reaper`` or ``embedded``."""
-        return (RecoveryMode.EMBEDDED if self.is_of_workers else self).value
-
-
-def agreed_recovery(recovery: str, redelivery: str) -> RecoveryMode | None:
-    """Read the recovery from the group settings, or None if it is missing or invalid.
-
-    The settings say which authority looks after the group, a reaper or its workers (``embedded``). If its workers give
-    back in place, that is mode ``claim``.
-    """
-    if recovery == RecoveryMode.EMBEDDED:
-        return RecoveryMode.CLAIM if redelivery == Redelivery.IN_PLACE else RecoveryMode.EMBEDDED
-    return RecoveryMode.REAPER if recovery == RecoveryMode.REAPER else None
+    """The workers do, each in its own loop."""
 
 
 def text(value: bytes | str) -> str:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import anyio
 
 from workers.backoff import Backoff
-from workers.loop.deadlines import Deadlines
 from workers.loop.dispatch import Handlers
 from workers.loop.execution import execute, judge
 from workers.loop.handlers import Handler, Invoke, checked, come_to
@@ -190,10 +189,8 @@ class _Run:
         """Return the handler's verdict, or None where it ran longer than it may."""
         held, verdict = self._held, None
         held.source.hold(held)
-        deadlines = Deadlines([held.source], lambda late: late.interrupt(Interruption.TIMEOUT))
         held.begin(monotonic(), asyncio.current_task())
-        if held.job.timeout_s != inf:
-            deadlines.watch(held)
+        timer = asyncio.get_running_loop().call_at(held.deadline, held.interrupt, Interruption.TIMEOUT)
         try:
             verdict = await execute(self._call, held.job, self._backoff)
             await self._meet_cancellation()
@@ -203,7 +200,7 @@ class _Run:
             if held.interruption is None:
                 verdict = judge(held.job, error, self._backoff)  # the handler has cancelled the task that it runs in
         finally:
-            deadlines.stop()
+            timer.cancel()
         if held.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:
             return None  # its exception after a cancellation is not about the job
         return verdict

@@ -21,8 +21,8 @@ class Mode:
 WAYS = {
     "reaper/stream": Mode(("--recovery", "reaper")),
     "reaper/in-place": Mode(("--recovery", "reaper", "--policy", "in-place"), needs_claim=True),
-    "embedded": Mode(("--recovery", "embedded")),
-    "claim": Mode(("--recovery", "claim"), needs_claim=True),
+    "embedded/stream": Mode(("--recovery", "embedded")),
+    "embedded/in-place": Mode(("--recovery", "embedded", "--policy", "in-place"), needs_claim=True),
     "none": Mode(("--recovery", "none")),
 }
 MODES = tuple(WAYS)

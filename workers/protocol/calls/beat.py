@@ -1,7 +1,6 @@
 """The beat of a group: when Redis could last serve a heartbeat, and for how long recovery waits after a gap.
 
-Scripts note it in the group settings and decide by it (``heartbeat.lua``). `recovery_wait` says the same for people,
-and for a worker that reads with CLAIM, where no script decides.
+Scripts note it in the group settings and decide by it (``heartbeat.lua``). `recovery_wait` says the same for people.
 """
 
 from collections.abc import Mapping
@@ -15,8 +14,6 @@ from workers.protocol.scripts import load_script
 
 BEAT = load_script("workers.protocol", "beat")
 
-BEAT_FIELDS = ("beat", "unbroken", "gap", "visibility_ms", "former_until", "former_visibility_ms")
-"""The group settings that `recovery_wait` looks at."""
 GAP_PART = 3
 """A gap counts from this part of the visibility timeout on, as in ``heartbeat.lua``."""
 

@@ -4,13 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
 
 from redis.asyncio import Redis
 
 from workers.protocol.connection import KeptConnection
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import RecoveryMode, Redelivery, agreed_recovery, text, whole_number
+from workers.protocol.messages import RecoveryMode, Redelivery, text, whole_number
 from workers.protocol.scripts import load_script
 
 JOIN_GROUP = load_script("workers.protocol", "join_group")
@@ -22,9 +21,10 @@ DEFAULT_REDELIVERY = Redelivery.STREAM
 """What holds where nobody has said otherwise."""
 
 _MEMBER = "member:"
-_WORD = re.compile(r"(\d{1,15}),(\d{1,15}),(\d{1,15}),(\d{1,15}),?(?:\d{0,15}),?(.*)", re.DOTALL)
+_REGISTRATION = re.compile(r"(\d{1,15}),(.*)", re.DOTALL)
 
 _POLICIES = {policy.value: policy for policy in Redelivery}
+_RECOVERIES = {mode.value: mode for mode in RecoveryMode}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """The registration of a worker in its group, with the group settings that it has read."""
+class Registration:
+    """The registration of a worker in its group, with the group settings that it has read or assumes."""
 
     consumer: str
     counts_for_ms: int
@@ -60,35 +60,17 @@ class Word:
     """What it goes by where nothing is agreed on."""
 
 
-class GivenWord(NamedTuple):
-    """A worker's word as it stands in the agreement."""
-
-    version: int
-    visibility_ms: int
-    max_deliveries: int
-    until_ms: int
-    """It counts until then, by the server's clock."""
-    complaint: str
-    """In what the worker's settings differ."""
-
-
-def given_words(agreement: Mapping[str, str], now_ms: int) -> list[GivenWord]:
-    """Return the words in a group's agreement that count now."""
-    found = [_WORD.fullmatch(value) for field, value in agreement.items() if field.startswith(_MEMBER)]
-    words = [GivenWord(int(word[1]), int(word[2]), int(word[3]), int(word[4]), word[5]) for word in found if word]
-    return [word for word in words if word.until_ms > now_ms]
+def complaints(agreement: Mapping[str, str], now_ms: int) -> list[str]:
+    """Return how the settings of live workers differ from the group's, by their registrations."""
+    found = [_REGISTRATION.fullmatch(value) for field, value in agreement.items() if field.startswith(_MEMBER)]
+    return [one[2] for one in found if one and int(one[1]) > now_ms]
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The group settings. None or 0 stands for missing or invalid values."""
+    """A group that a worker has joined. Invalid group settings are replaced by those of its registration."""
 
-    redelivery: Redelivery | None
-    visibility_ms: int
-    max_deliveries: int
-    recovery: RecoveryMode | None
-    reads_retries: bool
-    """There is a retry stream to read, or there will be one."""
+    agreement: Agreement
     created_at: str
     """Where the group begins, if it was made by this call."""
     groups: int
@@ -99,11 +81,9 @@ class Joined:
     served_ms: int
     """For how long a leader is sure to serve the group; 0 = none is."""
     begins: bool
-    """Recovery by the workers, in the way that we are set to, begins with us."""
+    """Recovery by the workers begins with us."""
     version: int
     """Of the agreement; 0 = nothing is agreed on."""
-    word_since_ms: int
-    """Since when our word stands, by the server's clock: nobody of our name has taken anything over from us since."""
 
 
 async def join_group(
@@ -116,28 +96,31 @@ async def join_group(
     max_deliveries: int | None,
     recovery: RecoveryMode,
     name: str,
-    word: Word,
+    registration: Registration,
 ) -> Joined:
     """Join the group, and create missing parts (``join_group.lua``). A value of None follows the group.
 
-    ``start`` is the start of a new group. ``name`` is the worker's, for the record of a mismatch. ``word`` has the
-    values that it uses. Raises what redis-py raises.
+    ``start`` is the start of a new group. ``name`` is the worker's, for the record of a mismatch. ``registration`` has
+    the values that it uses. Raises what redis-py raises.
     """
     reply = await JOIN_GROUP.run_idempotent(
         client,
         (keys.stream, keys.retry, keys.agreement, keys.fence),
         (
             keys.group, start, redelivery or "", visibility_ms or "", max_deliveries or "", recovery, name,
-            word.consumer, word.counts_for_ms, word.version, int(word.begins),
-            word.redelivery, word.visibility_ms, word.max_deliveries,
+            registration.consumer, registration.counts_for_ms, registration.version, int(registration.begins),
+            registration.redelivery, registration.visibility_ms, registration.max_deliveries,
         ),
     )  # fmt: skip
-    return Joined(
-        redelivery=_POLICIES.get(text(reply[0])),
-        visibility_ms=whole_number(reply[1], 0),
-        max_deliveries=whole_number(reply[2], 0),
-        recovery=agreed_recovery(text(reply[3]), text(reply[0])),
+    agreement = Agreement(
+        redelivery=_POLICIES.get(text(reply[0]), registration.redelivery),
+        visibility_timeout=timedelta(milliseconds=whole_number(reply[1], 0) or registration.visibility_ms),
+        max_deliveries=whole_number(reply[2], 0) or registration.max_deliveries,
+        recovery=_RECOVERIES.get(text(reply[3]), recovery),
         reads_retries=reply[4] == 1,
+    )
+    return Joined(
+        agreement,
         created_at=text(reply[5]),
         groups=reply[6],
         server_ms=reply[7],
@@ -145,7 +128,6 @@ async def join_group(
         served_ms=reply[9],
         begins=reply[10] == 1,
         version=reply[11],
-        word_since_ms=reply[12],
     )
 
 

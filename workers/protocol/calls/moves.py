@@ -65,12 +65,21 @@ class Item(NamedTuple):
     fields: Fields = ()
 
 
+class Handling(IntEnum):
+    """The state of a handler in a heartbeat (rules W4 and W8). Numbers as in ``extend.lua``."""
+
+    WAITS = 0
+    BEGINS = 1
+    """It is about to begin. Of a quarantined job also: it began only now, and may still crash the process."""
+    RUNS = 2
+
+
 class Beating(NamedTuple):
-    """A delivery in a heartbeat. ``runs`` is true from shortly before its handler starts (rule W4)."""
+    """A delivery in a heartbeat."""
 
     entry_id: bytes
     times: int
-    runs: bool
+    handling: Handling
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +124,7 @@ class Moves(CoreCalls):
         self, client: Client, source: str, items: Iterable[Beating], *, consumer: str
     ) -> tuple[int, list[Life]]:
         """Send a heartbeat (``extend.lua``). Return the server's time in ms, and an answer for each."""
-        argv = (word for item in items for word in (item.entry_id, item.times, int(item.runs)))
+        argv = (word for item in items for word in (item.entry_id, item.times, int(item.handling)))
         at_ms, *codes = await EXTEND.run(client, self._names(source), self._words(consumer, *argv))
         return at_ms, [Life(code) for code in codes]
 
@@ -153,6 +162,6 @@ class Moves(CoreCalls):
         self, client: "redis.Redis", source: str, items: Iterable[Beating], *, consumer: str
     ) -> tuple[int, list[Life]]:
         """Send a heartbeat, in a thread that may block."""
-        argv = (word for item in items for word in (item.entry_id, item.times, int(item.runs)))
+        argv = (word for item in items for word in (item.entry_id, item.times, int(item.handling)))
         at_ms, *codes = EXTEND.run_blocking(client, self._names(source), self._words(consumer, *argv))
         return at_ms, [Life(code) for code in codes]

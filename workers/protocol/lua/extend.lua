@@ -2,13 +2,13 @@
 --
 -- KEYS[1] to KEYS[8] as in core/1_group.lua
 -- ARGV[1] group  ARGV[2] journal's MAXLEN (not used)  ARGV[3] consumer
--- ARGV[4…] entry ID, times delivered, '1' = its handler runs or is about to ('0' = it waits), in turns; none: the beat alone
+-- ARGV[4…] entry ID, times delivered, state of its handler, in turns; none: the beat alone. '0' = it waits, '1' = it is about to begin,
+-- '2' = it runs. Of a quarantined job, '1' says that it has arrived, and '2' comes after min(1 s, a third of the visibility timeout).
 --
 -- Returns the server time in ms, and a result for each: 1 extended, 0 rejected (it is not ours any more), 2 payload gone (7.0 would drop
 -- it from the pending entries list unseen), 3 vanished: somebody deleted the consumer or the group, and nobody has it (hold.lua),
 -- 4 a read may have taken it by mistake just now, because the server's clock was set back (return_taken.lua): ask again.
--- Raises NOGROUP, NOSETTINGS. A quarantined job's first '1' says that it has arrived: a worker sends it before it begins the job, and
--- begins nothing else until that is settled. The second one says that it runs.
+-- Raises NOGROUP, NOSETTINGS.
 -- Fence: consumer and times delivered.
 
 --- @core
@@ -25,16 +25,15 @@ open_for_writing()
 local is_certain = source == retry or agreed.policy == 'stream' and agreed.recovery == 'reaper'
 local any_released = redis.call('HLEN', quarantine) > 0
 
-local function show_life(entry_id, times)
+local function show_life(entry_id, times, runs)
   local released = read_released(redis.call('HGET', quarantine, entry_id) or nil)
   if released then
-    released.lives = released.arrived == times
-    released.arrived = times
+    released.arrived, released.lives = times, runs
     write_released(entry_id, released)
   end
 end
 
-local function extend(entry_id, times, runs)
+local function extend(entry_id, times, state)
   local row, is_there = pending_row(entry_id), entry_of(entry_id) ~= nil
   if not row then
     if not (is_there and is_certain) or is_after(entry_id, last_delivered(source) or entry_id) then
@@ -49,15 +48,15 @@ local function extend(entry_id, times, runs)
     return 2
   end
   redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'JUSTID')
-  if any_released and runs then
-    show_life(entry_id, times)
+  if any_released and state ~= '0' then
+    show_life(entry_id, times, state == '2')
   end
   return 1
 end
 
 local reply = { at }
 for i = first, #ARGV, 3 do
-  reply[#reply + 1] = extend(ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2] == '1')
+  reply[#reply + 1] = extend(ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2])
 end
 probe_heartbeat(source, group)
 note_beat(settings)

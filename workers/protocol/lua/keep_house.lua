@@ -57,17 +57,17 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
 end
 
 local missing = {}
-each_word(agreement, function(field, word)
+each_registration(agreement, function(field, until_ms)
   local consumer = string.sub(field, 8)
-  local held, ended_ms = held_by[consumer], word and not waits and at - word.until_ms or -1
-  if not word or (held == 0 and ended_ms >= REGISTRATION_KEPT_MS) then
+  local held, ended_ms = held_by[consumer], until_ms and not waits and at - until_ms or -1
+  if not until_ms or (held == 0 and ended_ms >= REGISTRATION_KEPT_MS) then
     redis.call('HDEL', agreement, field)
   elseif not held and ended_ms >= 0 and #missing < MOST then
     redis.call('HDEL', agreement, field)
     missing[#missing + 1] = consumer
     if write_journal then
       journal_event(journal, maxlen, 'lost_consumer', 'group', group, 'mode', own == '' and 'embedded' or 'reaper', 'token', token,
-        'consumer', consumer, 'visibility_ms', small_digits(word.visibility), 'until_ms', small_digits(word.until_ms))
+        'consumer', consumer, 'until_ms', small_digits(until_ms))
     end
   end
 end)

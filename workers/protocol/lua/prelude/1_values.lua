@@ -92,30 +92,13 @@ local function whole_digits(value, default)
   return string.match(value, '^0*(%d+)$')
 end
 
--- A worker's word in the agreement, field `member:<consumer>`: which version of the agreement it goes by, its visibility
--- timeout and max_deliveries, until when that counts (the server's ms), since when it stands, and, where its settings differ, in
--- what. One that was taken away, or from whose consumer a later process of the name has taken over, stands since after that.
-local function read_word(value)
-  local version, visibility, limit, until_ms, since, rest =
-    string.match(value or '', '^(%d+),(%d+),(%d+),(%d+),?(%d*),?(.*)$')
-  if version then
-    return {
-      version = tonumber(version), visibility = tonumber(visibility), max_deliveries = tonumber(limit),
-      until_ms = tonumber(until_ms), since = tonumber(since) or 0, mismatch = rest,
-    }
-  end
-end
-
-local function written_word(word)
-  return string.format('%.0f,%.0f,%.0f,%.0f,%.0f,', word.version, word.visibility, word.max_deliveries, word.until_ms, word.since)
-    .. word.mismatch
-end
-
-local function each_word(agreement, visit)
+-- Visits the registrations of workers (`member:<consumer>` in the group settings) with the field's name, and the end of the registration
+-- in the server's ms, nil where the value is none. A registration is this moment, a comma, and how the worker's settings differ.
+local function each_registration(agreement, visit)
   local fields = redis.call('HGETALL', agreement)
   for i = 1, #fields, 2 do
     if string.sub(fields[i], 1, 7) == 'member:' then
-      visit(fields[i], read_word(fields[i + 1]))
+      visit(fields[i], tonumber(string.match(fields[i + 1], '^(%d+),')))
     end
   end
 end

@@ -1,11 +1,1 @@
--- Tells whether a delivery that is not pending for its consumer any more was taken by mistake, and given back under its count; or
--- dropped by somebody's XGROUP DELCONSUMER or DESTROY:
--- nobody holds it, and its payload is there. From a retry stream nobody of ours takes a
--- delivery without deleting the entry, but for a dead letter: it has had all its deliveries. Elsewhere an entry that another one
--- took over where it is (embedded, or a later process of the same name) and settled lies there as if it had vanished, and only time
--- tells: nobody of ours takes a delivery that was proven alive (`proven`, the server's ms) less than a visibility timeout ago: the one
--- that deliveries are judged by (group_terms), for its worker may not have heard of a shorter one. Two thirds of it, since
--- clocks differ; and not in the future, for they are set, too. A later process of the same name does not wait for that; so
--- it must have been proven alive since the word stands (read_word).
--- What embedded workers have not set stands in the word.
 local MARKER_CONSUMER = 'marked-by-reaper' -- holds nothing: the leader recognizes the group by it (keep_house.lua)

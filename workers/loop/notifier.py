@@ -1,14 +1,14 @@
-"""Wakes whoever waits for the next change of something. Costs next to nothing where nobody waits."""
+"""Wakes tasks that wait for the next change. Without waiting tasks a notification is nearly free."""
 
 import asyncio
 
 
-class Change:
-    """Check your condition, wait for a change where it does not hold yet, and check again."""
+class Notifier:
+    """Check your condition, wait for a change if it does not hold, and check again."""
 
     def __init__(self) -> None:
         self.awaited: asyncio.Event | None = None
-        """None = nobody waits. Who tells of changes all the time looks here first."""
+        """None without waiting tasks. A caller that notifies often checks this first."""
 
     async def wait(self) -> None:
         """Wait until the next `notify`."""
@@ -17,7 +17,7 @@ class Change:
         await self.awaited.wait()
 
     def notify(self) -> None:
-        """Wake all who wait now."""
+        """Wake all waiting tasks."""
         if self.awaited is not None:
             self.awaited.set()
             self.awaited = None
