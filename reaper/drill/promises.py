@@ -214,7 +214,7 @@ def settled_once(history: History) -> Iterator[str]:
 
 
 def _ended_twice(history: History) -> Iterator[str]:
-    """Two leaders that both act on an entry end it twice. An entry that is made ready or taken over in place goes on."""
+    """Two leaders that both act on an entry end it twice. One that is made ready or taken over in place goes on."""
     ends = Counter(
         (event.job, str(event.data["entry"]))
         for event in history.events
