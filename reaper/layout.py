@@ -23,6 +23,6 @@ async def server_refusal(client: Redis, keys: GroupKeys, redelivery: str) -> str
 async def layout_refusal(client: Redis, stream: str, redelivery: str) -> str:
     """Return why the policy cannot work there, or '' (``inspect_layout.lua``). Writes nothing.
 
-    `workers.protocol.calls.refusals.explained` says what the reason means. Raises what redis-py raises.
+    `workers.protocol.calls.refusals.explained` explains the reason. Raises redis-py's errors.
     """
     return text(await INSPECT_LAYOUT.run(client, [stream], [redelivery]))

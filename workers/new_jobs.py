@@ -86,7 +86,7 @@ def _encode_word(word: Word) -> bytes:
     try:
         if isinstance(word, str):
             return word.encode("utf-8", "surrogateescape")
-        if type(word) in (int, float):  # a bool is an int, and nobody knows how it should be written
+        if type(word) in (int, float):  # a bool is an int, too, but has no usual text form
             return str(word).encode()
     except ValueError as error:
         raise InvalidJobError(f"a field cannot hold {shown(word)}: {error}.") from error

@@ -1,4 +1,4 @@
-"""Says why a job is not done: what it waits for, when that comes, and what stands in the way. Pure decisions."""
+"""Explains why a job is not done: its next step, when it happens, and the obstacles. Pure decisions."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -161,9 +161,9 @@ def _next_of_ready(job: FoundJob, group: GroupState) -> str:
 
 
 def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
-    """Say what stops recovery in this group."""
+    """Yield the reasons why recovery does not act in this group."""
     if group.paused:
-        yield f"recovery is paused: `reaper groups resume {group.keys.word}` ends that"
+        yield f"recovery is paused. Run `reaper groups resume {group.keys.word}` to resume it."
     if group.recovery_wait:
         yield str(group.recovery_wait)
     if group.recovers_itself:
@@ -182,7 +182,7 @@ def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
 
 
 def _obstacles_to_reading(job: FoundJob, group: GroupState) -> Iterator[str]:
-    """Say what keeps a ready job from being read."""
+    """Yield the reasons why workers do not read a ready job."""
     if job.place is not Place.READY:
         return
     source = group.retry if job.source == group.keys.retry else group.main

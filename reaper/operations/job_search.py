@@ -1,6 +1,6 @@
 """Finds a job by its ID: in the streams, the pending entries lists, the schedules, the dead letters and the journal.
 
-Redis keeps no index of job IDs, so everything is read in pages, newest first, and no further than told. Nothing is
+Redis keeps no index of job IDs, so the search reads pages, newest first, down to a given depth. Nothing is
 written.
 """
 
@@ -37,7 +37,7 @@ _ENDS = frozenset({EventName.ACKED, EventName.LOST_PAYLOAD})
 
 
 class Place(StrEnum):
-    """Where a job is."""
+    """The place of a job."""
 
     READY = "ready"
     PENDING = "pending"
@@ -52,7 +52,7 @@ class Place(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class FoundJob:
-    """What Redis holds of one job in one group. Instants are server ms."""
+    """The facts that Redis has of one job in one group. Instants are in ms of the server's clock."""
 
     keys: GroupKeys
     wanted: str
@@ -119,7 +119,7 @@ async def _find_place(client: Redis, found: FoundJob, depth: int) -> None:
     for look in (_in_entries, _in_schedules, _in_dead_letters):
         if await look(client, found, depth):
             return
-    if any(event.event in _ENDS for event in found.events):  # and Redis holds nothing of it any more
+    if any(event.event in _ENDS for event in found.events):  # and Redis has no entry of it any more
         found.place = Place.SETTLED
 
 

@@ -26,14 +26,15 @@ from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import Journal
+from workers.protocol.calls.group_load import group_names
 from workers.protocol.calls.refusals import Refusal, RefusalKind
-from workers.protocol.calls.sight import group_names
 from workers.protocol.calls.upkeep import Authority, Moved
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import Redelivery
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
-from workers.upkeep.house import House
+from workers.upkeep.cleanup import GroupCleanup
 from workers.upkeep.schedules import Schedules
 from workers.upkeep.suspects import Suspects
 
@@ -81,7 +82,9 @@ class GroupWatch:
         )
         self._takeover = Takeover(context, group, self._writer, self._notes)
         retention = context.settings.consumer_retention
-        self._house = House(context.client, self._keys, self._writer.authority, self._writer.journal, retention)
+        self._cleanup = GroupCleanup(
+            context.client, self._keys, self._writer.authority, self._writer.journal, retention
+        )
         self._lost = LostDeliveries(self._writer)
         self._journal_at = BEGINNING
         self._groups_lost: int | None = None
@@ -130,7 +133,9 @@ class GroupWatch:
                 try:
                     is_served = await self._writer.is_served(self._context.server_ms())
                 except (RedisError, OSError):
-                    logger.debug("%s: cannot ask whether it is served", self._keys.pair, exc_info=True)
+                    logger.debug(
+                        "cannot see whether the group is served: %s", fields(group=self._keys.pair), exc_info=True
+                    )
                 self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served)
         finally:
             self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served, at_the_end=True)
@@ -216,7 +221,7 @@ class GroupWatch:
         looks = [await self._lost.look(key, one.scanner.gone_by_consumer()) for key, one in self._sources.items()]
         if self._groups_lost is None:
             self._groups_lost = await self._writer.groups_lost()
-        kept = await self._house.tidy()
+        kept = await self._cleanup.tidy()
         is_remade = False
         if not isinstance(kept, Refusal):
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
@@ -282,7 +287,7 @@ class GroupWatch:
     def _moved(self, moved: Moved) -> None:
         self._notes.moved(moved)
         if not moved.agreed and self._is_agreed:
-            logger.warning("%s: the agreement was lost; it is written again", self._keys.pair)
+            logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))
             self._is_agreed = False
 
     async def _release_suspects(self) -> None:
@@ -297,10 +302,8 @@ class GroupWatch:
         self._telemetry.refused(refusal)
         if refusal.kind is RefusalKind.STALE:
             logger.warning(
-                "%s: a write of token %d was refused, the fence is %r: this term is over",
-                self._keys.pair,
-                self._context.term.token,
-                refusal.detail,
+                "write rejected, a newer leader holds the fence: %s",
+                fields(group=self._keys.pair, token=self._context.term.token, fence=refusal.detail),
             )
             self._context.end(EndOfTerm.STALE)
         elif refusal.kind is RefusalKind.PAUSED:

@@ -68,7 +68,7 @@ def our_worker(processes: Processes, case: Case) -> Start:
 async def dies(case: Case, worker: Running, name: str) -> None:
     """Wait until the poison has killed ``worker``, which was started as ``name``. Its deliveries are overdue then."""
     assert await worker.wait() == -signal.SIGKILL
-    ours = re.search(r"(\S+) works on", worker.output)
+    ours = re.search(r"worker started: consumer=(\S+)", worker.output)
     await case.make_overdue(ours[1] if ours else name)
 
 

@@ -119,7 +119,7 @@ async def test_a_reaper_that_starts_next_to_embedded_workers_takes_the_group_ove
             await wait_until(lambda: "recovery reaper is agreed, embedded is set" in caplog.text, "the worker notices")
             enqueued = await enqueue(client, 3, fail="")
             await nothing_left(client)
-    assert "recovery was embedded, is reaper from now on" in caplog.text
+    assert "setting=recovery before=embedded after=reaper" in caplog.text
     assert times(handler.starts) == dict.fromkeys(enqueued, 3)
 
 
@@ -145,7 +145,7 @@ async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_w
     assert times(handler.starts) == dict.fromkeys(enqueued, 1)
     assert times(await events(client, "recovered")) == dict.fromkeys(enqueued, 1)
     assert await modes_of_recoveries(client) == {"embedded"}
-    assert caplog.text.count("no reaper serves group orders/billing: its workers recover what stalls") == 2
+    assert caplog.text.count("no reaper serves the group, its workers recover stalled jobs: group=orders/billing") == 2
     late, before = Scene(client), await read_state(client, KEYS)
     assert (await late.recover("1-1", fence=fence))[0] == b"stale"
     assert await read_state(client, KEYS) == before

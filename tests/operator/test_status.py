@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.operations.judgement import Trouble, judge
+from reaper.operations.judgement import ProblemKind, judge
 from reaper.operations.snapshot import MOST_COUNTED, find_mismatches, take_snapshot
 from reaper.operations.state import Count, GroupState, SourceState
 from reaper.operations.words import duration
@@ -66,7 +66,7 @@ async def test_in_brief_each_group_is_a_line(scene: Scene, reaper: Command) -> N
     assert service == "reaper  healthy  leader alice-1-abc · 1 followers"
     assert mail.startswith("mail/sender  degraded  ready 0 · pending 0 · dead letters 0 · the leader does not watch")
     assert orders.startswith("orders/billing  degraded  ready ")
-    assert orders.endswith(" · recovery is paused: `reaper groups resume orders/billing` ends that")
+    assert orders.endswith(" · recovery is paused. Run `reaper groups resume orders/billing` to resume it.")
 
 
 async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Command) -> None:
@@ -76,7 +76,7 @@ async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Comman
     assert answer.code == 1
     assert answer.out.splitlines()[-2:] == [
         "degraded",
-        "  - orders/billing: recovery is paused: `reaper groups resume orders/billing` ends that",
+        "  - orders/billing: recovery is paused. Run `reaper groups resume orders/billing` to resume it.",
     ]
 
 
@@ -268,7 +268,7 @@ async def test_copies_that_wait_while_consumers_stay_away_are_a_problem(scene: S
     await scene.client.execute_command("XADD", scene.keys.retry, "*", "n", 2)
 
     async def unread() -> bool:
-        return Trouble.RETRY_UNREAD in [one.trouble for one in judge(await take_snapshot(scene.client, KEYS))]
+        return ProblemKind.RETRY_UNREAD in [one.trouble for one in judge(await take_snapshot(scene.client, KEYS))]
 
     assert await wait_until(unread, "the copy has waited for longer than the visibility timeout")
     await scene.client.execute_command(*read)
@@ -296,9 +296,9 @@ async def test_a_stream_that_is_none_is_told_from_one_that_is_missing(client: Re
     for key in ("orders", "{mail}:retry:billing"):
         await client.set(key, "something else")
     told = (await reaper("status", "--groups", "orders/billing,mail/billing")).out
-    assert "orders/billing: orders holds no stream: somebody else uses this name" in told
-    assert "mail/billing: {mail}:retry:billing holds no stream: somebody else uses this name" in told
-    assert "mail/billing: recovery refuses: the stream or its group does not exist" in told
+    assert "orders/billing: orders is not a stream: another program uses this name" in told
+    assert "mail/billing: {mail}:retry:billing is not a stream: another program uses this name" in told
+    assert "mail/billing: recovery is disabled: the stream or its group does not exist" in told
 
 
 async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:

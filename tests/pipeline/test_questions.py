@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.analysis.answers import SHARES, Asked, Rows
+from reaper.pipeline.analysis.answers import SHARES, LakeAnswers, Rows
 from reaper.pipeline.analysis.scope import Scope
 from reaper.pipeline.report.findings import tables_of
 from tests.pipeline import stories
@@ -18,13 +18,13 @@ Tables = dict[str, Rows]
 
 
 @pytest.fixture(scope="module")
-def asked(spark: SparkSession) -> Asked:
+def asked(spark: SparkSession) -> LakeAnswers:
     lease = event("lease_acquired", 500, stream=NAMESPACE_JOURNAL, token=1, holder="r1")
     return ask(spark, events=[*stories.ALL, lease])
 
 
 @pytest.fixture(scope="module")
-def tables(asked: Asked) -> Tables:
+def tables(asked: LakeAnswers) -> Tables:
     return tables_of(asked.answers)
 
 
@@ -160,7 +160,7 @@ def test_the_time_from_a_crash_to_the_second_start_is_one_figure(tables: Tables)
 # ---- counts
 
 
-def test_each_journal_has_its_extent(asked: Asked, tables: Tables) -> None:
+def test_each_journal_has_its_extent(asked: LakeAnswers, tables: Tables) -> None:
     assert (asked.first_ms, asked.last_ms, asked.events) == (500, 41_000, len(stories.ALL) + 1)
     assert picked(tables["extents"], "stream", "events", "first_ms", "last_ms") == [
         (JOURNAL, len(stories.ALL), 1_105, 41_000),

@@ -322,7 +322,7 @@ async def test_a_callback_that_fails_is_logged_and_keeps_nobody_from_hearing(
     async with reaper:
         await wait_until(lambda: heard.names, "the next callback hears it")
     errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert errors == ["a callback for 'leadership_acquired' failed"]
+    assert errors == ["callback failed: event=leadership_acquired"]
     assert heard.names == ["leadership_acquired", "leadership_lost"]
 
 

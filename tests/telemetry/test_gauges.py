@@ -49,7 +49,7 @@ async def group(client: Redis) -> None:
 
 async def gauges(process: Running) -> Mapping[str, float]:
     """Return what a process shows of groups: values by name with labels."""
-    url = (await process.prints(r"health on (http://[\d.:]+)"))[1]
+    url = (await process.prints(r"health endpoint started: url=(http://[\d.:]+)"))[1]
 
     def read() -> str:
         text: str = urllib.request.urlopen(f"{url}/metrics").read().decode()  # noqa: S310 - our own

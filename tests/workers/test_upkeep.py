@@ -13,8 +13,16 @@ from tests.scripts.scene import Scene
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal, RefusalKind
-from workers.protocol.calls.upkeep import AGREEMENT, Authority, Kept, Moved, Released, move_due, release_suspects
-from workers.upkeep.house import House
+from workers.protocol.calls.upkeep import (
+    AGREEMENT,
+    Authority,
+    CleanupResult,
+    Moved,
+    Released,
+    move_due,
+    release_suspects,
+)
+from workers.upkeep.cleanup import GroupCleanup
 from workers.upkeep.schedules import LATEST_LOOK_S, LOOKS_PER_SIGN, Schedules
 from workers.upkeep.suspects import POLL_S, Suspects
 
@@ -236,10 +244,10 @@ async def test_whoever_may_keeps_house(scene: Scene, authority: Authority, caplo
     began = await scene.now_ms()
     while await scene.now_ms() < began + 3:
         pass
-    kept = await House(scene.client, scene.keys, authority, JOURNAL, timedelta(milliseconds=1)).tidy()
-    assert kept == Kept((b"silent",), is_remade=False, groups_lost=0)
+    kept = await GroupCleanup(scene.client, scene.keys, authority, JOURNAL, timedelta(milliseconds=1)).tidy()
+    assert kept == CleanupResult((b"silent",), is_remade=False, groups_lost=0)
     assert await scene.client.hget(scene.keys.agreement, "last_id") == last.encode()
-    assert caplog.messages == ["orders/billing: deleted 1 silent consumers"]
+    assert caplog.messages == ["deleted silent consumers: group=orders/billing consumers=1"]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +262,7 @@ async def test_nobody_else_may(scene: Scene, authority: Authority) -> None:
     client, keys = scene.client, scene.keys
     refusals = [
         await move_due(client, keys, authority, NO_JOURNAL),
-        await House(client, keys, authority, NO_JOURNAL, None).tidy(),
+        await GroupCleanup(client, keys, authority, NO_JOURNAL, None).tidy(),
         await release_suspects(client, keys, authority, NO_JOURNAL),
     ]
     assert refusals == [STALE] * 3

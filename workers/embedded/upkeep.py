@@ -13,15 +13,16 @@ import anyio
 from redis.exceptions import RedisError
 
 from workers.loop.context import WorkerContext, WorkerPart
+from workers.protocol.calls.group_load import look_at_group
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
-from workers.protocol.calls.sight import look_at_group
 from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_suspects
+from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.pauses import pause_s
 from workers.telemetry import names as telemetry
 from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges
-from workers.upkeep.house import House
+from workers.upkeep.cleanup import GroupCleanup
 from workers.upkeep.schedules import Schedules
 from workers.upkeep.suspects import Suspects
 
@@ -47,7 +48,7 @@ class Upkeep(WorkerPart):
         self._schedules = Schedules(self._move_due, self._moved, self.suspects.wake, jitter_s=DUE_JITTER_S)
         self.suspects.wake()  # some may have been parked before we came
         self._problem = ""
-        self._house = House(
+        self._cleanup = GroupCleanup(
             context.commands,
             self._keys,
             AGREEMENT,
@@ -96,7 +97,9 @@ class Upkeep(WorkerPart):
             await self._membership.join()
             return
         if refusal.kind is RefusalKind.REFUSED:
-            self._log_once(f"suspects stay parked: {explained(refusal.detail)}")
+            cause = explained(refusal.detail)
+            if self._is_new(cause):
+                logger.error("jobs stay quarantined: %s", fields(group=self._keys.pair, cause=cause))
         await anyio.sleep(REFUSED_S * random.uniform(1, 1.5))
 
     # ---- schedules
@@ -107,7 +110,9 @@ class Upkeep(WorkerPart):
     def _moved(self, moved: Moved) -> None:
         self._reporter.works(MOVING)
         if moved.held:
-            self._log_once(f"scheduled jobs cannot be made ready, and are tried again: {explained(moved.why)}")
+            cause = explained(moved.why)
+            if self._is_new(cause):
+                logger.error("cannot start scheduled jobs, retrying: %s", fields(group=self._keys.pair, cause=cause))
 
     # ---- suspects
 
@@ -122,7 +127,7 @@ class Upkeep(WorkerPart):
     # ---- the house
 
     async def _keep_house(self) -> Refusal | None:
-        kept = await self._house.tidy()
+        kept = await self._cleanup.tidy()
         if isinstance(kept, Refusal):
             return kept
         self._reporter.works(TIDYING)
@@ -154,7 +159,7 @@ class Upkeep(WorkerPart):
 
     # ---- helpers
 
-    def _log_once(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            logger.error("%s: %s", self._keys.pair, problem)
+    def _is_new(self, problem: str) -> bool:
+        is_new = problem != self._problem
+        self._problem = problem
+        return is_new

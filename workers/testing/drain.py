@@ -21,6 +21,7 @@ from workers.new_jobs import Fields, NewJob
 from workers.producer import Producer
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import GroupKeys
+from workers.protocol.log_fields import fields
 from workers.protocol.messages import (
     DEAD_PREFIX,
     FIELD_DELIVERIES,
@@ -278,7 +279,8 @@ class _Watch:
             for held in in_hand
         ]
         more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-        first = f"{self._keys.pair} is not drained: {problem}. Left: {left}. The worker has {self._worker.counts}"
+        counts = fields(**self._worker.counts.facts())
+        first = f"{self._keys.pair} is not drained: {problem}. Left: {left}. Counts of the worker: {counts}"
         return NotDrainedError("\n".join([first, *lines[:_SHOWN], *more]))
 
 

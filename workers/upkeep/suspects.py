@@ -22,7 +22,7 @@ class Suspects:
         *,
         jitter: float = 0.0,
     ) -> None:
-        """``released`` is told of each look. ``jitter``: pauses are longer by up to this part of them."""
+        """``released`` gets each result. ``jitter``: pauses are longer by up to this fraction."""
         self._release = release
         self._released = released
         self._jitter = jitter

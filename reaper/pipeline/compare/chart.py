@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from reaper.pipeline.compare.findings import Found
+from reaper.pipeline.compare.findings import ScenarioFindings
 from reaper.pipeline.report.charts import SERIES, Draw, chart, duration_axis
 from reaper.pipeline.report.html import Markup
 
@@ -15,7 +15,7 @@ _PANELS = {
 }
 
 
-def waits(found: Sequence[Found], modes: Sequence[str]) -> Markup:
+def waits(found: Sequence[ScenarioFindings], modes: Sequence[str]) -> Markup:
     """Return the chart; nothing if no scenario has times."""
     timed = [one for one in found if "recovery_p50" in one.table]
     if not timed:
@@ -24,7 +24,7 @@ def waits(found: Sequence[Found], modes: Sequence[str]) -> Markup:
     return chart("waits", panels, modes, _MARGIN_IN + _ROW_IN * len(timed) * (len(modes) + 1))
 
 
-def _drawing(found: Sequence[Found], modes: Sequence[str], low: str, high: str) -> Draw:
+def _drawing(found: Sequence[ScenarioFindings], modes: Sequence[str], low: str, high: str) -> Draw:
     step = len(modes) + 1
 
     def draw(axes: Axes) -> None:

@@ -76,7 +76,7 @@ class Claimed(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What came of one page of the pending entries list."""
+    """The results of one page of the pending entries list."""
 
     server_ms: int
     cursor: str
@@ -113,7 +113,7 @@ def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]
 
 
 def refusal_of(found: Recovery) -> Refusal | None:
-    """Return why a recovery call did nothing, or None."""
+    """Return the rejection of a recovery call, or None."""
     if found.status == "ok":
         return None
     wait = RecoveryWait(found.waits_ms, found.gap_ms) if found.status == RefusalKind.WAITS else None

@@ -97,12 +97,8 @@ async def release_suspects(
     return Released(ticked.quarantined, ticked.released, ticked.settled, jobs)
 
 
-DESTROYED_OR_EMPTIED = "destroyed the group, or deleted all of its consumers at once"
-"""The marker is missing: Redis does not tell one from the other."""
-
-
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CleanupResult:
     """The findings of a cleanup of a group."""
 
     deleted: tuple[bytes, ...]
@@ -122,7 +118,7 @@ async def keep_house(
     journal: Journal,
     *,
     silence_ms: int | None,
-) -> Kept | Refusal:
+) -> CleanupResult | Refusal:
     """Note the group's position, and delete consumers that were silent for longer (``keep_house.lua``)."""
     reply = await KEEP_HOUSE.run(
         client,
@@ -138,4 +134,4 @@ async def keep_house(
     if reply[0] != b"ok":
         return read_refusal(reply)
     _, deleted, is_missing, groups_lost, *names = reply
-    return Kept(tuple(names[:deleted]), is_missing == 1, groups_lost, tuple(names[deleted:]))
+    return CleanupResult(tuple(names[:deleted]), is_missing == 1, groups_lost, tuple(names[deleted:]))
