@@ -214,7 +214,7 @@ def settled_once(history: History) -> Iterator[str]:
 
 
 def _ended_twice(history: History) -> Iterator[str]:
-    """Two leaders that both act on an entry end it twice. Entries that are requeued in place or adopted continue."""
+    """Two leaders that both act on an entry end it twice. One that is made ready or taken over in place goes on."""
     ends = Counter(
         (event.job, str(event.data["entry"]))
         for event in history.events
@@ -222,7 +222,6 @@ def _ended_twice(history: History) -> Iterator[str]:
         and "entry" in event.data
         and event.data.get("reason") != "released"  # the release of a quarantined copy
         and event.data.get("new_entry") != event.data["entry"]
-        and not (event.event == EventName.RECOVERED and event.data.get("new_entry") is None)
     )
     for (job, entry), times in ends.items():
         if times > 1:

@@ -20,10 +20,10 @@
 -- Fence: token compared with the fence and with the copy of it in the agreement (an evicted fence lets nobody back in).
 
 --- @prelude
+--- @heartbeat
 
 local stream, fence, agreement, retry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local namespace, token, holder, group = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local FORMER_MS = 35000 -- workers read the group settings every 30 s (REFRESH_S in workers/loop/membership.py), and a call takes up to 5 s
 
 local own = namespace .. ':' .. ARGV[2] .. ':' .. holder
 local current = redis.call('GET', fence)

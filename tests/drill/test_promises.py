@@ -284,10 +284,9 @@ def test_a_job_that_failed_each_time_may_be_given_up() -> None:
     "told",
     [
         event("refused", "", mode="reaper", token=1, idle_ms=0),
-        event("recovered", "done", mode="adopt", idle_ms=0, entry="1-1", delivery=1),
         event("dead_lettered", "bad", mode="reaper", idle_ms=0, generation=1),
     ],
-    ids=["refused", "adopted", "given up by its worker"],
+    ids=["refused", "given up by its worker"],
 )
 def test_what_no_leader_did_is_not_judged_as_if_one_had(told: LifecycleEvent) -> None:
     assert check(with_events(told)) == []
