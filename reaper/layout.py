@@ -15,7 +15,7 @@ NO_CLAIM = "no_claim"
 
 async def server_refusal(client: Redis, keys: GroupKeys, redelivery: str) -> str:
     """Return why the policy cannot work with this server, or ''. Raises what redis-py raises."""
-    if redelivery == Redelivery.IN_PLACE and not await knows_claim(client, keys.suspects):
+    if redelivery == Redelivery.IN_PLACE and not await knows_claim(client, keys.quarantine):
         return NO_CLAIM
     return ""
 
@@ -23,6 +23,6 @@ async def server_refusal(client: Redis, keys: GroupKeys, redelivery: str) -> str
 async def layout_refusal(client: Redis, stream: str, redelivery: str) -> str:
     """Return why the policy cannot work there, or '' (``inspect_layout.lua``). Writes nothing.
 
-    `workers.protocol.calls.refusals.explained` says what the reason means. Raises what redis-py raises.
+    `workers.protocol.calls.refusals.explained` explains the reason. Raises redis-py's errors.
     """
     return text(await INSPECT_LAYOUT.run(client, [stream], [redelivery]))

@@ -1,4 +1,4 @@
-"""What a replica shows when metrics are collected: whether it leads, and, while it does, the state of its groups."""
+"""Metrics of a replica: whether it leads, and, if it leads, the state of its groups."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -8,7 +8,7 @@ import anyio
 from redis.exceptions import RedisError, ResponseError
 
 from reaper.replicas import GroupReport
-from workers.protocol.calls.sight import Sight
+from workers.protocol.calls.group_load import GroupLoad
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.log_fields import fields
 from workers.telemetry import instruments
@@ -33,7 +33,7 @@ class ReplicaMetrics:
         token: Callable[[], int],
         reports: Callable[[], Mapping[str, GroupReport]],
         refused: Callable[[], int],
-        look: Callable[[GroupKeys], Awaitable[Sight]],
+        look: Callable[[GroupKeys], Awaitable[GroupLoad]],
     ) -> None:
         self._of_replica: Attributes = {telemetry.NAMESPACE: namespace}
         self._leads = leads
@@ -49,7 +49,7 @@ class ReplicaMetrics:
         instruments.ELECTIONS.add(1, self._of_replica)
 
     async def run(self) -> None:
-        """Look at the groups while this replica leads, until cancelled; not at all where nobody collects metrics."""
+        """Read the groups while this replica leads, until cancelled. Without an exporter, return at once."""
         if not telemetry.is_measuring():
             return
         with ExitStack() as shown:
@@ -64,7 +64,7 @@ class ReplicaMetrics:
                 self._gauges.seen = await self._look_at(reports)
                 await anyio.sleep(LOOK_INTERVAL_S)
 
-    async def _look_at(self, groups: Iterable[GroupKeys]) -> Mapping[GroupKeys, Sight]:
+    async def _look_at(self, groups: Iterable[GroupKeys]) -> Mapping[GroupKeys, GroupLoad]:
         """See what the server lets us see: one group that it denies us hides no other."""
         seen = {}
         for keys in groups:
@@ -73,9 +73,9 @@ class ReplicaMetrics:
             except ResponseError:
                 logger.debug(
                     "cannot read a group for metrics: %s", fields(group=keys.pair), exc_info=True
-                )  # its watch tells
+                )  # its watch logs it
             except (RedisError, OSError):
-                logger.debug("cannot read the groups for metrics", exc_info=True)  # the elector tells
+                logger.debug("cannot read the groups for metrics", exc_info=True)  # the elector logs it
                 return {}
         return seen
 

@@ -29,8 +29,8 @@ Load = Callable[[], ReaperSettings]
 async def serve(settings: ReaperSettings, load: Load | None) -> None:
     """Run one replica until a signal ends it.
 
-    SIGTERM or SIGINT: leave leadership and return; the second one ends the process at once. SIGHUP: read the settings
-    again by ``load``. Raises UnreachableError or UnsupportedServerError at the start.
+    The first SIGTERM or SIGINT leaves leadership and returns. The second one ends the process at once. SIGHUP reads
+    the settings again by ``load``. Raises UnreachableError or UnsupportedServerError at the start.
     """
     collect_seldom()
     reaper = Reaper(settings)
@@ -48,13 +48,13 @@ async def _warn_of_eviction(settings: ReaperSettings) -> None:
     try:
         policy = (await client.info("memory")).get("maxmemory_policy", "")
     except (RedisError, OSError):
-        return  # without the right to ask, or nobody to ask, nothing can be said
+        return  # the user lacks the right, or Redis does not answer
     finally:
         with anyio.CancelScope(shield=True):
             await client.aclose()
     if policy not in ("", "noeviction"):
         logger.warning(
-            "Redis can evict jobs and the lease when its memory is full: %s. Set maxmemory-policy to noeviction",
+            "Redis can evict jobs and the lease when its memory is full, set maxmemory-policy to noeviction: %s",
             fields(maxmemory_policy=policy),
         )
 
@@ -79,7 +79,7 @@ async def _obey_signals(
 
 
 def _reload(reaper: Reaper, load: Load | None) -> None:
-    """Read the settings again; whatever is wrong with them, the old ones stay in force."""
+    """Read the settings again. If one is wrong, the old ones stay in force."""
     if load is None:
         logger.warning("cannot reload settings: the replica was started without a settings file (--config)")
         return
@@ -87,6 +87,8 @@ def _reload(reaper: Reaper, load: Load | None) -> None:
         settings = load()
     except ConfigurationError as error:
         for sentence in error.args:
-            logger.error("cannot reload settings, the old ones stay in force: %s", sentence)  # noqa: TRY400 - no traceback
+            logger.error(  # noqa: TRY400 - no traceback
+                "cannot reload settings, the old ones stay in force: %s", fields(cause=sentence)
+            )
         return
     reaper.reload(settings)

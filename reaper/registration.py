@@ -13,7 +13,7 @@ from workers.protocol.keys import NamespaceKeys
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.runtime.clock import monotonic, monotonic_ms, server_ms
-from workers.runtime.troubles import Troubles
+from workers.runtime.redis_failures import RedisFailures
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Registration:
         self._interval_s = interval_s
         self._asked = anyio.Event()
         self._told_at = self._tidied_at = float("-inf")
-        self.troubles = Troubles()
+        self.troubles = RedisFailures()
         self.has_registered = False
         """Redis was there, and runs our scripts."""
 

@@ -28,7 +28,7 @@ from reaper.recovery.term import TermWork
 from reaper.registration import Registration
 from reaper.replicas import FOLLOWER, LEADER, Replica
 from reaper.settings import ReaperSettings
-from workers.protocol.calls.sight import look_at_group
+from workers.protocol.calls.group_load import look_at_group
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of_text

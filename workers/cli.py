@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from workers.health import WorkerCondition, serving_health
-from workers.program import clashing_folder, load_worker, warning_about
+from workers.program import clashing_folder, load_worker
 from workers.protocol.errors import HandlerExitError
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import first_of
@@ -65,7 +65,7 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
         folder = Path.cwd()
         clash = clashing_folder(folder)
         if clash:
-            logger.warning("%s", warning_about(clash))
+            logger.warning("folder hides an installed package, rename it: %s", fields(folder=clash, package="workers"))
         worker = load_worker(program, folder)
         worker.configure(flags=flags, file=config)
         code = _work(worker)

@@ -25,7 +25,7 @@ expected, mypy takes it for a mapping to objects."""
 
 DEFAULT_MAX_BYTES = 1_048_576
 MAX_FIELDS = 3_400
-"""Fields of a job: more cannot be handed on by ``enqueue.lua`` (``MAX_UNPACKED`` in ``prelude``)."""
+"""Fields of a job: a copy can have no more (``MAX_WORDS`` in ``lua/prelude``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _encode_word(word: Word) -> bytes:
     try:
         if isinstance(word, str):
             return word.encode("utf-8", "surrogateescape")
-        if type(word) in (int, float):  # a bool is an int, and nobody knows how it should be written
+        if type(word) in (int, float):  # a bool is an int, too, but has no usual text form
             return str(word).encode()
     except ValueError as error:
         raise InvalidJobError(f"a field cannot hold {shown(word)}: {error}.") from error

@@ -117,7 +117,7 @@ class Outbox:
             raise InvalidJobError(f"{shown(jobs)} is not a list of jobs. Give a list.")
         return [encode_job(job if isinstance(job, NewJob) else NewJob(job), stream, most) for job in jobs]
 
-    def calls(self, jobs: Iterable[PackedJob]) -> "Iterator[Call]":
+    def calls(self, jobs: Iterable[PackedJob]) -> "Iterator[EnqueueCall]":
         """Yield the calls that enqueue ``jobs``, each when it is about to be sent for the first time."""
         for some in in_calls(jobs, lambda job: job.size, most=CALL_JOBS, most_bytes=CALL_BYTES):
             request = Enqueueing(
@@ -129,10 +129,10 @@ class Outbox:
                 self._replicas,
                 self._replicas_ms,
             )
-            yield Call(request)
+            yield EnqueueCall(request)
 
 
-class Call:
+class EnqueueCall:
     """Jobs that are enqueued together, all or none. The call is repeated until Redis answers, or for `RETRY_FOR_S`."""
 
     def __init__(self, request: Enqueueing) -> None:
@@ -176,7 +176,7 @@ def _in_ms(name: str, duration: Duration) -> int:
 
 def _unknown(stream: str, jobs: Sequence[PackedJob], error: Exception) -> UnreachableError:
     return UnreachableError(
-        f"no answer from Redis: it is unknown whether {counted(len(jobs), 'job')} of {stream} got there (the first "
-        f"is {text(jobs[0].job_id)}). Enqueue them again with job_ids of your own, and none is there twice: "
-        f"{str(error) or type(error).__name__}"
+        f"cannot confirm {counted(len(jobs), 'job')} of {stream!r}, of which the first is "
+        f"{text(jobs[0].job_id)}: {str(error) or type(error).__name__}. If they have job_ids of your own, "
+        "enqueue them again: none is added twice."
     )

@@ -138,8 +138,10 @@ class WorkerProcess:
                 services.start_soon(self._recovery.run)
             if signals is not None:
                 services.start_soon(self._obey, signals)
-            recovers = ", and recovers stalled jobs" if membership.recovers else ""
-            logger.info("%s works on %s%s", self.consumer, self._context.settings.keys.pair, recovers)
+            logger.info(
+                "worker started: %s",
+                fields(consumer=self.consumer, group=self._context.settings.keys.pair, recovers=membership.recovers),
+            )
             if telemetry := self._context.telemetry:
                 telemetry.watch_refusals(lambda: len(self.refusals))
             task_status.started()
@@ -229,7 +231,7 @@ class WorkerProcess:
         """Read no more, return the jobs that have not started, and drain. With ``now``, leave all jobs pending."""
         if not self._stop_asked.is_set():
             drain_s = self._context.settings.drain_timeout.total_seconds()
-            logger.info("%s stops: its running jobs have %g s", self.consumer, drain_s)
+            logger.info("worker is stopping: %s", fields(consumer=self.consumer, drain_s=drain_s))
             self._drain_scope.deadline = anyio.current_time() + drain_s
         self._stop_asked.set()
         self._slots.stop()
@@ -274,7 +276,7 @@ class WorkerProcess:
         if redelivery is not Redelivery.IN_PLACE:
             return
         keys = self._context.settings.keys
-        knows = await knows_claim(self._context.commands, keys.suspects)
+        knows = await knows_claim(self._context.commands, keys.quarantine)
         if knows:
             return
         why, advice = "the user lacks the permission", "Apply the rules that `reaper acl` prints"
@@ -305,4 +307,4 @@ class WorkerProcess:
         self.counts.abandoned = left = len(self.in_hand())
         if left:
             logger.warning("worker leaves jobs pending: %s", fields(consumer=self.consumer, jobs=left))
-        logger.info("%s has stopped: %s", self.consumer, self.counts)
+        logger.info("worker stopped: %s", fields(consumer=self.consumer, **self.counts.facts()))

@@ -17,7 +17,15 @@ import anyio
 from redis.asyncio import Redis
 
 from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
-from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, JobId, Outbox, address_of
+from workers.outbox import (
+    DEFAULT_DEDUP_WINDOW,
+    DEFAULT_REPLICAS_TIMEOUT,
+    EnqueueCall,
+    HasRedis,
+    JobId,
+    Outbox,
+    address_of,
+)
 from workers.protocol.calls.enqueueing import enqueue
 from workers.protocol.connection import commands_client, drop_idle
 from workers.protocol.errors import ConfigurationError
@@ -151,7 +159,7 @@ class Producer:
             check_loop(self._client, loop)
         self._loop = loop
 
-    async def _send(self, call: Call) -> list[JobId]:
+    async def _send(self, call: EnqueueCall) -> list[JobId]:
         while True:
             try:
                 async with self._turns:

@@ -55,16 +55,8 @@ def _is_clone(folder: Path) -> bool:
 
 def _explain_clash(clash: Path, name: str) -> str:
     return (
-        f"{name!r} is looked for in the installed package {PACKAGE!r}, not in your own {clash}, since both have that "
-        "name and Python imports only one of them: rename yours (for example to 'jobs'), or move it into a package."
-    )
-
-
-def warning_about(clash: Path) -> str:
-    """Return what to tell somebody whose program may want to import from a ``workers`` of its own."""
-    return (
-        f"{clash} has the name of the installed package {PACKAGE!r}: your program cannot import from it, and "
-        f"'python -m {PACKAGE}' would run yours. Rename it, for example to 'jobs'."
+        f"cannot import {name!r}: {clash} has the name of the installed package {PACKAGE!r}. "
+        "Rename it, for example to 'jobs', or move it into a package."
     )
 
 

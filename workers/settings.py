@@ -168,14 +168,14 @@ class WorkerSettings(ProgramSettings):
     @classmethod
     def _printable(cls, name: str) -> str:
         if not name.isprintable() or "," in name:
-            raise ValueError("use printable characters without commas, because it is a part of consumer names")
+            raise ValueError("Use printable characters without commas, because it is a part of consumer names")
         return name
 
     @field_validator("group_start")
     @classmethod
     def _start_id(cls, start: str) -> str:
         if start != "$" and not is_entry_id(start if "-" in start else f"{start}-0"):
-            raise ValueError("write '0', '$' or an entry ID such as '1700000000000-0'")
+            raise ValueError("Write '0', '$' or an entry ID such as '1700000000000-0'")
         return start
 
     @model_validator(mode="after")

@@ -13,7 +13,15 @@ from typing import Self
 from redis import Redis
 
 from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
-from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, JobId, Outbox, address_of
+from workers.outbox import (
+    DEFAULT_DEDUP_WINDOW,
+    DEFAULT_REPLICAS_TIMEOUT,
+    EnqueueCall,
+    HasRedis,
+    JobId,
+    Outbox,
+    address_of,
+)
 from workers.protocol.calls.enqueueing import enqueue_blocking
 from workers.protocol.connection import blocking_client, drop_idle_blocking
 from workers.protocol.given_clients import checked
@@ -101,7 +109,7 @@ class SyncProducer:
         with sending(self.stream, packed):
             return [job_id for call in self._outbox.calls(packed) for job_id in self._send(call)]
 
-    def _send(self, call: Call) -> list[JobId]:
+    def _send(self, call: EnqueueCall) -> list[JobId]:
         while True:
             try:
                 added = enqueue_blocking(self._client, call.request)

@@ -5,12 +5,14 @@ from typing import Any
 import click
 
 from reaper.cli.options import groups_options, json_option
-from reaper.operations.acl import Role, Rules, knows_newer, roles_in, rules_of
+from reaper.operations.acl import Role, Rules, roles_in, rules_of
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.options import help_end
 from workers.runtime.printing import show, show_json
+
+ROLES = [role.value for role in Role]
 
 recovery_option = click.option(
     "--recovery",
@@ -26,33 +28,25 @@ recovery_option = click.option(
         "reaper acl --groups orders/billing",
         "reaper acl worker --recovery embedded --groups orders/billing,mail/sender",
         "reaper acl reaper --config reaper.toml -o json",
-        "reaper acl worker --groups orders/billing --server-version 8.8",
         redis=False,
     )
 )
-@click.argument("role", type=click.Choice([role.value for role in Role]), required=False)
+@click.argument("role", metavar="[ROLE]", type=click.Choice(ROLES), required=False)
 @recovery_option
 @click.option("--user", metavar="NAME", help="Name of the Redis user. Default: the name of the role.")
-@click.option(
-    "--server-version",
-    metavar="VERSION",
-    help="Print the rules for this server, for example 7.0, 8.8 or valkey-9.1. Default: rules for every server, and "
-    "rules for newer servers as comments.",
-)
 @json_option
 @groups_options
 def acl(
     role: str | None,
     recovery: str,
     user: str | None,
-    server_version: str | None,
     machine: bool,
     settings: ReaperSettings,
 ) -> None:
     """Print the least permissions of each role, as ACL rules.
 
-    Roles: reaper, worker, producer, operator, read-only, pipeline. The command sends nothing to Redis. Replace PASSWORD
-    with a password. The rules contain the keys of the groups in `--groups`.
+    ROLE is producer, worker, reaper, read-only or operator. Default: all roles of the recovery. Replace PASSWORD with a
+    password. The rules contain the keys of the groups in `--groups`. The command does not connect to Redis.
     """
     if not settings.groups:
         raise ConfigurationError(
@@ -62,19 +56,16 @@ def acl(
     roles = [Role(role)] if role else roles_in(mode)
     groups = [group.keys for group in settings.groups]
     rules = [rules_of(one, mode, groups, [settings.namespace_keys], url=settings.redis_url) for one in roles]
-    newer = None if server_version is None else knows_newer(server_version)
     if machine:
-        show_json([_as_json(one, newer) for one in rules])
+        show_json([_as_json(one) for one in rules])
         return
     for one in rules:
         name = user or one.role.value
         show(f"# {one.role}", one.line(name), whole=True)
-        if one.newer and newer is not False:
-            comment = "" if newer else "# "
-            show("# for redelivery in place, on Redis 8.8 and later:", comment + one.newer_line(name), whole=True)
+        if one.newer:
+            show("# for redelivery in place, on Redis 8.8 and later:", f"# {one.newer_line(name)}", whole=True)
 
 
-def _as_json(rules: Rules, newer: bool | None) -> dict[str, Any]:
-    """Return the rules of a role. ``newer``: whether the server knows all commands; None if that is unknown."""
-    words = rules.words() + (rules.newer_words() if newer else [])
-    return {"role": rules.role, "rules": words, "from_redis_8_8": rules.newer_words() if newer is None else []}
+def _as_json(rules: Rules) -> dict[str, Any]:
+    """Return the rules of a role. Servers before Redis 8.8 reject those in ``from_redis_8_8``."""
+    return {"role": rules.role, "rules": rules.words(), "from_redis_8_8": rules.newer_words()}

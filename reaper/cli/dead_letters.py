@@ -25,7 +25,6 @@ from reaper.operations.dead_letters import (
     choose,
     delete,
     find,
-    is_text,
     json_value,
     select,
 )
@@ -145,13 +144,11 @@ def _lines_of(letter: DeadLetter) -> list[str]:
 
 
 def _value(value: bytes) -> str:
-    """Return a name or value as JSON, or its beginning and its length."""
-    shown = json.dumps(json_value(value[:LONGEST_VALUE]), ensure_ascii=False)
-    if len(value) <= LONGEST_VALUE:
+    """Return a name or value as JSON, cut to a readable length."""
+    shown = json.dumps(json_value(value), ensure_ascii=False)
+    if len(shown) <= LONGEST_VALUE:
         return shown
-    if is_text(value):  # the cut can split a character
-        shown = json.dumps(value[:LONGEST_VALUE].decode(errors="ignore"), ensure_ascii=False)
-    return f"{shown} … ({len(value):,} bytes in all: -o json prints them)"
+    return f"{shown[:LONGEST_VALUE]}… ({len(value):,} bytes in all: -o json prints them)"
 
 
 # --- delete -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``reaper explain JOB``: where a job is, and what happens to it next."""
+"""``reaper explain JOB``: the place of a job, and its next step."""
 
 import os
 

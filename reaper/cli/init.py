@@ -20,7 +20,6 @@ from reaper.operations.findings import Finding, Level
 from reaper.operations.groups import FROM_NOW, FROM_START, create_group
 from reaper.operations.settings_file import group_tables, write_settings
 from reaper.settings import GroupSettings, ReaperSettings
-from workers.protocol.address import holds_login
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery
@@ -93,7 +92,7 @@ def init(
         show(f"{file}: {'already contains the groups' if is_there else 'written'}")
         show(*(_on_sharing(group) for group in settings.groups if group.redelivery is Redelivery.RETRY_STREAM))
         show(*(finding_line(finding) for finding in findings if finding.level is not Level.OK))
-        show("", "next:", *(f"  {line}" for line in _next_steps(file, settings)))
+        show("", "next:", *(f"  {line}" for line in _next_steps(file)))
     context.exit(NEGATIVE_EXIT if any(finding.level is Level.WRONG for finding in findings) else 0)
 
 
@@ -157,21 +156,11 @@ def _on_sharing(group: GroupSettings) -> str:
     )
 
 
-def _next_steps(file: Path, settings: ReaperSettings) -> list[str]:
-    first = settings.groups[0]
+def _next_steps(file: Path) -> list[str]:
     name = shlex.quote(str(file))
     steps = (
         (f"reaper run --config {name}", "start any number of replicas: one leads"),
         (f"reaper status --config {name}", "show the leader, the groups and their jobs"),
-        (f"{_redis_cli(settings)} XADD {shlex.quote(first.stream)} '*' order 17", "add a job for your workers"),
     )
     width = max(len(step) for step, _ in steps)
     return [f"{step:<{width}}  # {why}" for step, why in steps]
-
-
-def _redis_cli(settings: ReaperSettings) -> str:
-    """Return the redis-cli command for the same server, if its address is plain and has no password."""
-    url = settings.redis_url
-    is_plain = url.startswith("redis://") and not holds_login(url) and "?" not in url
-    elsewhere = url != ReaperSettings.model_fields["redis_url"].default
-    return f"redis-cli -u {shlex.quote(url)}" if is_plain and elsewhere else "redis-cli"

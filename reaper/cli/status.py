@@ -51,7 +51,7 @@ async def status(
 async def _look(
     settings: ReaperSettings, asked: dict[Capability, bool | None], *, machine: bool, watch: bool, lines: Screen
 ) -> int:
-    """Look, print, and return the exit code. ``asked``: what the server can, asked once."""
+    """Print the state once, and return the exit code. ``asked`` caches the capabilities of the server."""
     try:
         async with connected(settings) as (client, server):
             snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server)
@@ -90,7 +90,7 @@ def status_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
 
 
 def brief_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
-    """Return a line for the service and one for each group, with what is wrong with it."""
+    """Return a line for the service and one for each group, with their problems."""
     leader = snapshot.leader
     nobody = "observers only" if snapshot.is_tried_out else "no leader"
     who = f"leader {leader.id}" if leader else "no reaper is needed" if snapshot.needs_no_reaper else nobody
@@ -146,7 +146,7 @@ def _group_lines(snapshot: Snapshot, group: GroupState, problems: Sequence[Probl
         _ready(group.main),
         _pending(group.main),
         f"scheduled {group.scheduled}",
-        f"suspects {group.suspects_parked} parked, {group.suspects_out} out",
+        f"quarantined {group.quarantined}, released {group.released}",
         f"dead letters {group.dead_letters}",
     )
     if group.retry.entries or group.policy == "retry-stream":

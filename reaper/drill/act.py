@@ -147,7 +147,7 @@ async def _until_ready(stage: Stage, supervisor: Supervisor, strangers: int) -> 
     while missing := await _missing(stage, strangers):
         if anyio.current_time() > deadline:
             printed = supervisor.printed(*supervisor.history)
-            raise NotReadyError(f"{missing} within {READY_TIMEOUT_S:g} s. Printed was:", *printed)
+            raise NotReadyError(f"{missing} within {READY_TIMEOUT_S:g} s. It printed:", *printed)
         await anyio.sleep(CHECK_INTERVAL_S)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from reaper.drill.act import Ending
-from reaper.drill.drill import Programme, perform
+from reaper.drill.drill import DrillPlan, perform
 from reaper.drill.faults import DEMO_FAULTS, FORMS
 from reaper.drill.live import fitted, plain_screen, quiet_screen
 from reaper.drill.recoveries import RECOVERIES
@@ -82,7 +82,7 @@ def drill(recovery: str, output: OutputFile | None, machine: bool, **flags: Any)
         jobs = settings.jobs()
         if not flags.get("faults"):  # the default ones only as far as the trace goes
             settings = settings.fitting(jobs)
-        (ending,) = show_and_perform(Programme(settings, jobs, [RECOVERIES[recovery]]), machine=machine)
+        (ending,) = show_and_perform(DrillPlan(settings, jobs, [RECOVERIES[recovery]]), machine=machine)
         _report(ending.as_json(), output, machine=machine)
     sys.exit(NEGATIVE_EXIT if ending.objections else 0)
 
@@ -108,7 +108,7 @@ def demo(output: OutputFile | None, machine: bool, **flags: Any) -> None:
     with errors_as_sentences():
         settings = load_settings(DrillSettings, flags=flags | {"faults": DEMO_FAULTS, "limit": DEMO_JOBS})
         acts = [RECOVERIES[name] for name in ("none", "reaper", "embedded")]
-        endings = show_and_perform(Programme(settings, settings.jobs(), acts), machine=machine)
+        endings = show_and_perform(DrillPlan(settings, settings.jobs(), acts), machine=machine)
         _report({"acts": [ending.as_json() for ending in endings]}, output, machine=machine)
         if not machine:
             show("", *_conclusion(endings), "", *_next_steps(sys.argv[0]))
@@ -139,18 +139,18 @@ def _conclusion(endings: list[Ending]) -> list[str]:
     return fitted(lines)
 
 
-def show_and_perform(programme: Programme, *, machine: bool = False) -> list[Ending]:
-    """Play, and print the programme and the end of each act (nothing for ``machine``). Raises a StreamReaperError."""
-    settings = programme.settings
-    for recovery in programme.recoveries:
+def show_and_perform(plan: DrillPlan, *, machine: bool = False) -> list[Ending]:
+    """Play, and print the plan and the end of each act (nothing for ``machine``). Raises a StreamReaperError."""
+    settings = plan.settings
+    for recovery in plan.recoveries:
         settings.check(recovery)
     if machine:
-        return perform(programme, quiet_screen, opens=lambda _text: None, closes=lambda _ending: None)
-    reapers = any(recovery.by_reapers for recovery in programme.recoveries)
+        return perform(plan, quiet_screen, opens=lambda _text: None, closes=lambda _ending: None)
+    reapers = any(recovery.by_reapers for recovery in plan.recoveries)
     cast = [counted(settings.workers, "worker"), *([counted(settings.reapers, "reaper")] if reapers else [])]
     trace, seconds = settings.trace, timedelta.total_seconds
     introduction = (
-        f"{counted(len(programme.jobs), 'job')} in {seconds(programme.jobs[-1].at):.0f} s "
+        f"{counted(len(plan.jobs), 'job')} in {seconds(plan.jobs[-1].at):.0f} s "
         f"(trace: {trace.name if trace else 'generated'}), {', '.join(cast)}.\n"
         f"visibility timeout {seconds(settings.visibility_timeout):g} s, lease TTL {seconds(settings.lease_ttl):g} s, "
         f"scan interval {seconds(settings.scan):g} s, max_deliveries {settings.max_deliveries}: short, so that you can "
@@ -158,7 +158,7 @@ def show_and_perform(programme: Programme, *, machine: bool = False) -> list[End
     )
     show(*fitted(introduction.split("\n")))
     screen = quiet_screen if settings.quiet else plain_screen
-    return perform(programme, screen, opens=lambda text: show(*fitted(text.split("\n"))), closes=_close)
+    return perform(plan, screen, opens=lambda text: show(*fitted(text.split("\n"))), closes=_close)
 
 
 def _close(ending: Ending) -> None:

@@ -34,7 +34,7 @@ class _InterruptedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Programme:
+class DrillPlan:
     """The content of a drill."""
 
     settings: DrillSettings
@@ -44,19 +44,19 @@ class Programme:
 
 
 def perform(
-    programme: Programme, screen: Screen, *, opens: Callable[[str], None], closes: Callable[[Ending], None]
+    plan: DrillPlan, screen: Screen, *, opens: Callable[[str], None], closes: Callable[[Ending], None]
 ) -> list[Ending]:
     """Play every act, and leave no process and no key behind, however it ends.
 
     ``opens`` gets a text about the Redis and the title of each act. ``closes`` gets the ending of each act. Raises a
     StreamReaperError, and KeyboardInterrupt if a signal ended the drill.
     """
-    settings = programme.settings.for_jobs(programme.jobs)
-    if programme.settings.has_bare_worker and not settings.bare_worker:
+    settings = plan.settings.for_jobs(plan.jobs)
+    if plan.settings.has_bare_worker and not settings.bare_worker:
         opens("Some jobs reach the visibility timeout: no bare worker takes part, which cannot extend them.")
-    programme = replace(programme, settings=settings)
+    plan = replace(plan, settings=settings)
     try:
-        return anyio.run(_perform, programme, screen, opens, closes)
+        return anyio.run(_perform, plan, screen, opens, closes)
     except BaseExceptionGroup as group:
         raise _first_cause(group) from group
 
@@ -74,22 +74,22 @@ def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def _perform(
-    programme: Programme, screen: Screen, opens: Callable[[str], None], closes: Callable[[Ending], None]
+    plan: DrillPlan, screen: Screen, opens: Callable[[str], None], closes: Callable[[Ending], None]
 ) -> list[Ending]:
     endings: list[Ending] = []
     async with anyio.create_task_group() as group:
         group.start_soon(_end_on_signal)
         run_id = secrets.token_hex(4)
-        settings = programme.settings
+        settings = plan.settings
         with run_folder(settings.files, "drill") as folder:
-            async with programme.kit.server(settings, folder) as server:
-                await _check_claim(programme, server)
+            async with plan.kit.server(settings, folder) as server:
+                await _check_claim(plan, server)
                 opens(f"{server.description}.")
-                for recovery in programme.recoveries:
-                    heading = f"Act {len(endings) + 1}" if len(programme.recoveries) > 1 else "Drill"
+                for recovery in plan.recoveries:
+                    heading = f"Act {len(endings) + 1}" if len(plan.recoveries) > 1 else "Drill"
                     opens(f"\n{heading}: {recovery.title}")
-                    async with _stage(programme, server, recovery, folder, run_id) as stage:
-                        endings.append(await play(stage, programme.jobs, screen, programme.kit))
+                    async with _stage(plan, server, recovery, folder, run_id) as stage:
+                        endings.append(await play(stage, plan.jobs, screen, plan.kit))
                     if endings[-1].objections:
                         _check_space(folder)
                     closes(endings[-1])
@@ -123,28 +123,28 @@ def run_folder(files: Path | None, kind: str) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise ConfigurationError(f"--files {files} cannot be used: {error.strerror}.") from error
+        raise ConfigurationError(f"cannot use --files {files}: {error.strerror}.") from error
     yield folder
 
 
-async def _check_claim(programme: Programme, server: Server) -> None:
+async def _check_claim(plan: DrillPlan, server: Server) -> None:
     """Reject modes that the server does not support. Raises ConfigurationError and errors of redis-py."""
-    if programme.settings.policy == IN_PLACE and not await server.knows_claim():
+    if plan.settings.policy == IN_PLACE and not await server.knows_claim():
         raise ConfigurationError(f"--policy in-place {server.lacks_claim}")
 
 
 @asynccontextmanager
 async def _stage(
-    programme: Programme, server: Server, recovery: Recovery, folder: Path, run_id: str
+    plan: DrillPlan, server: Server, recovery: Recovery, folder: Path, run_id: str
 ) -> AsyncIterator[Stage]:
     """Set the stage of one act. Afterwards, delete its keys in a Redis of the user, unless they are to be kept."""
-    names = programme.kit.names(run_id, recovery)
-    stage = set_stage(server, programme.settings, recovery, folder, names)
+    names = plan.kit.names(run_id, recovery)
+    stage = set_stage(server, plan.settings, recovery, folder, names)
     try:
         yield stage
     finally:
         with anyio.move_on_after(CLEANUP_TIMEOUT_S, shield=True):
-            if not server.ours and not programme.settings.keep_keys:
+            if not server.ours and not plan.settings.keep_keys:
                 await queries.forget(stage)
             for client in {stage.client, stage.namespace_client}:
                 await client.aclose()

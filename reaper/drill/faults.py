@@ -119,12 +119,12 @@ def parse_fault(text: str, forms: Mapping[str, Form] = FORMS) -> Fault:
     name = re.split("[:@+]", text, maxsplit=1)[0]
     kind = next((kind for kind in forms if kind == name), None)
     if kind is None:
-        raise ConfigurationError(f"there is no --fault {name!r}{did_you_mean(name, map(str, forms))}")
+        raise ConfigurationError(f"unknown --fault {name!r}{did_you_mean(name, map(str, forms))}")
     form = forms[kind]
     found = re.fullmatch(form.pattern, text)
     if not found:
         raise ConfigurationError(
-            f"--fault {text!r} cannot be read. Write it like '{form.example}', for 4 seconds after the first job: "
+            f"cannot read --fault {text!r}. Write it like '{form.example}', for 4 seconds after the first job: "
             f"{form.does.removesuffix(' *')}."
         )
     at, lasts = (timedelta(seconds=float(found[name] or 0)) for name in ("at", "lasts"))

@@ -49,8 +49,8 @@ class Server:
     def lacks_claim(self) -> str:
         """The end of a sentence for people, about an option that needs `knows_claim`."""
         return (
-            f"needs XREADGROUP … CLAIM (Redis 8.4), which {self.release} lacks: put a newer redis-server on the PATH, "
-            "or name one with --redis-url."
+            f"needs XREADGROUP … CLAIM (Redis 8.4), which {self.release} lacks. Put a newer redis-server on the "
+            "PATH, or name a server with --redis-url."
         )
 
     def client(self, *, patience_s: float, key: str = "") -> Redis:
@@ -77,8 +77,7 @@ async def redis_at_hand(url: str | None, folder: Path) -> AsyncIterator[Server]:
         return
     if "+" in url.partition("://")[0]:
         raise ConfigurationError(
-            f"a drill needs the address of one server, and --redis-url {shown_address(url)!r} is none: name a server, "
-            "or leave the option away."
+            f"--redis-url {shown_address(url)!r} is not the address of one server. Name a server, or remove the option."
         )
     release = await release_at(url)
     yield Server(url, release, f"{release} at {shown_address(url)}")

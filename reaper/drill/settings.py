@@ -21,7 +21,7 @@ from reaper.drill.trace import (
 )  # fmt: skip
 from workers.protocol.connection import read_address
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.settings import Seconds, Section
+from workers.runtime.settings import SHORTEST_VISIBILITY, Seconds, Section, seconds
 
 MOST_MS = LONGEST / timedelta(milliseconds=1)
 MORE_PATIENCE_S = 60.0
@@ -56,8 +56,10 @@ class DrillSettings(Section):
         description="How jobs are given back: by a copy to the stream's tail, or in-place, where all workers read with "
         "CLAIM; that needs a Redis 8.4, on the PATH or named by --redis-url.",
     )
-    visibility_timeout: Seconds = Field(timedelta(seconds=2), ge=timedelta(seconds=0.1), description="Seconds.")
-    lease_ttl: Seconds = Field(timedelta(seconds=1.5), ge=timedelta(seconds=0.5), description="Seconds.")
+    visibility_timeout: Seconds = seconds(
+        2, "How long a delivery may go without a heartbeat.", least=SHORTEST_VISIBILITY
+    )
+    lease_ttl: Seconds = seconds(1.5, "How long a lease lasts without a renewal.", least=timedelta(seconds=0.5))
     redis_url: str | None = Field(
         None, repr=False, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
     )
@@ -81,7 +83,7 @@ class DrillSettings(Section):
         if value == ("none",):
             return ()
         if "none" in value:
-            raise ConfigurationError("--fault none plays no fault: leave it away, or the others.")
+            raise ConfigurationError("--fault none excludes other faults. Remove one of them.")
         return tuple(parse_fault(one, cls.forms) if isinstance(one, str) else one for one in value)
 
     @property
@@ -126,7 +128,7 @@ class DrillSettings(Section):
         else:
             count = self.limit or GENERATED_JOBS
             if count > MOST_JOBS:
-                raise ConfigurationError(f"--limit asks for {count} jobs: at most {MOST_JOBS} are generated.")
+                raise ConfigurationError(f"--limit is {count} jobs, but at most {MOST_JOBS} are generated. Lower it.")
             requests = generate_requests(self.seed, count=count, rate=GENERATED_RATE)
         return self.planned(requests)
 
@@ -175,19 +177,20 @@ class DrillSettings(Section):
         if self.redis_url:
             read_address(self.redis_url)
         if recovery.by_reapers and self.reapers < 1:
-            raise ConfigurationError("--recovery reaper needs reapers: --reapers 1 or more.")
+            raise ConfigurationError("--recovery reaper needs reapers. Set --reapers to 1 or more.")
         if self.keep_keys and not self.redis_url:
-            raise ConfigurationError("--keep-keys keeps keys in a Redis of yours: it needs --redis-url.")
+            raise ConfigurationError("--keep-keys needs a Redis of your own. Name it with --redis-url.")
         if self.redis_url and FaultKind.PAUSE_REDIS in self.kinds:
             raise ConfigurationError(
-                "--fault pause-redis stops the process of the server: leave --redis-url away, so that the drill starts "
+                "--fault pause-redis stops the process of the server. Remove --redis-url, so that the drill starts "
                 "its own."
             )
         if self.policy == IN_PLACE and not recovery.promises:
-            raise ConfigurationError("--policy in-place needs a recovery: --recovery reaper or embedded.")
+            raise ConfigurationError("--policy in-place needs a recovery. Use --recovery reaper or embedded.")
         if self.reapers == 1 and any(fault.kind == FaultKind.PAUSE_LEADER for fault in self.faults_for(recovery)):
             raise ConfigurationError(
-                "--fault pause-leader needs another reaper, which leads while the first is paused: --reapers 2 or more."
+                "--fault pause-leader needs another reaper, which leads while the first is paused. Set --reapers to "
+                "2 or more."
             )
 
     def as_json(self, recovery: Recovery) -> dict[str, Any]:

@@ -70,13 +70,13 @@ def plan_jobs(requests: Iterable[Request], times: TokenTimes, *, speedup: float 
         duration_s = context_s + request.generated_tokens * times.decode.total_seconds()
         if at_s > LONGEST.total_seconds():
             raise ConfigurationError(
-                f"job {n} of the trace comes more than a day after the first one: replay it faster (--speedup), or "
+                f"job {n} of the trace comes more than a day after the first one. Replay it faster (--speedup), or "
                 "less of it (--limit)."
             )
         if duration_s > LONGEST.total_seconds():
             raise ConfigurationError(
                 f"job {n} of the trace ({request.context_tokens} and {request.generated_tokens} tokens) takes more "
-                "than a day: --prefill-ms and --decode-ms say how many milliseconds a token takes."
+                "than a day. Lower --prefill-ms or --decode-ms."
             )
         jobs.append(PlannedJob(n, timedelta(seconds=at_s), timedelta(seconds=duration_s)))
     return jobs
@@ -105,15 +105,15 @@ def read_requests(file: Path, *, limit: int | None = None) -> list[Request]:
             rows = list(islice(reading, most))
             is_cut = most != limit and next(reading, None) is not None
     except OSError as error:
-        raise ConfigurationError(f"--trace {file} cannot be read: {error.strerror}.") from error
+        raise ConfigurationError(f"cannot read --trace {file}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"--trace {file} is no text in UTF-8: {error.reason}.") from error
+        raise ConfigurationError(f"--trace {file} is not UTF-8 text: {error.reason}.") from error
     except csv.Error as error:
-        raise ConfigurationError(f"--trace {file} is no CSV: {error}.") from error
+        raise ConfigurationError(f"--trace {file} is not CSV: {error}.") from error
     if is_cut:
-        raise ConfigurationError(f"--trace {file} holds more than {MOST_JOBS} requests: say how many by --limit.")
+        raise ConfigurationError(f"--trace {file} has more than {MOST_JOBS} requests. Limit them with --limit.")
     if not rows:
-        raise ConfigurationError(f"--trace {file} holds no requests: it needs rows below its header.")
+        raise ConfigurationError(f"--trace {file} has no requests. Add rows below its header.")
     first = min(at for at, _, _ in rows)
     requests = [Request(at - first, context, generated) for at, context, generated in rows]
     return sorted(requests, key=lambda request: request.at)
@@ -125,7 +125,7 @@ def _lines(file: Path, text: TextIO) -> Iterator[str]:
         number += 1
         if len(line) > LONGEST_LINE:
             raise ConfigurationError(
-                f"--trace {file}, line {number}: it is longer than {LONGEST_LINE} characters; this is no such CSV file."
+                f"--trace {file}, line {number} has more than {LONGEST_LINE} characters. Name a CSV file of requests."
             )
         yield line
 
@@ -136,7 +136,7 @@ def _read_rows(file: Path, lines: Iterable[str]) -> Iterator[tuple[datetime, int
     missing = [name for name in COLUMNS if name not in rows.fieldnames]
     if missing:
         raise ConfigurationError(
-            f"--trace {file}, line 1: column {missing[0]!r} is missing; the header must name {','.join(COLUMNS)}."
+            f"--trace {file}, line 1: column {missing[0]!r} is missing. Write the header {','.join(COLUMNS)}."
         )
     for row in rows:
         cells = [(row[name], f"--trace {file}, line {rows.line_num}, column {name}") for name in COLUMNS]
@@ -152,10 +152,10 @@ def _read_time(value: str, where: str) -> datetime:
         at = datetime.fromisoformat(value)
         return (at.astimezone(UTC) if at.tzinfo else at).replace(tzinfo=None)
     except (ValueError, OverflowError) as error:
-        raise ConfigurationError(f"{where}: {value!r} is no time; write it as 2023-11-16 18:17:03.979.") from error
+        raise ConfigurationError(f"{where}: {value!r} is not a time. Write it as 2023-11-16 18:17:03.979.") from error
 
 
 def _read_tokens(value: str, where: str) -> int:
     if not value.isascii() or not value.isdigit() or len(value) > MAX_DIGITS:
-        raise ConfigurationError(f"{where}: {value!r} is no number of tokens; write a whole number, 0 or more.")
+        raise ConfigurationError(f"{where}: {value!r} is not a number of tokens. Write a whole number, 0 or more.")
     return int(value)

@@ -25,7 +25,7 @@ from workers.protocol.events import EventName, event_fields
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error, is_outage
 from workers.runtime.clock import monotonic, monotonic_ms
-from workers.runtime.troubles import Troubles
+from workers.runtime.redis_failures import RedisFailures
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Elector:
         self._replica_id = replica_id
         self._journal_seen: bytes | None = None
         self._asked_at = 0.0
-        self.troubles = Troubles()
+        self.troubles = RedisFailures()
         self.attempts = 0
         """How often Redis has answered to an attempt to be elected."""
         self._renewed_at: float | None = None

@@ -1,12 +1,15 @@
-"""What people ask of a running system and do to it; the command line and the status page call this.
+"""Queries and actions of operators. The command line and the status page call them.
 
-`snapshot` gathers what can be known at one moment, `judgement` says whether that is healthy and why not. `doctor`
-says what cannot work, or soon will not. `job_search` and `explanation` tell one job's story. `dead_letters`,
-`redrive`, `groups` and `terms` act. `settings_file` is what a newcomer begins with.
+`snapshot` reads the state at one moment, and `judgement` decides whether it is healthy. `doctor` finds settings and
+servers that cannot work. `job_search` and `explanation` find one job. `dead_letters`, `redrive`, `requeue`, `groups`
+and `terms` act. `settings_file` writes the first settings file.
 
-What holds here. Reading changes nothing, not even idle times. An action is one script, or a row of scripts each of
-which may be the last: it can be repeated. Judging is pure. Nothing here needs a replica to run, or click to be
-called.
+Rules:
 
-Not promised: one consistent view of many keys; a snapshot is as old as its oldest reply.
+- Queries change no key, and no idle time.
+- An action is one script, or several scripts of which each can be the last. So an action can be repeated.
+- Judging is pure.
+- No function needs a running replica or click.
+
+A snapshot is not one consistent view of many keys. It is as old as its oldest reply.
 """

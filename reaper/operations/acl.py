@@ -16,7 +16,6 @@ from redis.connection import parse_url
 from reaper.settings import observers_of
 from workers.protocol.address import Topology
 from workers.protocol.connection import read_address
-from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys, NamespaceKeys, StreamKeys, group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
 from workers.protocol.scripts import COMMENT, put_together, script_text
@@ -61,12 +60,12 @@ _NOTICES = frozenset({"publish", "subscribe"})
 _DESCRIBED_KEY = re.compile(r"^-- KEYS\[\d+…?\](.*)$", re.MULTILINE)
 
 
-_AS_IN_CORE = re.compile(r"^-- KEYS\[1\] to KEYS\[8\] as in core/1_group.lua.*$", re.MULTILINE)
+_AS_IN_KEYS = re.compile(r"^-- KEYS\[1\] to KEYS\[8\] as in keys.lua.*$", re.MULTILINE)
 
 
-def _core_keys() -> str:
-    """Return the header lines for the keys that all scripts with the shared core take."""
-    lines = script_text("workers.protocol", "core").splitlines()
+def _shared_keys() -> str:
+    """Return the header lines for the keys that all scripts that move jobs take."""
+    lines = script_text("workers.protocol", "keys").splitlines()
     return "\n".join(line for line in lines if line.startswith("-- KEYS["))
 
 
@@ -78,7 +77,7 @@ def keys_in_order(package: str, name: str) -> tuple[frozenset[str], ...]:
     """
     known = {*_OF_STREAM, *_OF_GROUP, *_OF_NAMESPACE, OTHER_AGREEMENTS}
     places = []
-    text = _AS_IN_CORE.sub(lambda _: _core_keys(), script_text(package, name))
+    text = _AS_IN_KEYS.sub(lambda _: _shared_keys(), script_text(package, name))
     for line in _DESCRIBED_KEY.findall(text):
         places.append(frozenset(known.intersection(re.findall(r"[\w{}:*]+", line))))
         if not places[-1]:
@@ -142,8 +141,6 @@ _DIRECT_KEYS: dict[Role, frozenset[str]] = {
 """Keys of commands that are no scripts, as the headers of scripts spell keys."""
 NEWER = frozenset({"xnack"})
 """Commands that only some servers know (Redis 8.8): others reject a rule that names one, and scripts do without."""
-_KNOWS_NEWER = (8, 8)
-_VERSION = re.compile(r"(?:(?P<product>redis|valkey)[ -]?)?(?P<numbers>\d+(\.\d+){0,2})", re.IGNORECASE)
 _ONLY_EMBEDDED = {"join_group": frozenset({"del"})}
 """What a script runs for embedded workers alone: they remove the fence of a leader that is gone."""
 
@@ -184,18 +181,6 @@ class Rules:
     def newer_words(self) -> list[str]:
         """Return the rules that only some servers take."""
         return [f"+{command}" for command in self.newer]
-
-
-def knows_newer(version: str) -> bool:
-    """Return whether a server of ``version``, like ``7.0.15`` or ``valkey-9.1``, knows the commands in `NEWER`.
-
-    Raises ConfigurationError for a version that cannot be read.
-    """
-    found = _VERSION.fullmatch(version.strip())
-    if not found:
-        raise ConfigurationError("invalid server version. Write for example 7.0.15, 8.8 or valkey-9.1.")
-    is_valkey = (found["product"] or "").lower() == "valkey"
-    return not is_valkey and tuple(map(int, found["numbers"].split("."))) >= _KNOWS_NEWER
 
 
 def rules_of(

@@ -83,20 +83,14 @@ class DeadLetter:
 
 def json_value(value: bytes) -> str | dict[str, str]:
     """Return a name or value of a field as JSON has it."""
-    return value.decode() if is_text(value) else {"base64": base64.b64encode(value).decode()}
-
-
-def is_text(value: bytes) -> bool:
-    """Tell whether bytes are UTF-8."""
     try:
-        value.decode()
+        return value.decode()
     except UnicodeDecodeError:
-        return False
-    return True
+        return {"base64": base64.b64encode(value).decode()}
 
 
 def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:
-    """Read one entry of a dead-letter stream; what is missing or garbage reads as empty or 0."""
+    """Read one entry of a dead-letter stream. Missing and invalid fields read as empty or 0."""
     pairs = pair_up(flat)
     found = dict(pairs)  # the last one of a name counts
     metadata = read_metadata(entry_id, pairs)
@@ -165,7 +159,7 @@ def choose(
 ) -> Selection:
     """Return what IDs and filters select, for commands and the status page.
 
-    Raises ConfigurationError where they say nothing, or two things.
+    Raises ConfigurationError if they select nothing, or contradict each other.
     """
     checked = check_ids(ids)
     ways = [bool(ids), reason is not None or has_age, everything]

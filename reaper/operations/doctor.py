@@ -28,7 +28,7 @@ def diagnose(examined: Examination) -> tuple[Finding, ...]:
 
 def _leadership(examined: Examination, snapshot: Snapshot, problems: Sequence[Problem]) -> Iterator[Finding]:
     if snapshot.needs_no_reaper:
-        yield ok("leader", "none is needed: the workers recover what stalls")
+        yield ok("leader", "none is needed, because the workers recover stalled jobs")
     for problem in problems:
         if not problem.group:
             yield wrong("leader", problem.text)
@@ -52,32 +52,31 @@ def _replicas_disagree(snapshot: Snapshot) -> Iterator[Finding]:
         }
         if len(set(told.values())) > 1:
             each = "; ".join(f"{name}: {_settings_text(value)}" for name, value in sorted(told.items()))
-            yield wrong("settings", f"replicas differ, so a failover changes what holds: {each}", pair)
+            yield wrong("settings", f"replicas have different settings, so a failover changes them: {each}", pair)
 
 
 def _settings_text(value: tuple[int, int, str] | None) -> str:
     if value is None:
-        return "does not watch it"
+        return "not watched"
     return f"visibility timeout {duration(value[0])}, max deliveries {value[1]}, {value[2]}"
 
 
 def _lease(examined: Examination, snapshot: Snapshot) -> Iterator[Finding]:
-    """Judge the lease that is held by its own TTL, which the holder names; else by the settings of whoever asks."""
+    """Judge the lease by the TTL that its holder names, or, without a holder, by the operator's settings."""
     _, at, ttl = snapshot.holder.rpartition("@")
     ttl_ms = int(ttl) if at and ttl.isdigit() else to_ms(examined.settings.lease_ttl)
     patience_ms = ttl_ms * (TRUST_PART - RENEW_PART) / RENEWALS_TRIED
     if examined.server.round_trip_ms > patience_ms:
         yield wrong(
             "lease",
-            f"Redis answers within {examined.server.round_trip_ms:.0f} ms, and a renewal may take "
-            f"{patience_ms:.0f} ms: terms will end for nothing; raise lease_ttl",
+            f"Redis answers within {examined.server.round_trip_ms:.0f} ms, but a renewal may take only "
+            f"{patience_ms:.0f} ms, so terms will end without a reason. Raise lease_ttl.",
         )
     for group in snapshot.groups:
         if not group.recovers_itself and 0 < group.visibility_ms < ttl_ms:
             yield note(
                 "lease",
                 f"lease_ttl ({duration(ttl_ms)}) is longer than the visibility timeout "
-                f"({duration(group.visibility_ms)}): "
-                "after a leader's death recovery is later than that; lower lease_ttl",
+                f"({duration(group.visibility_ms)}), so recovery is late after a crash of the leader. Lower lease_ttl.",
                 group.pair,
             )

@@ -1,4 +1,4 @@
-"""Gathers what ``reaper doctor`` judges. Reads only; what the user may not ask reads as None."""
+"""Reads the facts that ``reaper doctor`` judges. A fact that the Redis user is not allowed to read is None."""
 
 import re
 import time
@@ -33,21 +33,21 @@ Look = TypeVar("Look")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What the server says of itself."""
+    """Facts of the server."""
 
     release: str
     info: dict[str, Any]
     config: dict[str, str] | None
-    """None where CONFIG GET is not allowed."""
+    """None if CONFIG GET is not allowed."""
     capabilities: Capabilities
     round_trip_ms: float
     ahead_ms: int
     """The server's clock minus ours."""
     user: str | None
     missing_rights: tuple[str, ...] | None
-    """Commands that our user lacks for a reaper's work; None where that cannot be asked."""
+    """Commands that the user lacks for the work of a reaper. None if unknown."""
     missing_newer: tuple[str, ...]
-    """What a reaper does without where it has to, and this server knows: commands of `Rules.newer`."""
+    """Commands of `Rules.newer` that this server supports and the user lacks."""
 
     def configured(self, name: str, default: str) -> str:
         """Return a value of the server's configuration; ``default`` where it cannot be asked."""
@@ -56,11 +56,11 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFacts:
-    """What one stream/group pair looks like beyond its `GroupState`."""
+    """Facts of one group beyond its `GroupState`."""
 
     keys: GroupKeys
     seen: bool = True
-    """False where our user may not look at it: all else is unknown then."""
+    """False if the user may not read it. Then all other facts are unknown."""
     layout_refusal: str = ""
     """Why the agreed policy cannot work with the stream; '' = it can."""
     groups: int = 0
@@ -82,12 +82,12 @@ class Examination:
     """Everything that is judged."""
 
     settings: ReaperSettings
-    """Of whoever asks."""
+    """The settings of the operator."""
     server: ServerFacts
     snapshot: Snapshot | None
-    """None where our user may not read what replicas and groups say."""
+    """None if the user may not read the registrations and group settings."""
     foreign: str | None = ""
-    """Which of our keys hold something else; None where our user may not ask."""
+    """A phrase about keys with a foreign type, or ''. None if unknown."""
     groups: Sequence[GroupFacts] = field(default_factory=tuple)
 
     def state_of(self, pair: str) -> GroupState | None:
@@ -96,7 +96,7 @@ class Examination:
 
 
 async def examine(client: Redis, settings: ReaperSettings, release: str) -> Examination:
-    """Look at everything. Raises what redis-py raises where there is no contact."""
+    """Read all facts. Raises redis-py's errors if there is no contact."""
     snapshot = await _seen(take_snapshot(client, settings.namespace_keys, settings.watched, release))
     pairs = known_groups(settings.watched, (snapshot.live or snapshot.replicas) if snapshot else ())
     server = await _examine_server(client, settings, release, pairs)
@@ -111,7 +111,7 @@ async def examine(client: Redis, settings: ReaperSettings, release: str) -> Exam
 
 
 async def _seen(look: Awaitable[Look]) -> Look | None:
-    """Return what a look saw; None where our user may not look. Raises every other error."""
+    """Return the result of ``look``, or None if the user lacks the permission. Raises every other error."""
     try:
         return await look
     except RedisError as error:
@@ -121,7 +121,7 @@ async def _seen(look: Awaitable[Look]) -> Look | None:
 
 
 async def _allowed(client: Redis, *words: Any) -> Any:
-    """Run a command; None where it is refused or unknown. Raises where contact is lost."""
+    """Run a command. Return None if Redis rejects it or does not know it. Raises errors of lost contact."""
     try:
         return await client.execute_command(*words)
     except RedisError as error:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-NOT_SEEN = "not seen: our user may not look; `reaper acl read-only` prints the rights that it takes"
+NOT_SEEN = "the user lacks the permission. `reaper acl read-only` prints the rules to apply."
 
 
 class Level(StrEnum):
@@ -22,7 +22,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check came to."""
+    """The result of one check."""
 
     level: Level
     check: str

@@ -1,4 +1,4 @@
-"""Which of our keys hold something that is not ours. Redis says ``WRONGTYPE``, and of which key it does not say."""
+"""Finds keys of ours that have a foreign type. Redis reports ``WRONGTYPE`` without the name of the key."""
 
 from collections.abc import Iterable
 from dataclasses import fields
@@ -14,7 +14,7 @@ _IN_WORDS = {"zset": "sorted set"}
 
 
 async def foreign_keys(client: Redis, places: Iterable[GroupKeys | NamespaceKeys]) -> str:
-    """Say which keys of ``places`` hold another type than ours, or nothing. Raises what redis-py raises."""
+    """Return a phrase about the keys of ``places`` that have a foreign type, or ''. Raises redis-py's errors."""
     expected = {
         str(getattr(place, field.name)): TYPES[field.name]
         for place in places

@@ -6,7 +6,7 @@ from math import ceil
 
 from reaper.operations.examination import Examination, GroupFacts, ServerFacts
 from reaper.operations.findings import NOT_SEEN, Finding, Level, note, ok, unknown, wrong
-from reaper.operations.judgement import Problem, Trouble
+from reaper.operations.judgement import Problem, ProblemKind
 from reaper.operations.state import GroupState
 from reaper.operations.words import duration
 from workers.protocol.calls.refusals import explained
@@ -42,7 +42,7 @@ def check_group(examined: Examination, facts: GroupFacts, problems: Sequence[Pro
 def _states(facts: GroupFacts, state: GroupState | None, problems: Sequence[Problem]) -> Iterator[Finding]:
     embedded = state is not None and state.recovers_itself
     for problem in problems:
-        if problem.group == facts.keys.pair and not (embedded and problem.trouble is Trouble.UNSERVED):
+        if problem.group == facts.keys.pair and not (embedded and problem.trouble is ProblemKind.UNSERVED):
             yield wrong(str(problem.trouble), problem.text)
 
 
@@ -52,8 +52,8 @@ def _layout(facts: GroupFacts) -> Iterator[Finding]:
     elif facts.ahead_ms > STREAM_AHEAD_MS:
         yield wrong(
             "clock",
-            f"the stream's last ID lies {duration(facts.ahead_ms)} ahead of the server's clock: the clock was set "
-            "back, or somebody writes IDs of his own",
+            f"the stream's last ID is {duration(facts.ahead_ms)} ahead of the server's clock: the clock was set "
+            "back, or a producer writes its own IDs",
         )
 
 
@@ -61,33 +61,34 @@ def _trimming(facts: GroupFacts) -> Iterator[Finding]:
     if facts.trimmed_pending:
         yield wrong(
             "trimming",
-            f"{facts.trimmed_pending} pending entries were trimmed or deleted: their payloads are lost. Trim by MINID "
-            "below the oldest pending entry, or raise MAXLEN",
+            f"{facts.trimmed_pending} pending entries were trimmed or deleted, so their payloads are lost. Trim "
+            "by MINID below the oldest pending entry, or raise MAXLEN.",
         )
     if facts.trimmed_unread:
-        yield wrong("trimming", "entries were trimmed or deleted before the group was given them: raise MAXLEN")
+        yield wrong("trimming", "entries were trimmed or deleted before the group read them. Raise MAXLEN.")
 
 
 def _consumers(state: GroupState) -> Iterator[Finding]:
     for consumer in (*state.main.silent, *state.retry.silent):
         yield wrong(
             "consumers",
-            f"consumer {consumer.name} holds {counted(consumer.pending, 'delivery')} and has shown no life for "
-            f"{duration(consumer.idle_ms)}: it is gone or hangs; its deliveries are recovered when they are due",
+            f"consumer {consumer.name} has {counted(consumer.pending, 'pending delivery')} and sent no heartbeat "
+            f"for {duration(consumer.idle_ms)}: it crashed or hangs. Its deliveries are recovered when they are "
+            "due.",
         )
 
 
 def _in_place(state: GroupState, facts: GroupFacts, server: ServerFacts) -> Iterator[Finding]:
-    """Say what Redis cannot tell: who reads with CLAIM, and who may take what is laid aside."""
+    """Report facts that Redis does not have: which consumers read with CLAIM, and which may take requeued entries."""
     if state.policy != Redelivery.IN_PLACE:
         return
     if server.capabilities.get(Capability.CLAIM) is False:
         yield wrong(
             "in-place",
-            "this server knows no XREADGROUP … CLAIM (Redis 8.4): nothing that is given back is read; go back to Redis "
-            "8.4, or "
+            "this server does not support XREADGROUP … CLAIM (Redis 8.4), so requeued jobs are not read. Go back "
+            "to Redis 8.4, or "
             + (
-                "have a reaper serve the pair, and then set recovery = 'embedded' for its workers"
+                "let a reaper serve the group, and then set recovery = 'embedded' for its workers"
                 if state.recovers_itself
                 else "set redelivery = 'retry-stream' in the reaper's settings"
             ),
@@ -96,23 +97,23 @@ def _in_place(state: GroupState, facts: GroupFacts, server: ServerFacts) -> Iter
     yield ok(
         "in-place",
         f"{counted(state.main.ready_in_place, 'job is', 'jobs are')} ready in place, "
-        + (f"given back by XNACK ({UNSEEN}), or " if nacks else "")
-        + "pending for their last consumer, idle for 46 days. XGROUP DELCONSUMER of that consumer drops them, and any "
-        "XAUTOCLAIM takes them",
+        + (f"requeued by XNACK ({UNSEEN}), or " if nacks else "")
+        + "pending for their last consumer, idle for 46 days. XGROUP DELCONSUMER of that consumer drops them, "
+        "and any XAUTOCLAIM takes them",
     )
     if server.missing_newer:
         lacks = " ".join(f"+{command}" for command in server.missing_newer)
         yield note(
             "in-place",
-            f"user {server.user} lacks {lacks}, which this server knows: jobs that are given back stay their last "
-            "consumer's, and readers that block are not woken by Redis itself; see `reaper acl reaper`",
+            f"user {server.user} lacks {lacks}, which this server supports, so requeued jobs stay with their last "
+            "consumer and do not wake blocked readers. See `reaper acl reaper`.",
         )
     if facts.foreign:
         names = ", ".join(facts.foreign[:3]) + (" …" if len(facts.foreign) > 3 else "")
         yield note(
             "in-place",
-            f"{counted(len(facts.foreign), 'consumer is', 'consumers are')} not ours ({names}): those that read "
-            "without CLAIM get none of what is given back, so some others have to",
+            f"{counted(len(facts.foreign), 'consumer is', 'consumers are')} third-party ({names}). Consumers that "
+            "read without CLAIM get no requeued jobs.",
         )
 
 
@@ -130,8 +131,8 @@ def _visibility(state: GroupState, facts: GroupFacts) -> Iterator[Finding]:
     if slow >= state.visibility_ms:
         yield wrong(
             "visibility",
-            f"the visibility timeout ({duration(state.visibility_ms)}) is below what 1 job in 100 takes "
-            f"({duration(slow)}): workers that do not extend lose jobs they are still running; raise it above that",
+            f"the visibility timeout ({duration(state.visibility_ms)}) is shorter than 1 job in 100 "
+            f"({duration(slow)}), so workers without heartbeats lose running jobs. Raise it.",
         )
     else:
         yield ok(
@@ -141,7 +142,7 @@ def _visibility(state: GroupState, facts: GroupFacts) -> Iterator[Finding]:
 
 
 def _not_in_force(examined: Examination, state: GroupState) -> Iterator[Finding]:
-    """Compare what the group has agreed on with the settings of whoever asks, where he named the pair."""
+    """Compare the group settings with the operator's settings, if these name the group."""
     group = next((one for one in examined.settings.watched if one.keys.pair == state.pair), None)
     if group is None or not examined.settings.model_fields_set & {"visibility_timeout", "max_deliveries", "redelivery"}:
         return

@@ -1,7 +1,7 @@
 """Operations on one stream/group pair: create it, find it, pause and resume its recovery, forget it.
 
-A pair is known from the settings of whoever asks and from the replicas' heartbeats, so that an operator needs no
-settings file at hand.
+The groups come from the operator's settings and from the registrations of the replicas. So an operator needs no
+settings file.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from reaper.operations.foreign_keys import foreign_keys
 from reaper.replicas import Replica, read_replicas
 from reaper.settings import GroupSettings
 from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
-from workers.protocol.calls.sight import group_names
+from workers.protocol.calls.group_load import group_names
 from workers.protocol.errors import ConfigurationError, NotPossibleError
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
@@ -31,7 +31,7 @@ FROM_START, FROM_NOW = "0", "$"
 async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
     """Create the group, and its stream where there is none; ``start``: `FROM_START` or `FROM_NOW`.
 
-    Returns False where the group was there. Raises ConfigurationError where the key holds something else, or our user
+    Returns False if the group existed. Raises ConfigurationError if the key has another type, or if our user
     may not do that, and what redis-py raises.
     """
     try:
@@ -75,7 +75,7 @@ async def check_exists(client: Redis, keys: GroupKeys) -> None:
 
 
 async def set_paused(client: Redis, keys: GroupKeys, paused: bool) -> bool:
-    """Put the group's brake on or off; return whether that changed anything. Raises what redis-py raises."""
+    """Pause or resume recovery of the group. Return whether that changed it. Raises redis-py's errors."""
     script = load_script("reaper", "pause_group")
     return bool(await script.run_idempotent(client, [keys.agreement], [int(paused)]))
 
@@ -84,12 +84,12 @@ async def set_paused(client: Redis, keys: GroupKeys, paused: bool) -> bool:
 
 
 class ForgetRefusedError(NotPossibleError):
-    """The group cannot be forgotten now; nothing was removed. The message says what to do first."""
+    """The group cannot be forgotten now. Nothing was removed. The message contains the first step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What `forget` did."""
+    """The result of `forget`."""
 
     removed: tuple[str, ...]
     """Keys that were there and are gone."""
@@ -108,10 +108,10 @@ async def forget(
     known: Iterable[GroupKeys] = (),
     journal: Journal = DEFAULT_JOURNAL,
 ) -> Forgotten:
-    """Remove what is kept of a group. Jobs that wait with us become ready first; no job is lost.
+    """Remove the keys of a group. Scheduled jobs become ready first, so no job is lost.
 
-    ``known`` are other pairs; the journal stays while one of the same stream is served. Raises
-    `ForgetRefusedError`, and what redis-py raises.
+    ``known`` are other groups. The journal stays if one of them reads the same stream. Raises `ForgetRefusedError` and
+    redis-py's errors.
     """
     found = await foreign_keys(client, [keys])
     if found:
@@ -121,7 +121,7 @@ async def forget(
     candidates = [
         keys.fence,
         keys.agreement,
-        keys.suspects,
+        keys.quarantine,
         keys.schedule,
         keys.retry,
         keys.journal,
@@ -130,7 +130,7 @@ async def forget(
     before = [key for key in candidates if await client.exists(key)]
     others = await _other_agreements(client, keys, known)
     places = [
-        keys.stream, keys.retry, keys.schedule, keys.suspects, keys.dead, keys.fence, keys.agreement, keys.journal,
+        keys.stream, keys.retry, keys.schedule, keys.quarantine, keys.dead, keys.fence, keys.agreement, keys.journal,
         *others,
     ]  # fmt: skip
     args: list[str | int] = [keys.group, fence, int(dead_letters), CALL_BYTES, Redelivery.STREAM, *journal]
@@ -166,19 +166,19 @@ async def _other_agreements(client: Redis, keys: GroupKeys, known: Iterable[Grou
 
 
 def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> None:
-    """Raise ForgetRefusedError where the script has refused, by one of its codes."""
+    """Raise ForgetRefusedError if the script rejected the call with one of its codes."""
     reasons = {
-        "served": f"a leader has just acted on {keys.pair}: stop the replicas that serve it first",
-        "embedded": f"worker {detail} and others like it recover {keys.pair} by themselves: stop them first (who has "
-        "crashed counts until its last word ends)",
-        "no_group": f"jobs wait in {keys.schedule}, and stream {keys.stream!r} has no group {keys.group!r} to "
-        f"read them: create it first (XGROUP CREATE {keys.stream} {keys.group} 0)",
-        "held": f"a job in {keys.schedule} cannot be made ready ({detail}): mend that first",
-        "retry_waiting": f"{keys.retry} holds jobs that are not settled ({detail}): let workers settle them first",
+        "served": "a leader has just written to it. Stop the replicas that serve it",
+        "embedded": f"worker {detail} and other embedded workers recover it. Stop them (a crashed one counts until its "
+        "registration expires)",
+        "no_group": f"jobs wait in {keys.schedule}, and stream {keys.stream!r} has no group {keys.group!r} to read "
+        f"them. Create it (XGROUP CREATE {keys.stream} {keys.group} 0)",
+        "held": f"a job in {keys.schedule} cannot be made ready ({detail}). Repair it",
+        "retry_waiting": f"{keys.retry} has unsettled jobs ({detail}). Let workers settle them",
     }
     if code in reasons:
         ready = f" ({counted(made_ready, 'waiting job was', 'waiting jobs were')} made ready)" if made_ready else ""
-        raise ForgetRefusedError(f"cannot forget {keys.pair}: {reasons[code]}. Then forget it again{ready}.")
+        raise ForgetRefusedError(f"cannot forget {keys.pair}: {reasons[code]}, and then forget it again{ready}.")
 
 
 def _why_kept(keys: GroupKeys, key: str, is_shared: bool) -> str:

@@ -13,7 +13,6 @@ from reaper.operations.words import with_group
 from reaper.replicas import LEADER, GroupReport
 from reaper.settings import is_observers
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
-from workers.protocol.calls.upkeep import DESTROYED_OR_EMPTIED
 from workers.protocol.messages import LAST_ENTRY_ID, counted, on_one_line
 
 SCANS_MISSED = 3
@@ -32,13 +31,13 @@ MOST_NAMED = 3
 """Groups that a line names of which the same is said."""
 
 REFUSALS = LAYOUT_REFUSALS | {
-    "foreign_namespace": "the reapers of another namespace serve this group: stop one of the two",
-    "no_group": "the stream or its group does not exist: create it, or set recreate_groups",
+    "foreign_namespace": "the reapers of another namespace serve this group. Stop one of the two",
+    "no_group": "the stream or its group does not exist. Create it, or set recreate_groups",
 }
 
 
-class Trouble(StrEnum):
-    """Kinds of problems; each of them makes the service degraded."""
+class ProblemKind(StrEnum):
+    """Kinds of problems. Each makes the service degraded."""
 
     NO_REPLICA = "no_replica"
     NO_LEADER = "no_leader"
@@ -63,20 +62,20 @@ class Trouble(StrEnum):
 class Problem:
     """One reason why the service is degraded. ``group`` is empty if it concerns all."""
 
-    trouble: Trouble
+    trouble: ProblemKind
     group: str
     text: str
 
 
 def judge(snapshot: Snapshot) -> tuple[Problem, ...]:
-    """Return every reason why the service is degraded; empty = healthy."""
+    """Return every reason why the service is degraded. Empty if it is healthy."""
     problems = [*_judge_leadership(snapshot)]
     for group in snapshot.groups:
         problems += [Problem(trouble, group.pair, text) for trouble, text in _judge_group(snapshot, group)]
     return tuple(problems)
 
 
-_NO_LEASE = "nobody holds the lease; where that lasts, the replicas' logs and `reaper doctor` say why"
+_NO_LEASE = "no replica holds the lease. If this lasts, see the logs of the replicas and `reaper doctor`"
 
 
 def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
@@ -85,99 +84,120 @@ def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
     if not snapshot.live:
         start = "reaper run --observe" if is_observers(snapshot.namespace) else "reaper run"
         yield Problem(
-            Trouble.NO_REPLICA,
+            ProblemKind.NO_REPLICA,
             "",
-            f"no live replica in namespace {snapshot.namespace!r}: start `{start}`, or name its namespace",
+            f"no live replica in namespace {snapshot.namespace!r}. Start `{start}`, or name its namespace.",
         )
     elif snapshot.leader is None:
         why = f"the lease is held by {snapshot.holder}, which is not alive" if snapshot.holder else _NO_LEASE
-        yield Problem(Trouble.NO_LEADER, "", f"no leader: {why}")
+        yield Problem(ProblemKind.NO_LEADER, "", f"no leader: {why}.")
     if not snapshot.groups:
-        yield Problem(Trouble.NO_GROUPS, "", "no group is watched: set groups")
+        yield Problem(ProblemKind.NO_GROUPS, "", "no group is watched. Set groups.")
 
 
-def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Trouble, str]]:
+def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
     report = group.report
     if report is None and snapshot.leader is not None:
-        yield Trouble.UNSERVED, "the leader does not watch this group: add it to the replicas' settings"
+        yield ProblemKind.UNSERVED, "the leader does not watch this group. Add it to the settings of the replicas."
     if group.paused:
-        yield Trouble.PAUSED, f"recovery is paused: `reaper groups resume {group.keys.word}` ends that"
+        yield ProblemKind.PAUSED, f"recovery is paused. Run `reaper groups resume {group.keys.word}` to resume it."
     refusal = report.refusal if report else ""
     if not group.main.exists and not refusal:
         refusal = "no_group"
     yield from _judge_keys(group)
     if refusal and not group.main.is_foreign:
-        yield Trouble.REFUSED, f"recovery refuses: {REFUSALS.get(refusal, refusal)}"
+        yield ProblemKind.REFUSED, f"recovery is disabled: {REFUSALS.get(refusal, refusal)}"
     for mismatch in group.mismatches:
-        yield Trouble.MISMATCH, mismatch
+        yield ProblemKind.MISMATCH, mismatch
     if report is not None:
         yield from _judge_report(group, report)
     yield from _judge_losses(group, snapshot.now_ms)
     idle_ms = group.main.oldest_pending_ms or 0
     if group.recovers_itself and not group.recovery_wait and idle_ms > group.visibility_ms + _may_be_late_ms(group):
         yield (
-            Trouble.OVERDUE,
-            f"a delivery has been idle for {idle_ms / 1000:.0f} s, and no worker recovers it: see what workers log",
+            ProblemKind.OVERDUE,
+            (
+                f"a delivery has been idle for {idle_ms / 1000:.0f} s, and no worker recovers it. See the logs of the "
+                "workers."
+            ),
         )
     if _retry_is_unread(group):
         yield (
-            Trouble.RETRY_UNREAD,
-            f"{_waiting(group.retry.ready)} in the retry stream, and nobody reads it: let the workers read that too",
+            ProblemKind.RETRY_UNREAD,
+            f"{_waiting(group.retry.ready)} in the retry stream, but no worker reads it. Let the workers read it.",
         )
     if _is_unread(group):
         waited_s = (group.main.oldest_ready_ms or 0) // 1000
         yield (
-            Trouble.UNREAD,
-            f"{_waiting(group.main.ready)}, for up to {waited_s} s, and nobody reads: do the group's workers run?",
+            ProblemKind.UNREAD,
+            (
+                f"{_waiting(group.main.ready)}, for up to {waited_s} s, but no worker reads. Check the workers of the "
+                "group."
+            ),
         )
 
 
-def _judge_losses(group: GroupState, now_ms: int) -> Iterator[tuple[Trouble, str]]:
+def _judge_losses(group: GroupState, now_ms: int) -> Iterator[tuple[ProblemKind, str]]:
     if group.lost_payload and now_ms - group.lost_payload_ms <= RECENT_MS:
-        yield Trouble.LOST_PAYLOAD, f"{_lost_payload(group)}: {TRIMMED}"
+        yield ProblemKind.LOST_PAYLOAD, f"{_lost_payload(group)}: {TRIMMED}"
     if group.lost_deliveries:
         were = _deliveries(group.lost_deliveries, "was", "were")
         requeue = f"`reaper groups requeue {group.keys.word} --lost`"
-        yield Trouble.LOST_DELIVERY, f"{were} lost, because somebody deleted a consumer or the group: run {requeue}"
+        yield (
+            ProblemKind.LOST_DELIVERY,
+            f"{were} lost, because a third party deleted a consumer or the group. Run {requeue}.",
+        )
     if group.groups_lost and now_ms - group.groups_lost_ms <= RECENT_MS:
-        yield Trouble.LOST_GROUP, f"somebody {DESTROYED_OR_EMPTIED}: the jobs are still in the stream"
+        yield (
+            ProblemKind.LOST_GROUP,
+            "the group was destroyed, or all of its consumers were deleted. Its jobs are still in the stream.",
+        )
 
 
 def _may_be_late_ms(group: GroupState) -> int:
     return min(group.visibility_ms + LATE_MS, LONGEST_LATE_MS)
 
 
-def _judge_keys(group: GroupState) -> Iterator[tuple[Trouble, str]]:
+def _judge_keys(group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
     for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
         if source.is_foreign:
-            yield Trouble.REFUSED, f"{key} holds no stream: somebody else uses this name"
+            yield ProblemKind.REFUSED, f"{key} is not a stream: another program uses this name. Rename one of them."
         if source.is_exhausted:
             why = f"{key} has delivered the last possible entry ID, {LAST_ENTRY_ID.decode()}"
-            yield Trouble.EXHAUSTED, f"{why}, and Redis adds no entry behind it: let producers write to another stream"
+            yield (
+                ProblemKind.EXHAUSTED,
+                f"{why}, so Redis adds no more entries. Let producers use another stream.",
+            )
 
 
 def _waiting(ready: Count) -> str:
     return "1 job waits" if str(ready) == "1" else f"{ready} jobs wait"
 
 
-def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trouble, str]]:
+def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[ProblemKind, str]]:
     age = group.reported_ms - report.last_scan_ms
     if report.last_scan_ms and age > _oldest_scan_ms(report):
-        yield Trouble.SCAN_TOO_OLD, f"the last scan was {age / 1000:.0f} s old when the leader reported"
+        yield (
+            ProblemKind.SCAN_TOO_OLD,
+            f"the last scan was {age / 1000:.0f} s old when the leader reported. See its log.",
+        )
     if report.late_ms > _may_be_late_ms(group):
         yield (
-            Trouble.OVERDUE,
-            f"recovery is {report.late_ms / 1000:.0f} s late: see recovery_rate and the leader's log",
+            ProblemKind.OVERDUE,
+            f"recovery is {report.late_ms / 1000:.0f} s late. Check recovery_rate and the log of the leader.",
         )
     if report.held:
-        yield Trouble.HELD, f"{counted(report.held, 'overdue delivery')} cannot be copied; the leader's log says why"
+        yield (
+            ProblemKind.HELD,
+            f"{counted(report.held, 'overdue delivery')} cannot be redelivered. See the log of the leader.",
+        )
     if report.error:
-        yield Trouble.ERROR, report.error
+        yield ProblemKind.ERROR, report.error
 
 
 TRIMMED = (
-    "only the worker that has such a job can run it, and once. Whoever trims the stream or deletes its entries has to "
-    "leave out what is pending (XTRIM … ACKED, or a longer MAXLEN)"
+    "only its worker can still run such a job, once. Exclude pending entries from trimming and deleting "
+    "(XTRIM … ACKED, or a longer MAXLEN)."
 )
 
 
@@ -191,23 +211,24 @@ def _deliveries(number: int, one_is: str = "", many_are: str = "") -> str:
 
 
 def false_recoveries(report: GroupReport) -> str:
-    """Return how many false recoveries there may have been, and what to do."""
+    """Return a sentence about possible false recoveries, with the number and the fix."""
     consumers = ", ".join(f"{on_one_line(name)}: {number}" for name, number in report.false_recoveries_of.items())
     return (
-        f"{_deliveries(report.false_recoveries, 'was', 'were')} settled by a consumer after another one was recovered "
-        f"from it ({consumers}): unless it was restarted under this name, raise the visibility timeout"
+        f"{_deliveries(report.false_recoveries, 'was', 'were')} settled by a consumer after another one was "
+        f"recovered from it ({consumers}). If it was not restarted under this name, raise the visibility "
+        "timeout."
     )
 
 
 def _oldest_scan_ms(report: GroupReport) -> int:
-    """Return how old a scan may be when it is reported; a full scan of a long list takes its time."""
+    """Return the greatest age in ms of a scan at its report. A full scan of a long list takes its time."""
     return report.scan_interval_ms * SCANS_MISSED + SCAN_SLACK_MS + report.scan_entries // SLOW_SCAN_PER_MS
 
 
 def _retry_is_unread(group: GroupState) -> bool:
     """Tell whether redelivery copies wait where no consumer has read since they came.
 
-    Redis before 7.2 does not tell of reads that found nothing, so a consumer gets the visibility timeout to take
+    Redis before 7.2 does not record empty reads, so a consumer gets the visibility timeout to take
     what waits before it counts as absent.
     """
     retry = group.retry
@@ -222,7 +243,7 @@ def _retry_is_unread(group: GroupState) -> bool:
 
 
 def _is_unread(group: GroupState) -> bool:
-    """Tell whether jobs wait, nobody has any in hand, and no consumer has read for longer than a visibility timeout.
+    """Tell whether jobs wait, none are pending, and no consumer has read for longer than a visibility timeout.
 
     Workers whose slots are all taken hold something, so they are not meant, however long the jobs behind them wait.
     """
@@ -234,14 +255,14 @@ def _is_unread(group: GroupState) -> bool:
 
 
 def notes(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return what an operator should know although nothing is wrong now."""
+    """Return remarks for the operator of a healthy service."""
     of_replicas = [("", note) for note in replica_notes(snapshot)]
     of_groups = [(group.pair, note) for group in snapshot.groups for note in _group_notes(group, snapshot.now_ms)]
     return tuple(folded([*of_replicas, *of_groups]))
 
 
 def folded(remarks: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a line for each remark ``(pair or '', text)``; what is said of several groups is said once."""
+    """Return a line for each remark ``(pair or '', text)``; the same remark about several groups is one line."""
     pairs_by_text: dict[str, list[str]] = {}
     for pair, text in remarks:
         pairs_by_text.setdefault(text, []).append(pair)
@@ -256,18 +277,18 @@ def _several(pairs: Sequence[str]) -> str:
 
 
 def replica_notes(snapshot: Snapshot) -> Iterator[str]:
-    """Return those of the notes that are about replicas."""
+    """Return the notes about replicas."""
     leader = snapshot.leader
     if leader and leader.observe:
-        yield "the leader only observes: nothing is recovered"
+        yield "the leader only observes and recovers no job"
     if snapshot.is_tried_out:
         names = ", ".join(one.id for one in snapshot.observers)
-        yield f"nobody recovers: {names} observes; `reaper status --observe` tells what would have been recovered"
+        yield f"no replica recovers jobs: {names} observes. `reaper status --observe` shows what it would recover."
     if leader and leader.role == LEADER and not snapshot.followers:
-        yield "there is no follower: nobody takes over when the leader dies"
+        yield "there is no follower to take over from the leader. Start a second replica."
     for replica in snapshot.live:
         if replica.leads and replica is not leader:
-            yield f"replica {replica.id} still says that it leads (token {replica.token}); the fence refuses its writes"
+            yield f"replica {replica.id} still reports that it leads (token {replica.token}). The fence rejects it."
     for replica in snapshot.silent:
         yield f"replica {replica.id} has not registered for {(snapshot.now_ms - replica.at_ms) // 1000} s"
     versions = sorted({replica.version for replica in snapshot.live})
@@ -278,9 +299,9 @@ def replica_notes(snapshot: Snapshot) -> Iterator[str]:
 def _observed(report: GroupReport) -> Iterator[str]:
     if report.false_alarms:
         yield (
-            f"of {_deliveries(report.recovered)} that would have been recovered, {report.false_alarms} were settled by "
-            f"their own consumer later: a visibility timeout above {report.slowest_ms / 1000:.1f} s would have had no "
-            "such false alarm"
+            f"of {_deliveries(report.recovered)} that would have been recovered, {report.false_alarms} were "
+            f"settled by their own consumer later. A visibility timeout above {report.slowest_ms / 1000:.1f} s "
+            "avoids these false recoveries."
         )
 
 
@@ -289,23 +310,23 @@ def _group_notes(group: GroupState, now_ms: int) -> Iterator[str]:
     if report:
         yield from _observed(report)
     if group.recovers_itself:
-        yield f"its workers recover what stalls (mode {group.mode})"
+        yield f"its workers recover stalled jobs (mode {group.mode})"
     if report and not report.last_scan_ms:
-        yield "the first scan of this term is under way"
+        yield "the first scan of this term is running"
     if group.recovery_wait:
         yield str(group.recovery_wait)
     if group.lost_payload and now_ms - group.lost_payload_ms > RECENT_MS:
         yield f"{_lost_payload(group)}, the last of them more than an hour ago"
     if report and report.in_doubt:
         yield (
-            f"{_deliveries(report.in_doubt)} went with consumers that are gone, acknowledged before or lost: see the "
-            "journal's events lost_delivery"
+            f"{_deliveries(report.in_doubt)} of removed consumers were settled or lost. See the events "
+            "lost_delivery of the journal."
         )
     if report and report.false_recoveries:
         yield false_recoveries(report)
     for consumer in (*group.main.silent, *group.retry.silent):
         silent_s = consumer.idle_ms // 1000
-        yield f"consumer {consumer.name} holds {_deliveries(consumer.pending)} and has been silent for {silent_s} s"
+        yield f"consumer {consumer.name} has {_deliveries(consumer.pending)} and has been silent for {silent_s} s"
 
 
 def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Redrives dead letters: their jobs become ready again, as a next generation whose deliveries count from 0.
 
-Each dead letter is checked, copied and deleted by one script, so a lost reply redrives nothing twice.
+One script checks, copies and deletes each dead letter. So a lost reply never redrives a job twice.
 """
 
 import math
@@ -29,7 +29,7 @@ DEFAULT_MAX_GENERATION = 5
 
 
 class RedriveOutcome(IntEnum):
-    """What became of one dead letter. Numbers as in ``redrive_dead_letters.lua``, but for `UNKNOWN`."""
+    """The outcome for one dead letter. Numbers as in ``redrive_dead_letters.lua``, but for `UNKNOWN`."""
 
     MISSING = 0
     REDRIVEN = 1
@@ -41,7 +41,7 @@ class RedriveOutcome(IntEnum):
 
 
 class TracedJob(NamedTuple):
-    """What ``redrive_dead_letters.lua`` says of a traced job that is ready again."""
+    """The facts that ``redrive_dead_letters.lua`` returns of a traced job."""
 
     traceparent: bytes
     tracestate: bytes
@@ -78,7 +78,7 @@ class Redrive:
 
     @property
     def batch(self) -> int:
-        """Dead letters per call; with a rate, what a tenth of a second allows, so that the flow is even."""
+        """Dead letters per call. With a rate, as many as fit into a tenth of a second, so that the flow is even."""
         return REDRIVE_BATCH if self.rate is None else max(1, min(REDRIVE_BATCH, math.floor(self.rate / 10)))
 
 
@@ -93,7 +93,7 @@ def redrive_as_set(settings: ReaperSettings) -> Redrive:
 async def redrive(client: Redis, keys: GroupKeys, ids: AsyncIterable[str], how: Redrive) -> AsyncIterator[Redriven]:
     """Make dead letters ready again; yields one result each, as they are done.
 
-    Raises NotPossibleError where the group does not exist, and what redis-py raises.
+    Raises NotPossibleError if the group does not exist, and redis-py's errors.
     """
     started, sent = anyio.current_time(), 0
     async for batch in _in_batches(ids, how.batch):
@@ -125,7 +125,7 @@ async def _in_batches(items: AsyncIterable[str], size: int) -> AsyncIterator[lis
 
 
 async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how: Redrive) -> list[Redriven]:
-    """Redrive what of ``ids`` one call can. A lost reply is asked for again: what it redrove shows as gone then."""
+    """Redrive as many of ``ids`` as one call can. A repeated call, after a lost reply, finds redriven ones gone."""
     began_ns = time_ns()
     reply, reply_was_lost = await load_script("reaper", "redrive_dead_letters").run_until_answered(
         client,
@@ -165,7 +165,7 @@ def _tell(keys: GroupKeys, result: Redriven, began_ns: int, ended_ns: int) -> No
     traced = result.traced
     creation = traced and read_context(traced.traceparent, traced.tracestate)
     if traced is None or creation is None:
-        return  # only those are told of whose producer's trace is sampled
+        return  # the producer's trace is not sampled
     last = Delivery(keys.stream, keys.group, result.job_id.encode(), b"")
     links = Story(creation).links_to(last, traced.previous)
     about: Attributes = {

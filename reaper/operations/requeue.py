@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis
 
 from workers.protocol.calls import CALL_BYTES, Journal
-from workers.protocol.errors import ConfigurationError
+from workers.protocol.errors import ConfigurationError, NotPossibleError
 from workers.protocol.events import ENDS, EventName, LifecycleEvent, events_of
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, is_entry_id, text, told
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(slots=True)
-class Told:
+class JournalFindings:
     """The group's entries in the journal."""
 
     lost: dict[Entry, None] = field(default_factory=dict)
@@ -94,14 +94,15 @@ def entries_of(ids: Sequence[str]) -> list[Entry]:
     for entry_id in ids:
         if not is_entry_id(entry_id):
             raise ConfigurationError(
-                f"{entry_id!r} is no entry ID: write it as in the `lost_delivery` event, for example 1766000000000-0."
+                f"{entry_id!r} is not an entry ID. Write it as in the `lost_delivery` event, for example "
+                "1766000000000-0."
             )
     return [Entry(entry_id) for entry_id in dict.fromkeys(ids)]
 
 
-async def read_journal(client: Redis, keys: GroupKeys, since_ms: int) -> Told:
+async def read_journal(client: Redis, keys: GroupKeys, since_ms: int) -> JournalFindings:
     """Read the journal since ``since_ms`` for the group's entries. Raises errors of redis-py."""
-    found, start = Told(), f"{max(0, since_ms)}"
+    found, start = JournalFindings(), f"{max(0, since_ms)}"
     while True:
         rows: Any = await client.execute_command("XRANGE", keys.journal, start, "+", "COUNT", PAGE)
         for entry_id, flat in rows:
@@ -118,7 +119,7 @@ async def requeue(
 ) -> AsyncIterator[Requeued]:
     """Make entries ready again, but for those that have ``ended``. Yield one result each, as they are done.
 
-    Raises ConfigurationError if the group does not exist, and errors of redis-py.
+    Raises NotPossibleError if the group does not exist, and errors of redis-py.
     """
     for entry in entries:
         if entry.entry_id in ended:
@@ -161,9 +162,9 @@ async def _requeue_batch(
         [keys.group, how.policy, int(how.dry_run), *how.journal, CALL_BYTES, *ids],
     )
     if reply[0] != b"ok":
-        raise ConfigurationError(
-            f"group {keys.group!r} does not exist on stream {keys.stream!r}, so no worker would read the copies. "
-            "Create the group, or start its workers, first."
+        raise NotPossibleError(
+            f"cannot requeue: group {keys.pair!r} does not exist, so no worker would read the copies. "
+            "Create the group, or start its workers."
         )
     return [
         Requeued(entry_id, RequeueOutcome(code), told(detail), text(job_id))

@@ -14,7 +14,7 @@ from reaper.settings import WatchedGroup, observers_of
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.beat import recovery_wait
 from workers.protocol.calls.membership import complaints
-from workers.protocol.calls.upkeep import SUSPECT_SCORE
+from workers.protocol.calls.upkeep import QUARANTINE_SCORE
 from workers.protocol.keys import (
     OUR_CONSUMERS,
     GroupKeys,
@@ -48,10 +48,10 @@ async def take_snapshot(
     server: str = "",
     asked: Iterable[GroupKeys] = (),
 ) -> Snapshot:
-    """Read the state of a namespace and of its pairs: those of ``configured``, or that live replicas watch.
+    """Read the state of a namespace and of the groups that are in ``configured`` or that live replicas watch.
 
-    ``asked``: pairs besides, which nobody need watch. Raises what redis-py raises where there is no contact; a key that
-    holds something foreign reads as empty.
+    ``asked``: further groups, also if no replica watches them. A key of a foreign type reads as empty. Raises
+    redis-py's errors if there is no contact.
     """
     snapshot = await look_at_namespace(client, keys, server)
     if not snapshot.live:
@@ -66,7 +66,7 @@ async def take_snapshot(
 
 
 async def look_at_namespace(client: Redis, keys: NamespaceKeys, server: str = "") -> Snapshot:
-    """Read who leads and who is there, and nothing of any group. Raises as `take_snapshot`."""
+    """Read the leader and the replicas, without groups. Raises as `take_snapshot`."""
     pipe = client.pipeline(transaction=False)
     pipe.time()
     pipe.get(keys.lease)
@@ -98,7 +98,7 @@ async def _look_for_observers(client: Redis, keys: NamespaceKeys, now_ms: int) -
 
 
 def _readable(replies: Iterable[Any]) -> list[Any]:
-    """Put None for what is not there, or is something foreign. Raises every other error that Redis answered."""
+    """Replace errors about missing keys and foreign types by None. Raises every other error."""
     readable = []
     for reply in replies:
         if isinstance(reply, Exception) and not is_nothing_there(reply):
@@ -113,11 +113,11 @@ async def _read_group(
     pipe = client.pipeline(transaction=False)
     pipe.hgetall(keys.agreement)
     pipe.zcard(keys.schedule)
-    pipe.zcount(keys.schedule, SUSPECT_SCORE, "+inf")
+    pipe.zcount(keys.schedule, QUARANTINE_SCORE, "+inf")
     pipe.zcard(keys.stream_schedule)
-    pipe.hlen(keys.suspects)
+    pipe.hlen(keys.quarantine)
     pipe.xlen(keys.dead)
-    agreed, scheduled, parked, delayed, out, dead = _readable(await pipe.execute(raise_on_error=False))
+    agreed, scheduled, quarantined, delayed, out, dead = _readable(await pipe.execute(raise_on_error=False))
     agreement = {text(name): text(value) for name, value in (agreed or {}).items()}
     report = leader.groups.get(keys.pair) if leader else None
     visibility_ms = _first_number(
@@ -144,9 +144,9 @@ async def _read_group(
         recovery_wait=recovery_wait(agreement, now_ms),
         main=await _read_source(client, keys.stream, keys.group, now_ms, visibility_ms, in_place=in_place),
         retry=await _read_source(client, keys.retry, keys.group, now_ms, visibility_ms, in_place=in_place),
-        scheduled=(scheduled or 0) - (parked or 0) + (delayed or 0),
-        suspects_parked=parked or 0,
-        suspects_out=out or 0,
+        scheduled=(scheduled or 0) - (quarantined or 0) + (delayed or 0),
+        quarantined=quarantined or 0,
+        released=out or 0,
         dead_letters=dead or 0,
         recovered=_first_number(agreement.get("recovered")),
         stale_writes_refused=_first_number(agreement.get("refused")),
@@ -171,9 +171,9 @@ def _first_number(*values: str | int | None) -> int:
 
 
 def find_mismatches(agreement: Mapping[str, str], report: GroupReport | None, now_ms: int) -> tuple[str, ...]:
-    """Name what the group agreed on and the leader has otherwise, and what workers complain of that are there.
+    """Name the group settings that differ from those of the leader or of live workers.
 
-    An observer (no ``report``) acts on nothing, and may have other values to try them.
+    An observer (no ``report``) writes nothing, so it may have other values.
     """
     found = _complaints(agreement, now_ms)
     if report is not None:

@@ -1,4 +1,4 @@
-"""What operators see and do about leadership: the last terms and why they ended, and asking a leader to step down."""
+"""Leadership for operators: the last terms with the reasons of their ends, and a request to step down."""
 
 import re
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ from workers.protocol.messages import text, whole_number
 from workers.protocol.scripts import load_script
 
 TERMS_READ = 500
-"""Journal entries that are looked at for the last terms: two a term, and what drills leave there."""
+"""Journal entries that are read for the last terms. A term has two, and drills add others."""
 UNTOLD = "untold"
-"""How a term ended whose leader could not say so: killed, paused or cut off; the lease expired."""
+"""The end of a term whose leader was killed, paused or disconnected: the lease expired."""
 WATCH_S = 0.1
 COOLDOWN_S = 30.0
-"""For how long a leader that was asked to step down leaves the lease to the others."""
+"""How long a leader that stepped down does not take the lease again."""
 
 _NONCE = re.compile(r"\.[0-9a-f]+@\d+$")
 
@@ -34,14 +34,14 @@ def replica_of(holder: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastTerm:
-    """One term as the namespace's journal tells it. Instants are the server's clock, in ms; 0 = not told."""
+    """One term in the namespace's journal. Instants are in ms of the server's clock. 0 is unknown."""
 
     token: int
     holder: str
     began_ms: int = 0
     ended_ms: int = 0
     end: str = ""
-    """Why it ended, see `reaper.election.elector.EndOfTerm`; '' = it goes on; `UNTOLD` = nobody could say."""
+    """The reason of its end (`reaper.election.elector.EndOfTerm`), '' if it continues, or `UNTOLD`."""
 
     @property
     def replica(self) -> str:
@@ -75,10 +75,10 @@ def tell_terms(events: Iterable[LifecycleEvent], holder: str) -> tuple[PastTerm,
 
 
 async def ask_to_step_down(client: Redis, keys: NamespaceKeys, *, cooldown_ms: int, alone: bool = False) -> str:
-    """Ask the leader to release its lease, and to leave it to the others for ``cooldown_ms``; return its holder.
+    """Ask the leader to release its lease, and not to take it for ``cooldown_ms``. Return its holder.
 
-    It does so at its next renewal. Raises NotPossibleError where nobody holds the lease, and, unless ``alone`` is
-    said, where no live follower is there to take over.
+    The leader does so at its next renewal. Raises NotPossibleError if there is no leader, and, without ``alone``, if
+    there is no live follower.
     """
     script = load_script("reaper", "step_down")
     while True:
@@ -99,12 +99,12 @@ async def ask_to_step_down(client: Redis, keys: NamespaceKeys, *, cooldown_ms: i
 
 
 async def _holder(client: Redis, keys: NamespaceKeys) -> str:
-    """Return who holds the lease; '' = nobody."""
+    """Return the holder of the lease, or ''."""
     return text(await client.get(keys.lease) or b"")
 
 
 async def await_successor(client: Redis, keys: NamespaceKeys, holder: str, timeout_s: float) -> tuple[str, int]:
-    """Wait until somebody else than ``holder`` has the lease; return its holder and token, or ("", 0)."""
+    """Wait until a replica other than ``holder`` has the lease. Return its holder and token, or ("", 0)."""
     with anyio.move_on_after(timeout_s):
         while True:
             current = await _holder(client, keys)

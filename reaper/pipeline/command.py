@@ -66,8 +66,8 @@ def sentences() -> Iterator[None]:
         missing = [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]
         if missing:
             raise ConfigurationError(
-                f"the pipeline needs {' and '.join(missing)}: run pip install '.[spark]' in your clone "
-                "('.[spark,jre]' where there is no Java)."
+                f"the pipeline needs {' and '.join(missing)}. Run pip install '.[spark]' in your clone, or "
+                "'.[spark,jre]' if there is no Java."
             )
         try:
             yield
@@ -82,7 +82,9 @@ def sentences() -> Iterator[None]:
 def need_matplotlib() -> None:
     """Raise ConfigurationError if charts cannot be drawn."""
     if find_spec("matplotlib") is None:
-        raise ConfigurationError("charts need matplotlib, which is missing: run pip install '.[report]' in your clone.")
+        raise ConfigurationError(
+            "charts need matplotlib, which is not installed. Run pip install '.[report]' in your clone."
+        )
 
 
 @contextmanager

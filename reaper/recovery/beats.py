@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from reaper.settings import WatchedGroup
 from workers.protocol.calls.beat import note_beat
+from workers.protocol.log_fields import fields
 from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Beats:
         try:
             await note_beat(self._client, group.keys)
         except (RedisError, OSError):  # the watch of the group, or the elector, logs what is wrong
-            logger.debug("%s: cannot note the beat", group.keys.pair, exc_info=True)
+            logger.debug("cannot record the heartbeat: %s", fields(group=group.keys.pair), exc_info=True)
             pause_s = min(pause_s, RETRY_S)
         finally:
             self._due_s[group.keys.pair] = monotonic() + pause_s

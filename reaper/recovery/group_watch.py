@@ -1,4 +1,4 @@
-"""Watches one stream/group pair for one term: takes it over, scans, recovers, looks after suspects and schedules.
+"""Watches one stream/group pair for one term: takes it over, scans, recovers, and looks after its schedules.
 
 The pending entries list is the truth, so a process may lose its own knowledge. One fact is not in that list: the
 deliveries of a consumer that somebody deletes (`reaper.recovery.lost`).
@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from reaper.election.elector import EndOfTerm
 from reaper.recovery.context import TermContext
 from reaper.recovery.lost import BEGINNING, LostDeliveries
-from reaper.recovery.notes import MOVE_DUE, RELEASE_SUSPECTS, GroupNotes, settings_report
+from reaper.recovery.notes import MOVE_DUE, RELEASE_QUARANTINED, GroupNotes, settings_report
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.retrying import insist, repeat
 from reaper.recovery.source_watch import SourceWatch
@@ -26,20 +26,21 @@ from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import Journal
+from workers.protocol.calls.group_load import group_names
 from workers.protocol.calls.refusals import Refusal, RefusalKind
-from workers.protocol.calls.sight import group_names
 from workers.protocol.calls.upkeep import Authority, Moved
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import Redelivery
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
-from workers.upkeep.house import House
+from workers.upkeep.cleanup import GroupCleanup
+from workers.upkeep.quarantine import Quarantine
 from workers.upkeep.schedules import Schedules
-from workers.upkeep.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 
-SUSPECTS_RETRY_S, SCHEDULES_RETRY_S = 0.5, 1.0
+QUARANTINE_RETRY_S, SCHEDULES_RETRY_S = 0.5, 1.0
 """Pause after a call that failed, or that was refused."""
 VERDICT_S = 60.0
 """How often an observer says what it has seen."""
@@ -81,15 +82,17 @@ class GroupWatch:
         )
         self._takeover = Takeover(context, group, self._writer, self._notes)
         retention = context.settings.consumer_retention
-        self._house = House(context.client, self._keys, self._writer.authority, self._writer.journal, retention)
+        self._cleanup = GroupCleanup(
+            context.client, self._keys, self._writer.authority, self._writer.journal, retention
+        )
         self._lost = LostDeliveries(self._writer)
         self._journal_at = BEGINNING
         self._groups_lost: int | None = None
-        self._suspects = Suspects(self._writer.release_suspects, self._notes.released)
+        self._quarantine = Quarantine(self._writer.release_quarantined, self._notes.released)
         self._schedules = Schedules(
             self._writer.move_due,
             self._moved,
-            self._suspects.wake,
+            self._quarantine.wake,
             serves_for_ms=self._writer.authority.serves_for_ms,
         )
         self._rate = RateLimit(context.settings.recovery_rate)
@@ -118,7 +121,7 @@ class GroupWatch:
                 if self._verdict:
                     tasks.start_soon(self._tell_verdict, self._verdict)
                 else:
-                    tasks.start_soon(self._release_suspects)
+                    tasks.start_soon(self._release_quarantined)
                     tasks.start_soon(self._look_after_schedules)
 
     async def _tell_verdict(self, verdict: Verdict) -> None:
@@ -130,7 +133,9 @@ class GroupWatch:
                 try:
                     is_served = await self._writer.is_served(self._context.server_ms())
                 except (RedisError, OSError):
-                    logger.debug("%s: cannot ask whether it is served", self._keys.pair, exc_info=True)
+                    logger.debug(
+                        "cannot see whether the group is served: %s", fields(group=self._keys.pair), exc_info=True
+                    )
                 self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served)
         finally:
             self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served, at_the_end=True)
@@ -148,7 +153,7 @@ class GroupWatch:
             telemetry=self._telemetry,
             rate=self._rate,
             refused=self._call_refused,
-            wake_suspects=self._suspects.wake,
+            wake_quarantine=self._quarantine.wake,
             verdict=self._verdict,
         )
         self._sources[source] = watch
@@ -202,7 +207,7 @@ class GroupWatch:
             for source in self._sources.values():
                 source.scanner.forget_gone()
             self._journal_at = journal_at
-            self._suspects.wake()  # some may have been parked in an earlier term
+            self._quarantine.wake()  # some may have been quarantined in an earlier term
             await self._report_lost()
         if self._verdict:
             if not self._has_scanned:
@@ -216,7 +221,7 @@ class GroupWatch:
         looks = [await self._lost.look(key, one.scanner.gone_by_consumer()) for key, one in self._sources.items()]
         if self._groups_lost is None:
             self._groups_lost = await self._writer.groups_lost()
-        kept = await self._house.tidy()
+        kept = await self._cleanup.tidy()
         is_remade = False
         if not isinstance(kept, Refusal):
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
@@ -277,16 +282,16 @@ class GroupWatch:
             await insist(self._notes, "recreate the group", self._takeover.attempt)
             self._next_full = anyio.current_time()
 
-    # ---- suspects and schedules
+    # ---- quarantined jobs and schedules
 
     def _moved(self, moved: Moved) -> None:
         self._notes.moved(moved)
         if not moved.agreed and self._is_agreed:
-            logger.warning("%s: the agreement was lost; it is written again", self._keys.pair)
+            logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))
             self._is_agreed = False
 
-    async def _release_suspects(self) -> None:
-        await repeat(self._notes, RELEASE_SUSPECTS, self._suspects.step, self._call_refused, SUSPECTS_RETRY_S)
+    async def _release_quarantined(self) -> None:
+        await repeat(self._notes, RELEASE_QUARANTINED, self._quarantine.step, self._call_refused, QUARANTINE_RETRY_S)
 
     async def _look_after_schedules(self) -> None:
         with self._schedules.woken_by(self._context.notices, self._keys):
@@ -297,10 +302,8 @@ class GroupWatch:
         self._telemetry.refused(refusal)
         if refusal.kind is RefusalKind.STALE:
             logger.warning(
-                "%s: a write of token %d was refused, the fence is %r: this term is over",
-                self._keys.pair,
-                self._context.term.token,
-                refusal.detail,
+                "write rejected, a newer leader holds the fence: %s",
+                fields(group=self._keys.pair, token=self._context.term.token, fence=refusal.detail),
             )
             self._context.end(EndOfTerm.STALE)
         elif refusal.kind is RefusalKind.PAUSED:

@@ -18,9 +18,10 @@ from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import explained
-from workers.protocol.calls.upkeep import DESTROYED_OR_EMPTIED, Moved, Released
+from workers.protocol.calls.upkeep import Moved, Released
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
-from workers.protocol.messages import Pending, counted, first_of, on_one_line, text
+from workers.protocol.messages import Pending, first_of, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic
 from workers.runtime.settings import to_ms
@@ -34,9 +35,9 @@ MOVED_LOG_S = 1.0
 """In a mass, what was moved is a line each so often, not one a call."""
 HELD_FOR_S = 25.0
 """A job that cannot be made ready is tried every 10 s (``tick.lua``): none met for so long means that it passed."""
-RELEASE_SUSPECTS, MOVE_DUE = "release suspects", "make due jobs ready"
+RELEASE_QUARANTINED, MOVE_DUE = "release quarantined jobs", "make due jobs ready"
 
-_MOVED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED})
+_MOVED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED})
 _OVERDUE = frozenset(Outcome) - {Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF}
 
 
@@ -66,7 +67,7 @@ class GroupNotes:
         self._changed = changed
         self._false_recoveries: Counter[str] = Counter()
         self._false_logged_at = self._last_held_at = self._moved_told_at = float("-inf")
-        self._ready = self._parked = 0
+        self._ready = self._quarantined = 0
         self._moved_of: set[bytes] = set()
         self._said: tuple[int, ...] = ()
         self._waits_until_s = float("-inf")
@@ -82,7 +83,7 @@ class GroupNotes:
         message = f"{what}: {in_words(error)}"
         if message != self._errors.get(what):
             level = logging.WARNING if is_contact_error(error) else logging.ERROR
-            logger.log(level, "%s: cannot %s", self._pair, message)
+            logger.log(level, "cannot serve the group: %s", fields(group=self._pair, task=what, cause=in_words(error)))
             self._report("error", error=message)
         self._errors[what] = message
         self.tally.error = "; ".join(self._errors.values())
@@ -90,7 +91,7 @@ class GroupNotes:
     def worked(self, what: str) -> None:
         """``what`` works, so an earlier error of it has passed."""
         if self._errors.pop(what, ""):
-            logger.info("%s: works again (%s)", self._pair, what)
+            logger.info("task works again: %s", fields(group=self._pair, task=what))
             self.tally.error = "; ".join(self._errors.values())
 
     def scanned(self, server_ms: int) -> None:
@@ -110,7 +111,7 @@ class GroupNotes:
     def refused(self, kind: str, message: str) -> None:
         """Recovery refuses to act here, and why."""
         if kind != self.tally.refusal:
-            logger.error("%s: refused: %s", self._pair, message)
+            logger.error("recovery disabled: %s", fields(group=self._pair, reason=kind, cause=message))
             self._report("error", error=f"{kind}: {message}")
             self.tally.refusal = kind
             self._changed()
@@ -123,14 +124,15 @@ class GroupNotes:
             self._served_again()
 
     def _served_again(self) -> None:
-        logger.info("%s: served again", self._pair)
+        logger.info("recovery enabled again: %s", fields(group=self._pair))
         self.tally.refusal = ""
         self._changed()
 
     def paused(self) -> None:
         """An operator paused the group."""
         if not self.tally.paused:
-            logger.warning("%s: paused (`reaper groups resume %s` ends it)", self._pair, self._group.keys.word)
+            command = f"reaper groups resume {self._group.keys.word}"
+            logger.warning("recovery paused: %s", fields(group=self._pair, to_resume=command))
             self.tally.paused = True
             self._changed()
 
@@ -138,14 +140,14 @@ class GroupNotes:
         """Recovery waits after a gap in the heartbeats. Logged once a gap."""
         ends_s = monotonic() + wait.left_ms / 1000
         if ends_s > self._waits_until_s + 1:
-            logger.warning("%s: %s", self._pair, wait)
+            logger.warning("recovery waits for heartbeats: %s", fields(group=self._pair, **wait.facts()))
         self._waits_until_s = ends_s
 
     def call_done(self) -> None:
         """A recovery call went through, so recovery is not paused or refused any more."""
         self.worked("recover")
         if self.tally.paused:
-            logger.warning("%s: resumed", self._pair)
+            logger.warning("recovery resumed: %s", fields(group=self._pair))
             self.tally.paused = False
             self._changed()
         self.layout("")
@@ -157,12 +159,12 @@ class GroupNotes:
         became = Counter(row.outcome for row in found)
         tally = self.tally
         tally.recovered += became[Outcome.REDELIVERED]
-        tally.suspected += became[Outcome.SUSPECTED]
+        tally.quarantined += became[Outcome.QUARANTINED]
         tally.dead_lettered += became[Outcome.DEAD_LETTERED]
         tally.held += became[Outcome.HELD]
-        if became[Outcome.REDELIVERED] or became[Outcome.SUSPECTED]:
+        if became[Outcome.REDELIVERED] or became[Outcome.QUARANTINED]:
             self._ready += became[Outcome.REDELIVERED]
-            self._parked += became[Outcome.SUSPECTED]
+            self._quarantined += became[Outcome.QUARANTINED]
             self._moved_of.update(row.consumer for row in found if row.outcome in _MOVED)
             if anyio.current_time() - self._moved_told_at >= MOVED_LOG_S:
                 self.tell_moved()
@@ -177,14 +179,15 @@ class GroupNotes:
         if not self._moved_of:
             return
         logger.info(
-            "%s: %s of %s stalled: %d ready again, %d parked as suspects (one delivery left)",
-            self._pair,
-            counted(self._ready + self._parked, "delivery"),
-            first_of({consumer or b"nobody (XNACK)" for consumer in self._moved_of}),
-            self._ready,
-            self._parked,
+            "recovered stalled deliveries: %s",
+            fields(
+                group=self._pair,
+                consumers=first_of({consumer or b"none (XNACK)" for consumer in self._moved_of}),
+                redelivered=self._ready,
+                quarantined=self._quarantined,
+            ),
         )
-        self._ready = self._parked = 0
+        self._ready = self._quarantined = 0
         self._moved_of.clear()
         self._moved_told_at = anyio.current_time()
 
@@ -214,30 +217,28 @@ class GroupNotes:
 
     def _dead_lettered(self, facts: dict[str, Any], dead_letter: str) -> None:
         logger.error(
-            "dead letter %s: stream=%s group=%s job=%s limit=%d consumer=%s reason=max_deliveries",
-            dead_letter,
-            self._group.stream,
-            self._group.group,
-            on_one_line(facts["job"]),
-            self._group.max_deliveries,
-            on_one_line(facts["consumer"]),
+            "job dead-lettered: %s",  # as in `workers.loop.reporting`, so that one alert finds both
+            fields(
+                group=self._pair,
+                job=facts["job"],
+                dead_letter=dead_letter,
+                limit=self._group.max_deliveries,
+                consumer=facts["consumer"],
+                reason="max_deliveries",
+            ),
         )
         self._report("dead_lettered", **facts, dead_letter=dead_letter, reason="max_deliveries")
 
     def _lost_payload(self, facts: dict[str, Any]) -> None:
         logger.error(
-            "%s: entry %s was deleted while it was pending: its payload is lost; acknowledged",
-            self._pair,
-            facts["entry"],
+            "entry was deleted while pending, its payload is lost: %s", fields(group=self._pair, entry=facts["entry"])
         )
         self._report("error", **facts, error="lost_payload")
 
     def _held(self, facts: dict[str, Any], why: str) -> None:
         logger.error(
-            "%s: entry %s cannot be copied (%s): it stays pending and is tried again at the next full scan",
-            self._pair,
-            facts["entry"],
-            explained(why),
+            "cannot redeliver an entry, retrying at the next full scan: %s",
+            fields(group=self._pair, entry=facts["entry"], cause=explained(why)),
         )
         self._report("error", **facts, error=f"held: {why}")
 
@@ -246,15 +247,17 @@ class GroupNotes:
 
         Or in doubt, as they may have been settled.
         """
-        number, pair, consumer = counted(len(report.ids), "delivery"), self._pair, on_one_line(report.consumer)
-        requeue = (
-            f"`reaper groups requeue {self._group.keys.word} --lost` gives lost deliveries back (events lost_delivery)"
+        facts = fields(
+            group=self._pair,
+            consumer=report.consumer,
+            deliveries=len(report.ids),
+            to_requeue=f"reaper groups requeue {self._group.keys.word} --lost",
         )
         if report.is_certain:
-            logger.error("%s: somebody deleted consumer %s with %s. %s", pair, consumer, number, requeue)
+            logger.error("a third party deleted a consumer, its pending deliveries are lost: %s", facts)
         else:
             self.tally.in_doubt += len(report.ids)
-            logger.warning("%s: consumer %s is gone with %s, acknowledged or lost. %s", pair, consumer, number, requeue)
+            logger.warning("a consumer was removed, its pending deliveries are settled or lost: %s", facts)
         self._report(
             "error",
             consumer=text(report.consumer),
@@ -269,22 +272,22 @@ class GroupNotes:
 
     def group_was_lost(self) -> None:
         """A third party destroyed the group. Its deliveries are reported later."""
-        logger.error("%s: somebody %s", self._pair, DESTROYED_OR_EMPTIED)
+        logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._pair))
         self._report("error", error="group_destroyed")
 
     def released(self, released: Released) -> None:
-        """Parked suspects are ready again, as many as may be out."""
-        self.worked(RELEASE_SUSPECTS)
+        """Quarantined jobs are ready again, as many as may be released at a time."""
+        self.worked(RELEASE_QUARANTINED)
         self.tally.recovered += len(released.jobs)
         for job_id, new_entry in released.jobs:
-            self._report("recovered", job=text(job_id), new_entry=text(new_entry), reason="suspect")
+            self._report("recovered", job=text(job_id), new_entry=text(new_entry), reason="released")
 
     def moved(self, moved: Moved) -> None:
         """Due jobs were made ready, except those that cannot be."""
         now = anyio.current_time()
         if moved.held:
             self._last_held_at = now
-            self.failed(MOVE_DUE, ResponseError(f"some cannot be made ready, and are tried again: {moved.why}"))
+            self.failed(MOVE_DUE, ResponseError(f"some jobs cannot be made ready, retrying: {moved.why}"))
         elif now - self._last_held_at > HELD_FOR_S:
             self.worked(MOVE_DUE)
 
@@ -301,8 +304,7 @@ class GroupNotes:
         """Log it at the end, and earlier if there is news."""
         said = (verdict.overdue, verdict.false_alarms, verdict.claimed, verdict.read_again, verdict.pending)
         if at_the_end or said != self._said:
-            beside = " (a leader serves this group: what it recovers looks settled to us)" if is_served else ""
-            logger.info("%s: %s%s", self._pair, verdict.sentence(now_ms), beside)
+            logger.info("observed: %s", fields(group=self._pair, **verdict.facts(now_ms), served=is_served))
         self._said = said
 
     # ---- false recoveries
@@ -317,10 +319,6 @@ class GroupNotes:
             return
         self._false_logged_at = now
         logger.warning(
-            "%s: consumer %s settled a delivery after another one was recovered from it (%d so far). Unless it was "
-            "restarted under this name, the recovery was false: raise the visibility timeout, or read with a smaller "
-            "COUNT",
-            self._pair,
-            on_one_line(consumer),
-            self.tally.false_recoveries,
+            "false recovery if this consumer was not restarted, raise visibility_timeout or lower COUNT: %s",
+            fields(group=self._pair, consumer=consumer, false_recoveries=self.tally.false_recoveries),
         )

@@ -8,6 +8,7 @@ from reaper.recovery.context import TermContext
 from reaper.recovery.notes import GroupNotes
 from reaper.recovery.writer import GroupWriter, TakeOverCode
 from reaper.settings import WatchedGroup
+from workers.protocol.log_fields import fields
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings import to_ms
 
@@ -43,23 +44,24 @@ class Takeover:
         if answer.code is TakeOverCode.FOREIGN_NAMESPACE:
             self._notes.refused(
                 "foreign_namespace",
-                f"namespace {answer.detail!r} serves this group: stop its reapers, or run `reaper groups forget "
-                f"{self._group.group}` with their settings; until then {self._context.settings.namespace!r} writes "
-                "nothing here",
+                f"namespace {answer.detail!r} serves this group, so {self._context.settings.namespace!r} writes "
+                f"nothing here. Stop its reapers, or run `reaper groups forget {self._group.keys.word}` with their "
+                "settings",
             )
             return False
         if answer.created_at:
-            logger.error("%s: the group was destroyed; created again at %s", self._group.keys.pair, answer.created_at)
+            logger.error(
+                "group was destroyed and is created again: %s",
+                fields(group=self._group.keys.pair, start=answer.created_at),
+            )
         self._log_change(answer.before)
         self._notes.layout(answer.detail)
         return True
 
     async def _raise_token(self, found: int) -> None:
         logger.warning(
-            "%s: a fence holds token %d, ours is %d: the counter was lost or went back; a new term follows",
-            self._group.keys.pair,
-            found,
-            self._context.term.token,
+            "token counter was reset, starting a new term: %s",
+            fields(group=self._group.keys.pair, token=self._context.term.token, fence_token=found),
         )
         raised = await self._context.elector.raise_token(self._context.term, found)
         self._context.end(EndOfTerm.TOKEN_BEHIND if raised else EndOfTerm.NOT_OURS)
@@ -68,13 +70,10 @@ class Takeover:
         group = self._group
         visibility_ms = str(to_ms(group.visibility_timeout))
         now = (group.redelivery.value, visibility_ms, str(group.max_deliveries), RecoveryMode.REAPER.value)
-        names = ("redelivery", "visibility_timeout in ms", "max_deliveries", "recovery")
+        names = ("redelivery", "visibility_ms", "max_deliveries", "recovery")
         for name, old, new in zip(names, before, now, strict=False):
             if old and old != new:
                 logger.warning(
-                    "%s: %s was %s, is %s from now on; a lower one counts for workers of ours once they know it",
-                    self._group.keys.pair,
-                    name,
-                    old,
-                    new,
+                    "group setting changed, workers apply it at their next refresh: %s",
+                    fields(group=self._group.keys.pair, setting=name, before=old, after=new),
                 )

@@ -5,10 +5,8 @@ it would have been taken from the living. Where another consumer has it, somebod
 young again, its own consumer has read its history.
 """
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
-
-from workers.protocol.messages import counted
 
 MOST_FOLLOWED = 50_000
 """Overdue deliveries that are followed at a time; what falls overdue beyond them is not counted."""
@@ -73,23 +71,19 @@ class Verdict:
         self.unseen += len(self._followed) - len(left)
         self._followed = left
 
-    def sentence(self, now_ms: int) -> str:
-        """Return it in words."""
-        minutes = (now_ms - self.began_ms) / 60_000
-        overdue = f"{'at least ' * self.is_full}{counted(self.overdue, 'delivery')}"
-        parts = [f"{overdue} would have been recovered in {minutes:.0f} min"]
-        if self.false_alarms:
-            parts.append(
-                f"settled by their own consumer later: {self.false_alarms}, the slowest at an age of "
-                f"{self.slowest_ms / 1000:.1f} s: false alarms, of which a visibility timeout above that would have "
-                "had none"
-            )
-        elif self.overdue:
-            parts.append("none settled by its own consumer later")
-        others: Collection[tuple[int, str]] = (
-            (self.claimed, "claimed by somebody else"),
-            (self.read_again, "read again by their own consumer"),
-            (self.unseen, "gone while nobody watched"),
-            (self.pending, "pending still"),
-        )
-        return "; ".join([*parts, *(f"{number} {what}" for number, what in others if number)])
+    def facts(self, now_ms: int) -> dict[str, float]:
+        """Return what a log line reports of it: counts, minutes since it began, and seconds. Zeros are left out."""
+        counts = {
+            "would_recover": self.overdue,
+            "partial": self.is_full,
+            "false_alarms": self.false_alarms,
+            "slowest_s": round(self.slowest_ms / 1000, 1),
+            "claimed": self.claimed,
+            "read_again": self.read_again,
+            "unseen": self.unseen,
+            "pending": self.pending,
+        }
+        return {
+            "minutes": round((now_ms - self.began_ms) / 60_000),
+            **{name: one for name, one in counts.items() if one},
+        }

@@ -1,6 +1,6 @@
-"""A replica over HTTP: probes, the status page, and its actions. Needs the extra ``web``; nothing else imports it.
+"""A replica over HTTP, with probes, the status page and its actions. It needs the extra ``web``.
 
-In a thread with an event loop and a Redis client of its own: a probe can say that the service's loop hangs, and whoever
-looks at a page costs the leader nothing. Read-only unless a token for actions is configured. Everything that comes from
-outside is set as text.
+The server has a thread, an event loop and a Redis client of its own. So a probe can report that the loop of the service
+hangs, and readers of the page do not slow the leader. Without a token for actions, the page only reads. The page sets
+all text from outside as text, never as HTML.
 """

@@ -19,7 +19,8 @@ from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError, NotPossibleError
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import counted, on_one_line
+from workers.protocol.log_fields import fields
+from workers.protocol.messages import counted
 
 logger = logging.getLogger(__name__)
 
@@ -118,5 +119,5 @@ def _selection(sent: Mapping[str, Any]) -> Selection:
 
 
 def _told(message: str) -> str:
-    logger.warning("status page: %s", on_one_line(message))
+    logger.warning("action of the status page: %s", fields(result=message))
     return message

@@ -1,4 +1,4 @@
-"""The replica's web server: probes, the status page, what it polls, and its actions."""
+"""The web server of a replica: probes, the status page with its data, and its actions."""
 
 import base64
 import hashlib
@@ -59,7 +59,7 @@ async def replica_app(reaper: Reaper, pulse: Pulse, token: bytes | None) -> Asyn
 
 @cache
 def page_and_policy() -> tuple[str, str]:
-    """Return the page, and the content security policy that lets nothing run but what it brings along."""
+    """Return the page, and the content security policy that allows only its own scripts and styles."""
     page = (files("reaper.web") / "page.html").read_text(encoding="utf-8")
 
     def digest(tag: str) -> str:
@@ -161,7 +161,7 @@ class Page:
         return answer
 
     async def _refuse(self, request: Request) -> Response | None:
-        """Return why this request may change nothing, or None."""
+        """Return the rejection of a request for an action, or None if it is allowed."""
         if self._token is None:
             return _failed(403, "actions are off: set actions_token_file")
         origin = request.headers.get("origin")

@@ -77,8 +77,8 @@ async def _crash(mode: RecoveryMode) -> _Crash:
         ledger = stage.folder / "ledger"
         reaper = await _reaper(stage) if mode is RecoveryMode.REAPER else None
         killed, healthy = [_worker(stage, mode, ledger) for _ in range(2)]
-        consumer = (await killed.prints(r"(\S+) works on"))[1]
-        await healthy.prints("works on")
+        consumer = (await killed.prints(r"worker started: consumer=(\S+)"))[1]
+        await healthy.prints("worker started")
         await enqueue(stage.client, KEYS.stream, JOBS)
         jobs: Any = await stage.client.xrange(KEYS.stream)
         await wait_until(lambda: len(_finished(ledger)) >= KILL_AFTER, "there is plenty to do", TIMEOUT_S)

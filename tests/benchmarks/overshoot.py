@@ -66,7 +66,7 @@ async def _killed(stage: Stage, keys: GroupKeys, jobs: int, enqueue_jobs: Enqueu
     """Kill a worker with ``jobs`` deliveries in flight; return when each delivery's visibility timeout ends, in ms."""
     flags = ("--stream", keys.stream, "--group", keys.group, "--concurrency", str(jobs), *VISIBILITY)
     worker = stage.worker("holder", *flags)
-    await worker.prints("works on")
+    await worker.prints("worker started")
     await enqueue_jobs(stage.client, keys, jobs)
     await wait_for_pending(stage.client, keys, jobs)
     delivered = await delivered_at(stage.client, keys, jobs)

@@ -96,7 +96,7 @@ async def _our_drain(jobs: int) -> _Drain:
     async with open_stage() as stage:
         workers = [stage.worker("worker", *FLAGS) for _ in range(WORKERS)]
         for worker in workers:
-            await worker.prints("works on")
+            await worker.prints("worker started")
         return await _drain(stage, OURS, workers, jobs, scripts=True)
 
 

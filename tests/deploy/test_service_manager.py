@@ -184,7 +184,7 @@ async def test_a_hung_worker_feeds_the_watchdog_no_more(
     )  # fmt: skip
     await ear.hears("READY=1")
     await enqueue(client, 1)
-    await worker.prints(r"watchdog gets no more messages: STATUS=the event loop has not answered for \d+ s")
+    await worker.prints(r"watchdog gets no more messages: lines=.STATUS=the event loop has not answered for \d+ s")
     released.touch()
     await wait_until(lambda: len(ear.states) == 4, "the worker is well again")
     told = ear.heard

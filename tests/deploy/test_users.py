@@ -160,4 +160,4 @@ async def _strand(guarded: Guarded) -> None:
 
 
 async def _port_of(process: Running) -> int:
-    return int((await process.prints(r"health on http://127\.0\.0\.1:(\d+)/"))[1])
+    return int((await process.prints(r"health endpoint started: url=http://127\.0\.0\.1:(\d+)/"))[1])

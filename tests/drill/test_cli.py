@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from reaper.drill import cli
 from reaper.drill.act import Ending
-from reaper.drill.drill import Programme
+from reaper.drill.drill import DrillPlan
 from reaper.drill.ledger import Ledger
 from reaper.drill.meters import Usage
 from reaper.drill.promises import Fate
@@ -30,20 +30,20 @@ class Theatre:
 
     folder: Path
     bad: set[str] = field(default_factory=set)
-    played: list[Programme] = field(default_factory=list)
+    played: list[DrillPlan] = field(default_factory=list)
 
     def perform(
-        self, programme: Programme, _screen: object, *, closes: Callable[[Ending], None], **_told: object
+        self, plan: DrillPlan, _screen: object, *, closes: Callable[[Ending], None], **_told: object
     ) -> list[Ending]:
-        self.played.append(programme)
-        endings = [self._ending(programme, recovery) for recovery in programme.recoveries]
+        self.played.append(plan)
+        endings = [self._ending(plan, recovery) for recovery in plan.recoveries]
         for ending in endings:
             closes(ending)
         return endings
 
-    def _ending(self, programme: Programme, recovery: Recovery) -> Ending:
+    def _ending(self, plan: DrillPlan, recovery: Recovery) -> Ending:
         folder = self.folder / str(len(self.played))
-        stage = set_stage(SERVER, programme.settings, recovery, folder, ("drill", "reapers"))
+        stage = set_stage(SERVER, plan.settings, recovery, folder, ("drill", "reapers"))
         objections = ("1 job is lost",) if recovery.name in self.bad else ()
         return Ending(stage, 0.0, LEDGER, objections, Usage(), {}, 0)
 
@@ -72,8 +72,8 @@ def theatre(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Theatre:
 )
 def test_faults_that_nobody_asked_for_come_while_jobs_do(theatre: Theatre, words: list[str], played: list[str]) -> None:
     assert theatre.exit_code(cli.drill, *words) == 0
-    (programme,) = theatre.played
-    assert [str(fault.kind) for fault in programme.settings.faults] == played
+    (plan,) = theatre.played
+    assert [str(fault.kind) for fault in plan.settings.faults] == played
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_faults_that_nobody_asked_for_come_while_jobs_do(theatre: Theatre, words
 def test_the_demo_fails_where_the_reaper_or_embedded_workers_do(theatre: Theatre, bad: set[str], code: int) -> None:
     theatre.bad = bad
     assert theatre.exit_code(cli.demo) == code
-    (programme,) = theatre.played
-    assert [recovery.name for recovery in programme.recoveries] == ["none", "reaper", "embedded"]
+    (plan,) = theatre.played
+    assert [recovery.name for recovery in plan.recoveries] == ["none", "reaper", "embedded"]
 
 
 @pytest.mark.parametrize("recovery", RECOVERIES)
@@ -96,21 +96,21 @@ def test_a_drill_fails_where_anything_is_wrong_in_any_mode(theatre: Theatre, rec
 def test_options_reach_the_programme(theatre: Theatre) -> None:
     words = "--fault none --visibility-timeout 30 --no-bare-worker --quiet --keep-keys --limit 3"
     assert theatre.exit_code(cli.drill, *words.split(), "--redis-url", SERVER.url) == 0
-    (programme,) = theatre.played
-    settings = programme.settings
+    (plan,) = theatre.played
+    settings = plan.settings
     assert (settings.faults, settings.bare_worker) == ((), False)
     assert (settings.scan.total_seconds(), settings.look_s) == (1.0, 1.0)
     assert (settings.redis_url, settings.keep_keys) == (SERVER.url, True)
-    assert len(programme.jobs) == 3
+    assert len(plan.jobs) == 3
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--limit 0", "setting 'limit' (as flag --limit) cannot be '0': write a whole number from 1 up."),
-        ("--lease-ttl x", "cannot be 'x': write a duration from 0.5s up, such as 1.5s."),
-        ("--fault kill-worker", "--fault 'kill-worker' cannot be read. Write it like 'kill-worker@4', for 4 seconds"),
-        ("--trace nowhere.csv", "trace nowhere.csv cannot be read"),
+        ("--limit 0", "setting 'limit' (as flag --limit) cannot be '0'. Write a whole number from 1 up."),
+        ("--lease-ttl x", "cannot be 'x'. Write a duration from 0.5s up, such as 1.5s."),
+        ("--fault kill-worker", "cannot read --fault 'kill-worker'. Write it like 'kill-worker@4', for 4 seconds"),
+        ("--trace nowhere.csv", "cannot read --trace nowhere.csv"),
     ],
 )
 def test_what_cannot_be_played_is_said_in_a_sentence(theatre: Theatre, words: str, sentence: str) -> None:
@@ -137,23 +137,23 @@ def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> Non
     ("words", "sentence"),
     [
         (("--policy", "x"), "Invalid value for '--policy': 'x' is not one of 'stream', 'in-place'."),
-        (("--workers", "0"), "(as flag --workers) cannot be '0': write a whole number from 1 to 1000, such as 4."),
-        (("--reapers", "-1"), "(as flag --reapers) cannot be '-1': write a whole number from 0 to 100, such as 3."),
-        (("--reapers", "0"), "--recovery reaper needs reapers: --reapers 1 or more."),
-        (("--limit", "100000000000"), "--limit asks for 100000000000 jobs: at most 1000000 are generated."),
+        (("--workers", "0"), "(as flag --workers) cannot be '0'. Write a whole number from 1 to 1000, such as 4."),
+        (("--reapers", "-1"), "(as flag --reapers) cannot be '-1'. Write a whole number from 0 to 100, such as 3."),
+        (("--reapers", "0"), "--recovery reaper needs reapers. Set --reapers to 1 or more."),
+        (("--limit", "100000000000"), "--limit is 100000000000 jobs, but at most 1000000 are generated. Lower it."),
         (("--redis-url", "x"), "redis_url '***' cannot be used"),
         (("--speedup", "1e-300"), "job 2 of the trace comes more than a day after the first one"),
-        (("--prefill-ms", "1e300"), "(as flag --prefill-ms) cannot be '1e300': write a number from 0 to 86400000"),
-        (("--decode-ms", "8e7"), "takes more than a day: --prefill-ms and --decode-ms say"),
-        (("--concurrency", "99999"), "(as flag --concurrency) cannot be '99999': write a whole number from 1 to 10000"),
-        (("--fault", "none", "--fault", "kill-worker@1"), "--fault none plays no fault: leave it away, or the others."),
+        (("--prefill-ms", "1e300"), "(as flag --prefill-ms) cannot be '1e300'. Write a number from 0 to 86400000"),
+        (("--decode-ms", "8e7"), "takes more than a day. Lower --prefill-ms or --decode-ms"),
+        (("--concurrency", "99999"), "(as flag --concurrency) cannot be '99999'. Write a whole number from 1 to 10000"),
+        (("--fault", "none", "--fault", "kill-worker@1"), "--fault none excludes other faults. Remove one of them."),
         (("--reapers", "1", "--fault", "pause-leader@1"), "--fault pause-leader needs another reaper"),
-        (("--keep-keys",), "--keep-keys keeps keys in a Redis of yours: it needs --redis-url."),
+        (("--keep-keys",), "--keep-keys needs a Redis of your own. Name it with --redis-url."),
         (
             ("--redis-url", SERVER.url, "--fault", "pause-redis@1+1"),
-            "--fault pause-redis stops the process of the server: leave --redis-url away, so that the drill starts its",
+            "--fault pause-redis stops the process of the server. Remove --redis-url, so that the drill starts its",
         ),
-        (("--fault", "poison:1000000@1"), "--fault 'poison:1000000@1' cannot be read. Write it like 'poison@4'"),
+        (("--fault", "poison:1000000@1"), "cannot read --fault 'poison:1000000@1'. Write it like 'poison@4'"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
 )

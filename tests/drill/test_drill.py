@@ -34,7 +34,7 @@ def _drill(processes: Processes, *options: str, folder: Path | None = None) -> R
 
 
 def _ran_thrice_or_in_company(told: dict[str, Any], poison: int) -> None:
-    """Poison is given up at its third crash, unless another suspect crashed with it: that one convicts nobody."""
+    """Poison is given up at its third crash, unless another quarantined job crashed with it."""
     assert len([start for start in told["second_starts"] if start["n"] == poison]) >= 2, told["second_starts"]
 
 
@@ -232,16 +232,16 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--fault", "kill-woker@1"), "error: there is no --fault 'kill-woker': did you mean 'kill-worker'?"),
-        (("--trace", "nowhere.csv"), "error: --trace nowhere.csv cannot be read: No such file or directory."),
+        (("--fault", "kill-woker@1"), "error: unknown --fault 'kill-woker'. Did you mean 'kill-worker'?"),
+        (("--trace", "nowhere.csv"), "error: cannot read --trace nowhere.csv: No such file or directory."),
         (("--reapers", "1"), "error: --fault pause-leader needs another reaper"),
-        (("--fault", "pause-redis@4"), "error: --fault 'pause-redis@4' cannot be read"),
+        (("--fault", "pause-redis@4"), "error: cannot read --fault 'pause-redis@4'"),
         (
             ("--recovery", "none", "--policy", "in-place"),
-            "error: --policy in-place needs a recovery: --recovery reaper or embedded.",
+            "error: --policy in-place needs a recovery. Use --recovery reaper or embedded.",
         ),
-        (("--fault", "pause-redis@4+0"), "error: --fault 'pause-redis@4+0' cannot be read"),
-        (("--keep-keys",), "error: --keep-keys keeps keys in a Redis of yours: it needs --redis-url."),
+        (("--fault", "pause-redis@4+0"), "error: cannot read --fault 'pause-redis@4+0'"),
+        (("--keep-keys",), "error: --keep-keys needs a Redis of your own. Name it with --redis-url."),
         (("--redis-url", "redis://127.0.0.1:1"), "error: cannot use Redis at 'redis://127.0.0.1:1'"),
     ],
 )

@@ -14,7 +14,6 @@ from reaper.drill.faults import (
     parse_fault,
     without_reapers,
 )
-from tests.support.processes import ROOT
 from workers.protocol.errors import ConfigurationError
 
 
@@ -32,11 +31,9 @@ def test_the_example_of_every_kind_can_be_read(kind: FaultKind) -> None:
     assert (fault.kind, str(fault)) == (kind, FORMS[kind].example)
 
 
-def test_help_and_documentation_show_every_kind() -> None:
-    page = (ROOT / "docs" / "drill.md").read_text(encoding="utf-8")
+def test_help_shows_every_kind() -> None:
     for form in FORMS.values():
         assert f" {form.example} " in HELP
-        assert f"| `{form.example}` |" in page
 
 
 @pytest.mark.parametrize("fault", [*DEFAULT_FAULTS, *DEMO_FAULTS])
@@ -47,10 +44,10 @@ def test_a_fault_is_printed_as_it_is_written(fault: Fault) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("kill-leder@4", "there is no --fault 'kill-leder': did you mean 'kill-leader'?"),
-        ("", "there is no --fault '': known are"),
+        ("kill-leder@4", "unknown --fault 'kill-leder'. Did you mean 'kill-leader'?"),
+        ("", "unknown --fault ''. Known are"),
         *(
-            (text, f"--fault '{text}' cannot be read. Write it like 'poison@4', for 4 seconds after the first job")
+            (text, f"cannot read --fault '{text}'. Write it like 'poison@4', for 4 seconds after the first job")
             for text in (
                 "poison",
                 "poison@soon",

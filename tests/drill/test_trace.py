@@ -56,17 +56,17 @@ def test_a_limit_leaves_the_rest_of_the_file_unread(tmp_path: Path) -> None:
     [
         ("", "line 1: column 'TIMESTAMP' is missing"),
         ("TIMESTAMP,ContextTokens\n", "line 1: column 'GeneratedTokens' is missing"),
-        (HEADER, "holds no requests"),
-        (f"{HEADER}2023-11-16 00:00:00,1,2\nyesterday,1,2\n", "line 3, column TIMESTAMP: 'yesterday' is no time"),
-        (f"{HEADER}2023-11-16 00:00:00,1.5,2\n", "line 2, column ContextTokens: '1.5' is no number of tokens"),
-        (f"{HEADER}2023-11-16 00:00:00,1,-2\n", "line 2, column GeneratedTokens: '-2' is no number of tokens"),
+        (HEADER, "has no requests"),
+        (f"{HEADER}2023-11-16 00:00:00,1,2\nyesterday,1,2\n", "line 3, column TIMESTAMP: 'yesterday' is not a time"),
+        (f"{HEADER}2023-11-16 00:00:00,1.5,2\n", "line 2, column ContextTokens: '1.5' is not a number of tokens"),
+        (f"{HEADER}2023-11-16 00:00:00,1,-2\n", "line 2, column GeneratedTokens: '-2' is not a number of tokens"),
         (f"{HEADER}2023-11-16 00:00:00,1\n", "line 2, column GeneratedTokens is missing"),
         (f"{HEADER}2023-11-16 00:00:00,1,{'9' * 5000}\n", "line 2, column GeneratedTokens"),
         (
             f"{HEADER}9999-12-31 23:59:59-01:00,1,2\n",
-            "line 2, column TIMESTAMP: '9999-12-31 23:59:59-01:00' is no time",
+            "line 2, column TIMESTAMP: '9999-12-31 23:59:59-01:00' is not a time",
         ),
-        (f"{HEADER}{'x' * 10_001}\n", "line 2: it is longer than 10000 characters"),
+        (f"{HEADER}{'x' * 10_001}\n", "line 2 has more than 10000 characters"),
     ],
 )
 def test_a_trace_that_cannot_be_read_is_refused_by_file_line_and_column(
@@ -80,15 +80,15 @@ def test_a_trace_that_cannot_be_read_is_refused_by_file_line_and_column(
 
 
 def test_a_missing_file_and_a_file_that_is_no_text_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+    with pytest.raises(ConfigurationError, match=r"cannot read --trace .*: No such file"):
         read_requests(tmp_path / "nowhere.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigurationError, match="no text in UTF-8"):
+    with pytest.raises(ConfigurationError, match="is not UTF-8 text"):
         read_requests(tmp_path / "binary.csv")
 
 
 def test_a_device_is_not_read_for_ever() -> None:
-    with pytest.raises(ConfigurationError, match=r"^--trace /dev/zero, line 1: it is longer than"):
+    with pytest.raises(ConfigurationError, match=r"^--trace /dev/zero, line 1 has more than"):
         read_requests(Path("/dev/zero"))
 
 
@@ -96,7 +96,7 @@ def test_more_jobs_than_a_drill_can_keep_are_asked_about(tmp_path: Path, monkeyp
     monkeypatch.setattr(trace, "MOST_JOBS", 2)
     file = _written(tmp_path, HEADER + "2023-11-16 00:00:00,1,2\n" * 3)
     for limit in (None, 3):
-        with pytest.raises(ConfigurationError, match="holds more than 2 requests: say how many by --limit"):
+        with pytest.raises(ConfigurationError, match=r"has more than 2 requests\. Limit them with --limit"):
             read_requests(file, limit=limit)
     assert len(read_requests(file, limit=2)) == 2
 

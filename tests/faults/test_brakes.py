@@ -36,7 +36,7 @@ async def test_a_running_leader_honours_pause_and_resume(case: Case) -> None:
     assert await case.violations() == []
 
 
-async def test_a_pause_outlives_a_leader_and_holds_suspects_back_too(case: Case) -> None:
+async def test_a_pause_outlives_a_leader_and_holds_quarantined_jobs_back_too(case: Case) -> None:
     jobs = await case.stalled(3, times=2)
     await set_paused(case.client, case.keys, True)
     for _ in range(2):
@@ -81,8 +81,8 @@ async def test_an_observer_reports_what_it_would_recover_and_writes_nothing(
     assert {report.name for report in observer.heard} == {"stalled"}
     assert {report.facts["entry"] for report in observer.heard} == set(jobs)
     assert (again.timers, again.recovered, len(observer.heard)) == (len(jobs), len(jobs), len(jobs)), "each once"
-    (said,) = [record.message for record in caplog.records if "would have been recovered" in record.message]
-    assert f"{len(jobs)} deliveries would have been recovered" in said
+    (said,) = [record.message for record in caplog.records if "would_recover=" in record.message]
+    assert f"would_recover={len(jobs)} " in said
     after = await dump(case.client)
     assert {key: value for key, value in after.items() if not key.startswith("{reaper-observe}")} == before
 

@@ -68,8 +68,9 @@ async def test_a_running_job_is_stopped_and_named(
         others = await scene.enqueue(client, 2)
         await wait_until(lambda: worker.counts.acked == 2, "other jobs are run")
     assert {done.job for done in handler.completions} == set(others)
-    [line] = [record.getMessage() for record in caplog.records if "was refused" in record.getMessage()]
-    assert f"the extension of job {job} was refused" in line
+    [line] = [record.getMessage() for record in caplog.records if "settlement rejected" in record.getMessage()]
+    assert f"job={job} " in line
+    assert "verb=extension" in line
 
 
 @pytest.mark.parametrize("delete", WAYS)

@@ -68,7 +68,7 @@ class Fleet:
 
 def consumer_of(worker: Running) -> str:
     """Return the name of its consumer, which it has said."""
-    said = re.search(r"(\S+) works on", worker.output)
+    said = re.search(r"worker started: consumer=(\S+)", worker.output)
     assert said, worker.output
     return said[1]
 
@@ -142,7 +142,7 @@ async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refus
     assert len({event.data["consumer"] for event in acked}) == 1, "the paused one has settled nothing"
     assert Counter(event.job for event in acked) == dict.fromkeys(jobs, 1)
     note(case, paused, healthy)
-    assert re.search(r"the extension of job \S+ was refused", paused.output)
+    assert re.search(r"settlement rejected.* verb=extension", paused.output)
     assert await case.violations(finished=True) == []
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.operations.judgement import Trouble, judge
+from reaper.operations.judgement import ProblemKind, judge
 from reaper.operations.requeue import Requeue, RequeueOutcome, forget_count, read_journal, requeue
 from reaper.operations.snapshot import take_snapshot
 from reaper.replicas import GroupReport
@@ -153,7 +153,7 @@ async def test_a_group_that_was_destroyed_while_no_leader_watched_is_reported_an
         await case.read(count=4)
         await scanned_fully(case, 4)
         await wait_until(lambda: _is_marked(case), "the group is marked")
-        assert Trouble.LOST_GROUP not in await troubles(case)
+        assert ProblemKind.LOST_GROUP not in await troubles(case)
     await case.client.xgroup_destroy("orders", "billing")
     if again == "by a third party":
         await case.client.xgroup_create("orders", "billing", "$")
@@ -162,12 +162,12 @@ async def test_a_group_that_was_destroyed_while_no_leader_watched_is_reported_an
             pass
     async with leading(quick_settings(case.server), "error") as leader:
         await wait_until(lambda: _was_lost(leader), "it is reported")
-        assert Trouble.LOST_GROUP in await troubles(case)
+        assert ProblemKind.LOST_GROUP in await troubles(case)
         await looked_again(case)
         assert leader.errors() == ["group_destroyed"]
 
 
-async def troubles(case: Case) -> set[Trouble]:
+async def troubles(case: Case) -> set[ProblemKind]:
     """Return why the service is degraded."""
     return {problem.trouble for problem in judge(await take_snapshot(case.client, namespace_keys("reaper")))}
 
@@ -350,10 +350,10 @@ async def test_what_a_dead_worker_held_whose_consumer_is_deleted_is_reported_and
         lost = [jobs[0], *jobs[2:]] if journalled else jobs
         await wait_until(lambda: _reports(case, lost), "what it held is reported")
         assert set(leader.errors()) == {"lost_consumer", "lost_delivery"}
-        assert Trouble.LOST_DELIVERY in await troubles(case)
+        assert ProblemKind.LOST_DELIVERY in await troubles(case)
         assert await requeue_lost(case) == len(lost)
         assert await requeue_lost(case) == 0
-        assert Trouble.LOST_DELIVERY not in await troubles(case)
+        assert ProblemKind.LOST_DELIVERY not in await troubles(case)
         assert sorted(await case.work_off(nothing_left)) == lost
     told = await case.events(EventName.LOST_DELIVERY)
     assert {(event.data["consumer"], event.data["certain"]) for event in told} == {(OURS, 1)}
@@ -395,7 +395,7 @@ async def test_what_went_with_a_third_party_consumer_is_reported_as_in_doubt(cas
         await case.wait_for_report(lambda report: report.in_doubt == 3, "it is reported")
         assert leader.errors() == ["lost_delivery"]
         assert await case.pending() == []
-        assert Trouble.LOST_DELIVERY not in await troubles(case)
+        assert ProblemKind.LOST_DELIVERY not in await troubles(case)
     told = await case.events(EventName.LOST_DELIVERY)
     assert [(event.job, event.data["certain"]) for event in told] == [(job, 0) for job in jobs]
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.contract]
 
 LAST = LAST_ENTRY_ID.decode()
 HIGH = "18446744073709551615-5"
-SENTENCE = f"orders has delivered the last possible entry ID, {LAST}, and Redis adds no entry behind it"
+SENTENCE = f"orders has delivered the last possible entry ID, {LAST}, so Redis adds no more entries"
 
 
 async def prepared(server: RedisServer, client: Redis, *entry_ids: str) -> Case:

@@ -48,7 +48,7 @@ def start_worker(
 async def started(worker: Running, jobs: int) -> str:
     """Wait until ``worker`` runs so many jobs. Return its consumer's name."""
     await wait_until(lambda: len(said(worker, "start")) == jobs, f"{jobs} jobs run")
-    return (await worker.prints(r"(\S+) works on"))[1]
+    return (await worker.prints(r"worker started: consumer=(\S+)"))[1]
 
 
 def said(worker: Running, what: str) -> list[str]:
@@ -107,7 +107,7 @@ async def test_one_that_blocks_it_past_its_timeout_loses_its_job_and_those_behin
         assert said(hung, "completion") == []
         await passes(1, "its visibility timeout")
         gate.open()
-        await hung.prints(r"is not ours any more(.|\n)*is not ours any more")
+        await hung.prints(r"settlement rejected(.|\n)*settlement rejected")
         await all_done(case)
         hung.terminate()
         assert await hung.wait() == 0
@@ -163,7 +163,7 @@ async def test_a_rolling_restart_under_full_load_redelivers_nothing_finished_and
 
     async def start() -> tuple[Running, str]:
         running = start_worker(processes, server, *flags, concurrency=8)
-        return running, (await running.prints(r"(\S+) works on"))[1]
+        return running, (await running.prints(r"worker started: consumer=(\S+)"))[1]
 
     async with leading(quick_settings(server, max_deliveries=2, redelivery=policy)):
         workers = [await start() for _ in range(3)]

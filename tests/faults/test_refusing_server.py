@@ -113,8 +113,8 @@ async def test_a_worker_whose_group_is_destroyed_while_it_blocks_says_so_and_goe
         await handler.has_started(5)
         await scene.nothing_left(client)
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert told[0].startswith("group orders/billing is gone")
-    assert any("created it again" in line for line in told)
+    assert told[0].startswith("group does not exist any more, joining it again: group=orders/billing")
+    assert any("is created again" in line for line in told)
     assert await scene.count_events(client) == {"acked": 5}
 
 

@@ -228,7 +228,7 @@ async def test_a_paused_process_that_wakes_and_joins_again_settles_nothing_that_
         await wait_until(lambda: has_word(client, first_consumer), "it joins again")
         await open_gate(client, first)
         # It extends its deliveries at once. Some may be rejected before they are settled.
-        await wait_until(lambda: first.output.count(" was refused after ") >= JOBS, "it is refused all of them")
+        await wait_until(lambda: first.output.count("settlement rejected") >= JOBS, "it is refused all of them")
     acked = await scene.events(client, "acked")
     assert scene.times(acked) == dict.fromkeys(enqueued, 1)
     assert first_consumer not in {event.data["consumer"] for event in acked}

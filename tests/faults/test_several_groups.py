@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 OTHER_GROUP = "audit"
-ADVICE = "set redelivery = 'retry-stream' for this pair"
+ADVICE = "Set redelivery = 'retry-stream' for this group"
 
 
 async def read_as_other_group(client: Redis) -> list[str]:

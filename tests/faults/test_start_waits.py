@@ -66,7 +66,7 @@ async def test_programs_begin_once_somebody_serves_them(
         for program in (worker, reaper):
             await program.prints(place.said)
         place.finish()
-        await worker.prints("works on")
+        await worker.prints("worker started")
         await reaper.prints("leadership acquired")
 
 

@@ -30,7 +30,7 @@ def lines_with(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
 def is_told_once(caplog: pytest.LogCaptureFixture, why: str, consumer: str) -> bool:
     """Tell whether an outage was told once; or twice, where a part was served again before another met its last."""
     told = len(lines_with(caplog, why, consumer))
-    return told == 1 or told == 2 == len(lines_with(caplog, "connection to Redis restored", consumer))
+    return told == 1 or told == 2 == len(lines_with(caplog, "Redis answers again", consumer))
 
 
 async def test_a_server_that_lets_no_more_clients_in(
@@ -173,7 +173,7 @@ async def test_a_worker_begins_once_the_server_serves_it(
         async with anyio.create_task_group() as tasks:
 
             async def serve_again_once_it_is_told() -> None:
-                await wait_until(lambda: lines_with(caplog, said, "while joining the group"), "it is told")
+                await wait_until(lambda: lines_with(caplog, said, "joining the group"), "it is told")
                 await _serve_again(admin)
 
             tasks.start_soon(serve_again_once_it_is_told)

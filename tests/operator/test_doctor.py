@@ -63,12 +63,12 @@ async def test_a_sound_service_is_0(start_server: StartServer) -> None:
 
 
 async def test_why_rights_cannot_be_told_is_told(client: Redis, reaper: Command, server: RedisServer) -> None:
-    assert "not asked: no group is named" in (await reaper("doctor")).out
+    assert "no group is named, and permissions depend on the group" in (await reaper("doctor")).out
     await client.execute_command("ACL", "SETUSER", "looker", "on", ">pw", "~*", "&*", "+@all", "-acl")
     url = server.url.replace("redis://", "redis://looker:pw@")
     said = (await run_command(url, "doctor", *PAIR)).out
     assert (
-        "our user may not ask (ACL WHOAMI, ACL DRYRUN)" if server.version >= (7, 0) else "came with Redis 7"
+        "the user may not run ACL WHOAMI and ACL DRYRUN" if server.version >= (7, 0) else "ACL DRYRUN needs Redis 7"
     ) in said
 
 
@@ -95,7 +95,9 @@ async def test_a_server_that_refuses_every_write_is_found(start_server: StartSer
         assert await writes() == []
         await client.config_set("min-replicas-to-write", 1)
         (found,) = await writes()
-        assert found.startswith("wrong: every write is refused: 0 replicas keep up, and min-replicas-to-write is 1;")
+        assert found.startswith(
+            "wrong: Redis rejects every write: 0 replicas are in time, and min-replicas-to-write is 1."
+        )
         await client.config_set("min-replicas-to-write", 0)
 
         async def has_failed() -> bool:
@@ -107,7 +109,7 @@ async def test_a_server_that_refuses_every_write_is_found(start_server: StartSer
         await client.bgsave()
         await wait_until(has_failed, "the snapshot has failed")
         (found,) = await writes()
-        assert found.startswith("wrong: every write is refused: the last snapshot failed")
+        assert found.startswith("wrong: Redis rejects every write: the last snapshot failed")
         await client.config_set("stop-writes-on-bgsave-error", "no")
         assert await writes() == []
 
@@ -127,7 +129,7 @@ async def test_memory_that_is_nearly_full_is_found(scene: Scene, reaper: Command
     ("limit", "level"),
     [("0 0 0", ""), ("300kb 0 0", "wrong"), ("1mb 0 0", "wrong"), ("2mb 0 0", "note"), ("65mb 0 0", "")],
 )
-async def test_replies_that_the_server_does_not_let_out_are_found(
+async def test_replies_that_the_server_does_not_released_are_found(
     client: Redis, reaper: Command, limit: str, level: str
 ) -> None:
     assert WorkerSettings.model_fields["concurrency"].default == JOBS_IN_A_READ
@@ -250,7 +252,7 @@ async def test_a_visibility_timeout_below_what_jobs_take_is_found(scene: Scene, 
     await _ran(scene, *[10] * 95, *[40_000] * 5)
     [(check, text)] = await _wrong(reaper)
     assert check == "visibility"
-    assert text.startswith("the visibility timeout (30 s) is below what 1 job in 100 takes (40 s)")
+    assert text.startswith("the visibility timeout (30 s) is shorter than 1 job in 100 (40 s)")
 
 
 async def test_one_slow_job_in_a_thousand_is_no_finding(scene: Scene, reaper: Command) -> None:
@@ -296,7 +298,7 @@ async def test_rights_that_are_missing_are_named(scene: Scene, server: RedisServ
         await scene.client.execute_command("ACL", "DELUSER", "lame")
     [rights] = [one for one in answer.data["findings"] if one["check"] == "rights"]
     if server.version >= (7, 0):
-        assert rights["text"].startswith("user lame lacks +xclaim +zadd for a reaper's work")
+        assert rights["text"].startswith("user lame lacks +xclaim +zadd for the work of a reaper")
         assert rights["level"] == "wrong"
     else:
         assert rights["level"] == "unknown"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reaper.operations.judgement import RECENT_MS, Problem, Trouble, judge, notes
+from reaper.operations.judgement import RECENT_MS, Problem, ProblemKind, judge, notes
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
 from reaper.replicas import FOLLOWER, GroupReport, Replica
 from reaper.settings import observers_of
@@ -51,7 +51,7 @@ def test_a_leader_that_watches_and_scans_is_healthy() -> None:
 
 def test_without_any_live_replica_the_service_is_degraded() -> None:
     gone = a_replica("alice", ALL_WELL, at_ms=NOW - 15_001)
-    assert _troubles(a_snapshot(gone, report=None)) == [Trouble.NO_REPLICA]
+    assert _troubles(a_snapshot(gone, report=None)) == [ProblemKind.NO_REPLICA]
 
 
 @pytest.mark.parametrize(
@@ -66,25 +66,25 @@ def test_without_a_replica_groups_that_their_workers_recover_are_well() -> None:
     gone = a_replica("alice", ALL_WELL, at_ms=NOW - 15_001)
     theirs = a_snapshot(gone, report=None, mode="embedded")
     assert judge(theirs) == ()
-    assert "orders/billing: its workers recover what stalls (mode embedded)" in notes(theirs)
-    assert _troubles(a_snapshot(gone, report=None, mode="reaper")) == [Trouble.NO_REPLICA]
+    assert "orders/billing: its workers recover stalled jobs (mode embedded)" in notes(theirs)
+    assert _troubles(a_snapshot(gone, report=None, mode="reaper")) == [ProblemKind.NO_REPLICA]
 
 
 def test_groups_that_nobody_has_served_yet_are_well_beside_an_observer() -> None:
     olga = a_replica("olga", ALL_WELL, at_ms=NOW, observe=True)
     alone = replace(a_snapshot(a_replica("gone", at_ms=0), report=None), observers=(olga,))
     assert judge(alone) == ()
-    assert any("olga-1-abc observes; `reaper status --observe` tells" in note for note in notes(alone))
+    assert any("olga-1-abc observes. `reaper status --observe` shows" in note for note in notes(alone))
     served = replace(a_snapshot(a_replica("gone", at_ms=0), report=None, mode="reaper"), observers=(olga,))
-    assert _troubles(served) == [Trouble.NO_REPLICA], "whoever served them is gone"
-    assert _troubles(replace(alone, groups=())) == [Trouble.NO_REPLICA, Trouble.NO_GROUPS]
+    assert _troubles(served) == [ProblemKind.NO_REPLICA], "whoever served them is gone"
+    assert _troubles(replace(alone, groups=())) == [ProblemKind.NO_REPLICA, ProblemKind.NO_GROUPS]
 
 
 def test_false_alarms_of_an_observer_are_noted_with_the_timeout_that_would_have_had_none() -> None:
     report = replace(ALL_WELL, recovered=45, false_alarms=22, slowest_ms=61_040)
     (note,) = notes(a_snapshot(report=report))
     assert note.startswith("orders/billing: of 45 deliveries that would have been recovered, 22 were settled by their")
-    assert note.endswith("a visibility timeout above 61.0 s would have had no such false alarm")
+    assert note.endswith("A visibility timeout above 61.0 s avoids these false recoveries.")
 
 
 def test_a_replica_is_live_for_three_heartbeats() -> None:
@@ -92,7 +92,7 @@ def test_a_replica_is_live_for_three_heartbeats() -> None:
 
 
 def test_a_heartbeat_of_the_future_is_none_the_servers_clock_was_set_back() -> None:
-    assert _troubles(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW + 3_600_000))) == [Trouble.NO_REPLICA]
+    assert _troubles(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW + 3_600_000))) == [ProblemKind.NO_REPLICA]
 
 
 def test_what_embedded_workers_leave_lying_degrades_once_two_timeouts_are_over() -> None:
@@ -106,17 +106,17 @@ def test_what_embedded_workers_leave_lying_degrades_once_two_timeouts_are_over()
         return _troubles(replace(a_snapshot(gone, report=None), groups=(group,)))
 
     assert troubles(idle_for(62_000)) == []
-    assert troubles(idle_for(62_001)) == [Trouble.OVERDUE]
+    assert troubles(idle_for(62_001)) == [ProblemKind.OVERDUE]
     assert troubles(idle_for(62_001, recovery_wait=RecoveryWait(10_000, 60_000))) == [], "recovery waits"
 
 
-NO_LEASE = "no leader: nobody holds the lease; where that lasts, the replicas' logs and `reaper doctor` say why"
+NO_LEASE = "no leader: no replica holds the lease. If this lasts, see the logs of the replicas and `reaper doctor`."
 
 
 def test_followers_without_a_leader_are_degraded() -> None:
     snapshot = a_snapshot(a_replica("bob", at_ms=NOW, role=FOLLOWER), report=None)
     assert [problem.text for problem in judge(snapshot)] == [
-        "no leader: the lease is held by alice-1-abc.nonce, which is not alive"
+        "no leader: the lease is held by alice-1-abc.nonce, which is not alive."
     ]
     assert [problem.text for problem in judge(replace(snapshot, holder=""))] == [NO_LEASE]
 
@@ -138,28 +138,30 @@ def test_a_pair_that_the_leader_does_not_watch_is_named() -> None:
     snapshot = a_snapshot(report=None)
     assert judge(snapshot) == (
         Problem(
-            Trouble.UNSERVED, "orders/billing", "the leader does not watch this group: add it to the replicas' settings"
+            ProblemKind.UNSERVED,
+            "orders/billing",
+            "the leader does not watch this group. Add it to the settings of the replicas.",
         ),
     )
 
 
 def test_without_any_group_there_is_nothing_to_watch() -> None:
-    assert _troubles(replace(a_snapshot(), groups=())) == [Trouble.NO_GROUPS]
+    assert _troubles(replace(a_snapshot(), groups=())) == [ProblemKind.NO_GROUPS]
 
 
 @pytest.mark.parametrize(
     ("found", "trouble", "says"),
     [
-        ({"refusal": "several_groups"}, Trouble.REFUSED, "set redelivery = 'retry-stream'"),
-        ({"refusal": "explicit_ids"}, Trouble.REFUSED, "set redelivery = 'retry-stream'"),
-        ({"refusal": "foreign_namespace"}, Trouble.REFUSED, "another namespace"),
-        ({"refusal": "something_new"}, Trouble.REFUSED, "something_new"),
-        ({"held": 2}, Trouble.HELD, "2 overdue deliveries cannot be copied"),
-        ({"error": "scan: NOPERM"}, Trouble.ERROR, "scan: NOPERM"),
-        ({"late_ms": 32_001}, Trouble.OVERDUE, "recovery is 32 s late"),
+        ({"refusal": "several_groups"}, ProblemKind.REFUSED, "Set redelivery = 'retry-stream'"),
+        ({"refusal": "explicit_ids"}, ProblemKind.REFUSED, "Set redelivery = 'retry-stream'"),
+        ({"refusal": "foreign_namespace"}, ProblemKind.REFUSED, "another namespace"),
+        ({"refusal": "something_new"}, ProblemKind.REFUSED, "something_new"),
+        ({"held": 2}, ProblemKind.HELD, "2 overdue deliveries cannot be redelivered"),
+        ({"error": "scan: NOPERM"}, ProblemKind.ERROR, "scan: NOPERM"),
+        ({"late_ms": 32_001}, ProblemKind.OVERDUE, "recovery is 32 s late"),
     ],
 )
-def test_what_the_leader_reports_degrades(found: dict[str, Any], trouble: Trouble, says: str) -> None:
+def test_what_the_leader_reports_degrades(found: dict[str, Any], trouble: ProblemKind, says: str) -> None:
     (problem,) = judge(a_snapshot(report=replace(ALL_WELL, **found)))
     assert (problem.trouble, problem.group) == (trouble, "orders/billing")
     assert says in problem.text
@@ -168,12 +170,12 @@ def test_what_the_leader_reports_degrades(found: dict[str, Any], trouble: Troubl
 @pytest.mark.parametrize(
     ("group", "trouble", "says"),
     [
-        ({"paused": True}, Trouble.PAUSED, "`reaper groups resume orders/billing` ends that"),
-        ({"mismatches": ("max_deliveries differ",)}, Trouble.MISMATCH, "max_deliveries differ"),
-        ({"main": SourceState(exists=False)}, Trouble.REFUSED, "the stream or its group does not exist"),
+        ({"paused": True}, ProblemKind.PAUSED, "Run `reaper groups resume orders/billing` to resume it."),
+        ({"mismatches": ("max_deliveries differ",)}, ProblemKind.MISMATCH, "max_deliveries differ"),
+        ({"main": SourceState(exists=False)}, ProblemKind.REFUSED, "the stream or its group does not exist"),
     ],
 )
-def test_what_redis_says_degrades(group: dict[str, Any], trouble: Trouble, says: str) -> None:
+def test_what_redis_says_degrades(group: dict[str, Any], trouble: ProblemKind, says: str) -> None:
     (problem,) = judge(a_snapshot(**group))
     assert (problem.trouble, problem.group) == (trouble, "orders/billing")
     assert says in problem.text
@@ -181,12 +183,12 @@ def test_what_redis_says_degrades(group: dict[str, Any], trouble: Trouble, says:
 
 def test_a_missing_group_is_told_once() -> None:
     snapshot = a_snapshot(report=replace(ALL_WELL, refusal="no_group"), main=SourceState(exists=False))
-    assert _troubles(snapshot) == [Trouble.REFUSED]
+    assert _troubles(snapshot) == [ProblemKind.REFUSED]
 
 
 def test_a_scan_is_too_old_after_three_missed_ones_and_a_second() -> None:
     assert judge(a_snapshot(report=replace(ALL_WELL, last_scan_ms=NOW - 4_000))) == ()
-    assert _troubles(a_snapshot(report=replace(ALL_WELL, last_scan_ms=NOW - 4_001))) == [Trouble.SCAN_TOO_OLD]
+    assert _troubles(a_snapshot(report=replace(ALL_WELL, last_scan_ms=NOW - 4_001))) == [ProblemKind.SCAN_TOO_OLD]
 
 
 def test_a_long_pending_entries_list_may_take_longer_to_scan() -> None:
@@ -197,7 +199,7 @@ def test_a_long_pending_entries_list_may_take_longer_to_scan() -> None:
 def test_the_first_scan_of_a_term_is_a_note_and_no_problem() -> None:
     snapshot = a_snapshot(report=replace(ALL_WELL, last_scan_ms=0))
     assert judge(snapshot) == ()
-    assert notes(snapshot) == ("orders/billing: the first scan of this term is under way",)
+    assert notes(snapshot) == ("orders/billing: the first scan of this term is running",)
 
 
 WAITING = SourceState(exists=True, entries=2, ready=Count(2), oldest_ready_ms=40_000, consumers=1, last_read_ms=41_000)
@@ -216,7 +218,7 @@ WAITING = SourceState(exists=True, entries=2, ready=Count(2), oldest_ready_ms=40
     ],
 )
 def test_retry_copies_that_nobody_reads_degrade(retry: SourceState, unread: bool) -> None:
-    assert _troubles(a_snapshot(retry=retry)) == ([Trouble.RETRY_UNREAD] if unread else [])
+    assert _troubles(a_snapshot(retry=retry)) == ([ProblemKind.RETRY_UNREAD] if unread else [])
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def test_retry_copies_that_nobody_reads_degrade(retry: SourceState, unread: bool
     ],
 )
 def test_jobs_that_wait_where_nobody_reads_degrade(main: SourceState, unread: bool) -> None:
-    assert _troubles(a_snapshot(main=main)) == ([Trouble.UNREAD] if unread else [])
+    assert _troubles(a_snapshot(main=main)) == ([ProblemKind.UNREAD] if unread else [])
     assert _troubles(a_snapshot(main=main, visibility_ms=0)) == []
 
 
@@ -256,11 +258,11 @@ def test_every_problem_is_told() -> None:
         retry=WAITING,
         main=replace(WAITING, is_exhausted=True),
     )
-    assert set(_troubles(snapshot)) == set(Trouble) - {
-        Trouble.NO_REPLICA,
-        Trouble.NO_LEADER,
-        Trouble.NO_GROUPS,
-        Trouble.UNSERVED,
+    assert set(_troubles(snapshot)) == set(ProblemKind) - {
+        ProblemKind.NO_REPLICA,
+        ProblemKind.NO_LEADER,
+        ProblemKind.NO_GROUPS,
+        ProblemKind.UNSERVED,
     }
 
 
@@ -278,12 +280,12 @@ def test_notes_tell_what_may_matter_soon() -> None:
     )
     assert judge(snapshot) == ()
     assert notes(snapshot) == (
-        "the leader only observes: nothing is recovered",
-        "there is no follower: nobody takes over when the leader dies",
+        "the leader only observes and recovers no job",
+        "there is no follower to take over from the leader. Start a second replica.",
         "replica dave-1-abc has not registered for 60 s",
         "orders/billing: recovery waits 2.5 s: no heartbeat could be served for 41 s",
         "orders/billing: 4 entries were deleted while pending, the last of them more than an hour ago",
-        "orders/billing: consumer w1 holds 3 deliveries and has been silent for 61 s",
+        "orders/billing: consumer w1 has 3 deliveries and has been silent for 61 s",
     )
 
 
@@ -292,8 +294,8 @@ def test_what_may_have_been_a_false_recovery_is_a_note() -> None:
     assert judge(snapshot) == ()
     (note,) = notes(snapshot)
     assert note.endswith(
-        "3 deliveries were settled by a consumer after another one was recovered from it (web\\n1: 3): unless it was "
-        "restarted under this name, raise the visibility timeout"
+        "3 deliveries were settled by a consumer after another one was recovered from it (web\\n1: 3). If it was not "
+        "restarted under this name, raise the visibility timeout."
     )
 
 
@@ -314,7 +316,7 @@ def test_a_replica_that_has_not_noticed_the_end_of_its_term_is_noted() -> None:
     follower = a_replica("bob", at_ms=NOW, role=FOLLOWER)
     snapshot = a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW), follower, late)
     assert judge(snapshot) == ()
-    assert notes(snapshot) == ("replica zoe-1-abc still says that it leads (token 6); the fence refuses its writes",)
+    assert notes(snapshot) == ("replica zoe-1-abc still reports that it leads (token 6). The fence rejects it.",)
 
 
 def test_several_versions_at_once_are_noted() -> None:

@@ -71,7 +71,7 @@ async def test_doctor_says_who_holds_it_and_who_lacks_the_right(scene: Scene, ma
         ahead_ms=0, user="leader", missing_rights=(), missing_newer=() if may else ("xnack",),
     )  # fmt: skip
     found = [finding.text for finding in _in_place(await state_of(scene), GroupFacts(keys=scene.keys), server)]
-    assert ("given back by XNACK" in found[0]) is may
+    assert ("requeued by XNACK" in found[0]) is may
     assert ("user leader lacks +xnack" in "".join(found)) is not may
     older = replace(server, capabilities={Capability.XNACK: False}, missing_newer=())
     assert "XNACK" not in "".join(

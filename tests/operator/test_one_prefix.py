@@ -56,11 +56,11 @@ def test_a_setting_that_neither_program_has_is_rejected(
 ) -> None:
     one_file.write_text(f"{typo.lower()} = 1\n")
     with pytest.raises(
-        ConfigurationError, match=f"unknown setting '{typo.lower()}' in .*: did you mean '{meant.lower()}'"
+        ConfigurationError, match=f"unknown setting '{typo.lower()}' in .*. Did you mean '{meant.lower()}'"
     ):
         load(kind, one_file)
     monkeypatch.setenv(f"REAPER_{typo}", "1")
-    with pytest.raises(ConfigurationError, match=f"unknown setting 'REAPER_{typo}' .*: did you mean 'REAPER_{meant}'"):
+    with pytest.raises(ConfigurationError, match=f"unknown setting 'REAPER_{typo}' .*. Did you mean 'REAPER_{meant}'"):
         load(kind)
 
 

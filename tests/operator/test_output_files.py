@@ -73,7 +73,7 @@ async def test_the_comparison_looks_at_the_file_beside_its_page_too(
     monkeypatch.chdir(tmp_path)
     answer = await run_command(NOWHERE, "compare", "--output", "page.json")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith("error: --output page.json: the page is HTML")
+    assert answer.err.startswith("error: --output page.json must not end with .json")
     (tmp_path / "page.json").mkdir()
     answer = await run_command(NOWHERE, "compare", "--output", "page.html")
     assert (answer.code, answer.out) == (2, "")
@@ -113,4 +113,4 @@ async def test_a_folder_that_cannot_be_is_refused_before_the_work(
     (tmp_path / "file").touch()
     answer = await run_command(NOWHERE, "compare", "--files", "file/folder")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == "error: --files file/folder cannot be used: Not a directory.\n"
+    assert answer.err == "error: cannot use --files file/folder: Not a directory.\n"

@@ -89,7 +89,7 @@ async def test_either_ids_or_lost(reaper: Command, words: tuple[str, ...]) -> No
 
 @pytest.mark.usefixtures("scene")
 @pytest.mark.parametrize(
-    ("words", "why"), [(("order-1",), "'order-1' is no entry ID"), (("--lost", "--since", "soon"), "'soon' is not")]
+    ("words", "why"), [(("order-1",), "'order-1' is not an entry ID"), (("--lost", "--since", "soon"), "'soon' is not")]
 )
 async def test_what_cannot_be_read_is_named(reaper: Command, words: tuple[str, ...], why: str) -> None:
     answer = await reaper("groups", "requeue", BILLING, *words)

@@ -31,22 +31,22 @@ def _complaint(tmp_path: Path, toml: str = "", flags: Mapping[str, str] | None =
 @pytest.mark.parametrize(
     ("toml", "sentence"),
     [
-        ('redis-url = "x"', "unknown setting 'redis-url' in FILE: did you mean 'redis_url'?"),
-        ("[[groupss]]", "unknown setting 'groupss' in FILE: did you mean 'groups'?"),
+        ('redis-url = "x"', "unknown setting 'redis-url' in FILE. Did you mean 'redis_url'?"),
+        ("[[groupss]]", "unknown setting 'groupss' in FILE. Did you mean 'groups'?"),
         (
             PAIR + "visiblity_timeout = 3",
-            "unknown setting 'groups.0.visiblity_timeout' (in FILE): did you mean 'visibility_timeout'?",
+            "unknown setting 'groups.0.visiblity_timeout' (in FILE). Did you mean 'visibility_timeout'?",
         ),
         (
             PAIR + "zzz = 3",
             (
-                "unknown setting 'groups.0.zzz' (in FILE): known are group, max_deliveries, redelivery, "
+                "unknown setting 'groups.0.zzz' (in FILE). Known are group, max_deliveries, redelivery, "
                 "stream, visibility_timeout."
             ),
         ),
         (
             '[[groups]]\nstream = "orders"',
-            "setting 'groups.0.group' (in FILE) is missing: add group to this table.",
+            "setting 'groups.0.group' (in FILE) is missing. Add group to this table.",
         ),
     ],
 )
@@ -59,65 +59,65 @@ def test_unknown_and_missing_names(toml: str, sentence: str, tmp_path: Path) -> 
     [
         (
             "full_scan_interval = 0.009",
-            "'full_scan_interval' (in FILE) cannot be 0.009s: write a duration from 0.01s up, such as 30s.",
+            "'full_scan_interval' (in FILE) cannot be 0.009s. Write a duration from 0.01s up, such as 30s.",
         ),
         (
             "visibility_timeout = 0.09",
-            "'visibility_timeout' (in FILE) cannot be 0.09s: write a duration from 0.1s up, such as 30s.",
+            "'visibility_timeout' (in FILE) cannot be 0.09s. Write a duration from 0.1s up, such as 30s.",
         ),
-        ("lease_ttl = 0", "'lease_ttl' (in FILE) cannot be 0s: write a duration from 0.5s up, such as 10s."),
-        ("lease_ttl = -1", "'lease_ttl' (in FILE) cannot be -1s: write a duration from 0.5s up, such as 10s."),
+        ("lease_ttl = 0", "'lease_ttl' (in FILE) cannot be 0s. Write a duration from 0.5s up, such as 10s."),
+        ("lease_ttl = -1", "'lease_ttl' (in FILE) cannot be -1s. Write a duration from 0.5s up, such as 10s."),
         (
             'lease_ttl = "soon"',
-            "'lease_ttl' (in FILE) cannot be 'soon': write a duration from 0.5s up, such as 10s.",
+            "'lease_ttl' (in FILE) cannot be 'soon'. Write a duration from 0.5s up, such as 10s.",
         ),
         (
             "lease_ttl = true",
-            "'lease_ttl' (in FILE) cannot be 'true': write a duration from 0.5s up, such as 10s.",
+            "'lease_ttl' (in FILE) cannot be 'true'. Write a duration from 0.5s up, such as 10s.",
         ),
         (
             "consumer_retention = 0.0001",
-            ("'consumer_retention' (in FILE) cannot be 0.0001: write a duration of at least 1ms."),
+            ("'consumer_retention' (in FILE) cannot be 0.0001. Write a duration of at least 1ms."),
         ),
         (
             "lease_ttl = inf",
-            "'lease_ttl' (in FILE) cannot be inf: write a duration up to 3660d, such as 30s.",
+            "'lease_ttl' (in FILE) cannot be inf. Write a duration up to 3660d, such as 30s.",
         ),
         (
             'lease_ttl = "P1000000D"',
-            ("'lease_ttl' (in FILE) cannot be 'P1000000D': write a duration up to 3660d, such as 30s."),
+            ("'lease_ttl' (in FILE) cannot be 'P1000000D'. Write a duration up to 3660d, such as 30s."),
         ),
         (
             "max_deliveries = 0",
-            "'max_deliveries' (in FILE) cannot be 0: write a whole number from 1 to 1000000, such as 3.",
+            "'max_deliveries' (in FILE) cannot be 0. Write a whole number from 1 to 1000000, such as 3.",
         ),
         (
             'max_deliveries = "many"',
-            "'max_deliveries' (in FILE) cannot be 'many': write a whole number from 1 to 1000000, such as 3.",
+            "'max_deliveries' (in FILE) cannot be 'many'. Write a whole number from 1 to 1000000, such as 3.",
         ),
         (
             "journal_maxlen = 3",
-            "'journal_maxlen' (in FILE) cannot be 3: write a whole number from 100 to 1000000000000, such as 100000.",
+            "'journal_maxlen' (in FILE) cannot be 3. Write a whole number from 100 to 1000000000000, such as 100000.",
         ),
-        ("recovery_rate = inf", "'recovery_rate' (in FILE) cannot be inf: write a number from 0 up, such as 0."),
-        ('observe = "maybe"', "'observe' (in FILE) cannot be 'maybe': write true or false."),
+        ("recovery_rate = inf", "'recovery_rate' (in FILE) cannot be inf. Write a number from 0 up, such as 0."),
+        ('observe = "maybe"', "'observe' (in FILE) cannot be 'maybe'. Write true or false."),
         (
             "redis_url = 5",
-            "'redis_url' (in FILE) cannot be used as it is: write text, such as redis://127.0.0.1:6379/0.",
+            "'redis_url' (in FILE) cannot be used as it is. Write text, such as redis://127.0.0.1:6379/0.",
         ),
         (
             'redelivery = "retry_stream"',
             (
-                "'redelivery' (in FILE) cannot be 'retry_stream': write 'stream' or 'retry-stream' or "
-                "'in-place' (did you mean 'retry-stream'?)."
+                "'redelivery' (in FILE) cannot be 'retry_stream'. Write 'stream' or 'retry-stream' or "
+                "'in-place'. Did you mean 'retry-stream'?"
             ),
         ),
-        ('journal = "none"', "'journal' (in FILE) cannot be 'none': write true or false."),
-        ("groups = 5", "'groups' (in FILE) cannot be 5: write [[groups]] tables, each with stream and group."),
-        ("groups = [5]", "'groups.0' (in FILE) cannot be 5: write [[groups]] tables, each with stream and group."),
+        ('journal = "none"', "'journal' (in FILE) cannot be 'none'. Write true or false."),
+        ("groups = 5", "'groups' (in FILE) cannot be 5. Write [[groups]] tables, each with stream and group."),
+        ("groups = [5]", "'groups.0' (in FILE) cannot be 5. Write [[groups]] tables, each with stream and group."),
         (
             PAIR + "visibility_timeout = 0",
-            "'groups.0.visibility_timeout' (in FILE) cannot be 0: write a duration from 0.1s up.",
+            "'groups.0.visibility_timeout' (in FILE) cannot be 0. Write a duration from 0.1s up.",
         ),
         (
             'groups = ["orders"]',
@@ -165,8 +165,8 @@ def test_combinations_that_cannot_work(toml: str, sentence: str, tmp_path: Path)
 
 def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
     assert _complaint(tmp_path, "max_deliveries = 0\nlease_ttl = 0").splitlines() == [
-        "setting 'max_deliveries' (in FILE) cannot be 0: write a whole number from 1 to 1000000, such as 3.",
-        "setting 'lease_ttl' (in FILE) cannot be 0s: write a duration from 0.5s up, such as 10s.",
+        "setting 'max_deliveries' (in FILE) cannot be 0. Write a whole number from 1 to 1000000, such as 3.",
+        "setting 'lease_ttl' (in FILE) cannot be 0s. Write a duration from 0.5s up, such as 10s.",
     ]
 
 
@@ -174,17 +174,17 @@ def test_a_flag_and_the_environment_are_named_as_the_source(tmp_path: Path, monk
     monkeypatch.setenv("REAPER_MAX_DELIVERIES", "0")
     assert _complaint(tmp_path, flags={"lease_ttl": "0"}).splitlines() == [
         (
-            "setting 'max_deliveries' (in the environment as REAPER_MAX_DELIVERIES) cannot be '0': write a whole "
+            "setting 'max_deliveries' (in the environment as REAPER_MAX_DELIVERIES) cannot be '0'. Write a whole "
             "number from 1 to 1000000, such as 3."
         ),
-        "setting 'lease_ttl' (as flag --lease-ttl) cannot be 0s: write a duration from 0.5s up, such as 10s.",
+        "setting 'lease_ttl' (as flag --lease-ttl) cannot be 0s. Write a duration from 0.5s up, such as 10s.",
     ]
 
 
 def test_a_misspelt_variable_is_not_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REAPER_LEASE_TLL", "3")
     assert _complaint(tmp_path) == (
-        "unknown setting 'REAPER_LEASE_TLL' in the environment: did you mean 'REAPER_LEASE_TTL'?"
+        "unknown setting 'REAPER_LEASE_TLL' in the environment. Did you mean 'REAPER_LEASE_TTL'?"
     )
 
 
@@ -238,7 +238,7 @@ async def test_the_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["name", "health_host", "journal"])
 def test_bytes_that_are_no_text_are_refused_where_no_file_is_named(name: str, tmp_path: Path) -> None:
     said = _complaint(tmp_path, flags={name: "a\udcff"})
-    assert said == (f"setting '{name}' (as flag --{name.replace('_', '-')}) cannot be 'a\\udcff': write UTF-8 text.")
+    assert said == (f"setting '{name}' (as flag --{name.replace('_', '-')}) cannot be 'a\\udcff'. Write UTF-8 text.")
     flags = {"actions_token_file": "a\udcff", "health_port": "0"}
     assert load_settings(ReaperSettings, flags=flags).actions_token_file == flags["actions_token_file"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.operations.judgement import Trouble, judge
+from reaper.operations.judgement import ProblemKind, judge
 from reaper.operations.snapshot import MOST_COUNTED, find_mismatches, take_snapshot
 from reaper.operations.state import Count, GroupState, SourceState
 from reaper.operations.words import duration
@@ -66,7 +66,7 @@ async def test_in_brief_each_group_is_a_line(scene: Scene, reaper: Command) -> N
     assert service == "reaper  healthy  leader alice-1-abc · 1 followers"
     assert mail.startswith("mail/sender  degraded  ready 0 · pending 0 · dead letters 0 · the leader does not watch")
     assert orders.startswith("orders/billing  degraded  ready ")
-    assert orders.endswith(" · recovery is paused: `reaper groups resume orders/billing` ends that")
+    assert orders.endswith(" · recovery is paused. Run `reaper groups resume orders/billing` to resume it.")
 
 
 async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Command) -> None:
@@ -76,7 +76,7 @@ async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Comman
     assert answer.code == 1
     assert answer.out.splitlines()[-2:] == [
         "degraded",
-        "  - orders/billing: recovery is paused: `reaper groups resume orders/billing` ends that",
+        "  - orders/billing: recovery is paused. Run `reaper groups resume orders/billing` to resume it.",
     ]
 
 
@@ -128,7 +128,7 @@ async def test_the_screen_shows_leader_term_and_group(scene: Scene, reaper: Comm
         "orders/billing  healthy",
         "  recovery  reaper · stream · visibility timeout 30 s · max deliveries 3",
     ]
-    assert "pending 1 (oldest idle 10 h) · scheduled 0 · suspects 0 parked, 0 out · dead letters 0" in lines[7]
+    assert "pending 1 (oldest idle 10 h) · scheduled 0 · quarantined 0, released 0 · dead letters 0" in lines[7]
     assert lines[8].startswith("  watched   timers 4 · next due ")
     assert "recovered 12 (5 this term)" in lines[8]
     assert lines[9] == "  consumers 1"
@@ -189,13 +189,13 @@ async def test_watch_prints_until_it_is_ended(scene: Scene, server: RedisServer,
 
 async def test_counts_of_a_group_come_from_redis(scene: Scene) -> None:
     await _healthy(scene)
-    await scene.recover(*[await scene.stalled("n", one, times=2) for one in range(3)])  # parked
+    await scene.recover(*[await scene.stalled("n", one, times=2) for one in range(3)])  # quarantined
     await give_up(scene)
     await scene.client.zadd(scene.keys.schedule, {"later": 1_900_000_000_000})
     await scene.client.zadd(scene.keys.stream_schedule, {"much later": 1_900_000_000_000})
-    await scene.client.hset(scene.keys.suspects, "1-1", "stream")
+    await scene.client.hset(scene.keys.quarantine, "1-1", "stream")
     group = await _group(scene)
-    assert (group.suspects_parked, group.suspects_out, group.scheduled, group.dead_letters) == (3, 1, 2, 1)
+    assert (group.quarantined, group.released, group.scheduled, group.dead_letters) == (3, 1, 2, 1)
     assert (group.mode, group.policy, group.visibility_ms, group.max_deliveries) == ("reaper", "stream", 30_000, 3)
 
 
@@ -268,7 +268,7 @@ async def test_copies_that_wait_while_consumers_stay_away_are_a_problem(scene: S
     await scene.client.execute_command("XADD", scene.keys.retry, "*", "n", 2)
 
     async def unread() -> bool:
-        return Trouble.RETRY_UNREAD in [one.trouble for one in judge(await take_snapshot(scene.client, KEYS))]
+        return ProblemKind.RETRY_UNREAD in [one.trouble for one in judge(await take_snapshot(scene.client, KEYS))]
 
     assert await wait_until(unread, "the copy has waited for longer than the visibility timeout")
     await scene.client.execute_command(*read)
@@ -285,10 +285,10 @@ async def test_groups_are_those_of_the_settings_and_of_the_replicas(scene: Scene
 
 async def test_keys_of_a_wrong_type_read_as_empty(scene: Scene) -> None:
     await _healthy(scene)
-    for key in (scene.keys.dead, scene.keys.schedule, scene.keys.suspects, scene.keys.retry):
+    for key in (scene.keys.dead, scene.keys.schedule, scene.keys.quarantine, scene.keys.retry):
         await scene.client.set(key, "something else")
     group = await _group(scene)
-    assert (group.dead_letters, group.scheduled, group.suspects_out) == (0, 0, 0)
+    assert (group.dead_letters, group.scheduled, group.released) == (0, 0, 0)
     assert group.retry == SourceState(is_foreign=True)
 
 
@@ -296,9 +296,9 @@ async def test_a_stream_that_is_none_is_told_from_one_that_is_missing(client: Re
     for key in ("orders", "{mail}:retry:billing"):
         await client.set(key, "something else")
     told = (await reaper("status", "--groups", "orders/billing,mail/billing")).out
-    assert "orders/billing: orders holds no stream: somebody else uses this name" in told
-    assert "mail/billing: {mail}:retry:billing holds no stream: somebody else uses this name" in told
-    assert "mail/billing: recovery refuses: the stream or its group does not exist" in told
+    assert "orders/billing: orders is not a stream: another program uses this name" in told
+    assert "mail/billing: {mail}:retry:billing is not a stream: another program uses this name" in told
+    assert "mail/billing: recovery is disabled: the stream or its group does not exist" in told
 
 
 async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:

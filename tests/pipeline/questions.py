@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from reaper.pipeline.analysis.answers import Asked
-from reaper.pipeline.analysis.asking import QUESTIONS, Asker
+from reaper.pipeline.analysis.answers import LakeAnswers
+from reaper.pipeline.analysis.asking import QUESTIONS, LakeQueries
 from reaper.pipeline.analysis.scope import Scope
 from reaper.pipeline.lake.schema import TABLES
 from tests.pipeline.stories import EPOCH, Row
@@ -25,6 +25,8 @@ def frames(spark: SparkSession, **rows: Sequence[Row]) -> dict[str, DataFrame]:
     }
 
 
-def ask(spark: SparkSession, only: Collection[str] = QUESTIONS, scope: Scope = EVER, **rows: Sequence[Row]) -> Asked:
+def ask(
+    spark: SparkSession, only: Collection[str] = QUESTIONS, scope: Scope = EVER, **rows: Sequence[Row]
+) -> LakeAnswers:
     """Ask about a lake with these rows. The views stay in the session until the next call."""
-    return Asker(spark, frames(spark, **rows), scope, embedded=True).ask(lambda _: None, only)
+    return LakeQueries(spark, frames(spark, **rows), scope, embedded=True).ask(lambda _: None, only)

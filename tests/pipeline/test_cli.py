@@ -64,7 +64,7 @@ def test_from_redis_to_a_lake_and_a_trimmed_journal(
         (("ingest", "--redis-url", "redis://127.0.0.1:1/0"), "error: cannot use Redis at"),
         (("ingest", "--trigger", "soon"), "trigger"),
         (("ingest", "--lake", "hdfs://host/lake"), "error: lake 'hdfs://host/lake' is neither a folder"),
-        (("ingest", "--lake", "s3://bucket/lake"), "set --lake-state to a folder"),
+        (("ingest", "--lake", "s3://bucket/lake"), "Set --lake-state to a folder"),
         (("ingest", "--redis-url-env", "NOT_SET"), "error: redis_url_env names NOT_SET"),
         (("report",), "error: there is no lake at"),
         (("advise",), "error: there is no lake at"),
@@ -98,7 +98,7 @@ def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("reaper.pipeline.command.find_spec", lambda name: None if name == "pyspark" else find(name))
     result = reaper("trim")
     assert result.exit_code == USAGE_EXIT
-    assert "the pipeline needs pyspark: run pip install '.[spark]' in your clone" in result.stderr
+    assert "the pipeline needs pyspark. Run pip install '.[spark]' in your clone" in result.stderr
 
 
 def test_the_other_commands_and_all_help_work_without_the_extra() -> None:

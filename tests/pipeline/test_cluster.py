@@ -96,7 +96,7 @@ async def test_a_python_without_pyarrow_is_named_once(programs: Programs, tmp_pa
     lacking = programs.ingest(lake, *where, *SMALL, PYSPARK_PYTHON=python)
     assert await lacking.wait() == USAGE_EXIT
     assert len([line for line in lacking.output.splitlines() if "has no pyarrow: install" in line]) == 1
-    assert "starts again" not in lacking.output
+    assert "retrying" not in lacking.output
 
 
 async def test_one_lake_is_filled_by_a_cluster_then_by_spark_submit_then_through_spark_connect(

@@ -4,7 +4,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.analysis.asking import Asker
+from reaper.pipeline.analysis.asking import LakeQueries
 from tests.pipeline import stories
 from tests.pipeline.questions import EVER, frames
 
@@ -14,4 +14,4 @@ def test_what_spark_does_not_answer_is_an_error(spark: SparkSession, table: str,
     tables = frames(spark, events=stories.CRASH)
     tables[table] = tables[table].drop(column)
     with pytest.raises(AnalysisException, match=f"`{column}` cannot be resolved"):
-        Asker(spark, tables, EVER, embedded=True).ask(lambda _: None)
+        LakeQueries(spark, tables, EVER, embedded=True).ask(lambda _: None)

@@ -57,23 +57,23 @@ def test_drills_are_played_judged_and_written_down(tmp_path: Path, monkeypatch: 
 
 def test_a_drill_that_cannot_be_played_says_what_it_printed(tmp_path: Path) -> None:
     plan = Plan([QUICK], ("reaper/stream",), 1, ("--trace", str(tmp_path / "nowhere.csv")))
-    with pytest.raises(DrillFailedError, match=r"nowhere\.csv cannot be read"):
+    with pytest.raises(DrillFailedError, match="cannot read --trace"):
         anyio.run(partial(play, plan, tmp_path, lambda _: None))
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--trace", "gone.csv"), "--trace gone.csv cannot be read: No such file or directory."),
-        (("--trace", "/dev/zero"), "--trace /dev/zero, line 1: it is longer than"),
-        (("--speedup", "1e-300"), "comes more than a day after the first one: replay it faster (--speedup)"),
-        (("--speedup", "0.01"), "s, and a drill of the comparison 900 s at most: replay them faster (--speedup)"),
-        (("--decode-ms", "8e7"), "takes more than a day: --prefill-ms and --decode-ms say"),
+        (("--trace", "gone.csv"), "cannot read --trace gone.csv: No such file or directory."),
+        (("--trace", "/dev/zero"), "--trace /dev/zero, line 1 has more than"),
+        (("--speedup", "1e-300"), "comes more than a day after the first one. Replay it faster (--speedup)"),
+        (("--speedup", "0.01"), "s, but a drill of the comparison at most 900 s. Replay them faster (--speedup)"),
+        (("--decode-ms", "8e7"), "takes more than a day. Lower --prefill-ms or --decode-ms"),
         (("--prefill-ms", "1e300"), "--prefill-ms"),
-        (("--limit", "99999999999"), "--limit asks for 99999999999 jobs: at most 1000000 are generated."),
+        (("--limit", "99999999999"), "--limit is 99999999999 jobs, but at most 1000000 are generated. Lower it."),
         (("--repeat", "99999999999"), "invalid value for '--repeat': 99999999999 is not in the range"),
         (("--fault-at", "1e300"), "invalid value for '--fault-at': '1e300' is not in the range"),
-        (("--files", "loop/drills"), "--files loop/drills cannot be used: Too many levels of symbolic links."),
+        (("--files", "loop/drills"), "cannot use --files loop/drills: Too many levels of symbolic links."),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
 )
@@ -90,4 +90,4 @@ def test_what_cannot_be_played_is_a_sentence_before_anything_is_played(
 
 def test_the_command_refuses_what_it_does_not_know() -> None:
     answer = CliRunner().invoke(main, ["compare", "--scenario", "poisson"])
-    assert (answer.exit_code, "did you mean 'poison'" in answer.stderr) == (2, True)
+    assert (answer.exit_code, "Did you mean 'poison'" in answer.stderr) == (2, True)

@@ -9,7 +9,7 @@ from reaper.drill.faults import parse_fault
 from reaper.pipeline.compare.figures import FIGURES, Measured, measure
 from reaper.pipeline.compare.findings import conclude
 from reaper.pipeline.compare.page import write_page
-from reaper.pipeline.compare.play import Drills, Plan, Played
+from reaper.pipeline.compare.play import Drills, Plan, PlayedDrill
 from reaper.pipeline.compare.scenarios import IDLE, MODES, SCENARIOS, Scenario, choose_scenarios, moved
 from reaper.pipeline.compare.verdict import Verdict, headline, judge, write_all
 from workers.protocol.errors import ConfigurationError
@@ -38,8 +38,8 @@ def report(**changes: Any) -> dict[str, Any]:
     return plain | changes
 
 
-def played(mode: str, turn: int = 0, scenario: Scenario = CRASH, **changes: Any) -> Played:
-    return Played(scenario.name, mode, turn, report(**changes))
+def played(mode: str, turn: int = 0, scenario: Scenario = CRASH, **changes: Any) -> PlayedDrill:
+    return PlayedDrill(scenario.name, mode, turn, report(**changes))
 
 
 def test_of_several_turns_the_median_is_told_and_how_far_they_lie_apart() -> None:
@@ -232,7 +232,7 @@ def test_a_headline_says_who_is_better(verdict: Verdict, words: str) -> None:
 # ---- scenarios in which the fault hit nothing
 
 
-def _crash(mode: str, turn: int = 0, starts: int = 8, **changes: Any) -> Played:
+def _crash(mode: str, turn: int = 0, starts: int = 8, **changes: Any) -> PlayedDrill:
     return played(mode, turn, second_starts=[{}] * starts, **changes)
 
 
@@ -323,7 +323,7 @@ def test_harm_can_be_done_when_jobs_are_in_flight() -> None:
 def test_a_scenario_that_is_misspelt_is_a_sentence() -> None:
     assert choose_scenarios(("poison", "one-crash")) == [SCENARIOS["one-crash"], SCENARIOS["poison"]]
     assert len(choose_scenarios(())) == len(SCENARIOS)
-    with pytest.raises(ConfigurationError, match="did you mean 'one-crash'"):
+    with pytest.raises(ConfigurationError, match="Did you mean 'one-crash'"):
         choose_scenarios(("one-crush",))
 
 

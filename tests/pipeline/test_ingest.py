@@ -182,7 +182,7 @@ def test_a_python_of_sparks_that_is_killed_costs_a_sentence_and_no_entry(
     assert progress.events == 300
     assert rows(layout.root) == entries(redis_server)
     assert [message for message in caplog.messages if PYTHON_ENDED in message] == [
-        f"the lake {layout.root}: the query failed, and starts again in 1 s: {PYTHON_ENDED}"
+        f'ingestion failed, retrying: lake={layout.root} pause_s=1.0 cause="{PYTHON_ENDED}"'
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reaper.pipeline.analysis.answers import Rows
-from reaper.pipeline.analysis.asking import Asker, read_tables
+from reaper.pipeline.analysis.asking import LakeQueries, read_tables
 from reaper.pipeline.report.findings import tables_of
 from tests.pipeline.conftest import Generated
 from tests.pipeline.questions import EVER
@@ -24,7 +24,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, generated: Generated) -> dict[str, Rows]:
-    asker = Asker(spark, read_tables(spark, str(generated.path)), EVER, embedded=True)
+    asker = LakeQueries(spark, read_tables(spark, str(generated.path)), EVER, embedded=True)
     return tables_of(asker.ask(lambda _: None).answers)
 
 

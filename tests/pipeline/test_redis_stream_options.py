@@ -28,8 +28,8 @@ def test_names_of_options_are_in_any_case_and_patterns_are_separated_by_commas()
         ({"retrySeconds": "-1"}, "option retrySeconds is '-1'"),
         ({"failOnDataLoss": "maybe"}, "option failOnDataLoss is 'maybe'"),
         ({"streamPattern": " , "}, "option streamPattern is missing"),
-        ({"url": ""}, "set either option url, or option urlEnv"),
-        ({"urlEnv": "REDIS"}, "set either option url, or option urlEnv"),
+        ({"url": ""}, "Set either option url, or option urlEnv"),
+        ({"urlEnv": "REDIS"}, "Set either option url, or option urlEnv"),
         ({"url": "", "urlEnv": "NOT_SET_HERE"}, "NOT_SET_HERE, which is not set"),
         ({"url": "redis+cluster://h1,h2/1"}, "a cluster has only database 0"),
         ({"url": "redis+sentinel://h1"}, "the name of the primary is missing"),
@@ -52,7 +52,7 @@ def test_a_value_that_makes_no_sense_is_rejected_by_name(given: dict[str, str], 
     ],
 )
 def test_a_password_in_an_option_is_rejected_and_not_repeated(url: str) -> None:
-    with pytest.raises(RedisStreamError, match="option url holds a password") as caught:
+    with pytest.raises(RedisStreamError, match="option url contains a password") as caught:
         source(url=url)
     assert SECRET not in str(caught.value)
 

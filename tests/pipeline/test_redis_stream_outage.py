@@ -27,7 +27,7 @@ def in_thread(work: Callable[[], Any]) -> "Iterator[Future[Any]]":
 
 def waits(caplog: pytest.LogCaptureFixture) -> Callable[[], bool]:
     """Return a condition: a reader has lost contact, and tries again."""
-    return lambda: any("no contact with" in line for line in caplog.messages)
+    return lambda: any("cannot reach Redis" in line for line in caplog.messages)
 
 
 @pytest.mark.anyio

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.analysis.asking import Asker
+from reaper.pipeline.analysis.asking import LakeQueries
 from reaper.pipeline.analysis.scope import Scope
 from reaper.pipeline.report.findings import Findings, find
 from tests.pipeline import drilled, reference, stories
@@ -43,7 +43,7 @@ def told(drill: Drilled) -> list[Told]:
 def findings(spark: SparkSession, drill: Drilled, redis_server: RedisServer) -> Findings:
     assert drill.journals
     tables = drilled.read_back(spark, redis_server)
-    return find(Asker(spark, tables, Scope(datetime.now(UTC)), embedded=True).ask(lambda _: None), {})
+    return find(LakeQueries(spark, tables, Scope(datetime.now(UTC)), embedded=True).ask(lambda _: None), {})
 
 
 def started_again(spark: SparkSession) -> set[tuple[str, str, int, int, str]]:

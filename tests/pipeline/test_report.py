@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.analysis.answers import Asked
-from reaper.pipeline.analysis.asking import QUESTIONS, Asker, read_tables
+from reaper.pipeline.analysis.answers import LakeAnswers
+from reaper.pipeline.analysis.asking import QUESTIONS, LakeQueries, read_tables
 from reaper.pipeline.analysis.scope import CLOCKS_DIFFER, Scope
 from reaper.pipeline.cli import pipeline
 from reaper.pipeline.report import words
@@ -54,7 +54,7 @@ def test_no_question_about_all_events_aggregates_strings_or_runs_python(
     spark: SparkSession, lake: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Spark sorts what it aggregates strings of. The few jobs and events that have a story may be sorted."""
-    asker = Asker(spark, read_tables(spark, lake), Scope(datetime.now(UTC), groups=("billing",)), embedded=True)
+    asker = LakeQueries(spark, read_tables(spark, lake), Scope(datetime.now(UTC), groups=("billing",)), embedded=True)
     asker.ask(lambda _: None)
     heavy = [("views", "story"), ("views", "activity"), ("views", "rare"), ("questions", "durations")]
     rest = [("views", "delivery"), *(("questions", name) for name in QUESTIONS if name != "durations")]
@@ -88,8 +88,8 @@ def test_the_page_has_charts_and_unique_ids_and_is_small(reported: Reported) -> 
 
 
 def test_the_scope_cuts_groups_and_time(spark: SparkSession, lake: str, generated: Generated) -> None:
-    def asked(now: datetime, *groups: str, since: datetime | None = None) -> Asked:
-        asker = Asker(spark, read_tables(spark, lake), Scope(now, since, groups=groups), embedded=True)
+    def asked(now: datetime, *groups: str, since: datetime | None = None) -> LakeAnswers:
+        asker = LakeQueries(spark, read_tables(spark, lake), Scope(now, since, groups=groups), embedded=True)
         return asker.ask(lambda _: None, ("activity_counts", "misdated", "dead_letter_clusters"))
 
     everything = asked(LATER)

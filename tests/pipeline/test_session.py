@@ -48,18 +48,18 @@ def test_a_master_in_sparks_own_configuration_counts(tmp_path: Path, monkeypatch
 
 
 def test_what_cannot_work_is_said_before_anything_starts() -> None:
-    with pytest.raises(ConfigurationError, match="either master or remote"):
+    with pytest.raises(ConfigurationError, match="master and remote are both set"):
         build_session(master="local[1]", remote="sc://h")
 
 
 @pytest.mark.parametrize(
     ("heap", "why"),
     [
-        ("lots", "is no amount of memory: write it as 1g or 1500m"),
-        ("1t", "is no amount of memory"),
-        ("-1g", "is no amount of memory"),
-        ("99999999999g", "is no amount of memory"),
-        ("449m", "is too little: Spark does not start below 450m"),
+        ("lots", "is not an amount of memory. Write it as 1g or 1500m"),
+        ("1t", "is not an amount of memory"),
+        ("-1g", "is not an amount of memory"),
+        ("99999999999g", "is not an amount of memory"),
+        ("449m", "is too little for Spark. Write 450m or more"),
     ],
 )
 def test_a_heap_that_java_or_spark_would_refuse_is_refused_before(heap: str, why: str) -> None:
@@ -71,7 +71,7 @@ def test_a_user_without_a_name_is_told_so_before_java_starts(monkeypatch: pytest
     named = {user.pw_uid for user in pwd.getpwall()}
     nameless = next(uid for uid in range(50_000, 60_000) if uid not in named)
     monkeypatch.setattr(os, "geteuid", lambda: nameless)
-    with pytest.raises(ConfigurationError, match=rf"under a user without a name \(UID {nameless}\): add it to /etc/"):
+    with pytest.raises(ConfigurationError, match=rf"under a user without a name \(UID {nameless}\)\. Add it to /etc/"):
         build_session()
 
 

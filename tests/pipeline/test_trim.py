@@ -122,7 +122,7 @@ async def test_the_user_of_ingestion_is_told_what_else_it_needs_and_that_is_enou
 
 
 async def test_nothing_is_trimmed_where_the_lake_was_not_filled_from(layout: Layout) -> None:
-    with pytest.raises(ConfigurationError, match="nothing is safely in the lake"):
+    with pytest.raises(ConfigurationError, match="no batch of the lake"):
         ingested_ends(layout)
     note(layout, 0, {JOURNAL: {"id": "5-0"}})
     with pytest.raises(ConfigurationError, match=r"is filled from redis://.*, not from redis://elsewhere"):

@@ -59,7 +59,7 @@ async def test_a_callback_that_fails_is_logged_and_stops_nothing(
         callbacks.report("stalled", n=n)
     with caplog.at_level(logging.ERROR):
         await callbacks.drain()
-    assert (heard, [record.message for record in caplog.records]) == ([0, 1], ["a callback for 'stalled' failed"] * 2)
+    assert (heard, [record.message for record in caplog.records]) == ([0, 1], ["callback failed: event=stalled"] * 2)
 
 
 async def test_what_is_queued_at_the_end_is_still_called(callbacks: Callbacks[str], heard: list[Report]) -> None:

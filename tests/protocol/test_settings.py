@@ -103,9 +103,9 @@ def test_every_problem_is_said_at_once() -> None:
 
 
 def test_a_misspelt_setting_is_refused_with_a_suggestion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "did you mean 'stream'?" in sentence(file=write(tmp_path, 'strem = "orders"\n'))
+    assert "Did you mean 'stream'?" in sentence(file=write(tmp_path, 'strem = "orders"\n'))
     monkeypatch.setenv("SHOP_STREM", "orders")
-    assert "did you mean 'SHOP_STREAM'?" in sentence()
+    assert "Did you mean 'SHOP_STREAM'?" in sentence()
 
 
 def test_variables_of_the_process_that_are_no_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,5 +135,5 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def test_a_suggestion_is_made_where_one_is_near_and_else_the_names_are_listed() -> None:
-    assert did_you_mean("strem", ["stream", "size"]) == ": did you mean 'stream'?"
+    assert did_you_mean("strem", ["stream", "size"]) == ". Did you mean 'stream'?"
     assert "size, stream" in did_you_mean("xyz", ["stream", "size"])

@@ -90,23 +90,23 @@ async def test_an_error_is_told_when_it_begins_and_when_it_has_passed(told: Told
         told.notes.worked("scan")
     assert told.notes.tally.error == ""
     assert told.lines() == [
-        ("ERROR", "orders/billing: cannot scan: MISCONF"),
-        ("INFO", "orders/billing: works again (scan)"),
+        ("ERROR", "cannot serve the group: group=orders/billing task=scan cause=MISCONF"),
+        ("INFO", "task works again: group=orders/billing task=scan"),
     ]
     assert await told.reports() == [("error", {"error": "scan: MISCONF"})]
 
 
 async def test_a_lost_connection_is_a_warning(told: Told) -> None:
     told.notes.failed("recover", RedisConnectionError("reset"))
-    assert told.lines() == [("WARNING", "orders/billing: cannot recover: reset")]
+    assert told.lines() == [("WARNING", "cannot serve the group: group=orders/billing task=recover cause=reset")]
 
 
 async def test_an_error_that_changes_is_told_again(told: Told) -> None:
     for message in ("MISCONF", "OOM", "OOM"):
         told.notes.failed("scan", ResponseError(message))
     assert [line for _, line in told.lines()] == [
-        "orders/billing: cannot scan: MISCONF",
-        "orders/billing: cannot scan: OOM",
+        "cannot serve the group: group=orders/billing task=scan cause=MISCONF",
+        "cannot serve the group: group=orders/billing task=scan cause=OOM",
     ]
 
 
@@ -129,15 +129,15 @@ async def test_errors_of_different_work_pass_each_by_itself(told: Told) -> None:
         (
             "several_groups",
             (
-                "the stream has several groups, and with redelivery 'stream' the others would see every copy: "
-                "set redelivery = 'retry-stream' for this pair"
+                "the stream has several groups, so the others would read every copy. "
+                "Set redelivery = 'retry-stream' for this group"
             ),
         ),
         (
             "explicit_ids",
             (
-                "the stream's entry IDs are not the server's own, and with redelivery 'stream' a copy would move its "
-                "last ID past them: set redelivery = 'retry-stream' for this pair"
+                "producers write their own entry IDs, so a copy would move the last ID past them. "
+                "Set redelivery = 'retry-stream' for this group"
             ),
         ),
     ],
@@ -152,8 +152,8 @@ async def test_a_layout_that_cannot_be_served_is_told_with_advice_and_its_end_to
         told.notes.layout("")
     assert told.notes.tally.refusal == ""
     assert told.lines() == [
-        ("ERROR", f"orders/billing: refused: {advice}"),
-        ("INFO", "orders/billing: served again"),
+        ("ERROR", f'recovery disabled: group=orders/billing reason={kind} cause="{advice}"'),
+        ("INFO", "recovery enabled again: group=orders/billing"),
     ]
     assert await told.reports() == [("error", {"error": f"{kind}: {advice}"})]
 
@@ -162,8 +162,14 @@ async def test_a_recovery_call_that_goes_through_ends_a_refusal(told: Told) -> N
     told.notes.refused("foreign_namespace", "namespace 'other' serves this group")
     told.notes.call_done()
     assert told.lines() == [
-        ("ERROR", "orders/billing: refused: namespace 'other' serves this group"),
-        ("INFO", "orders/billing: served again"),
+        (
+            "ERROR",
+            (
+                "recovery disabled: group=orders/billing reason=foreign_namespace "
+                "cause=\"namespace 'other' serves this group\""
+            ),
+        ),
+        ("INFO", "recovery enabled again: group=orders/billing"),
     ]
 
 
@@ -176,8 +182,8 @@ async def test_a_missing_group_is_over_once_a_scan_goes_through_and_not_before(t
         told.notes.scanned(7)
     assert (told.notes.tally.refusal, told.notes.tally.last_scan_ms) == ("", 7)
     assert told.lines() == [
-        ("ERROR", "orders/billing: refused: it does not exist"),
-        ("INFO", "orders/billing: served again"),
+        ("ERROR", 'recovery disabled: group=orders/billing reason=no_group cause="it does not exist"'),
+        ("INFO", "recovery enabled again: group=orders/billing"),
     ]
 
 
@@ -192,8 +198,8 @@ async def test_a_pause_is_told_when_it_begins_and_when_it_ends(told: Told) -> No
         told.notes.call_done()
     assert told.notes.tally == Tally()
     assert told.lines() == [
-        ("WARNING", "orders/billing: paused (`reaper groups resume orders/billing` ends it)"),
-        ("WARNING", "orders/billing: resumed"),
+        ("WARNING", 'recovery paused: group=orders/billing to_resume="reaper groups resume orders/billing"'),
+        ("WARNING", "recovery resumed: group=orders/billing"),
     ]
 
 
@@ -215,7 +221,7 @@ TOGETHER = [
 
 async def test_what_one_call_did_is_counted(told: Told) -> None:
     told.notes.batch([row(outcome) for outcome in Outcome] + [row(Outcome.REDELIVERED)])
-    assert told.notes.tally == Tally(recovered=2, suspected=1, dead_lettered=1, held=1)
+    assert told.notes.tally == Tally(recovered=2, quarantined=1, dead_lettered=1, held=1)
 
 
 async def test_what_was_not_overdue_is_not_told(told: Told) -> None:
@@ -225,11 +231,11 @@ async def test_what_was_not_overdue_is_not_told(told: Told) -> None:
 
 async def test_what_moved_is_one_line_however_many_there_are(told: Told) -> None:
     moved = [row(Outcome.REDELIVERED, b"%d-0" % number) for number in range(5)]
-    told.notes.batch([*moved, row(Outcome.SUSPECTED), row(Outcome.SUSPECTED, consumer=b"w0")])
+    told.notes.batch([*moved, row(Outcome.QUARANTINED), row(Outcome.QUARANTINED, consumer=b"w0")])
     assert told.lines() == [
         (
             "INFO",
-            "orders/billing: 7 deliveries of w0, w1 stalled: 5 ready again, 2 parked as suspects (one delivery left)",
+            'recovered stalled deliveries: group=orders/billing consumers="w0, w1" redelivered=5 quarantined=2',
         )
     ]
 
@@ -237,7 +243,7 @@ async def test_what_moved_is_one_line_however_many_there_are(told: Told) -> None
 async def test_plain_jobs_that_are_told_together_are_counted_and_reported_as_any(told: Told) -> None:
     told.notes.batch([*TOGETHER, row(Outcome.REDELIVERED, detail=b"9-0")])
     assert told.notes.tally == Tally(recovered=3)
-    assert "3 deliveries of w1, w2 stalled: 3 ready again, 0 parked" in told.lines()[0][1]
+    assert 'consumers="w1, w2" redelivered=3 quarantined=0' in told.lines()[0][1]
     reports = await told.reports()
     assert [name for name, _ in reports] == ["stalled", "recovered"] * 3
     assert [one["new_entry"] for name, one in reports if name == "recovered"] == ["8-0", "8-1", "9-0"]
@@ -252,13 +258,13 @@ async def test_a_mass_is_a_line_a_second_and_one_at_the_end(told: Told) -> None:
         await anyio.sleep(MOVED_LOG_S / 10)
     told.notes.scanned(7)
     told.notes.tell_moved()
-    moved = [int(line.split(": ")[1].split()[0]) for _, line in told.lines()]
+    moved = [int(line.split("redelivered=")[1].split()[0]) for _, line in told.lines()]
     assert (sum(moved), len(moved)) == (60, 4)
 
 
 async def test_of_many_consumers_the_line_names_three(told: Told) -> None:
     told.notes.batch([row(Outcome.REDELIVERED, consumer=b"w%d" % number) for number in range(5)])
-    assert "deliveries of w0, w1, w2 … stalled" in told.lines()[0][1]
+    assert 'consumers="w0, w1, w2 …" ' in told.lines()[0][1]
 
 
 async def test_a_recovered_delivery_is_reported_as_stalled_and_as_recovered(told: Told) -> None:
@@ -269,14 +275,14 @@ async def test_a_recovered_delivery_is_reported_as_stalled_and_as_recovered(told
     ]
 
 
-async def test_a_suspect_is_reported_as_stalled_and_as_recovered_when_it_is_let_out(told: Told) -> None:
-    told.notes.batch([row(Outcome.SUSPECTED)])
-    told.notes.released(Released(parked=0, out=1, settled=0, jobs=((b"job-1-0", b"9-0"),)))
+async def test_a_quarantined_job_is_reported_as_stalled_and_as_recovered_when_it_is_released(told: Told) -> None:
+    told.notes.batch([row(Outcome.QUARANTINED)])
+    told.notes.released(Released(quarantined=0, out=1, settled=0, jobs=((b"job-1-0", b"9-0"),)))
     assert await told.reports() == [
         ("stalled", facts()),
-        ("recovered", {"job": "job-1-0", "new_entry": "9-0", "reason": "suspect"}),
+        ("recovered", {"job": "job-1-0", "new_entry": "9-0", "reason": "released"}),
     ]
-    assert (told.notes.tally.suspected, told.notes.tally.recovered) == (1, 1)
+    assert (told.notes.tally.quarantined, told.notes.tally.recovered) == (1, 1)
 
 
 async def test_each_dead_letter_is_one_line_with_everything_that_names_it(told: Told) -> None:
@@ -285,8 +291,8 @@ async def test_each_dead_letter_is_one_line_with_everything_that_names_it(told: 
         (
             "ERROR",
             (
-                f"dead letter 9-{number}: stream=orders group=billing job=job-{number}-0 limit=3 consumer=w1 "
-                "reason=max_deliveries"
+                f"job dead-lettered: group=orders/billing job=job-{number}-0 dead_letter=9-{number} limit=3 "
+                "consumer=w1 reason=max_deliveries"
             ),
         )
         for number in (1, 2)
@@ -306,7 +312,7 @@ async def test_a_lost_payload_is_an_error(told: Told) -> None:
     assert told.lines() == [
         (
             "ERROR",
-            "orders/billing: entry 1-0 was deleted while it was pending: its payload is lost; acknowledged",
+            "entry was deleted while pending, its payload is lost: group=orders/billing entry=1-0",
         )
     ]
     assert await told.reports() == [("stalled", facts()), ("error", facts(error="lost_payload"))]
@@ -318,8 +324,8 @@ async def test_what_cannot_be_copied_is_an_error_and_counts_until_the_next_full_
         (
             "ERROR",
             (
-                "orders/billing: entry 1-0 cannot be copied (too many fields): it stays pending and is tried again at "
-                "the next full scan"
+                "cannot redeliver an entry, retrying at the next full scan: group=orders/billing entry=1-0 "
+                'cause="too many fields"'
             ),
         )
     ]
@@ -358,14 +364,8 @@ async def test_an_observer_reports_each_and_logs_what_it_comes_to_where_that_is_
     for at_ms in (120_000, 180_000):
         told.notes.tell_verdict(verdict, at_ms, is_served=False)
     told.notes.tell_verdict(verdict, 240_000, is_served=True, at_the_end=True)
-    said = "delivery would have been recovered in {} min; none settled by its own consumer later; 1 pending still"
-    assert told.lines() == [
-        ("INFO", f"orders/billing: 1 {said.format(2)}"),
-        (
-            "INFO",
-            f"orders/billing: 1 {said.format(4)} (a leader serves this group: what it recovers looks settled to us)",
-        ),
-    ]
+    said = "observed: group=orders/billing minutes={} would_recover=1 pending=1 served={}"
+    assert told.lines() == [("INFO", said.format(2, "false")), ("INFO", said.format(4, "true"))]
     assert await told.reports() == [
         ("stalled", {"job": "", "entry": "1-0", "consumer": "w1", "idle_ms": 61_500, "delivery": 2})
     ]
@@ -397,7 +397,7 @@ async def test_false_recoveries_are_logged_once_a_minute_and_counted_always(told
         told.notes.false_recovery(b"web", 2)
     ((level, line),) = told.lines()
     assert level == "WARNING"
-    assert "consumer web settled a delivery after another one was recovered from it (2 so far)" in line
+    assert "group=orders/billing consumer=web false_recoveries=2" in line
     tally = told.notes.tally
     assert (tally.false_recoveries, tally.false_recoveries_of) == (4, {"web": 4})
     await anyio.sleep(FALSE_RECOVERY_LOG_S)

@@ -165,7 +165,7 @@ def test_a_group_is_scanned_for_new_deliveries_more_often_than_in_full() -> None
 
 
 def test_an_unknown_argument_is_met_with_a_suggestion() -> None:
-    assert complaint(visibilty_timeout=3) == ("unknown setting 'visibilty_timeout': did you mean 'visibility_timeout'?")
+    assert complaint(visibilty_timeout=3) == ("unknown setting 'visibilty_timeout'. Did you mean 'visibility_timeout'?")
 
 
 def test_variables_that_are_no_settings_are_let_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -23,10 +23,8 @@ def test_what_goes_with_its_owner_was_a_false_alarm_and_its_age_would_have_been_
     verdict.gone([ONE, b"3-0"], 61_000)
     verdict.gone([TWO], 55_000)
     assert (verdict.overdue, verdict.false_alarms, verdict.slowest_ms, verdict.pending) == (2, 2, 61_000, 0)
-    assert verdict.sentence(120_000) == (
-        "2 deliveries would have been recovered in 2 min; settled by their own consumer later: 2, the "
-        "slowest at an age of 61.0 s: false alarms, of which a visibility timeout above that would have had none"
-    )
+    facts = {"minutes": 2, "would_recover": 2, "false_alarms": 2, "slowest_s": 61.0}
+    assert verdict.facts(120_000) == facts
 
 
 def test_what_another_consumer_has_was_recovered_by_somebody_and_may_fall_overdue_again() -> None:
@@ -55,10 +53,7 @@ def test_of_what_went_while_nobody_watched_nothing_is_known() -> None:
     verdict.resumed({TWO})
     assert (verdict.unseen, verdict.pending) == (1, 1)
     assert not overdue(verdict, TWO, at_ms=90_000)
-    assert verdict.sentence(60_000) == (
-        "2 deliveries would have been recovered in 1 min; none settled by its own consumer later; 1 gone while "
-        "nobody watched; 1 pending still"
-    )
+    assert verdict.facts(60_000) == {"minutes": 1, "would_recover": 2, "unseen": 1, "pending": 1}
 
 
 def test_it_stays_small_and_says_so() -> None:
@@ -66,8 +61,8 @@ def test_it_stays_small_and_says_so() -> None:
     for number in range(MOST_FOLLOWED + 5):
         overdue(verdict, b"%d-0" % number)
     assert (verdict.overdue, verdict.pending) == (MOST_FOLLOWED, MOST_FOLLOWED)
-    assert verdict.sentence(0).startswith(f"at least {MOST_FOLLOWED} deliveries")
+    assert verdict.facts(0)["partial"]
 
 
 def test_nothing_is_a_verdict_too() -> None:
-    assert Verdict(0).sentence(60_000) == "0 deliveries would have been recovered in 1 min"
+    assert Verdict(0).facts(60_000) == {"minutes": 1}

@@ -36,6 +36,7 @@ class Stillness:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._since: dict[Delivery, float] = {}
+        self._agreed_s, self._lowered_at = 0.0, 0.0
 
     @property
     def looks_s(self) -> float:
@@ -47,10 +48,25 @@ class Stillness:
         """How long a delivery may stand still when nothing befalls anybody: what I6 says."""
         setting, timeouts = self._world.story.setting, self._world.visibilities
         lease_s = setting.lease_s if self._world.story.has_replicas else 0.0
-        return min(max(timeouts), timeouts[-1] + FORMER_S) + lease_s + SCANS * SCANS_PART * setting.visibility_s
+        longest = min(max(timeouts), max(self._agreed_s, timeouts[-1]) + self._former_s)
+        return longest + lease_s + SCANS * SCANS_PART * setting.visibility_s
+
+    @property
+    def _former_s(self) -> float:
+        """For how long the timeout from before the last lowering still counted when nothing befell anybody any more."""
+        now, at = self._world.loop.now, self._lowered_at
+        served_s = now - at - self._world.unserved.seconds_since(at)  # a gap leaves of it what was left
+        return max(0.0, FORMER_S - max(0.0, served_s - (now - self._world.troubled_until)))
+
+    def _look_at_settings(self) -> None:
+        settings = self._world.server.keys.values.get(KEYS.agreement.encode())
+        agreed_ms = settings.get(b"visibility_ms") if isinstance(settings, dict) else None
+        if agreed_ms and int(agreed_ms) / 1000 != self._agreed_s:
+            self._agreed_s, self._lowered_at = int(agreed_ms) / 1000, self._world.loop.now
 
     async def look(self, client: Redis) -> None:
         """Look. Where something stands still for too long, that is a finding, and another one if status is content."""
+        self._look_at_settings()
         still = dict(self._look())
         if not still:
             return

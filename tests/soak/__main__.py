@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from reaper.drill.cli import show_and_perform
-from reaper.drill.drill import Programme
+from reaper.drill.drill import DrillPlan
 from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.settings import NO_OPTIONS
 from tests.soak.kinds import SOAK_FORMS
@@ -34,7 +34,7 @@ def main(recovery: str, file: Path | None, **flags: Any) -> None:
         jobs = settings.jobs()
         settings = settings.with_faults(mode, jobs, given=bool(flags.get("faults")))
         again = settings.command(mode) if settings.chaos else ""
-        (ending,) = show_and_perform(Programme(settings, jobs, [mode], kit=SoakKit()))
+        (ending,) = show_and_perform(DrillPlan(settings, jobs, [mode], kit=SoakKit()))
         if again:
             show(f"Again: {again}", whole=True)
         if file:

@@ -31,7 +31,7 @@ class Scene:
         running = self.processes.worker(
             f"{PROGRAM}:worker", "--redis-url", self.server.url, *VISIBILITY, *flags, env=self._env
         )
-        await running.prints("works on")
+        await running.prints("worker started")
         return running
 
     async def reaper(self, *flags: str) -> Running:

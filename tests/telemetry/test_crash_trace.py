@@ -193,7 +193,7 @@ async def test_the_status_pages_redrive_is_told_of_too(scene: Scene, tmp_path: P
     token = tmp_path / "token"
     token.write_text("0123456789abcdef", encoding="utf-8")
     leader = await scene.reaper("--max-deliveries", "1", "--health-port", "0", "--actions-token-file", str(token))
-    port = int((await leader.prints(r"health on http://[\d.]+:(\d+)"))[1])
+    port = int((await leader.prints(r"health endpoint started: url=http://[\d.]+:(\d+)"))[1])
     await scene.worker("--max-deliveries", "1")
     job = await scene.produce("fails=1")
     await scene.spans(job, "send", "process", "nack")

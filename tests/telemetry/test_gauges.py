@@ -49,7 +49,7 @@ async def group(client: Redis) -> None:
 
 async def gauges(process: Running) -> Mapping[str, float]:
     """Return what a process shows of groups: values by name with labels."""
-    url = (await process.prints(r"health on (http://[\d.:]+)"))[1]
+    url = (await process.prints(r"health endpoint started: url=(http://[\d.:]+)"))[1]
 
     def read() -> str:
         text: str = urllib.request.urlopen(f"{url}/metrics").read().decode()  # noqa: S310 - our own
@@ -92,7 +92,7 @@ async def test_embedded_workers_show_the_same_gauges_as_a_leader(scene: Scene) -
     expected = {
         "reaper_in_flight": 1.0,
         "reaper_scheduled": 3.0,
-        "reaper_suspects": 0.0,
+        "reaper_quarantined": 0.0,
         "reaper_dead_letters": 4.0,
         "reaper_recovery_paused": 0.0,
     }

@@ -74,7 +74,7 @@ async def test_embedded_workers_measure_all_but_leadership(scene: Scene) -> None
 async def test_metrics_are_shown_on_the_health_port_as_prometheus_reads_them(scene: Scene) -> None:
     scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
     worker = await scene.worker("--health-port", "0")
-    url = (await worker.prints(r"health on (http://[\d.:]+)"))[1]
+    url = (await worker.prints(r"health endpoint started: url=(http://[\d.:]+)"))[1]
     await scene.produce("n=1")
     await worker.prints("started")
 
@@ -109,6 +109,6 @@ async def test_an_endpoint_that_is_gone_or_hangs_costs_the_jobs_nothing_and_is_t
     await worker.prints("telemetry is not exported.* signal=traces")
     worker.terminate()
     assert await worker.wait() == 0
-    assert "has stopped: 3 read, 3 acked" in worker.output
+    assert " read=3 acked=3" in worker.output
     assert worker.output.count("signal=traces") == 1
     assert "Traceback" not in worker.output

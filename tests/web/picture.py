@@ -16,7 +16,7 @@ from tests.support.browser import started_browser
 from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer, free_port, started_server
 from tests.support.waiting import wait_until
-from workers.protocol.calls.sight import look_at_group
+from workers.protocol.calls.group_load import look_at_group
 from workers.protocol.connection import commands_client
 from workers.protocol.events import EventName, events_of
 from workers.protocol.keys import group_keys, namespace_keys
@@ -43,9 +43,9 @@ async def _play(server: RedisServer, processes: Processes, port: int) -> str:
     client = commands_client(server.url)
     start = partial(processes.worker, "tests.web.shop:worker", "--redis-url", server.url, "--backoff-base", "0.2")
     doomed, _ = start("--name", "shop-1"), start("--name", "shop-2")
-    await doomed.prints("works on")
+    await doomed.prints("worker started")
     for number, victim in enumerate((doomed, start("--name", "shop-3"))):
-        await victim.prints("works on")
+        await victim.prints("worker started")
         await _enqueue(client, 1 + number * JOBS)
         await wait_until(partial(_has_jobs, client, f"shop-{2 * number + 1}"), "it is in the middle of some jobs")
         victim.kill()
@@ -70,9 +70,9 @@ async def _has_jobs(client: Redis, worker: str) -> bool:
 
 
 async def _all_settled(client: Redis) -> bool:
-    """Tell whether no job is ready, pending, parked, or waits to be tried again."""
+    """Tell whether no job is ready, pending, quarantined, or waits to be tried again."""
     sight = await look_at_group(client, KEYS)
-    return not any((sight.in_flight, sight.oldest_ready_ms, sight.scheduled, sight.suspects))
+    return not any((sight.in_flight, sight.oldest_ready_ms, sight.scheduled, sight.quarantined))
 
 
 def _take(port: int, job: str) -> None:

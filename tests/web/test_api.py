@@ -219,7 +219,9 @@ async def test_with_the_token_a_group_is_paused_and_resumed(
         assert (await acting.post("/api/resume", PAIR)).code == 200
     assert await client.hget(KEYS.agreement, "paused") is None
     told = [record.getMessage() for record in caplog.records if record.name.startswith("reaper.web")]
-    assert told == [f"status page: orders/billing: recovery {done}" for done in ("paused", "resumed")]
+    assert told == [
+        f'action of the status page: result="orders/billing: recovery {done}"' for done in ("paused", "resumed")
+    ]
 
 
 async def test_one_dead_letter_or_those_of_a_reason_are_redriven(acting: Served, client: Redis) -> None:

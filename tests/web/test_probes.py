@@ -258,7 +258,7 @@ async def test_a_handler_that_blocks_the_loop_for_too_long_is_taken_for_hung(
 
 
 async def _port_of(process: Running) -> int:
-    return int((await process.prints(r"health on http://127\.0\.0\.1:(\d+)/"))[1])
+    return int((await process.prints(r"health endpoint started: url=http://127\.0\.0\.1:(\d+)/"))[1])
 
 
 async def test_a_replica_serves_it_as_a_process(server: RedisServer, client: Redis, processes: Processes) -> None:
@@ -277,7 +277,7 @@ async def test_a_worker_serves_it_as_a_process(server: RedisServer, client: Redi
     flags = ("--redis-url", server.url, "--stream", "orders", "--group", "billing", "--health-port", "0")
     worker = processes.worker("tests.faults.program:worker", *flags)
     port = await _port_of(worker)
-    await worker.prints("works on orders/billing")
+    await worker.prints("worker started: .* group=orders/billing")
     assert (await request(port, "/livez")).code == 200
 
     async def ready() -> bool:

@@ -411,11 +411,11 @@ def before_and_after(_name: str, _job: Job) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
-        (fail, "^fail cannot go around handlers: it is no generator function. Write .* with one `yield`"),
+        (fail, r"^fail cannot go around handlers: it is not a generator function\. Write .* with one `yield`"),
         (Session, "^Session cannot go around handlers"),
         (7, "^7 cannot go around handlers"),
-        (contextmanager(after_plain), "^after_plain cannot go around handlers: it is decorated; give the generator"),
-        (asynccontextmanager(after), "^after cannot go around handlers: it is decorated; give the generator function"),
+        (contextmanager(after_plain), "^after_plain cannot go around handlers: it is decorated"),
+        (asynccontextmanager(after), "^after cannot go around handlers: it is decorated"),
     ],
 )
 def test_what_cannot_go_around_a_handler_is_refused_with_a_sentence(function: Any, sentence: str) -> None:

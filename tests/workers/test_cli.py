@@ -51,7 +51,7 @@ def test_a_folder_of_the_users_own_with_our_name_is_warned_about(
     result = CliRunner().invoke(main, ["run", "nothing_there"])
 
     assert result.exit_code == USAGE_EXIT
-    assert "has the name of the installed package" in caplog.text
+    assert "folder hides an installed package" in caplog.text
 
 
 def test_the_clone_that_we_were_installed_from_is_ours(
@@ -81,17 +81,17 @@ async def test_a_worker_is_configured_by_flags_and_environment_and_drains_on_the
     worker = processes.worker(
         PROGRAM, "--redis-url", server.url, "--group", "audit", env={"REAPER_NAME": "w", "REAPER_GROUP": "ignored"}
     )
-    await worker.prints("works on orders/audit")
+    await worker.prints("worker started: .* group=orders/audit")
     job = await add(client, {"wait": str(gate.path)})
     await worker.prints(f"started {job}")
 
     worker.terminate()
-    await worker.prints("stops: its running jobs have 30 s")
+    await worker.prints("worker is stopping: .* drain_s=30")
     gate.open()
 
     assert await worker.wait() == 0
     assert [group["pending"] for group in await client.xinfo_groups(KEYS.stream)] == [0]
-    assert "has stopped: 1 read, 1 acked" in worker.output
+    assert " read=1 acked=1" in worker.output
 
 
 @pytest.mark.processes
@@ -104,7 +104,7 @@ async def test_the_second_signal_ends_it_at_once_and_leaves_what_runs_pending(
     await worker.prints(f"started {job}")
 
     worker.interrupt()
-    await worker.prints("stops: its running jobs have 3600 s")
+    await worker.prints("worker is stopping: .* drain_s=3600")
     worker.interrupt()
 
     assert await worker.wait() == FORCED_EXIT
@@ -160,4 +160,4 @@ async def test_a_users_own_folder_of_our_name_is_noticed_by_the_command(
     )
 
     assert await worker.wait() == USAGE_EXIT
-    assert "rename yours" in worker.output
+    assert "has the name of the installed package" in worker.output

@@ -93,10 +93,10 @@ def test_decorators_return_the_function_and_may_be_stacked() -> None:
 @pytest.mark.parametrize(
     ("register", "sentence"),
     [
-        (lambda worker, run: worker.handler("sms")(run), "jobs of type 'sms' have a handler already, worker_of.*send"),
-        (lambda worker, run: worker.handler("a", "a")(run), "jobs of type 'a' have a handler already, .*run: give"),
-        (lambda worker, run: worker.handler("")(run), "'' is no type of jobs"),
-        (lambda worker, run: worker.handler("a", 7)(run), "7 is no type of jobs"),
+        (lambda worker, run: worker.handler("sms")(run), "jobs of type 'sms' already have a handler, worker_of.*send"),
+        (lambda worker, run: worker.handler("a", "a")(run), "jobs of type 'a' already have a handler, .*run"),
+        (lambda worker, run: worker.handler("")(run), "'' is not a job type"),
+        (lambda worker, run: worker.handler("a", 7)(run), "7 is not a job type"),
         (lambda worker, run: worker.handler(run, "a"), r'invalid job types. Write @worker\.handler\("mail", "sms"\)'),
         (lambda worker, _run: worker.handler("a")(int), "the class int cannot be a handler"),
     ],
@@ -116,7 +116,7 @@ def test_what_cannot_be_registered_is_refused_with_a_sentence_and_changes_nothin
 
 def test_a_type_without_the_field_that_holds_it_is_refused_where_it_is_registered() -> None:
     worker = Worker("orders", "billing")
-    with pytest.raises(ConfigurationError, match=r"type 'mail', and nothing says where .*job_type_field=\"type\""):
+    with pytest.raises(ConfigurationError, match=r"type 'mail', but the field of the type is unknown.*job_type_field"):
         worker.handler("mail")
 
 
@@ -132,7 +132,7 @@ def test_the_field_may_come_from_settings_that_the_program_made() -> None:
 async def test_a_field_that_was_taken_away_when_the_worker_was_deployed_is_missed_before_it_begins() -> None:
     worker = worker_of([])
     worker.configure(flags={"job_type_field": ""})
-    with pytest.raises(ConfigurationError, match="nothing says where the type of a job stands"):
+    with pytest.raises(ConfigurationError, match="the field of the type is unknown"):
         await worker.run()
 
 
@@ -195,8 +195,8 @@ async def test_a_type_that_is_left_is_warned_of_once(caplog: pytest.LogCaptureFi
         await invoke(make_job(b"kind", kind))
     warned = [record.message for record in caplog.records]
     assert [message.partition(" (field")[0] for message in warned] == [
-        "no handler for a job of type 'mail'",
-        "no handler for a job of type 'fax'",
+        "jobs without a handler are left to other workers: cause=\"no handler for a job of type 'mail'",
+        "jobs without a handler are left to other workers: cause=\"no handler for a job of type 'fax'",
     ]
     for number in range(1_000):
         await invoke(make_job(b"kind", b"%d" % number))

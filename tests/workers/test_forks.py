@@ -140,7 +140,7 @@ async def test_a_job_that_terminates_its_children_does_not_stop_the_worker(
     server: RedisServer, client: Redis, processes: Processes, tmp_path: Path, target: str, loop: str
 ) -> None:
     worker = processes.worker(target, "--redis-url", server.url, env=loop_environment(loop, tmp_path))
-    await worker.prints("works on")
+    await worker.prints("worker started")
     await add(client, {"n": 1})
     for end in ENDING:
         await worker.prints(f"{end.__name__}: {-signal.SIGTERM}$")
@@ -150,7 +150,7 @@ async def test_a_job_that_terminates_its_children_does_not_stop_the_worker(
     assert "stops:" not in worker.output
     worker.terminate()
     assert await worker.wait() == 0
-    assert "has stopped: 2 read, 2 acked" in worker.output
+    assert " read=2 acked=2" in worker.output
 
 
 @KINDS
@@ -165,7 +165,7 @@ async def test_children_that_outlive_the_worker_keep_none_of_its_sockets(
     worker = processes.worker(
         target, "--redis-url", server.url, "--health-port", str(port), env=loop_environment(loop, tmp_path)
     )
-    await worker.prints("works on")
+    await worker.prints("worker started")
     with socket.create_connection(("127.0.0.1", port)) as probe:
         probe.sendall(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert probe.recv(100).startswith(b"HTTP/1.1 200")
@@ -190,13 +190,13 @@ async def test_a_child_that_comes_back_to_the_event_loop_of_its_parent_ends_ther
     server: RedisServer, client: Redis, processes: Processes, tmp_path: Path, loop: str
 ) -> None:
     worker = processes.worker(f"{FORKING}:stray", "--redis-url", server.url, env=loop_environment(loop, tmp_path))
-    await worker.prints("works on")
+    await worker.prints("worker started")
     await add(client, {"n": 1})
 
     await worker.prints("the child ended with 0")
     worker.terminate()
     assert await worker.wait() == 0
-    assert worker.output.count("has stopped: 1 read, 1 acked") == 1
+    assert worker.output.count(" read=1 acked=1") == 1
 
 
 @LOOPS

@@ -265,7 +265,7 @@ async def test_a_generator_that_is_returned_is_a_failure_that_says_why(
 ) -> None:
     verdict = await run(path(answer))
     assert (verdict.outcome, verdict.reason) == (Outcome.NACK, REASON_MAX_DELIVERIES)
-    assert "the handler returned a generator, of which nothing has run" in verdict.error
+    assert "the handler returned a generator, which has not run" in verdict.error
 
 
 class Later(Retry):
@@ -287,8 +287,8 @@ class Later(Retry):
             Verdict(
                 Outcome.NACK,
                 REASON_MAX_DELIVERIES,
-                "UnusableAnswerError: the handler returned the class Later, which cannot be made without arguments: "
-                "raise or return an instance.",
+                "UnusableAnswerError: the handler returned the class Later, which needs arguments. "
+                "Raise or return an instance.",
             ),
         ),
     ],

@@ -25,7 +25,7 @@ from workers.loop.runner import Runner
 from workers.protocol.calls.moves import Life
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.runtime.clock import going_by, monotonic
-from workers.runtime.troubles import Troubles
+from workers.runtime.redis_failures import RedisFailures
 
 pytestmark = pytest.mark.anyio
 
@@ -103,7 +103,7 @@ def context_of(held: Held, redis: Redis) -> Any:
     membership.timeout_changed = -inf  # type: ignore[attr-defined]
     membership.shows_from = lambda now: Membership.shows_from(membership, now)  # type: ignore[arg-type, attr-defined]
     reporter = Silent()
-    reporter.troubles = Troubles()  # type: ignore[attr-defined]
+    reporter.troubles = RedisFailures()  # type: ignore[attr-defined]
     settings = SimpleNamespace(backoff=Backoff(1_000, 60_000, 86_400_000), concurrency=1)
     return SimpleNamespace(
         settings=settings,

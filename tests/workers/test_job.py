@@ -217,21 +217,21 @@ def test_a_field_with_a_name_that_is_no_ascii_is_found() -> None:
 @pytest.mark.parametrize(
     ("flat", "sentence"),
     [
-        ((b"order", b"17"), "field 'note' of job 1700000000000-0 is missing: it has 'order'."),
-        ((b"a", b"1", b"b", b"2", b"a", b"3"), "field 'note' of job 1700000000000-0 is missing: it has 'a', 'b'."),
-        ((b"note\n", b"1"), r"field 'note' of job 1700000000000-0 is missing: it has 'note\n'."),
-        ((b"reaper.job", b"j-7"), "field 'note' of job j-7 is missing: it has no fields."),
+        ((b"order", b"17"), "field 'note' of job 1700000000000-0 is missing: the job has 'order'."),
+        ((b"a", b"1", b"b", b"2", b"a", b"3"), "field 'note' of job 1700000000000-0 is missing: the job has 'a', 'b'."),
+        ((b"note\n", b"1"), r"field 'note' of job 1700000000000-0 is missing: the job has 'note\n'."),
+        ((b"reaper.job", b"j-7"), "field 'note' of job j-7 is missing: the job has no fields."),
         (
             tuple(word for number in range(12) for word in (b"%d" % number, b"")),
             (
-                "field 'note' of job 1700000000000-0 is missing: it has '0', '1', '2', '3', '4', '5', '6', '7', '8', "
-                "'9' and 2 more."
+                "field 'note' of job 1700000000000-0 is missing: the job has '0', '1', '2', '3', '4', '5', '6', '7', "
+                "'8', '9' and 2 more."
             ),
         ),
         (
             (b"note", b"\xff"),
             (
-                "field 'note' of job 1700000000000-0 is no UTF-8 text: 'utf-8' codec can't decode byte 0xff in "
+                "field 'note' of job 1700000000000-0 is not UTF-8 text: 'utf-8' codec can't decode byte 0xff in "
                 "position 0: invalid start byte."
             ),
         ),
@@ -275,7 +275,7 @@ def test_a_field_is_read_as_json_by_name_or_because_it_is_the_only_one(value: by
 def test_what_is_no_json_is_named_with_its_job(value: bytes, why: str) -> None:
     with pytest.raises(InvalidFieldError) as raised:
         make_job(b"payload", value, b"reaper.job", b"j-7").json("payload", default=None)
-    assert str(raised.value).startswith(f"field 'payload' of job j-7 is no JSON: {why}")
+    assert str(raised.value).startswith(f"field 'payload' of job j-7 is not JSON: {why}")
 
 
 @pytest.mark.parametrize(
@@ -284,10 +284,10 @@ def test_what_is_no_json_is_named_with_its_job(value: bytes, why: str) -> None:
 def test_without_a_name_there_must_be_one_field(flat: tuple[bytes, ...], has: str) -> None:
     with pytest.raises(InvalidFieldError) as raised:
         make_job(*flat).json(default=None)
-    assert str(raised.value) == f"job 1700000000000-0 has {has}: say which one is to be read as JSON."
+    assert str(raised.value) == f"job 1700000000000-0 has {has}. Name the one to read as JSON."
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_job_is_not_copied_and_says_what_to_hand_on_instead(copied: Callable[[Job], object]) -> None:
-    with pytest.raises(TypeError, match="cannot be copied or pickled: hand on its id"):
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
         copied(make_job())

@@ -458,7 +458,7 @@ async def test_a_job_sent_through_an_outage_is_enqueued_once_it_ends(
 async def test_without_contact_it_says_that_nobody_knows(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
     monkeypatch.setattr("workers.outbox.RETRY_FOR_S", 0)
     async with make("orders", "redis://127.0.0.1:1") as orders:
-        with pytest.raises(UnreachableError, match=r"it is unknown whether 1 job of orders .*the first is mail-1"):
+        with pytest.raises(UnreachableError, match=r"cannot confirm 1 job of 'orders', of which the first is mail-1"):
             await orders.enqueue({"n": 1}, job_id="mail-1")
 
 
@@ -529,7 +529,9 @@ async def test_who_has_too_few_replicas_is_told_each_time_and_nothing_is_taken_b
     replicated.replica.pause()
     for _ in range(2):
         async with make("orders", url, min_replicas_acked=1, replicas_timeout=0.1) as orders:
-            with pytest.raises(NotReplicatedError, match=r"^1 job of orders: .* 0 of 1 replicas .* first is once"):
+            with pytest.raises(
+                NotReplicatedError, match=r"^enqueued 1 job of 'orders', .* 0 of 1 replicas .* first is once"
+            ):
                 await orders.enqueue({"n": 1}, job_id="once")
         assert replicated.master.command("XLEN", "orders") == 1
     async with make("orders", url) as orders:  # does not wait
@@ -545,7 +547,7 @@ async def test_who_may_not_wait_is_told_that_his_jobs_are_enqueued(
 ) -> None:
     await client.acl_setuser("shop", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-wait"])
     async with make("orders", f"redis://shop:pw@127.0.0.1:{server.port}/0", min_replicas_acked=1) as orders:
-        with pytest.raises(NotReplicatedError, match=r"nobody knows who has them .*wait"):
+        with pytest.raises(NotReplicatedError, match=r"it is unknown which replicas have them .*wait"):
             await orders.enqueue({"n": 1})
     assert await client.xlen("orders") == 1
 

@@ -107,8 +107,8 @@ async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
         await wait_for_settled(worker, 2)
 
     assert [report.facts["part"] for report in reports] == ["reading"]
-    assert caplog.text.count("no contact with Redis") == 1
-    assert caplog.text.count("connection to Redis restored") == 1
+    assert caplog.text.count("cannot reach Redis") == 1
+    assert caplog.text.count("Redis answers again") == 1
 
 
 async def test_who_was_cut_off_connects_at_once_what_settles_and_proves(server: RedisServer, client: Redis) -> None:
@@ -151,7 +151,7 @@ async def test_a_demoted_server_is_left_and_its_return_noticed(
     async with commands_client(server.url) as client, running(make_worker(server.url, accept)) as worker:
         await wait_until(lambda: is_blocked(client), "the worker waits for jobs")
         await client.execute_command("REPLICAOF", "127.0.0.1", elsewhere.port)
-        await wait_until(lambda: "trying until it works" in caplog.text.lower(), "the worker has noticed")
+        await wait_until(lambda: "retrying: " in caplog.text, "the worker has noticed")
         await client.execute_command("REPLICAOF", "NO", "ONE")
         await enqueue(client, 1)
         await wait_for_settled(worker, 1)
@@ -169,7 +169,7 @@ async def test_a_stream_that_is_deleted_while_we_wait_is_made_again(
     async with running(make_worker(server.url, accept)) as worker:
         await wait_until(lambda: is_blocked(client), "the worker waits for jobs")
         await client.delete(KEYS.stream)
-        await wait_until(lambda: "created it again" in caplog.text, "the worker has joined again")
+        await wait_until(lambda: "is created again" in caplog.text, "the worker has joined again")
         await enqueue(client, 1)
         await wait_for_settled(worker, 1)
 

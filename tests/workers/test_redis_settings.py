@@ -43,6 +43,6 @@ def test_an_address_from_a_file_is_read_again_at_each_connect(monkeypatch: pytes
 
 
 def test_certificates_need_an_address_over_tls() -> None:
-    sentence = "redis_ca_file needs a redis_url that begins with rediss://"
+    sentence = "redis_ca_file needs TLS. Set redis_url to rediss://"
     with pytest.raises(ConfigurationError, match=sentence):
         load(redis_ca_file="/ca.pem")

@@ -67,14 +67,14 @@ async def test_acknowledgements_wait_until_the_right_is_given_back(
         await wait_until(lambda: len(runs) == jobs, "all run")
         await change_rights(client, "-xack")
         done.set()
-        await wait_until(lambda: errors_in(caplog, "Redis refuses", "settling"), "it is told")
+        await wait_until(lambda: errors_in(caplog, "Redis rejects a call", "settling"), "it is told")
         await wait_until(lambda: worker.process and worker.process._settlements._failures >= 3, "it is tried again")
         assert (worker.counts.held, worker.counts.acked) == (0, 0)
         await change_rights(client, "+xack")
         await wait_for_settled(worker, jobs)
 
     assert (worker.counts.acked, worker.counts.held, len(runs)) == (jobs, 0, jobs)
-    assert len(errors_in(caplog, "Redis refuses", "settling")) == 1
+    assert len(errors_in(caplog, "Redis rejects a call", "settling")) == 1
     assert await pending_of(client) == []
 
 
@@ -91,7 +91,7 @@ async def test_a_dead_letter_that_may_not_be_written_keeps_no_acknowledgement_wa
         await wait_until(lambda: worker.counts.acked == 2, "the others are acknowledged")
         await wait_until(lambda: worker.process and worker.process._settlements._failures >= 2, "it is tried again")
         assert worker.counts.held == 0
-        assert "works again" not in caplog.text, "a call that was answered settled nothing of what waits"
+        assert "rejected_s=" not in caplog.text, "a call that was answered settled nothing of what waits"
         await change_rights(client, "+xadd")
         await wait_until(lambda: worker.counts.dead_lettered == 1, "the dead letter is written")
 
@@ -169,13 +169,13 @@ async def test_an_extension_that_extends_nothing_does_not_say_that_extending_wor
     async with running(make_worker(await restrict(client, server), handle, visibility_timeout=3_600)):
         await started.wait()
         await change_rights(client, "-xclaim")
-        await wait_until(lambda: errors_in(caplog, "Redis refuses", "extending"), "extending is refused")
+        await wait_until(lambda: errors_in(caplog, "Redis rejects a call", "extending"), "extending is refused")
         await client.execute_command("XCLAIM", KEYS.stream, KEYS.group, "thief", 0, job_id)
         tried = len(failures)
         await wait_until(lambda: len(failures) > tried + 3, "it is tried again")
-        assert not errors_in(caplog, "extending works again")
+        assert not errors_in(caplog, "Redis answers again", "part=extending", "rejected_s=")
         await change_rights(client, "+xclaim")
-        await wait_until(lambda: errors_in(caplog, "extending works again"), "it works")
+        await wait_until(lambda: errors_in(caplog, "Redis answers again", "part=extending", "rejected_s="), "it works")
         done.set()
 
 
@@ -192,7 +192,9 @@ async def test_a_worker_that_may_not_adopt_reads_on(
     async def handle(job: Job) -> None:
         ran.append(job.id)
 
-    words = [word for word in rules_of(Role.WORKER, RecoveryMode.REAPER, [KEYS], []).words() if "suspects" not in word]
+    words = [
+        word for word in rules_of(Role.WORKER, RecoveryMode.REAPER, [KEYS], []).words() if "quarantine" not in word
+    ]
     await client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">p", *words)
     url = f"redis://{USER}:p@127.0.0.1:{server.port}/0"
     async with running(make_worker(url, handle, refresh_s=0.05)) as worker:
@@ -203,9 +205,9 @@ async def test_a_worker_that_may_not_adopt_reads_on(
         await wait_until(lambda: len(ran) == 3, "what is new is run")
         assert worker.process
         assert any("taking over" in why for why in worker.process.refusals)
-        await change_rights(client, f"~{KEYS.suspects}")
+        await change_rights(client, f"~{KEYS.quarantine}")
         await wait_for_settled(worker, 3)
-    assert len(errors_in(caplog, "Redis refuses", "taking over")) == 1
+    assert len(errors_in(caplog, "Redis rejects a call", "taking over")) == 1
 
 
 async def test_an_embedded_worker_that_may_not_claim_reads_on(
@@ -233,7 +235,7 @@ async def test_an_embedded_worker_that_may_not_claim_reads_on(
         await wait_until(lambda: len(ran) == 3, "what is new is run")
         await change_rights(client, "+xclaim")
         await wait_for_settled(worker, 4)
-    assert len(errors_in(caplog, "Redis refuses", "recovering what stalls")) == 1
+    assert len(errors_in(caplog, "Redis rejects a call", "recovering what stalls")) == 1
 
 
 async def test_a_worker_whose_every_read_is_refused_says_so_once(
@@ -254,8 +256,10 @@ async def test_a_worker_whose_every_read_is_refused_says_so_once(
     async with running(make_worker(url, handle)):
         await wait_until(lambda: len(failures) > 20, "reading was refused many times")
         await change_rights(client, "+xreadgroup")
-        await wait_until(lambda: errors_in(caplog, "reading works again"), "it is told that it works")
-    assert len(errors_in(caplog, "Redis refuses", "reading")) == 1
+        await wait_until(
+            lambda: errors_in(caplog, "Redis answers again", "part=reading", "rejected_s="), "it is told that it works"
+        )
+    assert len(errors_in(caplog, "Redis rejects a call", "reading")) == 1
 
 
 # ---- messages of servers
@@ -303,7 +307,7 @@ async def test_a_right_that_is_given_back_when_nothing_is_in_hand_is_noticed_all
     async with running(make_worker(url, handle, visibility_timeout=1, journal=False)) as worker:
         await wait_until(lambda: worker.process and worker.process.in_hand(), "it runs")
         await change_rights(client, f"-{right}")
-        await wait_until(lambda: errors_in(caplog, "Redis refuses", "extending"), "it is told")
+        await wait_until(lambda: errors_in(caplog, "Redis rejects a call", "extending"), "it is told")
         done.set()
         if right == "xclaim":  # the settling client needs the other one
             await wait_for_settled(worker, 1)
@@ -312,4 +316,4 @@ async def test_a_right_that_is_given_back_when_nothing_is_in_hand_is_noticed_all
         assert process is not None
         await wait_until(lambda: not process.refusals, "it is ready again")
         await wait_for_settled(worker, 1)
-    assert errors_in(caplog, "extending works again")
+    assert errors_in(caplog, "Redis answers again", "part=extending", "rejected_s=")

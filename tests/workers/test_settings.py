@@ -34,13 +34,13 @@ def test_what_the_group_agrees_on_is_not_set_by_default() -> None:
         ({"concurrency": "0"}, "concurrency"),
         ({"name": "a,b"}, "without commas"),
         ({"name": "a\nb"}, "printable"),
-        ({"group_start": "yesterday"}, "write '0', '\\$' or an entry ID"),
-        ({"group_start": "18446744073709551616"}, "write '0', '\\$' or an entry ID"),
-        ({"group_start": "1-18446744073709551616"}, "write '0', '\\$' or an entry ID"),
-        ({"group_start": "٣"}, "write '0', '\\$' or an entry ID"),
-        ({"visibility_timeout": "0.09"}, "'visibility_timeout' .*: write a duration from 0.1s up"),
+        ({"group_start": "yesterday"}, "Write '0', '\\$' or an entry ID"),
+        ({"group_start": "18446744073709551616"}, "Write '0', '\\$' or an entry ID"),
+        ({"group_start": "1-18446744073709551616"}, "Write '0', '\\$' or an entry ID"),
+        ({"group_start": "٣"}, "Write '0', '\\$' or an entry ID"),
+        ({"visibility_timeout": "0.09"}, r"'visibility_timeout' .*\. Write a duration from 0.1s up"),
         ({"journal_maxlen": "99999999999999999999999"}, "'journal_maxlen' .* from 100 to 1000000000000, such as"),
-        ({"health_host": "\udcff"}, "'health_host' .*: write UTF-8 text."),
+        ({"health_host": "\udcff"}, r"'health_host' .*\. Write UTF-8 text."),
         ({"visibility_timeout": "0"}, "visibility_timeout"),
         ({"stream": "{orders}"}, "only a hash tag"),
     ],
@@ -82,7 +82,7 @@ def test_settings_given_as_a_whole_are_overridden_by_flags_only_where_they_speak
 
 
 def test_an_argument_that_is_no_setting_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(ConfigurationError, match="did you mean 'concurrency'"):
+    with pytest.raises(ConfigurationError, match="Did you mean 'concurrency'"):
         Worker("orders", "billing", concurency=3)  # type: ignore[call-arg]
 
 
@@ -99,5 +99,5 @@ def test_a_worker_without_a_stream_says_which_setting_is_missing() -> None:
 def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REAPER_CONCURENCY", "3")
 
-    with pytest.raises(ConfigurationError, match="did you mean 'REAPER_CONCURRENCY'"):
+    with pytest.raises(ConfigurationError, match="Did you mean 'REAPER_CONCURRENCY'"):
         load()

@@ -79,7 +79,7 @@ async def test_what_runs_goes_on_is_pending_again_and_is_acknowledged(
     assert sorted(handler.ended) == [(1, "done"), (2, "done"), (3, "done")]
     assert (worker.counts.acked, worker.counts.refused) == (3, 0)
     assert await event_names(client) == ["acked"] * 3
-    assert "held again: " in caplog.text
+    assert "restored running deliveries" in caplog.text
 
 
 # ---- the retry stream, which is made anew only where the policy needs it

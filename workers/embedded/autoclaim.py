@@ -23,6 +23,7 @@ from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.calls.recovery import START, Outcome, Page, recover_page
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
+from workers.protocol.log_fields import fields
 from workers.protocol.messages import FIELD_VISIBILITY_MS, whole_number
 from workers.runtime.clock import monotonic
 
@@ -37,17 +38,17 @@ REFUSED_S = 1.0
 class Autoclaim(WorkerPart, StalledDeliveries):
     """Decides what a worker of an embedded group recovers, and when."""
 
-    def __init__(self, context: WorkerContext, suspects_wait: Callable[[], None]) -> None:
-        """``suspects_wait`` is called where suspects of the group are parked, or out."""
+    def __init__(self, context: WorkerContext, quarantine_waits: Callable[[], None]) -> None:
+        """``quarantine_waits`` is called if the group has quarantined jobs, or released ones."""
         super().__init__(context)
         self._connection = KeptConnection(context.commands)
-        self._suspects_wait = suspects_wait
+        self._quarantine_waits = quarantine_waits
         self._telling = Telling(context)
         self._moves = GroupMoves.of(context.settings.keys, context.journal)
         self._walks = {source.key: Walk(source) for source in context.membership.both}
         self._not_before = 0.0
         self._waits_until = -inf
-        self._standing_by = ""
+        self._reason = ""
         self._warns_of_visibility = True
 
     # ---- when
@@ -82,11 +83,12 @@ class Autoclaim(WorkerPart, StalledDeliveries):
         if isinstance(page, Refusal):
             await self._refused(page)
             return []
-        self._stand_by("")
+        if self._is_new(""):
+            logger.warning("recovery resumed: %s", fields(group=self._settings.keys.pair))
         self._membership.heard(page.server_ms, asked_at)
         self._advance(walk, page)
-        if any(row.outcome is Outcome.SUSPECTED for row in page.results):
-            self._suspects_wait()
+        if any(row.outcome is Outcome.QUARANTINED for row in page.results):
+            self._quarantine_waits()
         self._telling.page(walk.source, page)
         return self._deliveries(walk.source, page, asked_at)
 
@@ -150,11 +152,8 @@ class Autoclaim(WorkerPart, StalledDeliveries):
             asked_ms = whole_number(held.job.value_of(FIELD_VISIBILITY_MS), 0)
             if asked_ms:
                 logger.warning(
-                    "job %s asks for a visibility timeout of its own (reaper.visibility_ms = %d): in embedded mode "
-                    "it has the group's, %g s, as every job. Said once",
-                    held.job.id,
-                    asked_ms,
-                    self._membership.visibility_s,
+                    "embedded recovery ignores the visibility timeout of a job (logged once): %s",
+                    fields(job=held.job.id, requested_ms=asked_ms, visibility_s=self._membership.visibility_s),
                 )
                 self._warns_of_visibility = False
                 return
@@ -171,17 +170,21 @@ class Autoclaim(WorkerPart, StalledDeliveries):
                 self._not_before = monotonic() + refusal.wait.left_ms / 1000
                 self._waits(refusal.wait)
             case RefusalKind.PAUSED:
-                self._stand_by(f"{pair} is paused (`reaper groups resume {self._settings.keys.word}` ends it)")
+                if self._is_new(refusal.kind):
+                    command = f"reaper groups resume {self._settings.keys.word}"
+                    logger.warning("recovery paused: %s", fields(group=pair, to_resume=command))
             case _:
-                self._stand_by(f"{pair}: recovery refuses to act: {explained(refusal.detail)}")
+                if self._is_new(refusal.detail):
+                    logger.warning("recovery disabled: %s", fields(group=pair, cause=explained(refusal.detail)))
 
     def _waits(self, wait: RecoveryWait) -> None:
         """Log once a gap that recovery waits."""
         if self._not_before > self._waits_until + 1:
-            logger.info("%s: %s", self._settings.keys.pair, wait)
+            logger.info("recovery waits for heartbeats: %s", fields(group=self._settings.keys.pair, **wait.facts()))
         self._waits_until = self._not_before
 
-    def _stand_by(self, why: str) -> None:
-        if why != self._standing_by:
-            self._standing_by = why
-            logger.warning("%s", why or f"{self._settings.keys.pair}: recovery goes on")
+    def _is_new(self, reason: str) -> bool:
+        """Note why recovery does nothing, or ('') that it works. Return whether that has changed."""
+        is_new = reason != self._reason
+        self._reason = reason
+        return is_new

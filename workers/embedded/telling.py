@@ -8,7 +8,8 @@ from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Source
 from workers.protocol.calls.recovery import ENDED, Outcome, Page, Recovered
 from workers.protocol.calls.refusals import explained
-from workers.protocol.messages import counted, first_of, on_one_line, text
+from workers.protocol.log_fields import fields
+from workers.protocol.messages import first_of, text
 from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ class Stalled:
 
     claimed: int = 0
     ready: int = 0
-    parked: int = 0
+    quarantined: int = 0
     consumers: set[bytes] = field(default_factory=set)
     told_at: float = -inf
 
@@ -36,23 +37,23 @@ class Stalled:
         for row in page.results:
             self.consumers.add(row.consumer)
             self.ready += row.outcome is Outcome.REDELIVERED
-            self.parked += row.outcome is Outcome.SUSPECTED
+            self.quarantined += row.outcome is Outcome.QUARANTINED
 
     def log(self, source: str, now: float) -> None:
         """Write the line, if there is anything to tell, and begin anew."""
-        moved = self.claimed + self.ready + self.parked
-        if moved:
+        if self.claimed or self.ready or self.quarantined:
             logger.info(
-                "%s: %s of %s stalled: %d claimed, %d ready again, %d parked as suspects",
-                source,
-                counted(moved, "delivery"),
-                first_of(self.consumers),
-                self.claimed,
-                self.ready,
-                self.parked,
+                "recovered stalled deliveries: %s",
+                fields(
+                    source=source,
+                    consumers=first_of(self.consumers),
+                    claimed=self.claimed,
+                    redelivered=self.ready,
+                    quarantined=self.quarantined,
+                ),
             )
             self.told_at = now
-        self.claimed = self.ready = self.parked = 0
+        self.claimed = self.ready = self.quarantined = 0
         self.consumers.clear()
 
 
@@ -96,11 +97,13 @@ class Telling(WorkerPart):
                 self._reporter.lost_payload(source.key, text(row.entry_id))
             case Outcome.HELD if self._is_news(row):
                 logger.error(
-                    "entry %s of %s, held by %s, is overdue and cannot be copied: %s. It stays pending",
-                    text(row.entry_id),
-                    source.key,
-                    on_one_line(row.consumer or b"nobody (XNACK)"),
-                    explained(row.told),
+                    "cannot redeliver an entry, it stays pending: %s",
+                    fields(
+                        source=source.key,
+                        entry=row.entry_id,
+                        consumer=row.consumer or "none (XNACK)",
+                        cause=explained(row.told),
+                    ),
                 )
 
     def _is_news(self, row: Recovered) -> bool:

@@ -15,7 +15,8 @@ from workers.loop.held import Held, Source
 from workers.protocol.calls.membership import delete_consumers
 from workers.protocol.calls.recovery import START
 from workers.protocol.keys import NONCE_BYTES
-from workers.protocol.messages import counted, text
+from workers.protocol.log_fields import fields
+from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
@@ -59,8 +60,10 @@ class Adoption(WorkerPart):
             await self._delete_consumers(source, list(earlier))
             for owner, pending in earlier.items():
                 if pending:
-                    held = counted(pending, "delivery")
-                    logger.info("%s of %s made overdue: their worker %s has ended", held, source.key, owner)
+                    logger.info(
+                        "deliveries of an earlier process are due: %s",
+                        fields(source=source.key, consumer=owner, deliveries=pending),
+                    )
                     self._sweeps.append(Sweep(source, owner))
 
     def take_stock(self) -> None:

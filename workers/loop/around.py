@@ -27,10 +27,10 @@ def checked_around(function: Any) -> Any:
     name = getattr(function, "__qualname__", repr(function))
     wrapped = getattr(function, "__wrapped__", None)
     if inspect.isgeneratorfunction(wrapped) or inspect.isasyncgenfunction(wrapped):
-        raise ConfigurationError(f"{name} cannot go around handlers: it is decorated; give the generator function.")
+        raise ConfigurationError(f"{name} cannot go around handlers: it is decorated. Give the generator function.")
     raise ConfigurationError(
-        f"{name} cannot go around handlers: it is no generator function. Write `async def` or `def` with one `yield`, "
-        "where the handler is to run."
+        f"{name} cannot go around handlers: it is not a generator function. Write `async def` or `def` with "
+        "one `yield`, where the handler runs."
     )
 
 

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from workers.loop.held import Source
 from workers.protocol.calls.moves import Beating, Life, Moves
 from workers.protocol.connection import blocking_client
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import is_contact_error
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,6 @@ class BeatingThread:
                 else:
                     step = self._steps.send(answer)
         except LoopIsClosedError:
-            logger.debug("%s: the event loop is closed", self._consumer)
+            logger.debug("event loop is closed: %s", fields(consumer=self._consumer))
         finally:
             client.close()

@@ -13,8 +13,9 @@ from redis.exceptions import ResponseError
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held
 from workers.protocol.calls.recovery import return_taken
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import is_not_known
-from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, Redelivery, counted, parse_claim_reply
+from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, Redelivery, parse_claim_reply
 
 logger = logging.getLogger(__name__)
 
@@ -91,9 +92,8 @@ class Claiming(WorkerPart):
     def _was_refused(self) -> None:
         self._refused_in = self._membership.joins
         logger.error(
-            "group %s has agreed on redelivery 'in-place', and this server knows no XREADGROUP … CLAIM (Redis 8.4): "
-            "what is given back is not read. Set redelivery = 'retry-stream'",
-            self._settings.keys.pair,
+            "redelivered jobs are not read, because XREADGROUP CLAIM needs Redis 8.4: %s",
+            fields(group=self._settings.keys.pair, to_set="redelivery = 'retry-stream'"),
         )
 
     async def _give_back(self, taken: Sequence[ClaimedEntry]) -> None:
@@ -110,9 +110,8 @@ class Claiming(WorkerPart):
             if theirs:
                 await return_taken(self._commands, source.key, self._settings.group, self._consumer, theirs)
         logger.warning(
-            "%s: the server's clock was set, and a read took %s from those at work on it: given back",
-            self._settings.keys.pair,
-            counted(len(taken), "delivery"),
+            "returned deliveries that a read took from live workers after a clock change: %s",
+            fields(group=self._settings.keys.pair, deliveries=len(taken)),
         )
 
     def _is_to_run(self, entry: ClaimedEntry, asked_at: float) -> bool:

@@ -13,6 +13,7 @@ from workers.loop.facts import MAX_TYPE_LENGTH
 from workers.loop.handlers import Handler, Invoke, is_async
 from workers.loop.job import Job
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
 from workers.settings import UnknownJobTypes, WorkerSettings
 
@@ -54,20 +55,21 @@ class Handlers:
         if not types:
             if self._default is not None:
                 raise ConfigurationError(
-                    f"a worker has one handler for every job, and {_name(self._default)} is it: say what types of jobs "
-                    'the others are for (@worker.handler("mail"), with job_type_field), or use a worker for each '
-                    "stream."
+                    f"the worker already has a handler for every job, {_name(self._default)}. Name the job types of "
+                    "the others, as in @worker.handler('mail'), or use a worker for each stream."
                 )
             self._default = handler
             return
         named: dict[str, Handler] = {}
         for job_type in types:
             if not isinstance(job_type, str) or not job_type:
-                raise ConfigurationError(f"{job_type!r} is no type of jobs: give text that is not empty.")
+                raise ConfigurationError(f"{job_type!r} is not a job type. Give text that is not empty.")
             known = self._by_type | named
             if job_type in known:
                 other = _name(known[job_type])
-                raise ConfigurationError(f"jobs of type {job_type!r} have a handler already, {other}: give them one.")
+                raise ConfigurationError(
+                    f"jobs of type {job_type!r} already have a handler, {other}. Keep one of them."
+                )
             named[job_type] = handler
         self._by_type |= named
 
@@ -79,7 +81,7 @@ class Handlers:
         """Return how jobs are run by these settings. Raises ConfigurationError where they cannot be."""
         default, by_type, field = self._default, self._by_type, settings.job_type_field
         if default is None and not by_type:
-            raise ConfigurationError("the worker has no handler: decorate a function with @worker.handler.")
+            raise ConfigurationError("the worker has no handler. Decorate a function with @worker.handler.")
         if by_type and not field:
             raise no_type_field(next(iter(by_type)))
 
@@ -102,8 +104,8 @@ class Handlers:
 def no_type_field(job_type: str) -> ConfigurationError:
     """Return an error if there is a handler for a type, but no field that holds the type."""
     return ConfigurationError(
-        f"a handler is for jobs of type {job_type!r}, and nothing says where the type of a job stands: give the worker "
-        'the field\'s name, Worker(…, job_type_field="type").'
+        f"a handler is for jobs of type {job_type!r}, but the field of the type is unknown. Set "
+        "job_type_field, for example to 'type'."
     )
 
 
@@ -148,7 +150,7 @@ class _Unknown:
             return reject
         if value not in self._warned_of and len(self._warned_of) < _TYPES_WARNED_OF:
             self._warned_of.add(value)
-            logger.warning("%s; it is left to others, as all of that type are", sentence)
+            logger.warning("jobs without a handler are left to other workers: %s", fields(cause=sentence))
         return Retry(sentence, delay=self._delay, counts=False)
 
 

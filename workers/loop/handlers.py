@@ -41,17 +41,15 @@ def checked(handler: Handler) -> Handler:
         raise ConfigurationError(f"{name} cannot be a handler: it cannot be called. Give a function.")
     if inspect.isclass(handler):
         raise ConfigurationError(
-            f"the class {name} cannot be a handler: calling it makes an object and does no work. Give its instance, or "
-            "a function."
+            f"the class {name} cannot be a handler: calling it only makes an object. Give its instance, or a function."
         )
     for layer in _layers(handler):
         if inspect.iscoroutinefunction(layer):
             break  # it is awaited in any case
         if _generates(layer):
             raise ConfigurationError(
-                f"{name} cannot be a handler: it is a generator function (it has a `yield`), and calling one runs "
-                "nothing of it. Write `def` or `async def` without `yield`; where a decorator runs the generator, call "
-                "it from such a function."
+                f"{name} cannot be a handler: it is a generator function (it has a `yield`), so a call runs nothing. "
+                "Write `def` or `async def` without `yield`."
             )
     return handler
 
@@ -142,7 +140,7 @@ async def come_to(answer: object) -> object:
             return answer
     if inspect.isgenerator(answer) or inspect.isasyncgen(answer):
         raise UnusableAnswerError(
-            "the handler returned a generator, of which nothing has run: iterate over it in the handler."
+            "the handler returned a generator, which has not run. Iterate over it in the handler."
         )
     return _made(answer) if isinstance(answer, type) and issubclass(answer, BaseException) else answer
 
@@ -152,6 +150,5 @@ def _made(kind: type[BaseException]) -> BaseException:
         return kind()
     except Exception as error:
         raise UnusableAnswerError(
-            f"the handler returned the class {kind.__qualname__}, which cannot be made without arguments: raise or "
-            "return an instance."
+            f"the handler returned the class {kind.__qualname__}, which needs arguments. Raise or return an instance."
         ) from error

@@ -138,7 +138,7 @@ class Source:
     async def extend(self, job: Job) -> bool:
         """See `Job.extend`."""
         if self.prove is None:
-            raise RuntimeError("only a job that a worker runs can be extended")
+            raise RuntimeError("cannot extend the job: no worker runs it.")
         held = self.deliveries.get(job.raw_entry_id)
         return held is not None and held.job is job and await self.prove(held)
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Protocol, TypeVar, overload
 from workers.protocol.errors import InvalidFieldError
 from workers.protocol.messages import (
     FIELD_PREVIOUS,
-    FIELD_SUSPECT,
+    FIELD_QUARANTINED,
     FIELD_TRACEPARENT,
     RESERVED_PREFIX,
     Metadata,
@@ -82,7 +82,7 @@ class Job:
     """`timeout` in seconds; inf = for as long as it takes."""
     has_unknown_wait: bool
     """The entry was made ready again in place: Redis does not keep when."""
-    is_suspect: bool
+    is_quarantined: bool
     """The job is quarantined, or so its entry says: it runs alone, whatever the limit of deliveries is by now."""
     is_as_produced: bool
     """No field of its entry is reserved: the entry ID tells which job it is, and since when."""
@@ -114,7 +114,7 @@ class Job:
         self._flat = flat
         self._first_ms = self._pairs = self._fields = None
         self.is_as_produced = True
-        self.has_unknown_wait = self.is_suspect = False
+        self.has_unknown_wait = self.is_quarantined = False
         self.timeout_s = origin.timeout_s
         names = flat[::2]
         for name in names:
@@ -123,7 +123,7 @@ class Job:
                 copy = read_copy(names, name, flat)
                 if copy is None:
                     self._take(read_metadata(entry_id, zip(names, flat[1::2], strict=False)), max_deliveries)
-                    self.is_suspect = FIELD_SUSPECT in names
+                    self.is_quarantined = FIELD_QUARANTINED in names
                 else:
                     self.raw_id, before, self.generation, self._first_ms, self.copies = copy
                     self.deliveries = min(before, max_deliveries - 1) + times_delivered
@@ -211,26 +211,26 @@ class Job:
         try:
             return json.loads(self._decoded(name, value))
         except (ValueError, RecursionError) as error:
-            raise InvalidFieldError(f"field {name!r} of job {self.id} is no JSON: {error}.") from error
+            raise InvalidFieldError(f"field {name!r} of job {self.id} is not JSON: {error}.") from error
 
     def _value(self, name: str, default: object) -> bytes | None:
         """Return the value of a user's field, or None where it is missing and ``default`` stands in for it."""
         encoded = name.encode("utf-8", "surrogateescape")
         value = None if encoded.startswith(RESERVED_PREFIX) else self.value_of(encoded)
         if value is None and default is _No.DEFAULT:
-            raise InvalidFieldError(f"field {name!r} of job {self.id} is missing: it has {self._listed()}.")
+            raise InvalidFieldError(f"field {name!r} of job {self.id} is missing: the job has {self._listed()}.")
         return value
 
     def _decoded(self, name: str, value: bytes) -> str:
         try:
             return value.decode()
         except UnicodeDecodeError as error:
-            raise InvalidFieldError(f"field {name!r} of job {self.id} is no UTF-8 text: {error}.") from error
+            raise InvalidFieldError(f"field {name!r} of job {self.id} is not UTF-8 text: {error}.") from error
 
     def _only_field(self) -> str:
         names = list(self.fields)
         if len(names) != 1:
-            raise InvalidFieldError(f"job {self.id} has {self._listed()}: say which one is to be read as JSON.")
+            raise InvalidFieldError(f"job {self.id} has {self._listed()}. Name the one to read as JSON.")
         return names[0].decode("utf-8", "surrogateescape")
 
     def _listed(self) -> str:
@@ -280,8 +280,8 @@ class Job:
     def __reduce__(self) -> NoReturn:
         """Refuse copies, above all into another process, because only this worker knows the job."""
         raise TypeError(
-            f"job {self.id} belongs to the worker that runs it and cannot be copied or pickled: hand on its id, and "
-            "what is to be known of its fields."
+            f"job {self.id} cannot be copied or pickled: it belongs to its worker. Pass on its ID and the fields "
+            "that you need."
         )
 
     # ---- for the worker

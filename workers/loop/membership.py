@@ -21,6 +21,7 @@ from workers.protocol.calls.membership import (
     join_group,
 )
 from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.clock import monotonic
@@ -86,7 +87,7 @@ class Membership:
         self._clock_offset_ms = 0.0
         self.timeout_changed = -inf
         """When the visibility timeout changed last, on the monotonic clock. Read in another thread."""
-        self._warned = ""
+        self._mismatch, self._groups = "", 1
         self._served_s = 0.0
         self.joined = Notifier()
         self.joins = 0
@@ -175,34 +176,24 @@ class Membership:
         pair = self._settings.keys.pair
         if joined.created_at and self.joins:
             logger.error(
-                "group %s was gone; created it again from %s: jobs in between may be lost or run again",
-                pair,
-                joined.created_at,
+                "group was gone and is created again, jobs in between can be lost or run again: %s",
+                fields(group=pair, start=joined.created_at),
             )
         elif joined.created_at:
-            logger.info("created group %s from %s", pair, joined.created_at)
+            logger.info("group created: %s", fields(group=pair, start=joined.created_at))
         if self.joins and joined.agreement != self.agreement:
-            logger.warning("group %s has a new agreement: %s", pair, joined.agreement)
+            logger.warning("group settings changed: %s", fields(group=pair, settings=joined.agreement))
         if joined.begins:
-            logger.info("no reaper serves group %s: its workers recover what stalls", pair)
-        warning = self._warning(joined)
-        if warning and warning != self._warned:
-            logger.warning("%s", warning)
-        self._warned = warning
-
-    def _warning(self, joined: Joined) -> str:
-        pair = self._settings.keys.pair
-        warnings = []
-        if joined.mismatch:
-            warnings.append(
-                f"settings of this worker differ from what group {pair} has agreed on, which counts: {joined.mismatch}"
+            logger.info("no reaper serves the group, its workers recover stalled jobs: %s", fields(group=pair))
+        if joined.mismatch and joined.mismatch != self._mismatch:
+            logger.warning("group settings override this worker: %s", fields(group=pair, differences=joined.mismatch))
+        self._mismatch = joined.mismatch
+        groups = joined.groups if self._settings.delete_settled else 1
+        if groups > max(self._groups, 1):
+            logger.warning(
+                "delete_settled has no effect, the stream has several groups: %s", fields(group=pair, groups=groups)
             )
-        if self._settings.delete_settled and joined.groups > 1:
-            warnings.append(
-                f"delete_settled is set, but stream {self._settings.stream} has {joined.groups} groups: "
-                "nothing is deleted"
-            )
-        return "; ".join(warnings)
+        self._groups = groups
 
     def _until_next_join_s(self) -> float:
         """Return the refresh interval, or less where the reaper we stand by for may be gone before."""

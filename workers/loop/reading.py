@@ -23,6 +23,7 @@ from workers.loop.slots import Slots
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.connection import BLOCK_MS, KeptConnection
 from workers.protocol.errors import UnexpectedReplyError
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of, was_not_run
 from workers.protocol.messages import parse_read_reply
 from workers.runtime.clock import monotonic
@@ -232,7 +233,7 @@ class Reader(WorkerPart):
             source.may_be_behind = True
 
     async def _rejoined(self) -> bool:
-        logger.error("group %s is gone while we read from it; joining it again", self._settings.keys.pair)
+        logger.error("group does not exist any more, joining it again: %s", fields(group=self._settings.keys.pair))
         try:
             await self._membership.join()
         except (RedisError, OSError) as error:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from workers.loop.held import Held
@@ -11,24 +11,19 @@ from workers.loop.telemetry import WorkerTelemetry
 from workers.protocol.calls.recovery import Page
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.settlement import Verdict
-from workers.protocol.calls.upkeep import DESTROYED_OR_EMPTIED
 from workers.protocol.keys import GroupKeys
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
-from workers.protocol.messages import counted, first_of, on_one_line, text
+from workers.protocol.messages import first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic
-from workers.runtime.troubles import Troubles
+from workers.runtime.redis_failures import RedisFailures
 from workers.runtime.user_code import describe, log_failure
 
 logger = logging.getLogger("workers")
 
 WorkerEvent = Literal["recovered", "dead_lettered", "refused", "held", "error"]
 EVENTS: frozenset[str] = frozenset({"recovered", "dead_lettered", "refused", "held", "error"})
-
-_IN_WORDS = {
-    "dead_lettered": "dead-lettered", "unknown": "settled by a call without a reply", "timed_out": "timed out",
-    "handed_back": "handed back",
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -56,10 +51,9 @@ class Counts:
     abandoned: int = 0
     """Neither settled nor handed back at the end; left pending."""
 
-    def __str__(self) -> str:
-        """Return a summary like ``3 read, 2 acked, 1 dead-lettered``."""
-        told = [(_IN_WORDS.get(one.name, one.name), getattr(self, one.name)) for one in fields(self)]
-        return ", ".join(f"{count:,} {what}" for what, count in told if count) or "nothing was read"
+    def facts(self) -> dict[str, int]:
+        """Return the counters that are not 0, for a log line."""
+        return {name: count for name, count in asdict(self).items() if count}
 
 
 class Reporter:
@@ -78,23 +72,24 @@ class Reporter:
         self._keys = keys
         self._consumer = consumer
         self._callbacks = callbacks
-        self.troubles = Troubles()
+        self.troubles = RedisFailures()
 
     # ---- whether Redis serves us
 
     def failed(self, part: str, error: BaseException) -> None:
         """Note that ``part`` (``reading``, ``settling``, …) could not do its work."""
         if self.troubles.failed(part, error, monotonic()):
-            what = "no contact with Redis" if is_contact_error(error) else "Redis refuses"
-            why = in_words(error)
-            logger.error("%s: %s while %s: %s. Trying until it works", self._consumer, what, part, why)
+            logger.error(
+                "cannot reach Redis, retrying: %s" if is_contact_error(error) else "Redis rejects a call, retrying: %s",
+                fields(consumer=self._consumer, part=part, cause=in_words(error)),
+            )
             self._callbacks.report("error", part=part, error=str(error))
 
     def works(self, part: str) -> None:
         """Note that ``part`` works (again)."""
         ended = self.troubles.works(part, monotonic())
         if ended:
-            logger.warning("%s: %s", self._consumer, ended)
+            logger.warning("Redis answers again: %s", fields(consumer=self._consumer, part=part, **ended))
 
     # ---- deliveries
 
@@ -118,12 +113,7 @@ class Reporter:
         """Note that the group was destroyed and made again, or that all of its consumers were deleted."""
         if self._telemetry:
             self._telemetry.lost(groups=1)
-        logger.error(
-            "%s: somebody %s: what was pending there is forgotten, but for what live workers run; the jobs are in the "
-            "stream still",
-            self._keys.pair,
-            DESTROYED_OR_EMPTIED,
-        )
+        logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._keys.pair))
         self._callbacks.report("error", part="recovering", error="group_destroyed")
 
     def consumer_was_lost(self, consumer: bytes) -> None:
@@ -139,17 +129,13 @@ class Reporter:
 
     def lost_payload(self, source: str, entry_id: str) -> None:
         """Note that a pending entry was deleted. It was acknowledged."""
-        logger.error("entry %s of %s was deleted while it was pending: its payload is lost", entry_id, source)
+        logger.error("entry was deleted while pending, its payload is lost: %s", fields(source=source, entry=entry_id))
         self._callbacks.report("error", part="recovering", error=f"lost_payload: entry {entry_id} of {source}")
 
     def deleted(self, job: Job) -> None:
         """Note that the entry of a job in hand was deleted with its pending reference. Only this worker can run it."""
         logger.error(
-            "the entry of a job in hand was deleted, and the job runs to its end: stream=%s group=%s job=%s entry=%s",
-            self._keys.stream,
-            self._keys.group,
-            on_one_line(job.id),
-            job.entry_id,
+            "entry of a running job was deleted: %s", fields(group=self._keys.pair, job=job.id, entry=job.entry_id)
         )
         self._callbacks.report("error", **self._facts(job), error="lost_payload")
 
@@ -157,14 +143,14 @@ class Reporter:
         """Note that a job cannot run again, as its verdict asks for, because its entry was deleted."""
         self.counts.lost += 1
         logger.error(
-            "a job is lost, because its entry was deleted before it succeeded: stream=%s group=%s job=%s entry=%s "
-            "verb=%s error=%s",
-            self._keys.stream,
-            self._keys.group,
-            on_one_line(job.id),
-            job.entry_id,
-            verdict.outcome,
-            on_one_line(verdict.error or "-"),
+            "job is lost, its entry was deleted before it succeeded: %s",
+            fields(
+                group=self._keys.pair,
+                job=job.id,
+                entry=job.entry_id,
+                verb=verdict.outcome,
+                cause=verdict.error or None,
+            ),
         )
         self._callbacks.report("error", **self._facts(job), error="lost_payload")
 
@@ -178,14 +164,15 @@ class Reporter:
             logger,
             logging.ERROR,
             error,
-            "a handler ends the worker: stream=%s group=%s job=%s entry=%s delivery=%d consumer=%s error=%s",
-            self._keys.stream,
-            self._keys.group,
-            on_one_line(job.id),
-            job.entry_id,
-            job.deliveries,
-            self._consumer,
-            on_one_line(cause),
+            "a handler stopped the worker: %s",
+            fields(
+                group=self._keys.pair,
+                job=job.id,
+                entry=job.entry_id,
+                delivery=job.deliveries,
+                consumer=self._consumer,
+                cause=cause,
+            ),
         )
         return f"the handler of job {on_one_line(job.id)} of {self._keys.pair} ended the worker: {on_one_line(cause)}"
 
@@ -205,16 +192,17 @@ class Reporter:
     def write_dead_letter(self, job_id: str, *, limit: int, **facts: Any) -> None:
         """Write the one line that every dead letter gets. ``facts`` as in the journal."""
         self.counts.dead_lettered += 1
-        logger.error(  # the leader's line has the same form (`reaper.recovery.notes`), so that one alert finds both
-            "dead letter %s: stream=%s group=%s job=%s limit=%d consumer=%s reason=%s error=%s",
-            facts["dead_letter"],
-            self._keys.stream,
-            self._keys.group,
-            on_one_line(job_id),
-            limit,
-            on_one_line(facts["consumer"]),
-            on_one_line(facts["reason"]),
-            on_one_line(facts["error"] or "-"),
+        logger.error(
+            "job dead-lettered: %s",  # as in `reaper.recovery.notes`, so that one alert finds both
+            fields(
+                group=self._keys.pair,
+                job=job_id,
+                dead_letter=facts["dead_letter"],
+                limit=limit,
+                consumer=facts["consumer"],
+                reason=facts["reason"],
+                cause=facts["error"] or None,
+            ),
         )
         self._callbacks.report(
             "dead_lettered", stream=self._keys.stream, group=self._keys.group, job=job_id, limit=limit, **facts
@@ -224,13 +212,16 @@ class Reporter:
         """Note that a settlement came too late."""
         self.counts.refused += 1
         logger.warning(
-            "the %s of job %s was refused after %d ms: delivery %d (entry %s) is not ours any more. Its visibility "
-            "timeout has passed, or another process works under our name",
-            verb,
-            job.id,
-            run_ms,
-            job.deliveries,
-            job.entry_id,
+            "settlement rejected, the job was recovered or another process uses this consumer name: %s",
+            fields(
+                group=self._keys.pair,
+                job=job.id,
+                entry=job.entry_id,
+                delivery=job.deliveries,
+                consumer=self._consumer,
+                verb=verb,
+                run_ms=run_ms,
+            ),
         )
         if self._callbacks.wants("refused"):
             self._callbacks.report("refused", **self._facts(job), verb=verb)
@@ -239,45 +230,44 @@ class Reporter:
         """Note that vanished deliveries were made ours again."""
         if number:
             logger.error(
-                "held again: %s of %s that run here and were not pending for us any more: somebody has deleted "
-                "consumer %s or the group, or a read has taken what it should not, as the server's clock was set back",
-                counted(number, "delivery"),
-                on_one_line(source),
-                self._consumer,
+                "restored running deliveries that a third party or a clock change had removed: %s",
+                fields(source=source, consumer=self._consumer, deliveries=number),
             )
 
     def timed_out(self, job: Job, *, goes_on: bool) -> None:
         """Note that a delivery ran too long. If its handler ``goes_on``, it cannot be stopped."""
         self.counts.timed_out += 1
         logger.warning(
-            "job %s (entry %s) ran longer than its timeout of %g s, in delivery %d: %s",
-            job.id,
-            job.entry_id,
-            job.timeout_s,
-            job.deliveries,
-            "its thread is left to itself" if goes_on else "its handler is cancelled",
+            "job exceeded its timeout: %s",
+            fields(
+                job=job.id,
+                entry=job.entry_id,
+                delivery=job.deliveries,
+                timeout_s=job.timeout_s,
+                handler="continues in its thread" if goes_on else "cancelled",
+            ),
         )
 
     def left_running(self, jobs: Sequence[Job]) -> None:
         """Note that handlers go on although they were cancelled."""
         if jobs:
             logger.warning(
-                "%s: %s did not end when cancelled, and the worker does not wait for them: jobs=%s",
-                self._consumer,
-                counted(len(jobs), "handler"),
-                first_of([job.raw_id for job in jobs]),
+                "cancelled handlers did not end, the worker does not wait for them: %s",
+                fields(consumer=self._consumer, handlers=len(jobs), jobs=first_of([job.raw_id for job in jobs])),
             )
 
     def held(self, job: Job, verdict: Verdict, why: str) -> None:
         """Note that a delivery could neither be made ready nor dead-lettered."""
         self.counts.held += 1
         logger.error(
-            "job %s of %s failed (%s) and can be neither made ready nor dead-lettered: %s. Entry %s stays pending",
-            job.id,
-            self._keys.pair,
-            verdict.error or verdict.reason,
-            explained(why),
-            job.entry_id,
+            "cannot redeliver or dead-letter a failed job, its entry stays pending: %s",
+            fields(
+                group=self._keys.pair,
+                job=job.id,
+                entry=job.entry_id,
+                failure=verdict.error or verdict.reason,
+                cause=explained(why),
+            ),
         )
         if self._callbacks.wants("held"):
             self._callbacks.report("held", **self._facts(job), why=why)

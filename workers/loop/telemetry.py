@@ -29,7 +29,7 @@ from workers.telemetry import names as telemetry
 from workers.telemetry.deliveries import (
     Delivery,
     JobTrace,
-    Lost,
+    RecoveredDelivery,
     Story,
     begin,
     emit_recovered,
@@ -142,7 +142,7 @@ class WorkerTelemetry:
         story = self._notice(held)
         if story is None or held.trace is None:
             return
-        lost = Lost(
+        lost = RecoveredDelivery(
             self._delivery(held, held.job.times_delivered - 1),
             held.job.entry_id,
             max(1, held.job.deliveries - 1),

@@ -96,7 +96,7 @@ class SlotAsker:
         await connection.send_command(*_QUESTION)
         table = self._nodes.read(await connection.read_response(), (connection.host, int(connection.port)))
         if not table.ranges:
-            raise NobodyYetError(f"{connection.host}:{connection.port} knows no node with slots")
+            raise NobodyYetError(f"{connection.host}:{connection.port} reports no node with slots")
         return table
 
     async def aclose(self) -> None:
@@ -248,7 +248,7 @@ class LookingSlotPool(LookingPool):
             else:
                 if table.ranges:
                     return table
-                said.append(NobodyYetError(f"{host}:{port} knows nobody with slots"))
+                said.append(NobodyYetError(f"{host}:{port} reports no node with slots"))
             finally:
                 connection.disconnect()
         raise self._nodes.silent(said)

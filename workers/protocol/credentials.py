@@ -55,7 +55,7 @@ class FileCredentials(CredentialProvider):
 
 
 def _credentials_in(url: str) -> Credentials:
-    """Return the credentials of an address. Raises ValueError without credentials, or what redis-py raises."""
+    """Return the credentials of an address. Raises ValueError without credentials, or redis-py's errors."""
     found = parse_url(parse_address(url).node)
     name, password = found.get("username"), found.get("password")
     if not password:

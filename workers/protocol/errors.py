@@ -36,7 +36,7 @@ class NotReplicatedError(StreamReaperError):
 
 
 class InvalidJobError(StreamReaperError):
-    """A job is invalid, and was not sent. The message says what to change."""
+    """A job is invalid, and was not sent. The message contains the fix."""
 
 
 class InvalidFieldError(StreamReaperError):

@@ -11,17 +11,17 @@ from redis.client import Pipeline as BlockingPipeline
 from workers.protocol.errors import ConfigurationError
 
 ClientT = TypeVar("ClientT", Redis, redis.Redis)
-_ADVICE = "give the producer an address, with which it connects by itself."
+_ADVICE = "Give the producer an address, with which it connects by itself."
 
 
 def checked(client: ClientT) -> ClientT:
     """Return ``client``. Raises ConfigurationError if it would keep a job to itself, or has a single connection."""
     if isinstance(client, (Pipeline, BlockingPipeline)):
         raise ConfigurationError(
-            f"a pipeline cannot be used, because it sends nothing before it is executed: {_ADVICE}"
+            f"a pipeline cannot be used, because it sends nothing before it is executed. {_ADVICE}"
         )
     if client.connection is not None or getattr(client, "single_connection_client", False):
-        raise ConfigurationError(f"a client with a single connection may be in the middle of a transaction: {_ADVICE}")
+        raise ConfigurationError(f"a client with a single connection can be in the middle of a transaction. {_ADVICE}")
     return client
 
 
@@ -38,4 +38,4 @@ def check_loop(client: Redis, loop: asyncio.AbstractEventLoop) -> None:
 
 def another_loop() -> ConfigurationError:
     """Return the error for a client that was used in an event loop before, and now in another one."""
-    return ConfigurationError(f"the producer's client was used in another event loop: {_ADVICE}")
+    return ConfigurationError(f"the producer's client was used in another event loop. {_ADVICE}")

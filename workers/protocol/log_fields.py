@@ -1,4 +1,8 @@
-"""Facts of a log line: ``key=value`` for people, and keys of their own in JSON log lines."""
+"""Fields of a log line: ``key=value`` for people, and keys in JSON log lines.
+
+A log call has one fixed message, and at most one argument: ``logger.info("recovery paused: %s", fields(group="a/b"))``.
+A test checks every call.
+"""
 
 from typing import Any
 
@@ -8,7 +12,7 @@ _QUOTED = frozenset(' ="')
 
 
 class Fields:
-    """Facts that end a log line. `fields` makes them."""
+    """The fields of one log line, in their order. `fields` makes them."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
@@ -18,15 +22,14 @@ class Fields:
 
 
 def fields(**facts: Any) -> Fields:
-    """Return facts for the last argument of a log call. Facts that are None are left out. Bytes become text.
-
-    Example: ``logger.info("recovery paused: %s", fields(group="orders/billing"))``.
-    """
+    """Return the argument of a log call. Fields that are None are left out. Bytes become text."""
     return Fields(
         {name: text(value) if isinstance(value, bytes) else value for name, value in facts.items() if value is not None}
     )
 
 
 def _shown(value: Any) -> str:
-    shown = on_one_line(str(value))
-    return f'"{shown}"' if not shown or _QUOTED & set(shown) else shown
+    shown = str(value).lower() if isinstance(value, bool) else on_one_line(str(value))
+    if shown and not _QUOTED & set(shown):
+        return shown
+    return '"' + shown.replace('"', '\\"') + '"'

@@ -25,6 +25,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry as BlockingRetry
 
 from workers.protocol.address import Address, Host
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import NobodyYetError, NoMasterError, is_failover_error
 from workers.protocol.unshared import unshared
 
@@ -198,7 +199,8 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
     async def _leave_others(self, master: Host) -> None:
         """Drop connections that lead to another server than ``master``, those in use included."""
         if self.master_address is not None and self.master_address != master:
-            logger.info("%s named a primary: address=%s:%d name=%s", self._who, *master, self._watched)
+            host, port = master
+            logger.info("primary changed: %s", fields(name=self._watched, address=f"{host}:{port}", source=self._who))
         self.master_address = master
         for connection in [*self._available_connections, *self._in_use_connections]:
             if connection.is_connected and _leads_to(connection) != master:

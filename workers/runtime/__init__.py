@@ -1,11 +1,9 @@
-"""What every process of ours needs, worker or reaper, and neither's business alone.
+"""Parts that workers and reapers share: settings, options, logs, callbacks, notices, clocks, health and systemd.
 
-Settings and their flags, logs, callbacks to the program, notices, clocks and pauses, health over HTTP, and what systemd
-is told.
+Rules:
 
-What holds here. Settings are read once, at the edge, and a wrong one is a sentence that names it. Durations are
-`timedelta` in settings, and seconds or milliseconds by a name's ending everywhere else. A callback or a probe that
-hangs holds up nothing but callbacks and probes.
-
-Nothing here knows a stream, a job or a lease.
+- Settings are read once, at the edge. A wrong setting is a sentence that names it.
+- Durations are `timedelta` in settings. Elsewhere the end of a name gives the unit: ``_s`` or ``_ms``.
+- A callback or a probe that hangs stops only callbacks or probes.
+- No module here depends on streams, jobs or leases.
 """

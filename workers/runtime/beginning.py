@@ -1,4 +1,4 @@
-"""The start of a process that finds a server which is there and does not serve now."""
+"""Waits at the start of a process for a server that is not ready, for example one that loads its data."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 async def once_served(begin: Callable[[], Awaitable[T]], missed: Callable[[BaseException], None]) -> T:
-    """Return what ``begin`` returns, which is tried until the server serves us.
+    """Call ``begin`` until the server is ready, and return its result. Each failure is passed to ``missed``.
 
-    Waited for is what the server says of itself (`is_not_now`), and from then on any lost contact, since the address
-    has led to it. ``missed`` is told of each failure. Raises what ``begin`` raises where waiting mends nothing, or
-    nobody can tell: nobody answers there, or another server; it does not let us in, or misses what we need.
+    Waits while the server reports that it is not ready (`is_not_now`). After its first answer, waits out lost
+    connections, too, because the address is right. Raises every other error of ``begin``, for example if there is no
+    server at the address, or if it rejects the user.
     """
     failures = 0
     while True:

@@ -10,6 +10,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from workers.protocol.errors import HandlerExitError
+from workers.protocol.log_fields import fields
 from workers.runtime.user_code import current_task, describe, ends, exits_in, log_failure
 
 logger = logging.getLogger(__name__)
@@ -94,6 +95,6 @@ class Callbacks(Generic[NameT]):
                 exits = exits_in(error)
                 if not exits and ends(error, current_task()):
                     raise
-                log_failure(logger, logging.ERROR, error, "a callback for %r failed", report.name)
+                log_failure(logger, logging.ERROR, error, "callback failed: %s", fields(event=report.name))
                 if exits:  # as they are, they would end the event loop before anything is closed
                     raise HandlerExitError(f"a callback for {report.name!r} raised {describe(exits[0])}") from exits[0]

@@ -18,7 +18,7 @@ __all__ = ["FORKS", "end_child", "ends_in_children"]
 
 
 def ends_in_children(loop: asyncio.AbstractEventLoop) -> None:
-    """Have each process that is forked from now on end where it goes on with ``loop``, which is its parent's."""
+    """End each process that is forked from now on when it continues with ``loop``, the loop of its parent."""
     runs_in(loop, partial(end_child, -1))
 
 

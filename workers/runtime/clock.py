@@ -1,7 +1,7 @@
-"""The clocks that count: this process's monotonic one, also in the unit of timers, and the server's.
+"""The monotonic clock of this process, also in the unit of timers, and the clock of the server.
 
-Everything here that asks what time it is asks this module or the event loop, which are one clock, so that a whole
-process can be run on another one: the simulation runs hours in a moment.
+The whole program takes the time from this module or from the event loop, which are one clock. So the simulation can run
+a whole process on another clock, hours in a moment.
 """
 
 import time
@@ -42,6 +42,6 @@ async def server_ms(client: Redis) -> int:
 
 
 def time_ms(reply: Any) -> int:
-    """Return the milliseconds of what TIME answered."""
+    """Return a reply of TIME in milliseconds."""
     seconds, microseconds = reply
     return int(seconds) * 1000 + int(microseconds) // 1000

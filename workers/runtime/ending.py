@@ -1,4 +1,4 @@
-"""The end of a process, which nothing that a user's program left running puts off.
+"""Ends a process although threads, tasks or children of the user's program still run.
 
 Python waits for threads and child processes before it ends, and an event loop for its tasks: for ever, if one hangs.
 """
@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+from workers.protocol.log_fields import fields
 from workers.runtime.entrance import is_program
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def end_within(left_s: float, code: int) -> None:
 def _end(left_s: float, code: int) -> None:
     time.sleep(IDLE_END_S)
     if left_s > IDLE_END_S:
-        logger.info("process exits in %.0f s at the latest: %s", left_s - IDLE_END_S, _what_runs())
+        logger.info("process exits soon: %s", fields(within_s=round(left_s - IDLE_END_S), waits_for=_what_runs()))
         time.sleep(left_s - IDLE_END_S)
     last = threading.Thread(target=_flush, daemon=True)
     last.start()
@@ -42,11 +43,11 @@ def _end(left_s: float, code: int) -> None:
 def _what_runs() -> str:
     main = threading.main_thread()
     names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main]
-    return f"threads still run: {', '.join(names)}" if names else "tasks, child processes or exit handlers still run"
+    return f"threads {', '.join(names)}" if names else "tasks, child processes or exit handlers"
 
 
 def _flush() -> None:
-    logger.warning("process exits without waiting: %s", _what_runs())
+    logger.warning("process exits without waiting: %s", fields(waits_for=_what_runs()))
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

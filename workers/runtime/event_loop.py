@@ -11,6 +11,7 @@ from typing import Any, TypeVar, TypeVarTuple, cast
 import anyio
 
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.log_fields import fields
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 def run_in_loop(function: Callable[[*ArgumentTs], Awaitable[ResultT]], *arguments: *ArgumentTs) -> ResultT:
     """Run ``function`` in a new event loop and return its result. The loop is uvloop's if uvloop is installed."""
     new_loop = loop_factory()
-    logger.debug("event loop: %s", new_loop.__module__.partition(".")[0])
+    logger.debug("event loop chosen: %s", fields(module=new_loop.__module__.partition(".")[0]))
     return anyio.run(function, *arguments, backend_options={"loop_factory": new_loop})
 
 

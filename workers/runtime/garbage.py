@@ -1,16 +1,16 @@
-"""Python's cyclic garbage collector, set up for a program that makes many short-lived objects and hardly any cycles."""
+"""Tunes Python's cyclic garbage collector for a program with many short-lived objects and few cycles."""
 
 import gc
 
 ALLOCATIONS = 50_000
-"""New containers between two collections; with Python's own 700, every few batches of jobs are looked at in passing."""
+"""New containers between two collections. With Python's own 700, a collection runs every few batches of jobs."""
 
 
 def collect_seldom() -> None:
-    """Collect less often, and never look again at what is there now: modules, classes, settings.
+    """Collect less often, and never examine the present objects again: modules, classes, settings.
 
-    For programs of ours, once everything is imported; a library leaves that to its program. What is freed by its last
-    reference, as nearly everything is, does not wait for a collection.
+    Call it in a program, after all imports. A library must leave this to its program. Objects that are freed by their
+    last reference do not wait for a collection, and nearly all are.
     """
     gc.collect()
     gc.freeze()

@@ -21,6 +21,7 @@ from anyio import to_thread
 
 from workers.forks import keep_from_children
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.log_fields import fields
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -104,7 +105,8 @@ async def health_server(host: str, port: int, make_app: AppFactory) -> AsyncIter
     pulse = Pulse()
     thread = _ServerThread(listener, lambda: make_app(pulse))
     thread.start()
-    logger.info("health on http://%s:%d/", f"[{host}]" if ":" in host else host, bound)
+    shown = f"[{host}]" if ":" in host else host
+    logger.info("health endpoint started: %s", fields(url=f"http://{shown}:{bound}/"))
     try:
         yield bound
     finally:

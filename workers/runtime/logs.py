@@ -58,10 +58,7 @@ def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 def _message_of(record: logging.LogRecord) -> str:
     """Return the message without its fields, which are keys of their own."""
-    if not _fields_of(record) or not isinstance(record.args, tuple):
-        return record.getMessage()
-    args = tuple("" if isinstance(one, Fields) else one for one in record.args)
-    return str(record.msg % args).rstrip(" :").replace(": :", ":")
+    return str(record.msg).removesuffix(": %s") if _fields_of(record) else record.getMessage()
 
 
 def _plain(value: Any) -> Any:

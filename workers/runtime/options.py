@@ -22,7 +22,7 @@ from workers.runtime.entrance import INTERRUPTED_EXIT, has_entered
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
 from workers.runtime.printing import prepare_outputs, show, show_json
 from workers.runtime.quantities import A_DURATION, A_RATE, rate_in, seconds_in, written
-from workers.runtime.settings import LONGEST, Settings
+from workers.runtime.settings import LONGEST, READS_RATE, Settings
 from workers.runtime.settings_errors import bare_type, choices_of, plain
 from workers.runtime.user_code import plain_error
 
@@ -159,7 +159,8 @@ def _option(name: str, field: FieldInfo, prefix: str, summary: str | None) -> Ca
         return click.option(flag, name, type=click.Choice(choices), default=None, help=text)
     if kind is Path:
         return click.option(flag, name, type=click.Path(path_type=Path), default=None, help=text)
-    return click.option(flag, name, type=str, metavar=_metavar(kind), default=None, help=text)
+    metavar = "RATE" if READS_RATE in field.metadata else _metavar(kind)
+    return click.option(flag, name, type=str, metavar=metavar, default=None, help=text)
 
 
 def _metavar(kind: Any) -> str:

@@ -85,9 +85,7 @@ class ProgramSettings(Settings):
         options = {option: given[name] for name, option in _TLS.items() if given.get(name)}
         if options and not scheme.startswith("rediss"):
             name = next(name for name, option in _TLS.items() if option in options)
-            raise ValueError(
-                f"{name} needs a redis_url that begins with rediss://, rediss+sentinel:// or rediss+cluster://"
-            )
+            raise ValueError(f"{name} needs TLS. Set redis_url to rediss://, rediss+sentinel:// or rediss+cluster://")
         known = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
         new = {option: value for option, value in options.items() if (option, value) not in known}
         return {**given, ADDRESS: with_options(url, new)} if new or ADDRESS in given else given

@@ -17,6 +17,7 @@ from typing import Protocol
 import anyio
 from anyio import to_thread
 
+from workers.protocol.log_fields import fields
 from workers.runtime.health_server import Pulse
 
 logger = logging.getLogger(__name__)
@@ -152,7 +153,9 @@ def _report(manager: ServiceManager, messages: Messages, ended: threading.Event)
             failed = False
         except OSError as error:
             if not failed:
-                logger.warning("cannot notify systemd: %s lines=%s", error.strerror or error, ",".join(lines))
+                logger.warning(
+                    "cannot notify systemd: %s", fields(cause=error.strerror or error, lines=",".join(lines))
+                )
             failed = True
 
     while not ended.is_set():
@@ -160,6 +163,8 @@ def _report(manager: ServiceManager, messages: Messages, ended: threading.Event)
         lines = messages.due()
         send(lines)
         if messages.is_unhealthy and not was_unhealthy:
-            logger.error("process is unhealthy, so systemd's watchdog gets no more messages: %s", ", ".join(lines))
+            logger.error(
+                "process is unhealthy, systemd's watchdog gets no more messages: %s", fields(lines=",".join(lines))
+            )
         ended.wait(manager.interval_s)
     send(messages.last())

@@ -28,7 +28,7 @@ SHORTEST_INTERVAL = timedelta(milliseconds=10)
 """The shortest interval. A shorter one would send thousands of requests per second."""
 SHORTEST_VISIBILITY = timedelta(milliseconds=100)
 """The shortest visibility timeout. Any pause of a process would exceed a shorter one."""
-_TOO_LONG = f"write a duration up to {LONGEST.days}d, such as 30s"
+_TOO_LONG = f"Write a duration up to {LONGEST.days}d, such as 30s"
 
 
 def _read_seconds(value: object) -> object:
@@ -49,7 +49,7 @@ def _read_seconds(value: object) -> object:
 
 def _check_duration(value: timedelta) -> timedelta:
     if timedelta(0) < value < timedelta(milliseconds=1):
-        raise ValueError("write a duration of at least 1ms")
+        raise ValueError("Write a duration of at least 1ms")
     if value > LONGEST:
         raise ValueError(_TOO_LONG)
     return value
@@ -71,7 +71,8 @@ ADDRESS = "redis_url"
 Duration = float | timedelta
 """A duration in a program, as seconds or as a timedelta."""
 Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
-Rate = Annotated[float, BeforeValidator(_read_rate)]
+READS_RATE = BeforeValidator(_read_rate)
+Rate = Annotated[float, READS_RATE]
 """A number per second."""
 HealthHost = Annotated[
     str, Field(description="Address that `health_port` is bound to. `0.0.0.0` accepts connections from other machines.")
@@ -144,7 +145,7 @@ class Settings(BaseSettings):
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise ValueError("write UTF-8 text") from None
+                raise ValueError("Write UTF-8 text") from None
         return value
 
 

@@ -20,7 +20,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a sentence about an unknown name, with a suggestion or all names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
-    return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(names)}."
+    return f". Did you mean {near[0]!r}?" if near else f". Known are {', '.join(names)}."
 
 
 def explain(kind: type[BaseModel], error: ValidationError, sources: Mapping[str, str]) -> list[str]:
@@ -40,13 +40,15 @@ def _sentence(kind: type[BaseModel], problem: ErrorDetails, sources: Mapping[str
         return f"unknown setting {name!r}{where}{did_you_mean(path[-1], owner.model_fields)}"
     if problem["type"] == "missing":
         table = "to this table" if len(path) > 1 else "to the file, the environment or the flags"
-        return f"setting {name!r}{where} is missing: add {path[-1]} {table}."
-    advice = message if problem["type"] == "value_error" or field is None else f"write {_expected(path, field)}"
+        return f"setting {name!r}{where} is missing. Add {path[-1]} {table}."
+    advice = message if problem["type"] == "value_error" or field is None else f"Write {_expected(path, field)}"
     suggestion = _suggestion(problem.get("input"), field)
     given = shown(problem.get("input"))
     if field is None or not field.repr or may_be_address(given):
         given = "used as it is"
-    return f"setting {name!r}{where} cannot be {given}: {advice}{suggestion or '.'}"
+    return (
+        f"setting {name!r}{where} cannot be {given}{'. ' if advice[:1].isupper() else ': '}{advice}{suggestion or '.'}"
+    )
 
 
 def _find(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[type[BaseModel], FieldInfo | None]:
@@ -140,4 +142,4 @@ def _suggestion(value: Any, field: FieldInfo | None) -> str:
     if not isinstance(value, str):
         return ""
     near = difflib.get_close_matches(value.lower(), choices, n=1)
-    return f" (did you mean {near[0]!r}?)." if near else ""
+    return f". Did you mean {near[0]!r}?" if near else ""

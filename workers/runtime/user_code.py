@@ -9,6 +9,8 @@ import logging
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from workers.protocol.log_fields import Fields
+
 ErrorT = TypeVar("ErrorT", bound=BaseException)
 MAX_TEXT = 2_000
 """The longest error or reason in characters, because the dead letter contains it."""
@@ -56,14 +58,14 @@ def plain_error(group: BaseExceptionGroup[BaseException], kind: type[ErrorT]) ->
     return None
 
 
-def log_failure(logger: logging.Logger, level: int, error: BaseException, message: str, *words: object) -> None:
+def log_failure(logger: logging.Logger, level: int, error: BaseException, message: str, facts: Fields) -> None:
     """Log the error of a user's function. Never raises, because a failed log line must not fail a job or the worker.
 
     Deeply nested groups can exceed the recursion limit, and handlers of `logging` raise that error.
     """
     for told in (error, None):
         with suppress(Exception):
-            logger.log(level, message, *words, exc_info=told)
+            logger.log(level, message, facts, exc_info=told)
             return
 
 

@@ -1,12 +1,13 @@
-"""Traces and metrics: their names, the spans of deliveries, instruments, and how they are exported.
+"""Traces and metrics: their names, the spans of deliveries, instruments, and exporters.
 
-`names` and `instruments` spell everything that is shown; a test compares them with ``docs/telemetry.md``. A delivery
-of a traced job has a span ID that everybody can work out (`deliveries`), so whoever recovers it can tell of it in
-place of a worker that cannot any more.
+`names` and `instruments` define every name, and a test compares them with ``docs/telemetry.md``. The span ID of a
+delivery can be computed from its entry (`deliveries`). So the leader can report a delivery of a killed worker.
 
-What holds here. Only ``opentelemetry-api`` is needed; where nobody listens, a job costs a look at a flag. Job IDs are
-attributes of spans, never labels of metrics. Nothing here may stop or delay a job.
+Rules:
 
-Not promised: that every span arrives. What a killed process had not exported is told by whoever recovers, or not at
-all.
+- Only ``opentelemetry-api`` is required. Without an SDK, a job costs the check of a flag.
+- Job IDs are attributes of spans, never labels of metrics.
+- Telemetry never stops or delays a job.
+
+Not every span arrives: a process that is killed loses the spans that it has not exported.
 """

@@ -191,7 +191,7 @@ def tracer() -> trace.Tracer:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class RecoveredDelivery:
     """A delivery that another process has recovered or dead-lettered for its worker."""
 
     delivery: Delivery
@@ -214,12 +214,16 @@ def emit_recovered(row: Recovered, stream: str, group: str, how: Attributes, *, 
     if creation is None:
         return
     delivery = Delivery(stream, group, row.job_id, name)
-    lost = Lost(delivery, text(row.entry_id), row.delivery_count, text(row.consumer), row.idle_ms, previous)
+    lost = RecoveredDelivery(
+        delivery, text(row.entry_id), row.delivery_count, text(row.consumer), row.idle_ms, previous
+    )
     how = how | {telemetry.RECOVERY_OUTCOME: row.outcome.name.lower()}
     emit_recovery(Story(creation), lost, how, began_ns=began_ns, ended_ns=ended_ns)
 
 
-def emit_recovery(story: Story, lost: Lost, how: Attributes, *, began_ns: int, ended_ns: int) -> list[Link]:
+def emit_recovery(
+    story: Story, lost: RecoveredDelivery, how: Attributes, *, began_ns: int, ended_ns: int
+) -> list[Link]:
     """Write the span of a lost delivery for its worker, and the span of its recovery. Return links to both.
 
     ``how`` has the recovery's reason, outcome and mode, and a leader's token, as attributes. The lost span begins at

@@ -1,8 +1,9 @@
-"""What the environment asks of telemetry, by the variables that OpenTelemetry defines.
+"""Reads OpenTelemetry's own variables.
 
-``OTEL_EXPORTER_OTLP_ENDPOINT`` (or the one of traces or metrics alone) exports by OTLP/HTTP; ``OTEL_TRACES_EXPORTER``
-and ``OTEL_METRICS_EXPORTER`` choose ``otlp``, ``console`` or ``none``; ``OTEL_SDK_DISABLED`` turns all of it off;
-``OTEL_TRACES_SAMPLER`` decides about new traces.
+- ``OTEL_EXPORTER_OTLP_ENDPOINT`` exports by OTLP/HTTP. Traces and metrics have one of their own, too.
+- ``OTEL_TRACES_EXPORTER`` and ``OTEL_METRICS_EXPORTER`` choose ``otlp``, ``console`` or ``none``.
+- ``OTEL_SDK_DISABLED`` turns telemetry off.
+- ``OTEL_TRACES_SAMPLER`` decides about new traces.
 
 The SDK reads its other variables itself, and warns about a value that it does not understand.
 """
@@ -36,5 +37,5 @@ def _value(variable: str) -> str:
 
 
 def _of_otlp(what: str, signal: str) -> tuple[str, str]:
-    """Return the variables that say so of an exporter: the one of the signal is the stronger one."""
+    """Return the variables that set an option of an exporter. The one of the signal is stronger."""
     return f"OTEL_EXPORTER_OTLP_{signal}_{what}", f"OTEL_EXPORTER_OTLP_{what}"

@@ -9,7 +9,7 @@ which only reads what was last seen.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from workers.protocol.calls.sight import Sight
+from workers.protocol.calls.group_load import GroupLoad
 from workers.protocol.keys import GroupKeys
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
@@ -38,7 +38,7 @@ class GroupGauges:
     def __init__(self, is_ours: Callable[[], bool], known: Callable[[], Known]) -> None:
         self._is_ours = is_ours
         self._known = known
-        self.seen: Mapping[GroupKeys, Sight] = {}
+        self.seen: Mapping[GroupKeys, GroupLoad] = {}
         """Replaced as a whole: another thread reads it."""
 
     @contextmanager
@@ -51,7 +51,7 @@ class GroupGauges:
                 ends.callback(OBSERVATIONS.add(gauge, lambda value=value: self._of_each(value)))  # type: ignore[misc]
             yield
 
-    def _of_each(self, value: Callable[[Sight], float]) -> Values:
+    def _of_each(self, value: Callable[[GroupLoad], float]) -> Values:
         for keys, sight in self.seen.items() if self._is_ours() else ():
             yield value(sight), labels_of(keys)
 
@@ -66,12 +66,12 @@ def labels_of(keys: GroupKeys) -> Attributes:
     return {telemetry.DESTINATION: keys.stream, telemetry.GROUP: keys.group}
 
 
-_VALUES: tuple[tuple[instruments.Gauge, Callable[[Sight], float]], ...] = (
+_VALUES: tuple[tuple[instruments.Gauge, Callable[[GroupLoad], float]], ...] = (
     (instruments.IN_FLIGHT, lambda sight: sight.in_flight),
     (instruments.READY_AGE, lambda sight: max(0, sight.oldest_ready_ms) / 1000),
     (instruments.PENDING_AGE, lambda sight: max(0, sight.oldest_pending_ms) / 1000),
     (instruments.SCHEDULED, lambda sight: sight.scheduled),
-    (instruments.SUSPECTS, lambda sight: sight.suspects),
+    (instruments.QUARANTINED, lambda sight: sight.quarantined),
     (instruments.DEAD_LETTERS, lambda sight: sight.dead_letters),
     (instruments.PAUSED, lambda sight: sight.paused),
     (instruments.RECOVERY_WAIT, lambda sight: sight.recovery_waits_ms / 1000),

@@ -1,4 +1,4 @@
-"""What spans and metrics are called, and whether anybody listens. Needs the OpenTelemetry API only."""
+"""Names of spans and metrics, and checks whether they are exported. It needs the OpenTelemetry API only."""
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import NoOpMeterProvider
@@ -30,12 +30,12 @@ RECOVERY_MODE = "reaper.recovery.mode"
 FENCING_TOKEN = "reaper.fencing_token"  # noqa: S105 - a number that grows, and no secret
 IDLE_MS = "reaper.idle_ms"
 LOSS = "reaper.loss"
-"""What has become of a delivery that others made Redis forget; or what they destroyed, nobody knows with what."""
+"""The outcome of a delivery whose consumer or group a third party deleted, or the kind of the deleted thing."""
 NAMESPACE = "reaper.namespace"
 SCAN = "reaper.scan"
 """A scan's kind: full, or tail."""
 LINK_KIND = "reaper.link"
-"""What a link leads to."""
+"""The target of a link."""
 
 SEND, RECEIVE, PROCESS, RECOVER, REDRIVE = "send", "receive", "process", "recover", "redrive"
 SETTLE = "settle"

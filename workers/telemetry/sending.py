@@ -1,4 +1,4 @@
-"""The span and the measurements of enqueueing: `send`. Its context goes into each job that brings none of its own."""
+"""The span and the measurements of enqueueing (`send`). Jobs without a context of their own get its context."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,7 +16,7 @@ from workers.telemetry.names import Attributes
 
 @contextmanager
 def sending(stream: str, jobs: Sequence[PackedJob]) -> Iterator[None]:
-    """Tell of what is done inside as one `send`. Costs next to nothing where nobody listens."""
+    """Report the block as one `send`. Without an exporter this costs next to nothing."""
     labels = telemetry.common(telemetry.SEND, telemetry.SEND, stream)
     measures = bool(jobs) and telemetry.is_measuring()
     began = perf_counter()

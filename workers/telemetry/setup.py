@@ -27,7 +27,7 @@ def exported(service: str, *, shows_metrics: bool = False) -> Iterator[None]:
     try:
         from workers.telemetry import sdk as telemetry_sdk
     except ImportError as error:
-        if not is_wanted():  # /metrics alone is not asked for by anybody: it says that telemetry is off
+        if not is_wanted():  # without a variable of OpenTelemetry, /metrics answers that telemetry is off
             yield
             return
         raise ConfigurationError(
@@ -52,7 +52,7 @@ def _of_environment(error: ValueError) -> ConfigurationError:
     words = set(re.findall(r"[^\s'\"]+", str(error)))
     meant = [name for name, value in known.items() if words & {name, value}]
     told = without_logins(str(error)).rstrip(".")
-    return ConfigurationError(f"telemetry cannot be set up: {told} ({', '.join(meant or known)}).")
+    return ConfigurationError(f"cannot set up telemetry: {told} ({', '.join(meant or known)}).")
 
 
 def _in_bounded_time(closes: Sequence[Callable[[], object]]) -> None:

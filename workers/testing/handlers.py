@@ -127,7 +127,7 @@ async def run_handler_async(
     settings = settings_of(worker)
     limit = max_deliveries or settings.max_deliveries or DEFAULT_MAX_DELIVERIES
     if not 1 <= deliveries <= limit:
-        raise ValueError(f"there is no delivery {deliveries} of a job that has {limit}: give another max_deliveries.")
+        raise ValueError(f"job has no delivery {deliveries}: max_deliveries is {limit}. Give another max_deliveries.")
     registered = handler.handlers if isinstance(handler, Worker) else Handlers(checked(handler))
     invoke = registered.calls(settings).invoke
     made_up = _make_up(job if isinstance(job, NewJob) else NewJob(job), settings, deliveries, limit, extend)
@@ -242,5 +242,5 @@ def in_own_loop(function: Callable[[], Coroutine[Any, Any, ResultT]], instead: s
     except RuntimeError:
         pass  # not here, because an error of the handler would seem to come from this line
     else:
-        raise RuntimeError(f"an event loop runs here already: write `await {instead}(…)`.")
+        raise RuntimeError(f"an event loop already runs here. Write `await {instead}(…)`.")
     return anyio.run(function)

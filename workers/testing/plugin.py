@@ -1,11 +1,11 @@
-"""Fixtures for pytest, asked for in the ``conftest.py`` at the top of the tests.
+"""Fixtures for pytest, requested in the ``conftest.py`` at the top of the tests.
 
 ::
 
     pytest_plugins = ["workers.testing.plugin"]
 
-It is asked for by name, and no entry point that pytest finds by itself: that would be loaded into every test run of
-every project that has this package installed, and nobody would see where the fixtures come from.
+It is not an entry point of pytest, because that would load it into every test run of every project that has this
+package installed.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def redis_server(redis_server_process: RedisServer) -> RedisServer:
 
 @pytest.fixture
 def run_until_drained(redis_server: RedisServer) -> DrainWorker:
-    """Enqueue jobs and run a worker until nothing is left; `workers.testing.run_until_drained` on ``redis_server``."""
+    """Enqueue jobs and run a worker until all are done: `workers.testing.run_until_drained` on ``redis_server``."""
     return partial(drain, redis_url=redis_server.url)
 
 

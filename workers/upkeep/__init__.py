@@ -1,7 +1,7 @@
-"""What is done for a whole group, by whoever may: a leader with its fence, or embedded workers by agreement.
+"""Maintenance of a group, by a leader with its fence or by embedded workers.
 
-Jobs that are due become ready, suspects are let out, the house is kept. Each is one step, which also waits until it is
-time for the next one. Whoever looks after the group repeats the steps, with its own authority in the calls: it decides
-what becomes of a refusal or an error, and whom it tells. Each thing happens once, however many look after a group: the
-scripts see to that. Nothing here knows the loop of a worker, or the term of a leader.
+It makes due jobs ready, releases quarantined jobs, and deletes silent consumers. Each is one step, which also waits
+until the next step is due. The caller repeats the steps with its own authority, and decides about rejections and
+errors. The scripts do each thing once, however many callers there are. No module here depends on the loop of a worker
+or the term of a leader.
 """

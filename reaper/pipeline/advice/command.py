@@ -59,7 +59,7 @@ def advise_command(
     """Recommend the visibility timeout of each group."""
     with sentences():
         from reaper.pipeline.advice.executions import records_of
-        from reaper.pipeline.analysis.asking import Asker, read_tables
+        from reaper.pipeline.analysis.asking import LakeQueries, read_tables
         from reaper.pipeline.analysis.scope import Scope
         from reaper.pipeline.lake.tables import existing_lake
         from reaper.pipeline.spark.session import is_embedded
@@ -70,7 +70,7 @@ def advise_command(
         line = ProgressLine(quiet=machine)
         session = open_session(settings, line)
         embedded = not settings.spark_remote and is_embedded(settings.spark_master or None)
-        asker = Asker(session, read_tables(session, settings.lake), Scope(datetime.now(UTC)), embedded=embedded)
+        asker = LakeQueries(session, read_tables(session, settings.lake), Scope(datetime.now(UTC)), embedded=embedded)
         rows = asker.ask(line.show, only=("executions",)).answers["executions"]
         records = records_of(rows, None if workers == _AUTO else Workers(workers))
         line.end()
@@ -87,8 +87,6 @@ def chosen(advices: Sequence[Advice], group: str | None) -> Sequence[Advice]:
     if found:
         return found
     if not advices:
-        raise NotPossibleError(
-            "cannot recommend a timeout: the lake holds no executions. Run `reaper pipeline ingest`."
-        )
+        raise NotPossibleError("cannot recommend a timeout: the lake has no executions. Run `reaper pipeline ingest`.")
     names = ", ".join(map(pair_of, advices))
     raise NotPossibleError(f"group {group!r} is not in the lake: it has {names}. Check --group.")

@@ -20,7 +20,7 @@ _PERIODS_MS = [unit * n for unit, ns in (
 
 
 @dataclass(frozen=True)
-class Asked:
+class LakeAnswers:
     """The answers of a lake."""
 
     answers: Answers

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from reaper.pipeline.analysis.answers import SHARES, Answers, Asked, Rows, choose_period
+from reaper.pipeline.analysis.answers import SHARES, Answers, LakeAnswers, Rows, choose_period
 from reaper.pipeline.analysis.scope import Scope
 from reaper.pipeline.lake.tables import read_dead_letters, read_events, read_malformed
 
@@ -47,7 +47,7 @@ def read_tables(spark: SparkSession, lake: str) -> dict[str, DataFrame]:
     return {name: read(spark, lake) for name, read in readers.items()}
 
 
-class Asker:
+class LakeQueries:
     """Asks about the tables of one lake (see `read_tables`). ``embedded`` means that Spark runs in this process."""
 
     def __init__(self, spark: SparkSession, tables: Mapping[str, DataFrame], scope: Scope, *, embedded: bool) -> None:
@@ -66,7 +66,7 @@ class Asker:
             frame.createOrReplaceTempView(name)
         self.query("views", "event").createOrReplaceTempView("event")
 
-    def ask(self, tell: Callable[[str], None], only: Collection[str] = QUESTIONS) -> Asked:
+    def ask(self, tell: Callable[[str], None], only: Collection[str] = QUESTIONS) -> LakeAnswers:
         """Ask questions, all unless ``only`` names some. ``tell`` hears how far it is. Raises what Spark raises."""
         tell("counting events")
         (extent,) = self._rows("questions", "extent")
@@ -85,7 +85,7 @@ class Asker:
             ]
         for chain in chains:
             chain.result()
-        return Asked(answers, first_ms, last_ms, events, period_ms)
+        return LakeAnswers(answers, first_ms, last_ms, events, period_ms)
 
     def _ask_chain(
         self, views: Collection[str], names: Collection[str], answers: Answers, tell: Callable[[str], None]

@@ -25,7 +25,8 @@ def parse_instant(text: str, now: datetime) -> datetime:
         instant = datetime.fromisoformat(text.strip())
     except (ValueError, OverflowError) as error:
         raise ConfigurationError(
-            f"{text!r} is no time: write 2026-11-20, 2026-11-20T15:04 (UTC), or 36h for the last 36 hours (m, h, d, w)."
+            f"{text!r} is not a time. Write 2026-11-20, 2026-11-20T15:04 (UTC), or 36h for the last 36 hours (m, "
+            "h, d, w)."
         ) from error
     return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
 

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from reaper.pipeline.compare.findings import Found
+from reaper.pipeline.compare.findings import ScenarioFindings
 from reaper.pipeline.report.charts import SERIES, Draw, chart, duration_axis
 from reaper.pipeline.report.html import Markup
 
 _ROW_IN, _MARGIN_IN = 0.17, 0.8
 _PANELS = {
     "Fault to second start: median to longest": ("recovery_p50", "recovery_max"),
-    "Healthy jobs meanwhile: wait, median to p99": ("latency_p50", "latency_p99"),
+    "Wait of healthy jobs: median to p99": ("latency_p50", "latency_p99"),
 }
 
 
-def waits(found: Sequence[Found], modes: Sequence[str]) -> Markup:
+def waits(found: Sequence[ScenarioFindings], modes: Sequence[str]) -> Markup:
     """Return the chart; nothing if no scenario has times."""
     timed = [one for one in found if "recovery_p50" in one.table]
     if not timed:
@@ -24,7 +24,7 @@ def waits(found: Sequence[Found], modes: Sequence[str]) -> Markup:
     return chart("waits", panels, modes, _MARGIN_IN + _ROW_IN * len(timed) * (len(modes) + 1))
 
 
-def _drawing(found: Sequence[Found], modes: Sequence[str], low: str, high: str) -> Draw:
+def _drawing(found: Sequence[ScenarioFindings], modes: Sequence[str], low: str, high: str) -> Draw:
     step = len(modes) + 1
 
     def draw(axes: Axes) -> None:

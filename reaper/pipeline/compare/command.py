@@ -116,13 +116,16 @@ def _check_jobs(given: Mapping[str, Any]) -> None:
     over = max(job.at + job.duration for job in jobs)
     if over > timedelta(seconds=LONGEST_S):
         raise ConfigurationError(
-            f"the jobs take {over.total_seconds():,.0f} s, and a drill of the comparison {LONGEST_S} s at most: replay "
-            "them faster (--speedup), fewer of them (--limit), or shorter ones (--prefill-ms, --decode-ms)."
+            f"the jobs take {over.total_seconds():,.0f} s, but a drill of the comparison at most {LONGEST_S} s. "
+            "Replay them faster (--speedup), fewer of them (--limit), or shorter ones (--prefill-ms, "
+            "--decode-ms)."
         )
 
 
 def _figures_file(output: OutputFile) -> OutputFile:
     """Return the file beside the page. Raises ConfigurationError."""
     if output.path.suffix == ".json":
-        raise ConfigurationError(f"--output {output}: the page is HTML; its figures are written beside it, as .json.")
+        raise ConfigurationError(
+            f"--output {output} must not end with .json: the figures are written there. Name an HTML file."
+        )
     return output.beside(".json")

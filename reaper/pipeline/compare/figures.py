@@ -10,7 +10,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
-from reaper.pipeline.compare.play import Played
+from reaper.pipeline.compare.play import PlayedDrill
 
 Report = Mapping[str, Any]
 
@@ -120,7 +120,7 @@ Table = Mapping[str, Mapping[str, Measured]]
 """Figures by name, each by mode. A mode that has none is left out."""
 
 
-def measure(played: Iterable[Played], scenario: str) -> dict[str, dict[str, Measured]]:
+def measure(played: Iterable[PlayedDrill], scenario: str) -> dict[str, dict[str, Measured]]:
     """Return the figures of a scenario, by name and mode."""
     turns: dict[str, list[Report]] = {}
     for one in played:

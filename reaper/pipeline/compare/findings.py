@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reaper.pipeline.compare.figures import FIGURES, Table, measure
-from reaper.pipeline.compare.play import Drills, Plan, Played
+from reaper.pipeline.compare.play import Drills, Plan, PlayedDrill
 from reaper.pipeline.compare.scenarios import Scenario
 from reaper.pipeline.compare.verdict import Verdict, headline, judge
 
@@ -13,7 +13,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ScenarioFindings:
     """One scenario."""
 
     scenario: Scenario
@@ -39,7 +39,7 @@ class Comparison:
 
     about: Mapping[str, Any]
     modes: Sequence[str]
-    found: Sequence[Found]
+    found: Sequence[ScenarioFindings]
     overall: Sequence[str]
 
     def as_json(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Comparison:
         }
 
 
-def _scenario(found: Found) -> dict[str, Any]:
+def _scenario(found: ScenarioFindings) -> dict[str, Any]:
     scenario = found.scenario
     return {
         "name": scenario.name,
@@ -79,12 +79,12 @@ def conclude(drills: Drills, made_at: str) -> Comparison:
         here = [one for one in played if one.scenario == scenario.name]
         table = measure(here, scenario.name)
         remarks = tuple(dict.fromkeys(_remarks(here)))
-        found.append(Found(scenario, table, judge(table, plan.modes, restarts=scenario.restarts), remarks))
+        found.append(ScenarioFindings(scenario, table, judge(table, plan.modes, restarts=scenario.restarts), remarks))
     lines = [f"{one.scenario.title}: {one.headline}." for one in found]
     return Comparison(_about(plan, played, made_at), plan.modes, found, [*lines, *drills.left_out])
 
 
-def _about(plan: Plan, played: Sequence[Played], made_at: str) -> dict[str, Any]:
+def _about(plan: Plan, played: Sequence[PlayedDrill], made_at: str) -> dict[str, Any]:
     settings = played[0].report["settings"]
     return {
         "made_at": made_at,
@@ -98,7 +98,7 @@ def _about(plan: Plan, played: Sequence[Played], made_at: str) -> dict[str, Any]
     }
 
 
-def _remarks(played: Sequence[Played]) -> list[str]:
+def _remarks(played: Sequence[PlayedDrill]) -> list[str]:
     remarks = []
     for one in played:
         for left_out in one.report["left_out"]:

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 from reaper.pipeline.compare.chart import waits
 from reaper.pipeline.compare.figures import FIGURES, Figure, Table
-from reaper.pipeline.compare.findings import Comparison, Found
+from reaper.pipeline.compare.findings import Comparison, ScenarioFindings
 from reaper.pipeline.compare.verdict import write_all
 from reaper.pipeline.report import html, words
 from reaper.pipeline.report.html import Markup
@@ -76,7 +76,7 @@ def write_page(comparison: Comparison) -> str:
 """
 
 
-def _section(found: Found) -> Markup:
+def _section(found: ScenarioFindings) -> Markup:
     scenario = found.scenario
     rows = [
         {"figure": figure.title, **{mode: _cell(found.table, figure, mode) for mode in found.modes}}

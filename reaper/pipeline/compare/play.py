@@ -50,7 +50,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedDrill:
     """One drill, and its report."""
 
     scenario: str
@@ -65,7 +65,7 @@ class Drills:
 
     plan: Plan
     """Of what was played: without the modes that the server cannot do."""
-    played: list[Played]
+    played: list[PlayedDrill]
     left_out: tuple[str, ...] = ()
     """A sentence for each mode that was not played."""
 
@@ -90,7 +90,7 @@ async def play(plan: Plan, folder: Path, tell: Tell) -> Drills:
         tell(f"drill {number} of {len(plays)}: {scenario.name}, {mode}")
         file = folder / f"{scenario.name}-{mode.replace('/', '-')}-{turn}.json"
         report = await _drill(plan.words(scenario, mode), file)
-        played.append(Played(scenario.name, mode, turn, report))
+        played.append(PlayedDrill(scenario.name, mode, turn, report))
     return Drills(plan, played, left_out)
 
 

@@ -60,7 +60,7 @@ def moved(scenario: Scenario, at_s: float) -> Scenario:
     faults = [replace(fault, at=fault.at + by) for fault in map(parse_fault, scenario.faults)]
     if any(fault.at < timedelta(0) for fault in faults):
         raise ConfigurationError(
-            f"--fault-at {at_s:g} is too early for {scenario.name!r}: write {FAULT_AT_S:g} or more."
+            f"--fault-at {at_s:g} is too early for {scenario.name!r}. Write {FAULT_AT_S:g} or more."
         )
     return replace(scenario, faults=tuple(map(str, faults)))
 
@@ -110,5 +110,5 @@ def choose_scenarios(names: tuple[str, ...]) -> list[Scenario]:
     """Return the scenarios of these names; all where none is named. Raises ConfigurationError."""
     for name in names:
         if name not in SCENARIOS:
-            raise ConfigurationError(f"there is no --scenario {name!r}{did_you_mean(name, SCENARIOS)}")
+            raise ConfigurationError(f"unknown --scenario {name!r}{did_you_mean(name, SCENARIOS)}")
     return [scenario for name, scenario in SCENARIOS.items() if name in names or not names]

@@ -30,7 +30,7 @@ class BatchWriter:
         Each table gets a commit with the batch's number, also where it has no rows: so the tables show how far they go.
         """
         if self.layout.name() != self.name:
-            raise ReplacedError("the lake was removed and made anew while it was being filled")
+            raise ReplacedError("the lake was replaced during the ingestion")
         self.layout.flush_plan(number)
         for table in TABLES:
             of_table = [file for file in written if file["table"] == table]

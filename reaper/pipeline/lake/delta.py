@@ -159,8 +159,8 @@ class LakeTable:
         for file, info in zip(files, found, strict=True):
             if info.size != file["bytes"]:
                 raise MissingFileError(
-                    f"{self.address}/{file['path']} was written by a task and is not there: every machine of Spark "
-                    "has to see the lake under the same path"
+                    f"{self.address}/{file['path']} was written by a task, but does not exist here. Give every machine "
+                    "of Spark the lake under the same path"
                 )
 
     @_panics_are_errors

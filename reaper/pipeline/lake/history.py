@@ -10,9 +10,10 @@ import logging
 from reaper.pipeline.lake.delta import LakeTable
 from reaper.pipeline.lake.layout import TABLES, Layout
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.log_fields import fields
 
 logger = logging.getLogger(__name__)
-_RESTORE = "Restore both as they were at one moment, or begin a new lake"
+_RESTORE = "Restore both from one backup, or begin a new lake"
 
 
 def check_history(layout: Layout, *, fail_on_data_loss: bool = True) -> None:
@@ -29,13 +30,13 @@ def check_history(layout: Layout, *, fail_on_data_loss: bool = True) -> None:
     planned, committed = layout.planned_batch(), layout.committed_batch()
     if (newest is None or planned is None) and (newest is not None or any(table.files() for table in tables.values())):
         raise ConfigurationError(
-            f"the lake {layout.root} was filled before, but its checkpoint ({layout.checkpoint}) is gone, so it is not "
-            "known which entries were ingested. Restore it, or begin a new lake."
+            f"the lake {layout.root} has batches, but its checkpoint ({layout.checkpoint}) is missing, so the "
+            "ingested entries are unknown. Restore it, or begin a new lake."
         )
     if newest is not None and planned is not None and planned < newest:
         raise ConfigurationError(
-            f"the lake {layout.root} has batch {newest}, and its checkpoint ({layout.checkpoint}) ends with batch "
-            f"{planned}: one of them is older, and new entries would be taken for ingested ones. {_RESTORE}."
+            f"the lake {layout.root} has batch {newest}, but its checkpoint ({layout.checkpoint}) ends with batch "
+            f"{planned}: they are from different backups. {_RESTORE}."
         )
     for name in TABLES:
         ends = held.get(name)
@@ -45,5 +46,7 @@ def check_history(layout: Layout, *, fail_on_data_loss: bool = True) -> None:
                 f"checkpoint ({layout.checkpoint}) takes batch {committed} for ingested"
             )
             if fail_on_data_loss:
-                raise ConfigurationError(f"{lack}. {_RESTORE}; --no-fail-on-data-loss continues with what is there.")
-            logger.warning("data loss, and fail_on_data_loss is off: %s", lack)
+                raise ConfigurationError(
+                    f"{lack}. {_RESTORE}. --no-fail-on-data-loss continues with the entries that exist."
+                )
+            logger.warning("data loss, and fail_on_data_loss is off: %s", fields(cause=lack))

@@ -77,7 +77,7 @@ def redis_url(settings: PipelineSettings) -> str:
     """Return the address of Redis. Raises ConfigurationError where the variable that should hold it is not set."""
     url = os.environ.get(settings.redis_url_env) if settings.redis_url_env else settings.redis_url
     if not url:
-        raise ConfigurationError(f"redis_url_env names {settings.redis_url_env}, and this variable is not set here.")
+        raise ConfigurationError(f"redis_url_env names {settings.redis_url_env}, which is not set in the environment.")
     return url
 
 
@@ -111,8 +111,8 @@ def _address(settings: PipelineSettings) -> dict[str, str]:
         return {"url": settings.redis_url}
     if settings.spark_remote or is_submitted():
         raise ConfigurationError(
-            "redis_url holds a password, and Spark, which runs already, would show it: put the address into an "
-            "environment variable of Spark's driver, and set redis_url_env to the variable's name."
+            "redis_url contains a password, which the running Spark would show. Put the address into an "
+            "environment variable of Spark's driver, and set redis_url_env to its name."
         )
     os.environ[_URL_VARIABLE] = settings.redis_url  # Spark starts after this and hands it on to its workers
     return {"urlEnv": _URL_VARIABLE}
@@ -123,7 +123,7 @@ def _start_query(
 ) -> StreamingQuery:
     layout = writer.layout
     if layout.name() != writer.name:
-        raise IngestError(f"the lake {layout.root} was removed and made anew while it was being filled.")
+        raise IngestError(f"the lake {layout.root} was replaced during the ingestion.")
     check_history(layout, fail_on_data_loss=settings.fail_on_data_loss)
     _remove_torn_writes(layout.checkpoint)
     query = session.readStream.format(NAME).options(**options).load().writeStream.foreachBatch(writer)

@@ -15,6 +15,7 @@ from reaper.pipeline.lake.delta import LakeTable
 from reaper.pipeline.lake.layout import TABLES, Layout
 from reaper.pipeline.lake.store import replace_text
 from reaper.pipeline.storage import reason_of_store
+from workers.protocol.log_fields import fields
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,8 @@ class Upkeep:
             if is_due:
                 self._tidy(now, fully=day != today)
         except (DeltaError, ArrowException, OSError) as error:
-            logger.warning("maintenance of the lake %s failed: %s", self.layout.root, reason_of_store(error))
+            facts = fields(lake=self.layout.root, cause=reason_of_store(error))
+            logger.warning("maintenance of the lake failed: %s", facts)
         if is_due or not noted.exists():
             replace_text(noted, f"{batch} {today}")
 

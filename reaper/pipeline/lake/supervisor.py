@@ -19,6 +19,7 @@ from reaper.pipeline.lake.maintenance import Upkeep
 from reaper.pipeline.spark.failures import all_words, missing_package, reason_from_outside
 from reaper.pipeline.storage import is_of_store, reason_of_store
 from workers.protocol.errors import StreamReaperError
+from workers.protocol.log_fields import fields
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class Supervisor:
             if is_final(error) or (self._run.available_now and failures[limit] >= limit):
                 raise IngestError(f"ingestion into the lake {lake} stopped: {reason}")
             pause = next(pauses)
-            logger.warning("the lake %s: the query failed, and starts again in %g s: %s", lake, pause, reason)
+            logger.warning("ingestion failed, retrying: %s", fields(lake=lake, pause_s=round(pause, 1), cause=reason))
             if self._run.stop.wait(pause):
                 return self.progress()
 

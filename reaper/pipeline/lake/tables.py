@@ -49,11 +49,11 @@ def lake_at(path: str | Path, state: str | Path = "") -> Layout:
 def _of_folder(folder: Path, state: str | Path) -> Layout:
     layout = Layout.of(_resolved(folder, "lake"))
     if any(sign in layout.root for sign in "%\\"):
-        raise ConfigurationError(f"lake {layout.root!r}: deltalake finds no folder whose path has a % or a \\ in it.")
+        raise ConfigurationError(f"lake {layout.root!r}: deltalake supports no path with % or \\.")
     if state and _resolved(Path(state), "state") != layout.state:
         raise ConfigurationError(
-            f"state is only for a lake in an object store: {layout.root} is a folder, and keeps its own in "
-            f"{layout.state}."
+            f"lake_state is for lakes in an object store, but {layout.root} is a folder, with its state in "
+            f"{layout.state}. Remove it."
         )
     return layout
 
@@ -64,15 +64,15 @@ def _resolved(folder: Path, setting: str) -> Path:
         return folder.expanduser().resolve()
     except (OSError, RuntimeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise ConfigurationError(f"{setting} {str(folder)!r} is no folder: {why}.") from error
+        raise ConfigurationError(f"cannot use {setting} {str(folder)!r}: {why}.") from error
 
 
 def with_state(layout: Layout) -> Layout:
     """Return ``layout`` if the folder of its state is given. Raises ConfigurationError."""
     if layout.state == Path():
         raise ConfigurationError(
-            f"the lake {layout.root} is in an object store, and the folder of its state is not given: set --lake-state "
-            "to a folder that belongs to this lake. It holds Spark's checkpoint."
+            f"the lake {layout.root} is in an object store, and has no folder for its state. Set --lake-state to "
+            "a folder that belongs to this lake. It holds Spark's checkpoint."
         )
     return layout
 
@@ -81,7 +81,7 @@ def existing_lake(path: str | Path, state: str | Path = "") -> Layout:
     """Return the layout of the lake at ``path``. Raises NoLakeError where there is none."""
     layout = lake_at(path, state)
     if not all(LakeTable.is_at(layout.table(name)) for name in TABLES):
-        raise NoLakeError(f"there is no lake at {layout.root}: `reaper pipeline ingest` makes one.")
+        raise NoLakeError(f"there is no lake at {layout.root}. `reaper pipeline ingest` creates one.")
     return layout
 
 
@@ -113,7 +113,7 @@ def install_fence(layout: Layout) -> int:
         for table in tables:
             table.install_fence(fence)
     except ReplacedError as error:
-        raise LakeBusyError(f"{error} ({layout.root}): a lake has one ingester.") from error
+        raise LakeBusyError(f"{error} ({layout.root}). A lake has one ingester.") from error
     return fence
 
 

@@ -70,7 +70,9 @@ def ingested_ends(layout: Layout) -> dict[str, Id]:
     """Return the last entry of each stream that will never be read again. Raises ConfigurationError."""
     offset = layout.committed_offset()
     if offset is None:
-        raise ConfigurationError(f"nothing is safely in the lake {layout.root} yet: no batch of it was committed.")
+        raise ConfigurationError(
+            f"cannot trim: no batch of the lake {layout.root} is committed. Run `reaper pipeline ingest`."
+        )
     return {stream: parse_id(position["id"]) for stream, position in json.loads(offset).items()}
 
 
@@ -84,8 +86,8 @@ def _check_source(layout: Layout, url: str) -> None:
     source = json.loads(layout.source.read_text())["redis"]
     if source and source != shown_address(url):
         raise ConfigurationError(
-            f"the lake {layout.root} is filled from {source}, not from {shown_address(url)}: give the address that "
-            "`reaper pipeline ingest` uses."
+            f"the lake {layout.root} is filled from {source}, not from {shown_address(url)}. Give the address "
+            "that `reaper pipeline ingest` uses."
         )
 
 

@@ -18,6 +18,7 @@ from reaper.pipeline.redis_stream.errors import LOG, RedisStreamError, Unreachab
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.positions import State
 from workers.protocol.address import Topology, parse_address, shown_address
+from workers.protocol.log_fields import fields
 from workers.protocol.nodes import HELLO, may_pass, objection_to_node
 
 TIMEOUT_S = 10.0
@@ -61,7 +62,8 @@ class Client:
             now = time.monotonic()
             if lost_at is None:
                 lost_at = now
-                LOG.warning("no contact with %s (%s); trying for %g s", self._shown, error, self.options.retry_s)
+                facts = fields(address=self._shown, retry_s=self.options.retry_s, cause=error)
+                LOG.warning("cannot reach Redis, retrying: %s", facts)
             if now - lost_at >= self.options.retry_s:
                 waited = f"no contact with Redis at {self._shown} for {self.options.retry_s:g} s"
                 raise UnreachableError(f"{waited}: {error}.") from error

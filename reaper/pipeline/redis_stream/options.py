@@ -54,12 +54,12 @@ class Options:
 
         def checked(name: str, rule: tuple[str, str]) -> str:
             if not re.fullmatch(rule[0], values[name]):
-                raise RedisStreamError(f"option {name} is {values[name]!r}: set it to {rule[1]}.")
+                raise RedisStreamError(f"option {name} is {values[name]!r}. Set it to {rule[1]}.")
             return values[name].lower()
 
         patterns = tuple(part.strip() for part in values["streamPattern"].split(",") if part.strip())
         if not patterns:
-            raise RedisStreamError("option streamPattern is missing: set it to globs of keys, such as *:journal.")
+            raise RedisStreamError("option streamPattern is missing. Set it to globs of keys, such as *:journal.")
         limited = values["maxEntriesPerTrigger"] != ""
         return cls(
             url=_find_url(values["url"], values["urlEnv"]),
@@ -76,8 +76,8 @@ def _find_url(url: str, variable: str) -> str:
     """Return the address. Spark shows options in plans and logs, so one with a password comes from the environment."""
     if bool(url) == bool(variable):
         raise RedisStreamError(
-            "the address of Redis is not clear: set either option url, or option urlEnv to the name of an environment "
-            "variable that holds the address."
+            "the address of Redis is missing. Set either option url, or option urlEnv to the name of an "
+            "environment variable with the address."
         )
     found = os.environ.get(variable) if variable else url
     if not found:
@@ -88,7 +88,7 @@ def _find_url(url: str, variable: str) -> str:
         raise RedisStreamError(f"the address of Redis cannot be used: {error}") from None
     if url and holds_login(url):
         raise RedisStreamError(
-            "option url holds a password, and Spark shows options: put the address into an environment variable of the "
-            "driver, and set option urlEnv to its name."
+            "option url contains a password, and Spark shows options. Put the address into an environment "
+            "variable of the driver, and set option urlEnv to its name."
         )
     return found

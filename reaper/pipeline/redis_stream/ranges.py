@@ -20,6 +20,7 @@ from reaper.pipeline.redis_stream.positions import (
     parse_id,
     show_id,
 )
+from workers.protocol.log_fields import fields
 
 PAGE_ENTRIES = 1_000
 PAGE_BYTES = 1_000_000
@@ -164,4 +165,4 @@ def report_loss(stream: str, loss: str, options: Options) -> None:
         raise DataLossError(f"{sentence} Option failOnDataLoss=false continues with the entries that exist.")
     if sentence not in options.logged:
         options.logged.add(sentence)
-        LOG.warning("data loss, and failOnDataLoss is false: %s", sentence)
+        LOG.warning("data loss, and failOnDataLoss is false: %s", fields(cause=sentence))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reaper.pipeline.analysis.answers import SHARES, Answers, Asked, Row, Rows
+from reaper.pipeline.analysis.answers import SHARES, Answers, LakeAnswers, Row, Rows
 from workers.protocol.events import EventName
 
 VERSION = 2
@@ -39,7 +39,7 @@ class Findings:
         return {"version": VERSION, **self.about, "tables": self.tables, "live": self.live, "advice": self.advice}
 
 
-def find(asked: Asked, about: Mapping[str, Any]) -> Findings:
+def find(asked: LakeAnswers, about: Mapping[str, Any]) -> Findings:
     """Return the tables of a report. ``about`` says where the answers come from."""
     reach = {name: getattr(asked, name) for name in ("first_ms", "last_ms", "events", "period_ms")}
     return Findings({**about, **reach}, tables_of(asked.answers))

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from reaper.pipeline.advice.executions import records_of
 from reaper.pipeline.advice.timeouts import Promise, advise
 from reaper.pipeline.advice.words import as_json
-from reaper.pipeline.analysis.asking import Asker, read_tables
+from reaper.pipeline.analysis.asking import LakeQueries, read_tables
 from reaper.pipeline.analysis.scope import Scope
 from reaper.pipeline.report.findings import Findings, find
 
@@ -16,7 +16,7 @@ def read_report(
     spark: SparkSession, lake: str, scope: Scope, tell: Callable[[str], None], *, embedded: bool
 ) -> Findings:
     """Ask everything of ``lake``. ``tell`` hears how far it is. Raises NoLakeError, and what Spark raises."""
-    asker = Asker(spark, read_tables(spark, lake), scope, embedded=embedded)
+    asker = LakeQueries(spark, read_tables(spark, lake), scope, embedded=embedded)
     about = {"lake": lake, "made_at": scope.now.isoformat(timespec="seconds"), **scope.as_json()}
     findings = find(asker.ask(tell), about)
     add_advice(findings)

@@ -63,16 +63,16 @@ def find_java() -> tuple[str, int]:
         version = _version(java) if java else None
         if java and version and version < OLDEST_JAVA:
             raise JavaMissingError(
-                f"Spark needs Java {OLDEST_JAVA} or newer, and {java} is Java {version}: "
-                "point JAVA_HOME to a newer one."
+                f"Spark needs Java {OLDEST_JAVA} or newer, and {java} is Java {version}. Point JAVA_HOME to a newer "
+                "one."
             )
         if java and version:
             return java, version
     if home:
-        raise JavaMissingError(f"JAVA_HOME is {home}, and its bin/java does not run: correct it, or unset it.")
+        raise JavaMissingError(f"JAVA_HOME is {home}, and its bin/java does not run. Correct it, or unset it.")
     raise JavaMissingError(
-        f"Spark needs Java {OLDEST_JAVA} or newer, and there is none: install one and set JAVA_HOME, "
-        "or install the extra that brings it: run pip install '.[jre]' in your clone."
+        f"Spark needs Java {OLDEST_JAVA} or newer, and found none. Install one and set JAVA_HOME, or run pip "
+        "install '.[jre]' in your clone."
     )
 
 

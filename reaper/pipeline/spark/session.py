@@ -75,7 +75,9 @@ def build_session(
     """
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs connections, and batches that failed, at length
     if remote and master:
-        raise ConfigurationError("give either master or remote: a Spark Connect server has its own master.")
+        raise ConfigurationError(
+            "master and remote are both set. A Spark Connect server has its own master, so remove master."
+        )
     if remote or "SPARK_REMOTE" in os.environ:
         session = _connect(remote or os.environ["SPARK_REMOTE"], app)
     else:
@@ -103,7 +105,7 @@ def _connect(remote: str, app: str) -> SparkSession:
         return SparkSession.builder.remote(remote).appName(app).getOrCreate()
     except PySparkImportError as error:
         raise SparkMissingError(
-            f"Spark Connect needs more packages ({_first_line(error)}): run pip install '.[connect]' in your clone."
+            f"Spark Connect needs more packages ({_first_line(error)}). Run pip install '.[connect]' in your clone."
         ) from error
     except Exception as error:
         if not isinstance(error, (PySparkException, ValueError)) and not type(error).__module__.startswith("grpc"):
@@ -122,7 +124,8 @@ def _first_line(error: Exception) -> str:
 def _start(master: str | None, app: str, conf: Mapping[str, str]) -> SparkSession:
     if master and not _MASTER.match(master):  # Java would end with a stack trace
         raise ConfigurationError(
-            f"spark_master {master!r} is unknown to Spark: write local[*], local[4], spark://host:7077, k8s://…, yarn."
+            f"spark_master {master!r} is unknown to Spark. Write local[*], local[4], spark://host:7077, k8s://… "
+            "or yarn."
         )
     if not is_submitted():
         _check_user()
@@ -157,7 +160,7 @@ def _check_user() -> None:
         pwd.getpwuid(os.geteuid())
     except KeyError:
         raise ConfigurationError(
-            f"Spark does not start under a user without a name (UID {os.geteuid()}): add it to /etc/passwd, for "
+            f"Spark does not start under a user without a name (UID {os.geteuid()}). Add it to /etc/passwd, for "
             "example with useradd in the image, or run as another user."
         ) from None
 
@@ -166,9 +169,9 @@ def _check_heap(heap: str) -> None:
     """Raise ConfigurationError if ``heap`` is no amount of memory that Spark starts with."""
     found = re.fullmatch(r"([1-9]\d{0,8})([mMgG])", heap)
     if not found:
-        raise ConfigurationError(f"spark_memory {heap!r} is no amount of memory: write it as 1g or 1500m.")
+        raise ConfigurationError(f"spark_memory {heap!r} is not an amount of memory. Write it as 1g or 1500m.")
     if int(found[1]) * (1 if found[2] in "mM" else 1024) < _LEAST_HEAP_MB:
-        raise ConfigurationError(f"spark_memory {heap!r} is too little: Spark does not start below {_LEAST_HEAP_MB}m.")
+        raise ConfigurationError(f"spark_memory {heap!r} is too little for Spark. Write {_LEAST_HEAP_MB}m or more.")
 
 
 def is_submitted() -> bool:

@@ -29,6 +29,11 @@ class RecoveryWait:
     has_ended: bool = True
     """Heartbeats are served again; else recovery waits until they are, and for ``left_ms`` more."""
 
+    def facts(self) -> dict[str, object]:
+        """Return what a log line reports of it, in seconds."""
+        gap_s = round(self.gap_ms / 1000, 1) if self.gap_ms else None
+        return {"wait_s": round(self.left_ms / 1000, 1), "gap_s": gap_s, "has_ended": self.has_ended}
+
     def __str__(self) -> str:
         """Say for how long recovery waits, and why: ``recovery waits 12 s: no heartbeat could be served for 41 s``."""
         left, gap = f"recovery waits {_seconds(self.left_ms)}", f"{_seconds(self.gap_ms)}"

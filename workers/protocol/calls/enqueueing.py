@@ -89,11 +89,15 @@ def _check_replicas(request: Enqueueing, reply: Any) -> None:
         raise error  # the master was demoted during the wait, so the state is unknown, and the call is made again
     if error is None and int(reply) >= request.replicas:
         return
-    had = "nobody knows who has them" if error else f"{reply} of {request.replicas} replicas had them in time"
+    had = (
+        f"it is unknown which replicas have them ({error})"
+        if error
+        else f"{reply} of {request.replicas} replicas confirmed them within {request.replicas_ms} ms"
+    )
     raise NotReplicatedError(
-        f"{counted(len(request.jobs), 'job')} of {request.keys.stream}: enqueued, and {had} ({request.replicas_ms} "
-        f"ms): a failover may lose them (the first is {text(request.jobs[0].job_id)}). Those with job_ids of your own "
-        f"can be enqueued again, and none is there twice{f': {error}' if error else '.'}"
+        f"enqueued {counted(len(request.jobs), 'job')} of {request.keys.stream!r}, but a failover can lose "
+        f"them: {had}. The first is {text(request.jobs[0].job_id)}. If they have job_ids of your own, enqueue "
+        "them again: none is added twice."
     ) from error
 
 

@@ -1,4 +1,4 @@
-"""Calls that did nothing at all, and why."""
+"""Rejections: calls that a script did not carry out, with the reason."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from workers.protocol.messages import text
 
 
 class RefusalKind(StrEnum):
-    """Why a whole call did nothing; the values are what scripts answer."""
+    """Reasons for a rejection, with the values that scripts return."""
 
     STALE = "stale"
     """Another fence stands there, or the group has agreed on another recovery mode."""
@@ -27,7 +27,7 @@ class RefusalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The whole call did nothing. ``detail``: the fence found, or why the layout cannot work."""
+    """A rejected call. ``detail`` is the fence that was found, or the reason why the layout is unsupported."""
 
     kind: RefusalKind
     detail: str = ""
@@ -44,15 +44,15 @@ def read_refusal(reply: Sequence[Any]) -> Refusal:
 
 
 LAYOUT_REFUSALS = {
-    "several_groups": "the stream has several groups, and with redelivery 'stream' the others would see every copy: "
-    "set redelivery = 'retry-stream' for this pair",
-    "explicit_ids": "the stream's entry IDs are not the server's own, and with redelivery 'stream' a copy would move "
-    "its last ID past them: set redelivery = 'retry-stream' for this pair",
-    "no_claim": "redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4), and this server does not know that, or "
-    "this user may not ask: set redelivery = 'retry-stream' for this pair, or make the user anew by `reaper acl`",
+    "several_groups": "the stream has several groups, so the others would read every copy. Set redelivery = "
+    "'retry-stream' for this group",
+    "explicit_ids": "producers write their own entry IDs, so a copy would move the last ID past them. Set redelivery = "
+    "'retry-stream' for this group",
+    "no_claim": "redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4), which this server or user lacks. Set "
+    "redelivery = 'retry-stream' for this group, or apply the rules that `reaper acl` prints",
 }
 
 
 def explained(why: str) -> str:
-    """Say what a script's reason means, and what to do; a reason that explains itself stays as it is."""
+    """Explain a script's reason, with the fix. Other reasons stay as they are."""
     return LAYOUT_REFUSALS.get(why) or in_words(why)

@@ -14,8 +14,8 @@ KEEP_HOUSE = load_script("workers.protocol", "keep_house")
 
 MOVE_BATCH = 200
 """Due jobs that one call makes ready, of each schedule."""
-SUSPECT_SCORE = 2**52
-"""Suspects are parked in their group's schedule at this score and above: behind every due time."""
+QUARANTINE_SCORE = 2**52
+"""Quarantined jobs are in the schedule of their group at this score and above, behind every due time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Moved:
     held: int
     """Due jobs that cannot be made ready; ``why`` tells of the last one."""
     why: str
-    parked: int
-    """Suspects that wait to be let out."""
+    quarantined: int
+    """Quarantined jobs that wait to be released."""
     agreed: bool = True
     """The leader's agreement is there; else it was lost, and is to be written anew."""
 
@@ -76,9 +76,9 @@ async def move_due(client: Redis, keys: GroupKeys, authority: Authority, journal
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """State of the group's suspects after a release."""
+    """State of the group's quarantined jobs after a release."""
 
-    parked: int
+    quarantined: int
     out: int
     settled: int
     """Those that have settled since the last release."""
@@ -86,10 +86,10 @@ class Released:
     """Job ID and new entry ID of those made ready."""
 
 
-async def release_suspects(
+async def release_quarantined(
     client: Redis, keys: GroupKeys, authority: Authority, journal: Journal
 ) -> Released | Refusal:
-    """Make the next suspect ready, if it may be out (``tick.lua``)."""
+    """Make the next quarantined job ready, if it may be out (``tick.lua``)."""
     ticked = await _tick(client, keys, authority, journal)
     if isinstance(ticked, Refusal):
         return ticked
@@ -97,12 +97,8 @@ async def release_suspects(
     return Released(ticked.quarantined, ticked.released, ticked.settled, jobs)
 
 
-DESTROYED_OR_EMPTIED = "destroyed the group, or deleted all of its consumers at once"
-"""The marker is missing: Redis does not tell one from the other."""
-
-
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CleanupResult:
     """The findings of a cleanup of a group."""
 
     deleted: tuple[bytes, ...]
@@ -122,7 +118,7 @@ async def keep_house(
     journal: Journal,
     *,
     silence_ms: int | None,
-) -> Kept | Refusal:
+) -> CleanupResult | Refusal:
     """Note the group's position, and delete consumers that were silent for longer (``keep_house.lua``)."""
     reply = await KEEP_HOUSE.run(
         client,
@@ -138,4 +134,4 @@ async def keep_house(
     if reply[0] != b"ok":
         return read_refusal(reply)
     _, deleted, is_missing, groups_lost, *names = reply
-    return Kept(tuple(names[:deleted]), is_missing == 1, groups_lost, tuple(names[deleted:]))
+    return CleanupResult(tuple(names[:deleted]), is_missing == 1, groups_lost, tuple(names[deleted:]))

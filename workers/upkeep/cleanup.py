@@ -7,20 +7,15 @@ from redis.asyncio import Redis
 
 from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.calls.upkeep import Authority, Kept, keep_house
+from workers.protocol.calls.upkeep import Authority, CleanupResult, keep_house
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import on_one_line
+from workers.protocol.log_fields import fields
 from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
 
-CONSUMER_DELETED = (
-    "%s: consumer %s is gone, and its worker has not left by itself: somebody deleted it. What it held and had not "
-    "settled is lost; the entries are still in the stream, and `reaper groups requeue` gives them back by their IDs"
-)
 
-
-class House:
+class GroupCleanup:
     """One group's maintenance, as one caller does it: by a leader's authority, or as embedded workers may."""
 
     def __init__(
@@ -33,7 +28,7 @@ class House:
         self._journal = journal
         self._silence_ms = to_ms(retention) if retention else None
 
-    async def tidy(self) -> Kept | Refusal:
+    async def tidy(self) -> CleanupResult | Refusal:
         """Note the group's position, and delete silent consumers.
 
         Returns what was found, or why it was refused. Raises what redis-py raises.
@@ -42,7 +37,10 @@ class House:
         if isinstance(kept, Refusal):
             return kept
         if kept.deleted:
-            logger.info("%s: deleted %d silent consumers", self._keys.pair, len(kept.deleted))
+            logger.info("deleted silent consumers: %s", fields(group=self._keys.pair, consumers=len(kept.deleted)))
         for consumer in kept.lost:
-            logger.warning(CONSUMER_DELETED, self._keys.pair, on_one_line(consumer))
+            logger.warning(
+                "a third party deleted a consumer, its unsettled deliveries are lost: %s",
+                fields(group=self._keys.pair, consumer=consumer, to_requeue=f"reaper groups requeue {self._keys.word}"),
+            )
         return kept

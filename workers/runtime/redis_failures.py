@@ -15,7 +15,7 @@ RETELL_S = 60.0
 
 
 @dataclass(slots=True)
-class Troubles:
+class RedisFailures:
     """The current failures of Redis for this process. Instants are seconds of one monotonic clock."""
 
     _away: set[str] = field(default_factory=set)
@@ -70,18 +70,18 @@ class Troubles:
         self._owes_end.setdefault(part, now)
         return True
 
-    def works(self, part: str, now: float) -> str:
-        """Record that ``part`` works. Return the text to log, or an empty text."""
+    def works(self, part: str, now: float) -> dict[str, float]:
+        """Record that ``part`` works. Return the log fields of an end: seconds of the outage and of the rejection."""
         if not (self._away or self._refused):
-            return ""
-        ended = []
+            return {}
+        ended = {}
         was_away = bool(self._away)
         self._away.discard(part)
         self._locked_out = ""
         self._refused.pop(part, None)
         self._said.pop(part, None)
         if was_away and not self._away:
-            ended.append(f"connection to Redis restored after {now - self._away_since:.1f} s")
+            ended["outage_s"] = round(now - self._away_since, 1)
         if part in self._owes_end:
-            ended.append(f"{part} works again after {now - self._owes_end.pop(part):.1f} s")
-        return "; ".join(ended)
+            ended["rejected_s"] = round(now - self._owes_end.pop(part), 1)
+        return ended

@@ -11,7 +11,7 @@ from workers.protocol.scripts import load_script
 LOOK_AT_GROUP = load_script("workers.protocol", "look_at_group")
 
 
-class Sight(NamedTuple):
+class GroupLoad(NamedTuple):
     """What is seen of one group, in the order of ``look_at_group.lua``."""
 
     in_flight: int
@@ -19,7 +19,7 @@ class Sight(NamedTuple):
     """Age of the oldest job that waits to be read; 0 = none does."""
     oldest_pending_ms: int
     scheduled: int
-    suspects: int
+    quarantined: int
     dead_letters: int
     paused: int
     """1 while an operator has paused recovery of the group, else 0."""
@@ -27,10 +27,10 @@ class Sight(NamedTuple):
     """For how long recovery waits after a gap in the heartbeats."""
 
 
-async def look_at_group(client: Redis, keys: GroupKeys) -> Sight:
+async def look_at_group(client: Redis, keys: GroupKeys) -> GroupLoad:
     """Look at what the gauges of a group show (``look_at_group.lua``)."""
-    places = (keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.suspects, keys.dead, keys.agreement)
-    return Sight(*await LOOK_AT_GROUP.run(client, places, (keys.group,)))
+    places = (keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.quarantine, keys.dead, keys.agreement)
+    return GroupLoad(*await LOOK_AT_GROUP.run(client, places, (keys.group,)))
 
 
 async def group_names(client: Redis, stream: str) -> set[str]:

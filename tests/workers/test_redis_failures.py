@@ -5,12 +5,12 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermission
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from workers.protocol.meaning import Meaning, in_words, meaning_of
-from workers.runtime.troubles import RETELL_S, Troubles
+from workers.runtime.redis_failures import RETELL_S, RedisFailures
 
 # ---- what is told
 
 
-def told(troubles: Troubles, *met: tuple[str, Exception | None], now: float = 0.0) -> list[bool]:
+def told(troubles: RedisFailures, *met: tuple[str, Exception | None], now: float = 0.0) -> list[bool]:
     news = []
     for part, error in met:
         news.append(bool(troubles.works(part, now)) if error is None else troubles.failed(part, error, now))
@@ -22,7 +22,7 @@ DENIED = NoPermissionError("this user has no permissions to run the 'xreadgroup'
 
 
 def test_an_outage_is_told_though_some_part_is_refused_already() -> None:
-    troubles = Troubles()
+    troubles = RedisFailures()
     met = [("journal", DENIED), ("reading", CLOSED), ("settling", REFUSED), ("reading", None), ("settling", None)]
     assert told(troubles, *met) == [True, True, False, False, True]
     assert told(troubles, ("reading", CLOSED), ("reading", None)) == [True, True]
@@ -30,7 +30,7 @@ def test_an_outage_is_told_though_some_part_is_refused_already() -> None:
 
 
 def test_when_the_reason_of_an_outage_changes_the_new_one_is_told_once() -> None:
-    troubles, wrong = Troubles(), AuthenticationError("invalid username-password pair or user is disabled.")
+    troubles, wrong = RedisFailures(), AuthenticationError("invalid username-password pair or user is disabled.")
     met = [("reading", CLOSED), ("settling", CLOSED), ("reading", wrong), ("settling", wrong), ("reading", CLOSED)]
     assert told(troubles, *met) == [True, False, True, False, False]
     assert troubles.refusals == [str(wrong)]
@@ -40,11 +40,15 @@ def test_when_the_reason_of_an_outage_changes_the_new_one_is_told_once() -> None
 
 def test_that_contact_is_lost_is_no_news_where_the_server_has_said_why() -> None:
     loading = BusyLoadingError("Redis is loading the dataset in memory")
-    assert told(Troubles(), ("settling", loading), ("reading", CLOSED), ("reading", loading)) == [True, False, False]
+    assert told(RedisFailures(), ("settling", loading), ("reading", CLOSED), ("reading", loading)) == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_part_that_is_refused_in_turns_with_working_fills_no_log() -> None:
-    troubles = Troubles()
+    troubles = RedisFailures()
     turns = [("settling", DENIED), ("settling", None)] * 100
     assert sum(told(troubles, *turns)) == 2
     assert told(troubles, ("settling", DENIED), now=RETELL_S + 1) == [True]
@@ -52,7 +56,7 @@ def test_a_part_that_is_refused_in_turns_with_working_fills_no_log() -> None:
 
 def test_a_refusal_of_another_kind_is_told() -> None:
     met = [("settling", DENIED), ("settling", ResponseError("OOM command not allowed")), ("settling", DENIED)]
-    assert told(Troubles(), *met) == [True, True, False]
+    assert told(RedisFailures(), *met) == [True, True, False]
 
 
 @pytest.mark.parametrize(
