@@ -15,7 +15,7 @@ NO_CLAIM = "no_claim"
 
 async def server_refusal(client: Redis, keys: GroupKeys, redelivery: str) -> str:
     """Return why the policy cannot work with this server, or ''. Raises what redis-py raises."""
-    if redelivery == Redelivery.IN_PLACE and not await knows_claim(client, keys.suspects):
+    if redelivery == Redelivery.IN_PLACE and not await knows_claim(client, keys.quarantine):
         return NO_CLAIM
     return ""
 

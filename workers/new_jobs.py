@@ -25,7 +25,7 @@ expected, mypy takes it for a mapping to objects."""
 
 DEFAULT_MAX_BYTES = 1_048_576
 MAX_FIELDS = 3_400
-"""Fields of a job: more cannot be handed on by ``enqueue.lua`` (``MAX_UNPACKED`` in ``prelude``)."""
+"""Fields of a job: a copy can have no more (``MAX_WORDS`` in ``lua/prelude``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,7 +276,7 @@ class WorkerProcess:
         if redelivery is not Redelivery.IN_PLACE:
             return
         keys = self._context.settings.keys
-        knows = await knows_claim(self._context.commands, keys.suspects)
+        knows = await knows_claim(self._context.commands, keys.quarantine)
         if knows:
             return
         why, advice = "the user lacks the permission", "Apply the rules that `reaper acl` prints"

@@ -21,7 +21,7 @@ tag = f"{{{stream}}}"
 settings = f"{tag}:group:{group}"
 keys = [
     stream, stream, f"{tag}:retry:{group}", f"{tag}:dead:{group}", settings, f"{tag}:scheduled:{group}",
-    f"{tag}:suspects:{group}", f"{tag}:journal",
+    f"{tag}:quarantine:{group}", f"{tag}:journal",
 ]  # fmt: skip
 caller, numbers = secrets.token_hex(8), itertools.count(1)
 

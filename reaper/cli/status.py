@@ -146,7 +146,7 @@ def _group_lines(snapshot: Snapshot, group: GroupState, problems: Sequence[Probl
         _ready(group.main),
         _pending(group.main),
         f"scheduled {group.scheduled}",
-        f"suspects {group.suspects_parked} parked, {group.suspects_out} out",
+        f"quarantined {group.quarantined}, released {group.released}",
         f"dead letters {group.dead_letters}",
     )
     if group.retry.entries or group.policy == "retry-stream":

@@ -100,7 +100,7 @@ def fault_windows(evidence: Evidence) -> list[Window]:
 def _read_by_the_dead(evidence: Evidence) -> set[int]:
     """Return the jobs that were recovered from a process that had died, though it may not have started them."""
     hit: set[int] = set()
-    for event in evidence.named(EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED):
+    for event in evidence.named(EventName.RECOVERED, EventName.QUARANTINED, EventName.DEAD_LETTERED):
         run = evidence.process_named(str(event.data.get("consumer", "")))
         if run and run.ended_at is not None and run.ended_at <= evidence.local(event):
             hit.add(evidence.numbers.get(event.job, 0))

@@ -59,7 +59,7 @@ async def read_state(client: Redis, keys: GroupKeys) -> FinalState:
         keys.retry,
         keys.schedule,
         keys.dead,
-        keys.suspects,
+        keys.quarantine,
         keys.stream_schedule,
         keys.group,
     )
@@ -69,7 +69,7 @@ async def read_state(client: Redis, keys: GroupKeys) -> FinalState:
         pending=tuple(_job(entry) for entry in pending),
         scheduled=tuple(map(text, scheduled)),
         dead=tuple(dead_job(entry) for entry in dead),
-        released_suspects=released,
+        released=released,
         retry_entries=retry_entries,
     )
 

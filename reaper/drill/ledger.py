@@ -88,7 +88,7 @@ def build_ledger(evidence: Evidence) -> Ledger:
     history, found = evidence.history, fates(evidence.history)
     starts, losses = second_starts(evidence), _losses(evidence, found)
     # When a quarantined job is released, its recovery is counted already.
-    events = [event for event in evidence.events if event.data.get("reason") != "suspect"]
+    events = [event for event in evidence.events if event.data.get("reason") != "released"]
     timed = [event for event in events if is_timed(event)]
     late_ms = [event.data["idle_ms"] - event.data.get("visibility_ms", history.visibility_ms) for event in timed]
     refused = evidence.named(EventName.REFUSED)
@@ -104,7 +104,7 @@ def build_ledger(evidence: Evidence) -> Ledger:
         losses=losses,
         second_starts=tuple(starts),
         duplicates=tuple(duplicates(evidence, starts)),
-        recovered=sum(event.event in (EventName.RECOVERED, EventName.SUSPECTED) for event in events),
+        recovered=sum(event.event in (EventName.RECOVERED, EventName.QUARANTINED) for event in events),
         recovery_s=spread(start.recovery_s for start in starts if start.recovery_s is not None),
         overshoot_s=spread(late / 1000 for late in late_ms),
         early_recoveries=sum(early_ms(history, event) > 0 for event in timed),

@@ -17,7 +17,7 @@ Pairs = Sequence[tuple[bytes, bytes]]
 Generation = tuple[str, int]
 """A job and the number of its redrives. A generation runs at most `max_deliveries` times and ends once."""
 
-_RECOVERIES = {EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED}
+_RECOVERIES = {EventName.RECOVERED, EventName.QUARANTINED, EventName.DEAD_LETTERED}
 _ENDS = _RECOVERIES | {EventName.ACKED, EventName.NACKED}
 _SETTLEMENTS = {EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK}
 _UNCOUNTED = frozenset({"not_released", "never_arrived"})
@@ -50,9 +50,9 @@ class FinalState:
     ready: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
     scheduled: tuple[str, ...] = ()
-    """Delayed enqueues, delayed retries and parked suspects."""
+    """Delayed enqueues, delayed retries and quarantined jobs."""
     dead: tuple[DeadJob, ...] = ()
-    released_suspects: int = 0
+    released: int = 0
     retry_entries: int = 0
     """Length of the retry stream. Settled entries are deleted there."""
     """Notes on jobs that were given back where they are; those of what foreign workers have settled go later."""
@@ -214,15 +214,14 @@ def settled_once(history: History) -> Iterator[str]:
 
 
 def _ended_twice(history: History) -> Iterator[str]:
-    """Two leaders that both act on an entry end it twice. Entries that are requeued in place or adopted continue."""
+    """Two leaders that both act on an entry end it twice. One that is made ready or taken over in place goes on."""
     ends = Counter(
         (event.job, str(event.data["entry"]))
         for event in history.events
         if event.event in _ENDS
         and "entry" in event.data
-        and event.data.get("reason") != "suspect"  # the release of a parked copy
+        and event.data.get("reason") != "released"  # the release of a quarantined copy
         and event.data.get("new_entry") != event.data["entry"]
-        and not (event.event == EventName.RECOVERED and event.data.get("new_entry") is None)
     )
     for (job, entry), times in ends.items():
         if times > 1:
@@ -269,7 +268,7 @@ def back_to_baseline(history: History) -> Iterator[str]:
         "ready jobs": len(state.ready),
         "pending jobs": len(state.pending),
         "scheduled jobs": len(state.scheduled),
-        "released suspects": state.released_suspects,
+        "released jobs": state.released,
         "entries in the retry stream": state.retry_entries,
     }
     for what, number in left.items():
@@ -347,5 +346,5 @@ def gives_a_delivery_back(event: LifecycleEvent) -> bool:
     return (
         event.event == EventName.HANDED_BACK
         or (event.event == EventName.NACKED and data.get("verb") == "retry")
-        or (event.event == EventName.SUSPECTED and data.get("reason") in _UNCOUNTED)
+        or (event.event == EventName.QUARANTINED and data.get("reason") in _UNCOUNTED)
     )

@@ -20,7 +20,7 @@ class View:
 
     ready: int = 0
     in_flight: int = 0
-    parked: int = 0
+    quarantined: int = 0
     dead: int = 0
     holder: str = ""
     """The holder of the lease. Empty if no reaper leads."""
@@ -30,7 +30,7 @@ class View:
     @property
     def outstanding(self) -> int:
         """Jobs that are neither settled nor dead-lettered."""
-        return self.ready + self.in_flight + self.parked
+        return self.ready + self.in_flight + self.quarantined
 
 
 async def look(stage: Stage, before: View) -> View:
@@ -55,12 +55,12 @@ async def look(stage: Stage, before: View) -> View:
             return replace(before, ready=max(1, before.ready))
         if isinstance(reply, Exception):
             raise reply
-    pending, parked, dead, groups, entries = replies
+    pending, quarantined, dead, groups, entries = replies
     last = _last_delivered(stage, groups)
     if entry_order(last) < entry_order(before.last_delivered):  # the group was created again, at an earlier position
         return await look(stage, View())
     ready = sum(entry_order(entry_id) > entry_order(last) for entry_id, _ in entries)
-    return View(ready, pending[0], parked, dead, await holder(stage), last)
+    return View(ready, pending[0], quarantined, dead, await holder(stage), last)
 
 
 def is_gone(reply: object) -> bool:
@@ -141,6 +141,6 @@ async def forget(stage: Stage) -> None:
     keys, namespace = stage.keys, stage.namespace
     await stage.client.unlink(
         keys.stream, keys.retry, keys.stream_schedule, keys.schedule, keys.dead, keys.fence, keys.agreement,
-        keys.suspects, keys.journal, namespace.lease, namespace.token, namespace.replicas,
+        keys.quarantine, keys.journal, namespace.lease, namespace.token, namespace.replicas,
         namespace.journal,
     )  # fmt: skip

@@ -11,15 +11,14 @@
 -- Lost with nobody as holder: this replica was asked to step down, and leaves the lease to the others for so long.
 -- Fence: SET NX. Our own value counts as won: it is what a lost reply looks like. Its expiry is set again.
 
---- @prelude
-
 local lease, token, replicas, journal, step_down = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local holder, ttl = ARGV[1], tonumber(ARGV[2])
+local holder, ttl, maxlen = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+--- @prelude
 
 -- Harmless, and a write: under maxmemory a new leader can be elected all the same.
 redis.pcall('HDEL', replicas, '')
 
-local at = now_ms()
 local current = redis.call('GET', lease)
 if current and current ~= holder then
   local left = redis.call('PTTL', lease)
@@ -52,5 +51,5 @@ end
 
 local number = redis.call('INCR', token)
 redis.call('SET', lease, holder, 'NX', 'PX', ttl)
-journal_event(journal, ARGV[3], 'lease_acquired', 'holder', holder, 'token', number)
+write_event({ 'event', 'lease_acquired', 'holder', holder, 'token', number })
 return { 1, number, holder, ttl, at }

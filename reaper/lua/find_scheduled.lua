@@ -13,12 +13,11 @@ local wanted, from, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local rows = redis.call('ZRANGE', KEYS[1], from, from + most - 1, 'WITHSCORES')
 for i = 1, #rows, 2 do
   if string.find(rows[i], wanted, 1, true) then -- most members are told apart without unpacking them
-    local job = unpack_job(rows[i])
-    if job and (job.job_id == wanted or job.entry_id == wanted) then
+    local job = unpacked(rows[i])
+    if job and (job.id == wanted or job.entry == wanted) then
       return {
-        -1, from + (i - 1) / 2, rows[i + 1], tostring(job.kind), tostring(job.job_id), tostring(job.deliveries or 0),
-        tostring(job.generation or 0), tostring(job.first_ms or 0), tostring(job.consumers or ''),
-        tostring(job.entry_id or ''),
+        -1, from + (i - 1) / 2, rows[i + 1], tostring(job.kind), job.id, digits(job.deliveries), job.generation, job.first_ms,
+        job.consumers, job.entry,
       }
     end
   end

@@ -3,7 +3,7 @@
 -- KEYS[1] stream     orders                       stream
 -- KEYS[2] retry      {orders}:retry:billing       stream
 -- KEYS[3] schedule   {orders}:scheduled:billing   sorted set
--- KEYS[4] suspects   {orders}:suspects:billing    hash
+-- KEYS[4] quarantine {orders}:quarantine:billing    hash
 -- KEYS[5] dead       {orders}:dead:billing        stream
 -- KEYS[6] fence      {orders}:fence:billing       string
 -- KEYS[7] agreement  {orders}:group:billing       hash
@@ -26,19 +26,19 @@
 -- Fence: the caller checked that no live leader serves the group (that no embedded worker does is seen here); the fence it saw must still be there, or none (an
 -- earlier call whose reply was lost). Without its fence a leader of the past finds itself stale.
 
---- @prelude
-
-local stream, retry, schedule, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stream, retry, schedule, quarantine = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, fence, agreement, journal = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, budget = ARGV[1], tonumber(ARGV[4])
-local write_journal, maxlen = ARGV[6] == '1', ARGV[7]
+local maxlen = ARGV[6] == '1' and tonumber(ARGV[7]) or 0
+
+--- @prelude
+
 local PAGE = 100
 
 local found = redis.call('GET', fence) or ''
 if found ~= '' and found ~= ARGV[2] then
   return { 'served', 0, found }
 end
-local at = now_ms()
 if redis.call('HGET', agreement, 'recovery') == 'embedded' then
   local served_by
   each_registration(agreement, function(field, until_ms)
@@ -54,47 +54,30 @@ end
 redis.call('HDEL', agreement, '')
 redis.call('ZREM', schedule, '') -- what follows a copy is asked for before it (open_for_writing)
 
-local function groups_of(key)
-  local groups = {}
-  for _, info in ipairs(redis.pcall('XINFO', 'GROUPS', key)) do
-    local one = {}
-    for i = 1, #info, 2 do
-      one[info[i]] = info[i + 1]
-    end
-    groups[one.name] = one
-  end
-  return groups
-end
-
 local moved = 0
 local policy = redis.call('HGET', agreement, 'policy') or ARGV[5]
-local target = retry
-if policy ~= 'retry-stream' and not layout_refusal('stream', stream, at) then
-  target = stream
-end
+local target = (policy == 'retry-stream' or layout_refusal('stream', stream, at)) and retry or stream
 
-local function make_ready(member)
-  local job = unpack_job(member)
+local function move(member)
+  local job = unpacked(member)
   if not job then
     return nil, 'the schedule holds a member that is no job'
   end
-  job.suspect = nil -- nobody will let it out again
-  local id, why = add_entry(target, ready_fields(job, job.deliveries, job.consumers, job.waits))
+  job.quarantined = false -- no tick will release it
+  local id, why = copy(target, job, job.deliveries, ready_fields(job))
   if not id then
     return nil, why
   end
   redis.call('ZREM', schedule, member)
   moved = moved + 1
-  if write_journal then
-    journal_event(journal, maxlen, 'recovered', 'group', group, 'mode', 'operator', 'job', job.job_id, 'delivery', job.deliveries,
-      'generation', job.generation, 'enqueued_ms', job.first_ms, 'reason', 'forget', 'new_entry', id)
-  end
+  write_event({ 'event', 'recovered', 'group', group, 'mode', 'operator', 'entry', job.entry, 'job', job.id,
+    'delivery', digits(job.deliveries), 'generation', job.generation, 'enqueued_ms', job.first_ms, 'reason', 'forget', 'new_entry', id })
   return id
 end
 
 local bytes = 0
 local waiting = redis.call('ZRANGE', schedule, 0, PAGE - 1)
-if #waiting > 0 and target == stream and not groups_of(stream)[group] then
+if #waiting > 0 and target == stream and not group_position(stream, group) then
   return { 'no_group', 0, '' }
 end
 for _, member in ipairs(waiting) do
@@ -102,7 +85,7 @@ for _, member in ipairs(waiting) do
     break
   end
   bytes = bytes + #member
-  local id, why = make_ready(member)
+  local id, why = move(member)
   if not id then
     return { 'held', moved, why }
   end
@@ -116,22 +99,18 @@ local function retry_is_settled()
   if redis.call('EXISTS', retry) == 0 or redis.call('XLEN', retry) == 0 then
     return true
   end
-  local readers = groups_of(retry)
-  if not readers[group] then
-    return false
-  end
-  for _, reader in pairs(readers) do
-    if reader.pending > 0 or #entries_behind(retry, reader['last-delivered-id'], 1) > 0 then
+  for _, reader in ipairs(redis.call('XINFO', 'GROUPS', retry)) do
+    if info_field(reader, 'pending') > 0 or #entries_behind(retry, info_field(reader, 'last-delivered-id'), 1) > 0 then
       return false
     end
   end
-  return true
+  return group_position(retry, group) ~= nil
 end
 if not retry_is_settled() then
   return { 'retry_waiting', moved, redis.call('XLEN', retry) }
 end
 
-redis.call('DEL', fence, agreement, suspects, schedule)
+redis.call('DEL', fence, agreement, quarantine, schedule)
 redis.call('UNLINK', retry)
 local other = false
 for i = 9, #KEYS do

@@ -8,4 +8,4 @@
 
 --- @prelude
 
-return layout_refusal(ARGV[1], KEYS[1], now_ms()) or ''
+return layout_refusal(ARGV[1], KEYS[1], at) or ''

@@ -18,37 +18,24 @@
 -- or {'refused', 'no_group'}: the jobs would become ready where the group does not exist, and so be lost.
 -- Fence: none; each write is guarded by the dead letter's being there, so that a lost reply redrives nothing twice.
 
---- @prelude
-
-local dead, stream, retry, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local source, stream, retry, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, highest, dry_run = ARGV[1], tonumber(ARGV[3]), ARGV[4] == '1'
-local write_journal, maxlen, budget = ARGV[5] == '1', ARGV[6], tonumber(ARGV[7])
+local maxlen, budget = ARGV[5] == '1' and tonumber(ARGV[6]) or 0, tonumber(ARGV[7])
 local first = 8
+
+--- @prelude
 
 local GONE, REDRIVEN, LOOPED, HELD, PUT_OFF = 0, 1, 2, 3, 4
 local DEAD_PREFIX = 'reaper.dead.'
 
-local function group_exists()
-  for _, info in ipairs(redis.pcall('XINFO', 'GROUPS', stream)) do
-    if info_field(info, 'name') == group then
-      return true
-    end
-  end
-  return false
-end
-
-local policy = redis.call('HGET', agreement, 'policy') or ARGV[2]
-local at = now_ms()
 -- Where a copy in the stream would be wrong, the group's own retry stream is right: only this group reads it.
-local target = retry
-if policy ~= 'retry-stream' and not layout_refusal('stream', stream, at) then
-  target = stream
-  if not group_exists() then
-    return { 'refused', 'no_group' }
-  end
-end
-if not dry_run then
-  open_for_writing(dead, group, true)
+local policy = redis.call('HGET', agreement, 'policy') or ARGV[2]
+local target = (policy == 'retry-stream' or layout_refusal('stream', stream, at)) and retry or stream
+if target == stream and not group_position(stream, group) then
+  return { 'refused', 'no_group' }
+elseif not dry_run then
+  open_for_writing(source, group)
+  redis.call('XDEL', source, '0-0')
 end
 
 -- Takes what tells of the end off the fields; returns the reason that was among them.
@@ -70,40 +57,32 @@ end
 
 local bytes = 0
 local function redrive(dead_id)
-  local entry = redis.call('XRANGE', dead, dead_id, dead_id)[1]
+  local entry = entry_of(dead_id)
   if not entry then
     return { GONE, '', '' }
   end
-  local job = open_entry(dead_id, entry[2])
+  local job = open_job(dead_id, entry[2])
   bytes = bytes + job.bytes
-  job.generation = job.generation + 1
-  if highest and job.generation > highest then
-    return { LOOPED, job.generation - 1, job.job_id }
-  end
-  if dry_run then
-    return { REDRIVEN, '', job.job_id }
+  if highest and job.generation + 1 > highest then
+    return { LOOPED, job.generation, job.id }
+  elseif dry_run then
+    return { REDRIVEN, '', job.id }
   end
   local reason = without_end(job)
-  job.suspect = nil
-  local id, why = add_entry(target, ready_fields(job, 0, job.consumers))
+  job.generation, job.quarantined, job.waits = digits(job.generation + 1), false, 0
+  local id, why = copy(target, job, 0, ready_fields(job))
   if not id then
-    return { HELD, why, job.job_id }
+    return { HELD, why, job.id }
   end
-  redis.call('XDEL', dead, dead_id)
-  if write_journal then
-    journal_event(journal, maxlen, 'redriven', 'group', group, 'mode', 'operator', 'entry', dead_id, 'job', job.job_id,
-      'generation', job.generation, 'deliveries', job.deliveries, 'enqueued_ms', job.first_ms, 'reason', reason, 'new_entry', id)
-  end
-  local traced = job.traceparent and { job.traceparent, job.tracestate, job.previous or '', job.generation } or nil
-  return { REDRIVEN, id, job.job_id, traced }
+  redis.call('XDEL', source, dead_id)
+  write_event({ 'event', 'redriven', 'group', group, 'mode', 'operator', 'entry', dead_id, 'job', job.id, 'generation', job.generation,
+    'deliveries', digits(job.deliveries), 'enqueued_ms', job.first_ms, 'reason', reason, 'new_entry', id })
+  local traced = job.traceparent and { job.traceparent, job.tracestate, job.previous or '', tonumber(job.generation) } or nil
+  return { REDRIVEN, id, job.id, traced }
 end
 
 local reply = { 'ok', target == stream and 'stream' or 'retry' }
 for i = first, #ARGV do
-  if bytes > budget then
-    reply[#reply + 1] = { PUT_OFF, '', '' }
-  else
-    reply[#reply + 1] = redrive(ARGV[i])
-  end
+  reply[#reply + 1] = bytes > budget and { PUT_OFF, '', '' } or redrive(ARGV[i])
 end
 return reply

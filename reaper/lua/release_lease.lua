@@ -7,11 +7,13 @@
 -- Returns 1 released, 0 not ours.
 -- Fence: the holder is compared.
 
+local journal, maxlen = KEYS[2], tonumber(ARGV[4])
+
 --- @prelude
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
 redis.call('DEL', KEYS[1])
-journal_event(KEYS[2], ARGV[4], 'lease_released', 'holder', ARGV[1], 'token', ARGV[2], 'reason', ARGV[3])
+write_event({ 'event', 'lease_released', 'holder', ARGV[1], 'token', ARGV[2], 'reason', ARGV[3] })
 return 1

@@ -9,7 +9,6 @@
 
 --- @prelude
 
-local at = now_ms()
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return { 0, at }
 end

@@ -16,12 +16,12 @@
 -- Returns {'ok', ID of a lost entry…} or {'stale', fence found}. Raises NOGROUP where the group is gone.
 -- Fence: the whole value is compared.
 
---- @prelude
-
 local source, fence, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local own, group, consumer, is_certain, kind = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
-local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
+local maxlen, token = ARGV[6] == '1' and tonumber(ARGV[7]) or 0, ARGV[8]
 local first = 9
+
+--- @prelude
 
 local found = redis.call('GET', fence) or ''
 if found ~= own then
@@ -36,19 +36,16 @@ end
 local reply = { 'ok' }
 for i = first, #ARGV do
   local entry_id = ARGV[i]
-  local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
-  if entry and not is_after(entry_id, position) and #redis.call('XPENDING', source, group, entry_id, entry_id, 1) == 0 then
+  local entry = entry_of(entry_id)
+  if entry and not is_after(entry_id, position) and not pending_row(entry_id) then
+    local job = open_job(entry_id, entry[2])
     reply[#reply + 1] = entry_id
-    if write_journal then
-      local job = open_entry(entry_id, entry[2])
-      journal_event(journal, maxlen, 'lost_delivery', 'group', group, 'mode', 'reaper', 'token', token, 'entry', entry_id,
-        'job', job.job_id, 'source', kind, 'consumer', consumer, 'generation', job.generation, 'enqueued_ms', job.first_ms,
-        'certain', ARGV[4])
-    end
+    write_event({ 'event', 'lost_delivery', 'group', group, 'mode', 'reaper', 'token', token, 'entry', entry_id, 'job', job.id,
+      'source', kind, 'consumer', consumer, 'generation', job.generation, 'enqueued_ms', job.first_ms, 'certain', ARGV[4] })
   end
 end
 if is_certain and #reply > 1 then
   redis.call('HINCRBY', agreement, 'lost_delivery', #reply - 1)
-  redis.call('HSET', agreement, 'lost_delivery_ms', string.format('%.0f', now_ms()))
+  redis.call('HSET', agreement, 'lost_delivery_ms', digits(at))
 end
 return reply

@@ -17,53 +17,53 @@
 -- or {'refused', 'no_group'}: a copy would become ready where the group does not exist, and so be lost.
 -- Fence: none. An entry that was copied is deleted, unless other groups may need it: then the journal alone tells (event `requeued`).
 
---- @prelude
-
 local source, stream, retry, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, dry_run = ARGV[1], ARGV[3] == '1'
-local write_journal, maxlen, budget = ARGV[4] == '1', ARGV[5], tonumber(ARGV[6])
+local maxlen, budget = ARGV[4] == '1' and tonumber(ARGV[5]) or 0, tonumber(ARGV[6])
 local first = 7
+
+--- @prelude
+
 local GONE, REQUEUED, PENDING, READY, HELD, PUT_OFF = 0, 1, 2, 3, 4, 5
 
-local policy = redis.call('HGET', agreement, 'policy') or ARGV[2]
-if redis.call('EXISTS', stream) == 0 or not group_position(stream, group) then
+if not group_position(stream, group) then
   return { 'refused', 'no_group' }
 end
-local position = redis.call('EXISTS', source) == 1 and group_position(source, group) or '0-0'
+local policy = redis.call('HGET', agreement, 'policy') or ARGV[2]
+local position = group_position(source, group) or '0-0'
 -- Where a copy in the stream would be wrong, the group's own retry stream is right: only this group reads it.
-local target = (policy == 'retry-stream' or layout_refusal('stream', stream, now_ms())) and retry or stream
+local target = (policy == 'retry-stream' or layout_refusal('stream', stream, at)) and retry or stream
 local is_deleted_then = source == retry or policy == 'stream'
 if not dry_run then
-  open_for_writing(source, group, true)
+  open_for_writing(source, group)
+  redis.call('XDEL', source, '0-0')
 end
 
 local bytes = 0
 local function requeue(entry_id)
-  local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
+  local entry = entry_of(entry_id)
   if not entry then
     return { GONE, '', '' }
   end
-  local job = open_entry(entry_id, entry[2])
+  local job = open_job(entry_id, entry[2])
   bytes = bytes + job.bytes
-  if #redis.call('XPENDING', source, group, entry_id, entry_id, 1) > 0 then
-    return { PENDING, '', job.job_id }
+  if pending_row(entry_id) then
+    return { PENDING, '', job.id }
   elseif is_after(entry_id, position) then
-    return { READY, '', job.job_id }
+    return { READY, '', job.id }
   elseif dry_run then
-    return { REQUEUED, '', job.job_id }
+    return { REQUEUED, '', job.id }
   end
-  local id, why = add_entry(target, ready_fields(job, job.deliveries, job.consumers, job.waits))
+  local id, why = copy(target, job, job.deliveries, ready_fields(job))
   if not id then
-    return { HELD, why, job.job_id }
+    return { HELD, why, job.id }
   end
   if is_deleted_then then
     redis.call('XDEL', source, entry_id)
   end
-  if write_journal then
-    journal_event(journal, maxlen, 'requeued', 'group', group, 'mode', 'operator', 'entry', entry_id, 'job', job.job_id,
-      'source', source == retry and 'retry' or 'stream', 'generation', job.generation, 'enqueued_ms', job.first_ms, 'new_entry', id)
-  end
-  return { REQUEUED, id, job.job_id }
+  write_event({ 'event', 'requeued', 'group', group, 'mode', 'operator', 'entry', entry_id, 'job', job.id,
+    'source', source == retry and 'retry' or 'stream', 'generation', job.generation, 'enqueued_ms', job.first_ms, 'new_entry', id })
+  return { REQUEUED, id, job.id }
 end
 
 local reply = { 'ok' }

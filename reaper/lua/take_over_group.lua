@@ -20,10 +20,10 @@
 -- Fence: token compared with the fence and with the copy of it in the agreement (an evicted fence lets nobody back in).
 
 --- @prelude
+--- @heartbeat
 
 local stream, fence, agreement, retry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local namespace, token, holder, group = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local FORMER_MS = 35000 -- workers read the group settings every 30 s (REFRESH_S in workers/loop/membership.py), and a call takes up to 5 s
 
 local own = namespace .. ':' .. ARGV[2] .. ':' .. holder
 local current = redis.call('GET', fence)
@@ -41,7 +41,6 @@ if remembered > token or (remembered == token and current ~= own) then
   return { 2, remembered }
 end
 
-local at = now_ms()
 local refusal = layout_refusal(ARGV[5], stream, at) -- raises where the stream's key holds something else
 -- Harmless, and a write: under maxmemory a new leader can take over all the same.
 redis.call('HDEL', agreement, '')
@@ -74,7 +73,7 @@ redis.call('HSET', agreement, 'fence_token', ARGV[2], 'policy', ARGV[5], 'visibi
 -- Creates a missing group where it stood. A stream that was deleted and filled anew has not come as far: there it begins at 0.
 local function create_again(last_id)
   local is_there = redis.call('EXISTS', stream) == 1
-  if not string.match(last_id or '', '^%d+%-%d+$') or (is_there and group_position(stream, group)) then
+  if not string.match(last_id or '', '^%d+%-%d+$') or group_position(stream, group) then
     return ''
   elseif not is_there or is_after(last_id, info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id')) then
     last_id = '0'

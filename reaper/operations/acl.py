@@ -60,12 +60,12 @@ _NOTICES = frozenset({"publish", "subscribe"})
 _DESCRIBED_KEY = re.compile(r"^-- KEYS\[\d+…?\](.*)$", re.MULTILINE)
 
 
-_AS_IN_CORE = re.compile(r"^-- KEYS\[1\] to KEYS\[8\] as in core/1_group.lua.*$", re.MULTILINE)
+_AS_IN_KEYS = re.compile(r"^-- KEYS\[1\] to KEYS\[8\] as in keys.lua.*$", re.MULTILINE)
 
 
-def _core_keys() -> str:
-    """Return the header lines for the keys that all scripts with the shared core take."""
-    lines = script_text("workers.protocol", "core").splitlines()
+def _shared_keys() -> str:
+    """Return the header lines for the keys that all scripts that move jobs take."""
+    lines = script_text("workers.protocol", "keys").splitlines()
     return "\n".join(line for line in lines if line.startswith("-- KEYS["))
 
 
@@ -77,7 +77,7 @@ def keys_in_order(package: str, name: str) -> tuple[frozenset[str], ...]:
     """
     known = {*_OF_STREAM, *_OF_GROUP, *_OF_NAMESPACE, OTHER_AGREEMENTS}
     places = []
-    text = _AS_IN_CORE.sub(lambda _: _core_keys(), script_text(package, name))
+    text = _AS_IN_KEYS.sub(lambda _: _shared_keys(), script_text(package, name))
     for line in _DESCRIBED_KEY.findall(text):
         places.append(frozenset(known.intersection(re.findall(r"[\w{}:*]+", line))))
         if not places[-1]:

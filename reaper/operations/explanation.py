@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from reaper.operations.fate import FATAL, Fate, count_of, fate_of
 from reaper.operations.job_search import FoundJob, Place
 from reaper.operations.judgement import REFUSALS
 from reaper.operations.state import GroupState, Snapshot
@@ -11,7 +12,7 @@ from reaper.operations.words import duration
 from reaper.settings import LONGEST_VISIBILITY_MS
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.events import EventName
-from workers.protocol.messages import counted
+from workers.protocol.messages import Redelivery, counted
 from workers.runtime.settings import to_ms
 
 
@@ -44,7 +45,8 @@ class Explanation:
     def as_json(self) -> dict[str, Any]:
         """Return what ``reaper explain -o json`` prints of this group."""
         facts = asdict(self.job)
-        facts.pop("keys")
+        for name in ("keys", "is_quarantined", "released"):
+            facts.pop(name)
         events = facts.pop("events")
         return {
             "group": self.group.pair,
@@ -65,24 +67,21 @@ class Explanation:
 
 
 def count_deliveries(job: FoundJob, max_deliveries: int) -> int:
-    """Return the counted deliveries, by the rule of ``delivery_count`` in ``prelude``."""
-    if job.place is not Place.PENDING:
-        return job.deliveries_before
-    return min(job.deliveries_before, max_deliveries - 1) + job.times_delivered
+    """Return the counted deliveries, the one under way included."""
+    return count_of(job.delivery, max_deliveries) if job.place is Place.PENDING else job.deliveries_before
 
 
 def visibility_of(job: FoundJob, group: GroupState) -> int:
-    """Return the visibility timeout of this job in ms; a longer one of its own counts in reaper mode only."""
+    """Return the visibility timeout of this job in ms, which is the longer one of the group's and its own."""
     agreed = group.visibility_ms or to_ms(DEFAULT_VISIBILITY_TIMEOUT)
-    own = min(job.own_visibility_ms, LONGEST_VISIBILITY_MS)
-    return agreed if group.recovers_itself else max(agreed, own)
+    return max(agreed, min(job.own_visibility_ms, LONGEST_VISIBILITY_MS))
 
 
 def explain(job: FoundJob, group: GroupState, snapshot: Snapshot) -> Explanation:
     """Decide what happens next with a job."""
     due, then = _next(job, group, snapshot.now_ms)
     leader = snapshot.leader
-    waits = job.place in (Place.PENDING, Place.SCHEDULED, Place.SUSPECT)
+    waits = job.place in (Place.PENDING, Place.SCHEDULED, Place.QUARANTINED)
     return Explanation(
         job=job,
         group=group,
@@ -104,11 +103,11 @@ def _next(job: FoundJob, group: GroupState, now_ms: int) -> tuple[int | None, st
         case Place.SCHEDULED:
             left = max(0, job.due_ms - now_ms)
             return left, f"becomes ready in {duration(left)}" if left else "is due, and becomes ready now"
-        case Place.SUSPECT:
-            before = f"after {job.parked_before} others" if job.parked_before else "as the next one"
+        case Place.QUARANTINED:
+            before = f"after {job.quarantined_before} others" if job.quarantined_before else "as the next one"
             return None, (
                 f"is quarantined, because it has one delivery left: it becomes ready {before}, when the "
-                f"{group.suspects_out} released jobs are settled"
+                f"{group.released} released jobs are settled"
             )
         case Place.DEAD:
             command = f"reaper dead-letters redrive {group.keys.word} {job.entry_id}"
@@ -123,15 +122,16 @@ def _next(job: FoundJob, group: GroupState, now_ms: int) -> tuple[int | None, st
 
 
 def _next_of_pending(job: FoundJob, group: GroupState) -> tuple[int | None, str]:
-    left = 0 if job.idle_ms < 0 else max(0, visibility_of(job, group) - job.idle_ms)
+    is_given_back = job.delivery.is_given_back
+    left = 0 if is_given_back else max(0, visibility_of(job, group) - job.idle_ms)
     wait = group.recovery_wait
     if wait and wait.left_ms > left:
         left = wait.left_ms
         when = f"unless it is settled or extended, recovery waits {duration(left)}, and then"
         if not wait.has_ended:
             when += ", counted from the next heartbeat,"
-    elif job.idle_ms < 0:
-        when = "it has no owner, so at the next scan"
+    elif is_given_back:
+        when = "it was given back, so at the next scan"
     elif left:
         when = f"unless it is settled or extended within {duration(left)}"
     else:
@@ -140,17 +140,30 @@ def _next_of_pending(job: FoundJob, group: GroupState) -> tuple[int | None, str]
     return left, f"{when} it is {_fate(job, group)}"
 
 
+_AGAIN = {
+    "not_released": "because it was not released",
+    "never_arrived": "because its worker has not confirmed that it has it",
+    "max_deliveries": "because the limit of deliveries was raised",
+}
+"""Why a quarantined job goes back to quarantine."""
+
+
 def _fate(job: FoundJob, group: GroupState) -> str:
-    """Return what recovery makes of a pending delivery, by the rules of ``recovery/*.lua``."""
+    """Return what recovery makes of a pending delivery."""
     most = group.max_deliveries or DEFAULT_MAX_DELIVERIES
-    count = count_deliveries(job, most)
-    if count >= most:
-        return f"dead-lettered: {count} of {most} deliveries are used up"
-    if count == most - 1:
-        return f"parked as a suspect: its next delivery ({count + 1} of {most}) is its last, and runs alone"
+    count, (fate, reason) = count_of(job.delivery, most), fate_of(job.delivery, most)
+    if fate is Fate.DEAD:
+        why = "its worker gave it up" if count >= FATAL else f"{count} of {most} deliveries are used up"
+        return f"dead-lettered: {why}"
+    if reason in _AGAIN:
+        return f"quarantined again, {_AGAIN[reason]}"
+    if fate is Fate.QUARANTINE:
+        return f"quarantined: its next delivery ({count + 1} of {most}) is its last, and runs alone"
     if group.recovers_itself:
         return f"claimed by a live worker, as delivery {count + 1} of {most}"
-    target = group.keys.retry if group.policy == "retry-stream" else group.stream
+    if group.policy == Redelivery.IN_PLACE:
+        return f"ready again where it is, for delivery {count + 1} of {most}"
+    target = group.keys.retry if group.policy == Redelivery.RETRY_STREAM else group.stream
     return f"copied to {target} and ready again, for delivery {count + 1} of {most}"
 
 

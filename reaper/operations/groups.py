@@ -121,7 +121,7 @@ async def forget(
     candidates = [
         keys.fence,
         keys.agreement,
-        keys.suspects,
+        keys.quarantine,
         keys.schedule,
         keys.retry,
         keys.journal,
@@ -130,7 +130,7 @@ async def forget(
     before = [key for key in candidates if await client.exists(key)]
     others = await _other_agreements(client, keys, known)
     places = [
-        keys.stream, keys.retry, keys.schedule, keys.suspects, keys.dead, keys.fence, keys.agreement, keys.journal,
+        keys.stream, keys.retry, keys.schedule, keys.quarantine, keys.dead, keys.fence, keys.agreement, keys.journal,
         *others,
     ]  # fmt: skip
     args: list[str | int] = [keys.group, fence, int(dead_letters), CALL_BYTES, Redelivery.STREAM, *journal]

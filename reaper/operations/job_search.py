@@ -7,19 +7,21 @@ written.
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import read_dead_letter, read_names
+from reaper.operations.fate import Delivery
 from reaper.operations.streams import PAGE, events_in, newest_first
-from workers.protocol.calls.upkeep import SUSPECT_SCORE
+from workers.protocol.calls.upkeep import QUARANTINE_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
-    CLAIM_READY_MS,
+    FIELD_QUARANTINED,
     Metadata,
     Pending,
+    Redelivery,
     entry_order,
     is_entry_id,
     on_one_line,
@@ -42,8 +44,8 @@ class Place(StrEnum):
     READY = "ready"
     PENDING = "pending"
     SCHEDULED = "scheduled"
-    SUSPECT = "suspect"
-    """Parked in the group's schedule with one delivery left."""
+    QUARANTINED = "quarantined"
+    """In the schedule of the group, with one delivery left."""
     DEAD = "dead"
     SETTLED = "settled"
     UNKNOWN = "unknown"
@@ -72,10 +74,14 @@ class FoundJob:
     first_ms: int = 0
     own_visibility_ms: int = 0
     """What the job asks for by itself."""
+    is_quarantined: bool = False
+    """Its entry says that it has been quarantined."""
+    released: str | None = None
+    """What is known of it since its release, as in the hash of released jobs; None: it is not released."""
     due_ms: int = 0
     """When a scheduled job becomes ready."""
-    parked_before: int = 0
-    """Suspects in front of it."""
+    quarantined_before: int = 0
+    """Quarantined jobs in front of it."""
     reason: str = ""
     """Why it is dead."""
     error: str = ""
@@ -89,6 +95,18 @@ class FoundJob:
     def is_known(self) -> bool:
         """Tell whether anything is known of it."""
         return self.place is not Place.UNKNOWN or bool(self.events)
+
+    @property
+    def delivery(self) -> Delivery:
+        """Its delivery, as recovery sees it."""
+        return Delivery(
+            self.owner,
+            self.idle_ms,
+            self.times_delivered,
+            self.deliveries_before,
+            self.is_quarantined,
+            self.released,
+        )
 
     def take_metadata(self, metadata: Metadata) -> None:
         """Note what the entry's reserved fields say."""
@@ -159,51 +177,64 @@ async def _newest_first(client: Redis, key: str, depth: int, jobs: Iterable[Foun
 # --- streams ------------------------------------------------------------------------------------------------
 
 
+class _Entry(NamedTuple):
+    """An entry of the job."""
+
+    source: str
+    entry_id: str
+    metadata: Metadata
+    is_quarantined: bool
+
+    @classmethod
+    def of(cls, source: str, row: Any) -> "_Entry":
+        """Read a row of XRANGE."""
+        pairs = list(pair_up(row[1]))
+        is_quarantined = any(name == FIELD_QUARANTINED for name, _ in pairs)
+        return cls(source, text(row[0]), read_metadata(row[0], pairs), is_quarantined)
+
+
 async def _in_entries(client: Redis, found: FoundJob, depth: int) -> bool:
     """Look in the stream and the retry stream: an entry that is pending or ready counts before one that is settled."""
-    settled: tuple[str, str, Metadata] | None = None
+    settled: _Entry | None = None
     positions: dict[str, bytes] = {}
     for source in (found.keys.retry, found.keys.stream):
         last_delivered = await _last_delivered(client, source, found.keys.group)
         if last_delivered is not None:
             positions[source] = last_delivered
-    async for source, entry_id, metadata in _entries_of(client, positions, found, depth):
-        pending = await _pending(client, source, found.keys.group, entry_id)
-        if pending or entry_order(entry_id) > entry_order(positions[source]):
-            _take_entry(found, source, entry_id, metadata, pending)
+    async for entry in _entries_of(client, positions, found, depth):
+        pending = await _pending(client, entry.source, found.keys.group, entry.entry_id)
+        if pending or entry_order(entry.entry_id) > entry_order(positions[entry.source]):
+            _take_entry(found, entry, Place.READY)
             if pending:
-                _look_where_it_is(found)
+                await _take_delivery(client, found, pending)
             return True
-        settled = settled or (source, entry_id, metadata)
+        settled = settled or entry
     if settled and not await _is_kept_elsewhere(client, found):
-        source, entry_id, metadata = settled
-        found.place, found.source, found.entry_id = Place.SETTLED, source, entry_id
-        found.take_metadata(metadata)
+        _take_entry(found, settled, Place.SETTLED)
         return True
     return False
 
 
 async def _is_kept_elsewhere(client: Redis, found: FoundJob) -> bool:
-    """Tell whether the job of an acknowledged entry goes on: it was scheduled, parked or given up."""
+    """Tell whether the job of an acknowledged entry goes on: it was scheduled, quarantined or given up."""
     return await _in_schedules(client, found, 0) or await _in_dead_letters(client, found, DEFAULT_DEPTH)
 
 
-async def _entries_of(
-    client: Redis, sources: Collection[str], found: FoundJob, depth: int
-) -> AsyncIterator[tuple[str, str, Metadata]]:
-    """Yield source, ID and metadata of the job's entries: those that are named first, then by walking the streams."""
+async def _entries_of(client: Redis, sources: Collection[str], found: FoundJob, depth: int) -> AsyncIterator["_Entry"]:
+    """Yield the job's entries: those that are named first, then by walking the streams."""
     named = dict.fromkeys(_named_entries(found))
     for source in sources:
         for entry_id in named:
             rows: Any = await client.xrange(source, entry_id, entry_id)
             for row in rows:
-                yield source, entry_id, read_metadata(row[0], pair_up(row[1]))
+                yield _Entry.of(source, row)
     ids = {found.wanted, found.job_id} - {""}
     for source in sources:
         async for row in _newest_first(client, source, depth, [found]):
-            metadata = read_metadata(row[0], pair_up(row[1]))
-            if {text(metadata.job_id), on_one_line(metadata.job_id)} & ids and text(row[0]) not in named:
-                yield source, text(row[0]), metadata
+            entry = _Entry.of(source, row)
+            job_id = entry.metadata.job_id
+            if {text(job_id), on_one_line(job_id)} & ids and entry.entry_id not in named:
+                yield entry
 
 
 def _named_entries(found: FoundJob) -> list[str]:
@@ -226,19 +257,22 @@ async def _pending(client: Redis, source: str, group: str, entry_id: str) -> Pen
     return Pending(*rows[0]) if rows else None
 
 
-def _take_entry(found: FoundJob, source: str, entry_id: str, metadata: Metadata, pending: Pending | None) -> None:
-    found.place = Place.PENDING if pending else Place.READY
-    found.source, found.entry_id = source, entry_id
-    found.take_metadata(metadata)
-    if pending:
-        found.owner = text(pending.consumer)
-        found.idle_ms = int(pending.idle_ms)
-        found.times_delivered = int(pending.delivery_count)
+def _take_entry(found: FoundJob, entry: _Entry, place: Place) -> None:
+    found.place, found.source, found.entry_id = place, entry.source, entry.entry_id
+    found.is_quarantined = entry.is_quarantined
+    found.take_metadata(entry.metadata)
 
 
-def _look_where_it_is(found: FoundJob) -> None:
-    """Note whether a pending job was given back where it is, so that it is ready there."""
-    if not found.owner or found.idle_ms >= CLAIM_READY_MS:
+async def _take_delivery(client: Redis, found: FoundJob, pending: Pending) -> None:
+    """Note a delivery. One that was given back is ready where it is if workers read it there."""
+    found.place, found.owner = Place.PENDING, text(pending.consumer)
+    found.idle_ms, found.times_delivered = int(pending.idle_ms), int(pending.delivery_count)
+    pipe = client.pipeline(transaction=False)
+    pipe.hget(found.keys.agreement, "policy")
+    pipe.hget(found.keys.quarantine, found.entry_id)
+    policy, released = await pipe.execute()
+    found.released = None if released is None else text(released)
+    if found.delivery.is_given_back and text(policy or b"") == Redelivery.IN_PLACE:
         found.place = Place.READY
         found.deliveries_before += found.times_delivered
         found.owner, found.idle_ms = "", 0
@@ -267,9 +301,9 @@ async def _in_schedule(client: Redis, found: FoundJob, schedule: str, wanted: st
             found.source, found.entry_id, found.job_id = schedule, text(entry_id), text(job_id)
             found.deliveries_before, found.generation = whole_number(deliveries, 0), whole_number(generation, 0)
             found.first_ms, found.consumers = whole_number(first_ms, 0), read_names(consumers)
-            if float(score) >= SUSPECT_SCORE:
-                found.place = Place.SUSPECT
-                found.parked_before = rank - int(await client.zcount(schedule, "-inf", f"({SUSPECT_SCORE}"))
+            if float(score) >= QUARANTINE_SCORE:
+                found.place = Place.QUARANTINED
+                found.quarantined_before = rank - int(await client.zcount(schedule, "-inf", f"({QUARANTINE_SCORE}"))
             else:
                 found.place, found.due_ms = Place.SCHEDULED, int(float(score))
             return True

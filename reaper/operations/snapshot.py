@@ -14,7 +14,7 @@ from reaper.settings import WatchedGroup, observers_of
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.beat import recovery_wait
 from workers.protocol.calls.membership import complaints
-from workers.protocol.calls.upkeep import SUSPECT_SCORE
+from workers.protocol.calls.upkeep import QUARANTINE_SCORE
 from workers.protocol.keys import (
     OUR_CONSUMERS,
     GroupKeys,
@@ -113,11 +113,11 @@ async def _read_group(
     pipe = client.pipeline(transaction=False)
     pipe.hgetall(keys.agreement)
     pipe.zcard(keys.schedule)
-    pipe.zcount(keys.schedule, SUSPECT_SCORE, "+inf")
+    pipe.zcount(keys.schedule, QUARANTINE_SCORE, "+inf")
     pipe.zcard(keys.stream_schedule)
-    pipe.hlen(keys.suspects)
+    pipe.hlen(keys.quarantine)
     pipe.xlen(keys.dead)
-    agreed, scheduled, parked, delayed, out, dead = _readable(await pipe.execute(raise_on_error=False))
+    agreed, scheduled, quarantined, delayed, out, dead = _readable(await pipe.execute(raise_on_error=False))
     agreement = {text(name): text(value) for name, value in (agreed or {}).items()}
     report = leader.groups.get(keys.pair) if leader else None
     visibility_ms = _first_number(
@@ -144,9 +144,9 @@ async def _read_group(
         recovery_wait=recovery_wait(agreement, now_ms),
         main=await _read_source(client, keys.stream, keys.group, now_ms, visibility_ms, in_place=in_place),
         retry=await _read_source(client, keys.retry, keys.group, now_ms, visibility_ms, in_place=in_place),
-        scheduled=(scheduled or 0) - (parked or 0) + (delayed or 0),
-        suspects_parked=parked or 0,
-        suspects_out=out or 0,
+        scheduled=(scheduled or 0) - (quarantined or 0) + (delayed or 0),
+        quarantined=quarantined or 0,
+        released=out or 0,
         dead_letters=dead or 0,
         recovered=_first_number(agreement.get("recovered")),
         stale_writes_refused=_first_number(agreement.get("refused")),

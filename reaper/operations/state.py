@@ -77,8 +77,8 @@ class GroupState:
     retry: SourceState = SourceState()
     scheduled: int = 0
     """Delayed jobs, of the group and of the stream."""
-    suspects_parked: int = 0
-    suspects_out: int = 0
+    quarantined: int = 0
+    released: int = 0
     dead_letters: int = 0
     recovered: int = 0
     """Since the group was first served."""

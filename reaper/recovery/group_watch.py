@@ -1,4 +1,4 @@
-"""Watches one stream/group pair for one term: takes it over, scans, recovers, looks after suspects and schedules.
+"""Watches one stream/group pair for one term: takes it over, scans, recovers, and looks after its schedules.
 
 The pending entries list is the truth, so a process may lose its own knowledge. One fact is not in that list: the
 deliveries of a consumer that somebody deletes (`reaper.recovery.lost`).
@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from reaper.election.elector import EndOfTerm
 from reaper.recovery.context import TermContext
 from reaper.recovery.lost import BEGINNING, LostDeliveries
-from reaper.recovery.notes import MOVE_DUE, RELEASE_SUSPECTS, GroupNotes, settings_report
+from reaper.recovery.notes import MOVE_DUE, RELEASE_QUARANTINED, GroupNotes, settings_report
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.retrying import insist, repeat
 from reaper.recovery.source_watch import SourceWatch
@@ -35,12 +35,12 @@ from workers.protocol.messages import Redelivery
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
 from workers.upkeep.cleanup import GroupCleanup
+from workers.upkeep.quarantine import Quarantine
 from workers.upkeep.schedules import Schedules
-from workers.upkeep.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 
-SUSPECTS_RETRY_S, SCHEDULES_RETRY_S = 0.5, 1.0
+QUARANTINE_RETRY_S, SCHEDULES_RETRY_S = 0.5, 1.0
 """Pause after a call that failed, or that was refused."""
 VERDICT_S = 60.0
 """How often an observer says what it has seen."""
@@ -88,11 +88,11 @@ class GroupWatch:
         self._lost = LostDeliveries(self._writer)
         self._journal_at = BEGINNING
         self._groups_lost: int | None = None
-        self._suspects = Suspects(self._writer.release_suspects, self._notes.released)
+        self._quarantine = Quarantine(self._writer.release_quarantined, self._notes.released)
         self._schedules = Schedules(
             self._writer.move_due,
             self._moved,
-            self._suspects.wake,
+            self._quarantine.wake,
             serves_for_ms=self._writer.authority.serves_for_ms,
         )
         self._rate = RateLimit(context.settings.recovery_rate)
@@ -121,7 +121,7 @@ class GroupWatch:
                 if self._verdict:
                     tasks.start_soon(self._tell_verdict, self._verdict)
                 else:
-                    tasks.start_soon(self._release_suspects)
+                    tasks.start_soon(self._release_quarantined)
                     tasks.start_soon(self._look_after_schedules)
 
     async def _tell_verdict(self, verdict: Verdict) -> None:
@@ -153,7 +153,7 @@ class GroupWatch:
             telemetry=self._telemetry,
             rate=self._rate,
             refused=self._call_refused,
-            wake_suspects=self._suspects.wake,
+            wake_quarantine=self._quarantine.wake,
             verdict=self._verdict,
         )
         self._sources[source] = watch
@@ -207,7 +207,7 @@ class GroupWatch:
             for source in self._sources.values():
                 source.scanner.forget_gone()
             self._journal_at = journal_at
-            self._suspects.wake()  # some may have been parked in an earlier term
+            self._quarantine.wake()  # some may have been quarantined in an earlier term
             await self._report_lost()
         if self._verdict:
             if not self._has_scanned:
@@ -282,7 +282,7 @@ class GroupWatch:
             await insist(self._notes, "recreate the group", self._takeover.attempt)
             self._next_full = anyio.current_time()
 
-    # ---- suspects and schedules
+    # ---- quarantined jobs and schedules
 
     def _moved(self, moved: Moved) -> None:
         self._notes.moved(moved)
@@ -290,8 +290,8 @@ class GroupWatch:
             logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))
             self._is_agreed = False
 
-    async def _release_suspects(self) -> None:
-        await repeat(self._notes, RELEASE_SUSPECTS, self._suspects.step, self._call_refused, SUSPECTS_RETRY_S)
+    async def _release_quarantined(self) -> None:
+        await repeat(self._notes, RELEASE_QUARANTINED, self._quarantine.step, self._call_refused, QUARANTINE_RETRY_S)
 
     async def _look_after_schedules(self) -> None:
         with self._schedules.woken_by(self._context.notices, self._keys):

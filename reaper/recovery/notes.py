@@ -35,9 +35,9 @@ MOVED_LOG_S = 1.0
 """In a mass, what was moved is a line each so often, not one a call."""
 HELD_FOR_S = 25.0
 """A job that cannot be made ready is tried every 10 s (``tick.lua``): none met for so long means that it passed."""
-RELEASE_SUSPECTS, MOVE_DUE = "release suspects", "make due jobs ready"
+RELEASE_QUARANTINED, MOVE_DUE = "release quarantined jobs", "make due jobs ready"
 
-_MOVED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED})
+_MOVED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED})
 _OVERDUE = frozenset(Outcome) - {Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF}
 
 
@@ -67,7 +67,7 @@ class GroupNotes:
         self._changed = changed
         self._false_recoveries: Counter[str] = Counter()
         self._false_logged_at = self._last_held_at = self._moved_told_at = float("-inf")
-        self._ready = self._parked = 0
+        self._ready = self._quarantined = 0
         self._moved_of: set[bytes] = set()
         self._said: tuple[int, ...] = ()
         self._waits_until_s = float("-inf")
@@ -159,12 +159,12 @@ class GroupNotes:
         became = Counter(row.outcome for row in found)
         tally = self.tally
         tally.recovered += became[Outcome.REDELIVERED]
-        tally.suspected += became[Outcome.SUSPECTED]
+        tally.quarantined += became[Outcome.QUARANTINED]
         tally.dead_lettered += became[Outcome.DEAD_LETTERED]
         tally.held += became[Outcome.HELD]
-        if became[Outcome.REDELIVERED] or became[Outcome.SUSPECTED]:
+        if became[Outcome.REDELIVERED] or became[Outcome.QUARANTINED]:
             self._ready += became[Outcome.REDELIVERED]
-            self._parked += became[Outcome.SUSPECTED]
+            self._quarantined += became[Outcome.QUARANTINED]
             self._moved_of.update(row.consumer for row in found if row.outcome in _MOVED)
             if anyio.current_time() - self._moved_told_at >= MOVED_LOG_S:
                 self.tell_moved()
@@ -184,10 +184,10 @@ class GroupNotes:
                 group=self._pair,
                 consumers=first_of({consumer or b"none (XNACK)" for consumer in self._moved_of}),
                 redelivered=self._ready,
-                quarantined=self._parked,
+                quarantined=self._quarantined,
             ),
         )
-        self._ready = self._parked = 0
+        self._ready = self._quarantined = 0
         self._moved_of.clear()
         self._moved_told_at = anyio.current_time()
 
@@ -276,11 +276,11 @@ class GroupNotes:
         self._report("error", error="group_destroyed")
 
     def released(self, released: Released) -> None:
-        """Parked suspects are ready again, as many as may be out."""
-        self.worked(RELEASE_SUSPECTS)
+        """Quarantined jobs are ready again, as many as may be released at a time."""
+        self.worked(RELEASE_QUARANTINED)
         self.tally.recovered += len(released.jobs)
         for job_id, new_entry in released.jobs:
-            self._report("recovered", job=text(job_id), new_entry=text(new_entry), reason="suspect")
+            self._report("recovered", job=text(job_id), new_entry=text(new_entry), reason="released")
 
     def moved(self, moved: Moved) -> None:
         """Due jobs were made ready, except those that cannot be."""

@@ -50,7 +50,7 @@ class SourceWatch:
     telemetry: GroupTelemetry
     rate: RateLimit
     refused: Callable[[Refusal], None]
-    wake_suspects: Callable[[], None]
+    wake_quarantine: Callable[[], None]
     verdict: Verdict | None = None
     """Where we observe."""
     timers: Timers = field(default_factory=Timers)
@@ -154,7 +154,7 @@ class SourceWatch:
         except (RedisError, OSError) as error:
             self.scanner.false_recoveries.forget(due)
             self.notes.failed("recover", error)
-            self.wake_suspects()  # some may have been parked all the same
+            self.wake_quarantine()  # some may have been quarantined all the same
             await anyio.sleep(RETRY_MS / 1000)
         return True
 
@@ -205,8 +205,8 @@ class SourceWatch:
         else:
             self.timers.disarm(row.entry_id)
         self.scanner.recovered((row.entry_id,))
-        if row.outcome in (Outcome.SUSPECTED, Outcome.DEAD_LETTERED):
-            self.wake_suspects()
+        if row.outcome in (Outcome.QUARANTINED, Outcome.DEAD_LETTERED):
+            self.wake_quarantine()
 
     async def _observe(self, due: Collection[bytes]) -> None:
         """Report what would be recovered; write nothing."""

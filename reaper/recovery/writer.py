@@ -17,7 +17,7 @@ from workers.protocol.calls import CALL_BYTES, Journal
 from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.calls.recovery import Outcome, Recovered, refusal_of, rows_of
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind, read_refusal
-from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
+from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_quarantined
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import RecoveryMode, text, told, whole_number
 from workers.protocol.scripts import load_script
@@ -109,10 +109,10 @@ class GroupWriter:
         named = {row.entry_id for row in rows}
         return rows + [Recovered(entry_id, other) for entry_id in entry_ids if entry_id not in named]
 
-    async def release_suspects(self) -> Released | Refusal:
-        """Make the next suspect ready, if it may be out."""
+    async def release_quarantined(self) -> Released | Refusal:
+        """Make the next quarantined job ready, if it may be out."""
         return await _finished(
-            "suspects", lambda: release_suspects(self.client, self.keys, self.authority, self.journal)
+            "quarantine", lambda: release_quarantined(self.client, self.keys, self.authority, self.journal)
         )
 
     async def move_due(self) -> Moved | Refusal:

@@ -35,7 +35,7 @@ LETTER_PAGE = 50
 LETTER_BYTES = 4_194_304
 """Dead letters are grouped by what the newest ones say, up to so many and so much payload."""
 CONSUMERS = 200
-_RECOVERIES = frozenset({EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED})
+_RECOVERIES = frozenset({EventName.RECOVERED, EventName.QUARANTINED, EventName.DEAD_LETTERED})
 
 
 @dataclass(slots=True)

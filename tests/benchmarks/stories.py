@@ -116,9 +116,9 @@ class _Teller:
 
     def stall_for_the_last_time_but_one(self) -> Self:
         idle = self._overdue()
-        self._tell(EventName.SUSPECTED, "leader", idle=idle, reason="last_delivery")
+        self._tell(EventName.QUARANTINED, "leader", idle=idle, reason="last_delivery")
         self.now = self.now.plus(ms=25)
-        self._tell(EventName.RECOVERED, "leader", new_entry=self.now, reason="suspect")
+        self._tell(EventName.RECOVERED, "leader", new_entry=self.now, reason="released")
         self.entry = self.now
         return self
 

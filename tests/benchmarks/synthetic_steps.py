@@ -239,7 +239,7 @@ def event_columns() -> list[Column]:
         "job": F.col("job"),
         "group": F.col("group"),
         "entry": entry_of("entry"),
-        "consumer": F.when((F.col("by") != "operator") & (F.coalesce("reason", F.lit("")) != "suspect"), consumer()),
+        "consumer": F.when((F.col("by") != "operator") & (F.coalesce("reason", F.lit("")) != "released"), consumer()),
         "delivery": F.when(told_of_delivery, F.col("delivery")),
         "generation": F.col("generation"),
         "mode": _mode(),

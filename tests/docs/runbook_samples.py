@@ -193,7 +193,7 @@ async def _crash_often(scene: Scene) -> None:
         scene.stall(f"worker-{5 + number}", jobs=0 if number else 2)
         await wait_until(lambda: not scene.redis.xpending("orders", "billing")["pending"], "all are recovered")
         if number == 1:
-            await scene.sample("quarantine", "status", shows="suspects [1-9]|quarantined [1-9]", keeps="^  jobs")
+            await scene.sample("quarantine", "status", shows="quarantined [1-9]|released [1-9]", keeps="^  jobs")
     listed = ("dead-letters", "list", "orders/billing")
     await scene.sample("dead-letters", *listed, shows=r"\d{13}-\d+", keeps=".")
     scene.finish()

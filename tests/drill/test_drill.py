@@ -34,7 +34,7 @@ def _drill(processes: Processes, *options: str, folder: Path | None = None) -> R
 
 
 def _ran_thrice_or_in_company(told: dict[str, Any], poison: int) -> None:
-    """Poison is given up at its third crash, unless another suspect crashed with it: that one convicts nobody."""
+    """Poison is given up at its third crash, unless another quarantined job crashed with it."""
     assert len([start for start in told["second_starts"] if start["n"] == poison]) >= 2, told["second_starts"]
 
 

@@ -109,8 +109,8 @@ def test_a_payload_that_arrived_different_is_named() -> None:
 def test_overshoot_is_measured_past_the_visibility_timeout_and_a_negative_one_is_early() -> None:
     rows = [
         recovered(1, 3.5, idle_ms=2_010),
-        recovered(2, 4.5, idle_ms=2_300, name="suspected"),
-        event("recovered", 2, 4.6, entry="2000-0", new_entry="4600-0", reason="suspect"),
+        recovered(2, 4.5, idle_ms=2_300, name="quarantined"),
+        event("recovered", 2, 4.6, entry="2000-0", new_entry="4600-0", reason="released"),
         recovered(3, 5.5, idle_ms=1_990),
         event("dead_lettered", 4, 9.0, entry="4000-0", idle_ms=2_000, visibility_ms=2_000),
         event("dead_lettered", 5, 9.0, entry="5000-0", reason="rejected"),  # by its worker: nothing was overdue

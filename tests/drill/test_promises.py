@@ -36,7 +36,7 @@ GOOD = History(
         by_reaper("recovered", "slow", idle_ms=1100),
         event("acked", "slow", entry="2-1", delivery=1, generation=0),
         by_reaper("recovered", "bad"),
-        by_reaper("suspected", "bad", token=2),
+        by_reaper("quarantined", "bad", token=2),
         by_reaper("recovered", "bad", token=2, idle_ms=-1),
         by_reaper("dead_lettered", "bad", token=2),
     ],
@@ -76,8 +76,8 @@ VIOLATIONS = {
         "I2: job done was recovered after 999 ms, 1 ms too early",
     ),
     "an earlier term acted after a later one": (
-        with_events(by_reaper("suspected", "done", token=1)),
-        "I3: job done was suspected by term 1 after term 2 had acted",
+        with_events(by_reaper("quarantined", "done", token=1)),
+        "I3: job done was quarantined by term 1 after term 2 had acted",
     ),
     "a job was acknowledged twice": (
         with_events(event("acked", "done", entry="3-1", delivery=1, generation=0)),
@@ -153,9 +153,9 @@ VIOLATIONS = {
         replace(with_state(scheduled=("done",)), finished=True),
         "I7: the work is over and 1 scheduled jobs are left",
     ),
-    "a suspect is out when all should be over": (
-        replace(with_state(released_suspects=1), finished=True),
-        "I7: the work is over and 1 released suspects are left",
+    "a quarantined job is out when all should be over": (
+        replace(with_state(released=1), finished=True),
+        "I7: the work is over and 1 released jobs are left",
     ),
     "a retry stream keeps entries": (
         replace(with_state(retry_entries=2), finished=True),
@@ -211,7 +211,7 @@ def test_a_job_acknowledged_by_a_foreign_worker_counts_as_settled_once_its_work_
     [
         event("handed_back", "bad", entry="9-1", delivery=1, generation=0),
         event("nacked", "bad", entry="9-1", delivery=1, generation=0, verb="retry"),
-        by_reaper("suspected", "bad", token=2, generation=0, reason="not_released"),
+        by_reaper("quarantined", "bad", token=2, generation=0, reason="not_released"),
     ],
     ids=lambda given_back: str(given_back.event),
 )
@@ -284,10 +284,9 @@ def test_a_job_that_failed_each_time_may_be_given_up() -> None:
     "told",
     [
         event("refused", "", mode="reaper", token=1, idle_ms=0),
-        event("recovered", "done", mode="adopt", idle_ms=0, entry="1-1", delivery=1),
         event("dead_lettered", "bad", mode="reaper", idle_ms=0, generation=1),
     ],
-    ids=["refused", "adopted", "given up by its worker"],
+    ids=["refused", "given up by its worker"],
 )
 def test_what_no_leader_did_is_not_judged_as_if_one_had(told: LifecycleEvent) -> None:
     assert check(with_events(told)) == []

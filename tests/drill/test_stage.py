@@ -110,10 +110,10 @@ async def test_a_view_tells_where_jobs_are_and_goes_on_from_the_one_before(stage
     await stage.client.zadd(stage.keys.schedule, {b"packed": 1})
     await stage.client.xadd(stage.keys.dead, {"n": 9})
     first = await queries.look(stage, View())
-    assert first == View(ready=2, in_flight=1, parked=1, dead=1, last_delivered=ids[1])
+    assert first == View(ready=2, in_flight=1, quarantined=1, dead=1, last_delivered=ids[1])
     assert first.outstanding == 4
     await _read(stage, "w1-1.nonce", 1)
-    assert await queries.look(stage, first) == View(ready=1, in_flight=2, parked=1, dead=1, last_delivered=ids[2])
+    assert await queries.look(stage, first) == View(ready=1, in_flight=2, quarantined=1, dead=1, last_delivered=ids[2])
 
 
 async def test_jobs_in_flight_are_found_by_the_process_that_holds_them(stage: Stage) -> None:

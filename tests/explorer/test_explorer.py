@@ -19,7 +19,7 @@ BANDS = {
     "late": (50, 600),
     "old": (0, 50),
     "released": (1_500, 4_000),
-    "suspected": (800, 2_500),
+    "quarantined": (800, 2_500),
     "recovered": (500, 2_500),
 }
 """What happens in 1,000 plays. An error of the explorer once hid behind a counter that was too high."""

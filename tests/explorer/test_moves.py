@@ -55,7 +55,7 @@ def test_of_quarantined_jobs_the_second_is_released_when_the_first_has_shown_tha
     assert hands.tick()[2:4] == [1, 1]
     assert hands.tick()[4] == [], "the first one is in doubt"
     [(source, first, fields, _)] = hands.board.read(B)
-    assert fields_of(fields)[b"reaper.suspect"] == b"1"
+    assert fields_of(fields)[b"reaper.quarantined"] == b"1"
     hands.extend(B, first, source=source, handling=0)
     for _ in range(2):  # sent again after a lost reply, too (rule W8)
         hands.extend(B, first, source=source, handling=1)

@@ -161,7 +161,7 @@ class World:
         if known and known.times == times:
             return
         fields = fields_of(flat)
-        is_quarantined = b"reaper.suspect" in fields
+        is_quarantined = b"reaper.quarantined" in fields
         count = min(int(fields.get(b"reaper.deliveries", 0)), self.limit - 1) + times
         is_last = is_quarantined or count >= self.limit
         player.hand[source, entry_id] = InHand(int(fields[b"n"]), source, entry_id, times, is_quarantined, is_last)

@@ -192,13 +192,13 @@ class Case:
         return jobs
 
     async def doomed(self, count: int) -> list[str]:
-        """Add jobs that had their last delivery long ago, as suspects that were let out, each alone.
+        """Add jobs that had their last delivery long ago, as quarantined jobs that were released, each alone.
 
         Returns their IDs.
         """
         jobs = [job for number in range(count) for job in await self.stalled(1, times=3, consumer=f"alone-{number}")]
         for job in jobs:
-            await self.client.hset(self.keys.suspects, job, "stream,,0")
+            await self.client.hset(self.keys.quarantine, job, "stream,,0")
         return jobs
 
     async def age(self, idle_ms: int, *consumers: str) -> list[str]:
@@ -279,9 +279,9 @@ class Case:
         return [event for event in found if not names or event.event in names]
 
     async def recovered(self) -> dict[str, list[int]]:
-        """Return, by job, the tokens of the terms that made it ready, parked or dead-lettered it."""
+        """Return, by job, the tokens of the terms that made it ready, quarantined or dead-lettered it."""
         by_job: dict[str, list[int]] = {}
-        for event in await self.events(EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED):
+        for event in await self.events(EventName.RECOVERED, EventName.QUARANTINED, EventName.DEAD_LETTERED):
             by_job.setdefault(event.job, []).append(int(event.data["token"]))
         return by_job
 
@@ -355,4 +355,4 @@ class Case:
 
 def nothing_left(state: FinalState) -> bool:
     """Tell whether all work is over."""
-    return not (state.ready or state.pending or state.scheduled or state.released_suspects)
+    return not (state.ready or state.pending or state.scheduled or state.released)

@@ -221,7 +221,7 @@ async def nothing_left(client: Redis) -> None:
 
     async def empty() -> bool:
         state = await read_state(client, KEYS)
-        return not (state.ready or state.pending or state.scheduled or state.released_suspects)
+        return not (state.ready or state.pending or state.scheduled or state.released)
 
     await wait_until(empty, "nothing is ready, pending or scheduled")
 

@@ -36,7 +36,7 @@ async def test_a_running_leader_honours_pause_and_resume(case: Case) -> None:
     assert await case.violations() == []
 
 
-async def test_a_pause_outlives_a_leader_and_holds_suspects_back_too(case: Case) -> None:
+async def test_a_pause_outlives_a_leader_and_holds_quarantined_jobs_back_too(case: Case) -> None:
     jobs = await case.stalled(3, times=2)
     await set_paused(case.client, case.keys, True)
     for _ in range(2):

@@ -89,7 +89,7 @@ class Load:
 
         async def nothing_left() -> bool:
             state = await read_state(client, keys)
-            return not (state.ready or state.pending or state.scheduled or state.released_suspects)
+            return not (state.ready or state.pending or state.scheduled or state.released)
 
         await wait_until(nothing_left, f"nothing of {self.stream} is ready, pending or scheduled")
         history = History(

@@ -131,7 +131,7 @@ async def read_raw(client: Redis, key: str, consumer: str) -> list[tuple[str, li
 
 
 @POLICIES
-async def test_the_users_fields_arrive_byte_for_byte_after_recovery_and_after_being_parked(
+async def test_the_users_fields_arrive_byte_for_byte_after_recovery_and_after_being_quarantined(
     server: RedisServer, client: Redis, policy: str
 ) -> None:
     await scene.create_group(client)
@@ -145,9 +145,9 @@ async def test_the_users_fields_arrive_byte_for_byte_after_recovery_and_after_be
         await scene.strand(client, len(AWKWARD), overdue=True)
 
         async def read_on() -> bool:
-            """Let each job come back twice. At first it is recovered, then parked, because one delivery is left."""
+            """Let each job come back twice. At first it is recovered, then quarantined: one delivery is left."""
             for entry_id, flat in await read_raw(client, key, "reader"):
-                ours = [*OURS, b"reaper.suspect"] if flat[-2] == b"reaper.suspect" else OURS
+                ours = [*OURS, b"reaper.quarantined"] if flat[-2] == b"reaper.quarantined" else OURS
                 assert flat[-2 * len(ours) :: 2] == ours, "the user's fields come first"
                 job = text(flat[1 - 2 * len(ours)])
                 arrived[job].append(user_fields(flat))

@@ -128,13 +128,15 @@ async def test_retries_wait_where_they_are_count_or_do_not_and_tell_the_handler(
     assert await case.violations(finished=True) == []
 
 
-async def test_suspects_run_one_at_a_time_and_the_poison_alone_is_given_up(server: RedisServer, client: Redis) -> None:
+async def test_quarantined_jobs_run_one_at_a_time_and_the_poison_alone_is_given_up(
+    server: RedisServer, client: Redis
+) -> None:
     case = await Case.prepared(server, client)
     jobs = await case.stalled(3, times=2, consumer="dead")
     async with leading(in_place(server)):
         out: list[str] = []
         for _ in jobs:
-            await wait_until(lambda: all_ready(case, 1), "a suspect is out")
+            await wait_until(lambda: all_ready(case, 1), "a quarantined job is out")
             [(one, count)] = await claim(case)  # a new entry, because a quarantined job leaves its own
             rows: Any = await client.xrange("orders", one, one)
             [(_, flat)] = rows
@@ -203,13 +205,13 @@ async def test_what_is_deleted_while_it_waits_is_told_and_leaves_nothing(
     server: RedisServer, client: Redis, way: str
 ) -> None:
     case = await Case.prepared(server, client)
-    ready, parked = await case.stalled(2), await case.stalled(1, times=2)
+    ready, quarantined = await case.stalled(2), await case.stalled(1, times=2)
     async with leading(in_place(server)):
         await wait_until(lambda: _holds(case, 3), "all of it is laid aside")
         if way == "deleted":
-            await client.xdel("orders", *ready, *parked)
+            await client.xdel("orders", *ready, *quarantined)
         else:
-            ms, _, number = max(ready + parked).partition("-")
+            ms, _, number = max(ready + quarantined).partition("-")
             await client.xtrim("orders", minid=f"{ms}-{int(number) + 1}", approximate=False)  # not the released copy
     async with leading(in_place(server, visibility_timeout=1)):
         await wait_until(lambda: _no_pending(case), "the ghosts are swept")
@@ -218,13 +220,13 @@ async def test_what_is_deleted_while_it_waits_is_told_and_leaves_nothing(
         await client.xack("orders", "billing", one)
         await wait_until(lambda: _is_over(case), "nothing is kept for them")
     assert sorted(event.job for event in await case.events(EventName.LOST_PAYLOAD)) == sorted(ready)
-    [released] = [event for event in await case.events(EventName.RECOVERED) if event.data["reason"] == "suspect"]
-    assert [released.job] == parked
+    [released] = [event for event in await case.events(EventName.RECOVERED) if event.data["reason"] == "released"]
+    assert [released.job] == quarantined
 
 
 async def _holds(case: Case, count: int) -> bool:
     state: FinalState = await case.state()
-    return len(state.ready) + len(state.scheduled) == count or state.released_suspects > 0
+    return len(state.ready) + len(state.scheduled) == count or state.released > 0
 
 
 async def was_agreed(server: RedisServer, case: Case) -> None:

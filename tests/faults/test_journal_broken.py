@@ -49,7 +49,7 @@ async def test_jobs_are_run_recovered_and_dead_lettered(server: RedisServer, cli
     assert await scene.violations(client, enqueued, [handler], journal=False, finished=True) == []
 
 
-async def test_suspects_are_parked_and_let_out(server: RedisServer, client: Redis) -> None:
+async def test_stalled_jobs_are_quarantined_and_released(server: RedisServer, client: Redis) -> None:
     handler = scene.Handler()
     await break_journals(client)
     await scene.create_group(client)
@@ -121,8 +121,8 @@ async def add_uncopyable(client: Redis, **fields: str) -> str:
 
 @pytest.mark.parametrize(
     ("max_deliveries", "jobs"),
-    [(1, 100), (2, 30), (3, 100)],  # parked ones run one at a time
-    ids=["to be dead-lettered", "to be parked", "to be made ready"],
+    [(1, 100), (2, 30), (3, 100)],  # quarantined ones run one at a time
+    ids=["to be dead-lettered", "to be quarantined", "to be made ready"],
 )
 async def test_of_many_stalled_jobs_the_one_that_cannot_be_copied_is_held_and_told(
     server: RedisServer, client: Redis, max_deliveries: int, jobs: int

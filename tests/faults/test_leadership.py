@@ -100,15 +100,15 @@ async def test_of_many_replicas_one_leads_and_each_that_ends_is_followed_by_one(
 # ---- restart
 
 
-async def test_suspects_that_were_parked_are_released_by_the_next_leader(case: Case) -> None:
+async def test_quarantined_jobs_are_released_by_the_next_leader(case: Case) -> None:
     jobs = await case.stalled(4, times=2)
 
-    async def parked() -> bool:
+    async def quarantined() -> bool:
         state = await case.state()
-        return len(state.scheduled) == 3 and state.released_suspects == 1
+        return len(state.scheduled) == 3 and state.released == 1
 
     async with leading(quick_settings(case.server)):
-        await wait_until(parked, "one suspect is out, the others are parked")
+        await wait_until(quarantined, "one is released, the others are quarantined")
     # Between two leaders the one that was out settles.
     assert await case.work_off(lambda state: not state.ready) == jobs[:1]
     assert len((await case.state()).scheduled) == 3

@@ -77,7 +77,7 @@ async def nobody_is_robbed(cluster: Cluster, keys: GroupKeys, recovery: str, fau
 
         async def nothing_left() -> bool:
             state = await read_state(client, keys)
-            return not (state.ready or state.pending or state.scheduled or state.released_suspects)
+            return not (state.ready or state.pending or state.scheduled or state.released)
 
         await wait_until(dead_are_ready, "the dead worker's jobs are recovered")
         assert await recovered() == dead

@@ -149,7 +149,7 @@ async def test_an_embedded_worker_that_misses_an_answer_recovers_each_job_once(
     through, handler = await proxy(server), scene.Handler()
     await scene.create_group(client)
     enqueued = await scene.enqueue(client, 6)
-    await scene.strand(client, 6, overdue=True)  # with two deliveries: suspects, which come back one at a time
+    await scene.strand(client, 6, overdue=True)  # with two deliveries: quarantined jobs, which come back one at a time
     drop = await _lose(through, client, load_script("workers.protocol", script))
     settings = {"recovery": "embedded", "redelivery": policy, "max_deliveries": max_deliveries}
     async with scene.running_worker(through.url, handler, **settings):
@@ -180,7 +180,7 @@ async def test_a_leader_that_misses_an_answer_goes_on_in_its_term_and_recovers_e
     through, handler = await proxy(server), scene.Handler()
     await scene.create_group(client)
     enqueued = await scene.enqueue(client, 6)
-    await scene.strand(client, 6, overdue=True)  # with two deliveries: suspects, which come back one at a time
+    await scene.strand(client, 6, overdue=True)  # with two deliveries: quarantined jobs, which come back one at a time
     drop = await _lose(through, client, load_script(package, script))
     async with scene.running_reaper(through.url, max_deliveries=2) as reaper:
         await scene.leads(reaper)
@@ -191,7 +191,7 @@ async def test_a_leader_that_misses_an_answer_goes_on_in_its_term_and_recovers_e
         lease = await client.get(scene.NAMESPACE.lease)
         assert (reaper.term.token, lease) == (1, reaper.term.holder.encode())
     assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
-    assert await scene.count_events(client) == {"suspected": 6, "recovered": 6, "acked": 6}
+    assert await scene.count_events(client) == {"quarantined": 6, "recovered": 6, "acked": 6}
     assert await scene.violations(client, enqueued, [handler], max_deliveries=2) == []
 
 

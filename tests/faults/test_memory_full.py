@@ -97,7 +97,7 @@ async def test_the_leader_keeps_leading_and_recovers(server: RedisServer, client
     assert await scene.violations(client, enqueued, [handler], finished=True) == []
 
 
-async def test_suspects_are_parked_let_out_and_dead_lettered(server: RedisServer, client: Redis) -> None:
+async def test_stalled_jobs_are_quarantined_released_and_dead_lettered(server: RedisServer, client: Redis) -> None:
     handler = scene.Handler()
     await scene.create_group(client)
     enqueued = await scene.enqueue(client, 3) | await scene.enqueue(client, 2, fail="")
@@ -109,7 +109,7 @@ async def test_suspects_are_parked_let_out_and_dead_lettered(server: RedisServer
     ):
         await scene.leads(reaper)
         await scene.nothing_left(client)
-    assert await scene.count_events(client) == {"suspected": 5, "recovered": 5, "acked": 3, "dead_lettered": 2}
+    assert await scene.count_events(client) == {"quarantined": 5, "recovered": 5, "acked": 3, "dead_lettered": 2}
     assert await scene.violations(client, enqueued, [handler], finished=True, max_deliveries=2) == []
 
 

@@ -29,7 +29,7 @@ from workers.protocol.events import EventName
 
 pytestmark = pytest.mark.anyio
 
-WRITES = ("recover.before_write", "suspects.before_write")
+WRITES = ("recover.before_write", "quarantine.before_write")
 """Where a leader that goes on writes at once."""
 STEPS = (
     "elect.before_acquire",
@@ -39,41 +39,41 @@ STEPS = (
     "scan.before_page",
     "recover.before_write",
     "recover.after_write",
-    "suspects.before_write",
+    "quarantine.before_write",
 )
 AFTER_ACQUIRING = STEPS[1:]
 
 
 class Stalled:
-    """Jobs of every kind that a recovery meets. They are redelivered, parked as suspects, or dead-lettered."""
+    """Jobs of every kind that a recovery meets. They are redelivered, quarantined, or dead-lettered."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.redelivered: list[str] = []
-        self.suspects: list[str] = []
+        self.quarantined: list[str] = []
         self.poison: list[str] = []
 
     async def prepare(self) -> None:
         """Let the jobs stall."""
         self.redelivered = await self.case.stalled(30, times=1, consumer="w1")
-        self.suspects = await self.case.stalled(3, times=2, consumer="w2")
+        self.quarantined = await self.case.stalled(3, times=2, consumer="w2")
         self.poison = await self.case.doomed(2)
 
     def is_recovered(self, state: FinalState) -> bool:
-        """Return whether all stalled jobs were recovered. Suspects are let out one at a time."""
-        return not state.pending and len(state.dead) == len(self.poison) and state.released_suspects == 1
+        """Return whether all stalled jobs were recovered. Quarantined jobs are released one at a time."""
+        return not state.pending and len(state.dead) == len(self.poison) and state.released == 1
 
     async def finish(self) -> None:
         """Run the ready jobs until none is left, and check all of them."""
         executed = await self.case.work_off(nothing_left)
-        assert Counter(executed) == Counter([*self.redelivered, *self.suspects])
+        assert Counter(executed) == Counter([*self.redelivered, *self.quarantined])
         assert sorted(letter.job for letter in (await self.case.state()).dead) == self.poison
         assert await self.case.violations(finished=True, poison=frozenset(self.poison)) == []
-        # A suspect is parked, and later let out. Those are two events, each once.
+        # A quarantined job is quarantined, and later released. Those are two events, each once.
         recovered = await self.case.recovered()
         once = {*self.redelivered, *self.poison}
         assert {job: len(tokens) for job, tokens in recovered.items()} == dict.fromkeys(once, 1) | dict.fromkeys(
-            self.suspects, 2
+            self.quarantined, 2
         )
 
 

@@ -134,7 +134,7 @@ async def test_in_a_burst_read_by_a_bare_worker_the_poison_alone_is_given_up(
         async with supervised(case, bare_worker, "w1"):
             await all_over(case)
     await only_the_poison_was_given_up(case, poison)
-    assert len(await case.events(EventName.SUSPECTED)) == BATCH, "the neighbours went down with the poison twice"
+    assert len(await case.events(EventName.QUARANTINED)) == BATCH, "the neighbours went down with the poison twice"
 
 
 async def test_under_steady_load_on_bare_workers_the_poison_alone_is_given_up(case: Case, bare_worker: Start) -> None:
@@ -150,7 +150,7 @@ async def test_in_a_burst_read_by_a_worker_of_ours_the_poison_alone_is_given_up(
     async with leading(settings), supervised(case, our_worker, "w1"):
         await all_over(case)
     await only_the_poison_was_given_up(case, poison)
-    assert len(await case.events(EventName.SUSPECTED)) > 1, "it took others along"
+    assert len(await case.events(EventName.QUARANTINED)) > 1, "it took others along"
 
 
 async def test_under_steady_load_on_workers_of_ours_the_poison_alone_is_given_up(case: Case, our_worker: Start) -> None:

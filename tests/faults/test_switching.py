@@ -77,7 +77,7 @@ async def mode(client: Redis) -> str:
 
 
 async def modes_of_recoveries(client: Redis) -> set[str]:
-    return {event.data["mode"] for event in await events(client, "recovered", "suspected", "dead_lettered")}
+    return {event.data["mode"] for event in await events(client, "recovered", "quarantined", "dead_lettered")}
 
 
 async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
@@ -159,10 +159,10 @@ async def leave_things_behind(client: Redis) -> dict[str, Any]:
     return dict(enqueued)
 
 
-async def _is_parked(client: Redis) -> bool:
-    """Tell whether all suspects but the one that is out are parked, and everything else is ready."""
+async def _is_quarantined(client: Redis) -> bool:
+    """Tell whether all quarantined jobs but the one that is out are quarantined, and everything else is ready."""
     state = await read_state(client, KEYS)
-    return len(state.scheduled) == 9 and state.released_suspects == 1 and not state.pending
+    return len(state.scheduled) == 9 and state.released == 1 and not state.pending
 
 
 @pytest.mark.parametrize("policy", ["stream", "retry-stream"])
@@ -174,7 +174,7 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(
         await leads(reaper)
         await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
         enqueued = await leave_things_behind(client)
-        await wait_until(lambda: _is_parked(client), "suspects are parked")
+        await wait_until(lambda: _is_quarantined(client), "they are quarantined")
     await let_embedded_workers_begin(client)
     handler = Handler()
     async with (
@@ -203,9 +203,9 @@ async def test_a_reaper_takes_up_what_embedded_workers_have_left(
 
             async def left() -> bool:
                 state = await read_state(client, KEYS)
-                return len(state.scheduled) == 10 and state.released_suspects == 1 and len(state.pending) == 1
+                return len(state.scheduled) == 10 and state.released == 1 and len(state.pending) == 1
 
-            await wait_until(left, "suspects are parked, and the rest is ready")
+            await wait_until(left, "they are quarantined, and the rest is ready")
         await make_due(client)
         handler = Handler()
         handler.open_gate()

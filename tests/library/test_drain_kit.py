@@ -186,7 +186,7 @@ def test_what_somebody_else_holds_is_told_of(server: RedisServer) -> None:
     server.command("XADD", "orders", "*", "n", "1")
     server.command("XGROUP", "CREATE", "orders", "billing", "0")
     server.command("XREADGROUP", "GROUP", "billing", "other", "STREAMS", "orders", ">")
-    with pytest.raises(NotDrainedError, match="no job waits to be read, 1 pending, 0 scheduled, 0 suspects"):
+    with pytest.raises(NotDrainedError, match="no job waits to be read, 1 pending, 0 scheduled, 0 quarantined jobs"):
         run_until_drained(make_worker(handle), redis_url=server.url, patience=0.3)
 
 

@@ -1,4 +1,4 @@
-"""Makes dead letters as the leader makes them: by ``recover``, from suspects that were let out."""
+"""Makes dead letters as the leader makes them: by ``recover``, from quarantined jobs that were released."""
 
 from typing import Any
 

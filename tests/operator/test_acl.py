@@ -119,7 +119,7 @@ async def test_a_leader_parks_releases_and_gives_up_with_its_rules(server: Redis
     for entry, times in zip(entries, (1, 2, 2, 3), strict=True):
         words = ("IDLE", OVERDUE_MS, "RETRYCOUNT", times, "JUSTID")
         await client.execute_command("XCLAIM", STREAM, GROUP, "gone", 0, entry, *words)
-    await client.hset(KEYS.suspects, entries[3].decode(), "stream,,0")  # it was let out
+    await client.hset(KEYS.quarantine, entries[3].decode(), "stream,,0")  # it was released
     handler = Handler()
     reaps, works = await let_in(client, server, Role.REAPER), await let_in(client, server, Role.WORKER)
     async with running_reaper(reaps, consumer_retention=0.1), running_worker(works, handler):
@@ -200,12 +200,12 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
 
 
 async def _leave_work_of_a_dead_process(client: Redis) -> dict[str, Any]:
-    """Let an earlier process of the worker hold an ordinary job, a suspect, and one that had its deliveries."""
+    """Let an earlier process of the worker hold an ordinary job, a quarantined job, and one that had its deliveries."""
     jobs = await enqueue(client, 3)
     for entry, times in zip(await strand(client, 3, EARLIER), (1, 2, 3), strict=True):
         words = ("IDLE", 0, "RETRYCOUNT", times, "JUSTID")
         await client.execute_command("XCLAIM", STREAM, GROUP, EARLIER, 0, entry, *words)
-    await client.hset(KEYS.suspects, entry.decode(), "stream,3,0")  # it was let out, and has reached its worker
+    await client.hset(KEYS.quarantine, entry.decode(), "stream,3,0")  # it was released, and has reached its worker
     return jobs
 
 

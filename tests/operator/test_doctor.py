@@ -129,7 +129,7 @@ async def test_memory_that_is_nearly_full_is_found(scene: Scene, reaper: Command
     ("limit", "level"),
     [("0 0 0", ""), ("300kb 0 0", "wrong"), ("1mb 0 0", "wrong"), ("2mb 0 0", "note"), ("65mb 0 0", "")],
 )
-async def test_replies_that_the_server_does_not_let_out_are_found(
+async def test_replies_that_the_server_does_not_released_are_found(
     client: Redis, reaper: Command, limit: str, level: str
 ) -> None:
     assert WorkerSettings.model_fields["concurrency"].default == JOBS_IN_A_READ

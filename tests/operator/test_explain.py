@@ -74,8 +74,8 @@ async def test_a_job_of_a_pair_that_nobody_watches_is_found_where_the_pair_is_na
     ("times", "next_"),
     [
         (1, "so at the next scan it is copied to {orders}:retry:billing and ready again, for delivery 2 of 3"),
-        (2, "so at the next scan it is parked as a suspect: its next delivery (3 of 3) is its last, and runs alone"),
-        (3, "so at the next scan it is dead-lettered: 3 of 3 deliveries are used up"),
+        (2, "so at the next scan it is quarantined: its next delivery (3 of 3) is its last, and runs alone"),
+        (3, "so at the next scan it is quarantined again, because it was not released"),
     ],
 )
 async def test_what_becomes_of_an_overdue_delivery_depends_on_its_count(
@@ -87,6 +87,17 @@ async def test_what_becomes_of_an_overdue_delivery_depends_on_its_count(
     told = await _explained(reaper, entry)
     assert told["due_in_ms"] == 0
     assert told["next"].partition("ago, ")[2] == next_
+
+
+async def test_a_released_job_that_stalls_is_dead_lettered(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    await scene.beats()
+    entry = await scene.stalled("n", 1, times=3)
+    await scene.client.hset(scene.keys.quarantine, entry, "stream,3,0")
+    told = await _explained(reaper, entry)
+    assert (
+        told["next"].partition("ago, ")[2] == "so at the next scan it is dead-lettered: 3 of 3 deliveries are used up"
+    )
 
 
 async def test_a_longer_visibility_timeout_of_its_own_counts(scene: Scene, reaper: Command) -> None:
@@ -116,15 +127,15 @@ async def test_a_ready_job_waits_for_a_reader(scene: Scene, reaper: Command) -> 
     assert told["next"] == "a worker reads it: 1 job is ready there; known: 0 consumers"
 
 
-async def test_a_parked_suspect_tells_how_many_go_first(scene: Scene, reaper: Command) -> None:
+async def test_a_quarantined_job_tells_how_many_go_first(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     entries = [await scene.stalled("n", n, "reaper.job", f"order-{n}", times=2) for n in (1, 2)]
     await scene.recover(*entries)
     told = await _explained(reaper, "order-2")
-    assert _shown(told, "place", "source", "parked_before", "deliveries", "consumers") == [
-        "suspect", "{orders}:scheduled:billing", 1, 2, ["w1"]
+    assert _shown(told, "place", "source", "quarantined_before", "deliveries", "consumers") == [
+        "quarantined", "{orders}:scheduled:billing", 1, 2, ["w1"]
     ]  # fmt: skip
-    assert [event["event"] for event in told["events"]] == ["suspected"]
+    assert [event["event"] for event in told["events"]] == ["quarantined"]
 
 
 async def test_a_dead_job_tells_why_and_how_to_redrive_it(scene: Scene, reaper: Command) -> None:
@@ -208,7 +219,7 @@ async def test_in_embedded_mode_a_worker_claims_it_and_no_leader_is_missed(scene
     await scene.deliver(entry, idle_ms=10_000)
     answer = await reaper("explain", entry, "-o", "json", "--groups", "orders/billing")
     [told] = answer.data
-    assert (told["visibility_ms"], told["obstacles"]) == (30_000, [])
+    assert (told["visibility_ms"], told["obstacles"]) == (600_000, [])
     assert told["next"].endswith("it is claimed by a live worker, as delivery 2 of 3")
 
 

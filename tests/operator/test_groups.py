@@ -69,14 +69,14 @@ async def test_a_group_can_be_paused_when_memory_is_full(scene: Scene, reaper: C
 
 
 async def _used(scene: Scene) -> None:
-    """Leave every kind of key behind, and two suspects parked."""
+    """Leave every kind of key behind, and two quarantined jobs quarantined."""
     await scene.agree(policy="stream", max_deliveries=3, recovery="reaper")
-    parked = [await scene.stalled("n", number, times=2) for number in range(2)]
-    await scene.recover(*parked)
-    await scene.client.hset(scene.keys.suspects, "1-1", "stream")
+    quarantined = [await scene.stalled("n", number, times=2) for number in range(2)]
+    await scene.recover(*quarantined)
+    await scene.client.hset(scene.keys.quarantine, "1-1", "stream")
 
 
-async def test_forget_makes_parked_jobs_ready_and_removes_what_we_keep(scene: Scene, reaper: Command) -> None:
+async def test_forget_makes_quarantined_jobs_ready_and_removes_what_we_keep(scene: Scene, reaper: Command) -> None:
     await _used(scene)
     answer = await reaper("groups", "forget", *BILLING, "--yes")
     assert answer.code == 0
@@ -84,7 +84,7 @@ async def test_forget_makes_parked_jobs_ready_and_removes_what_we_keep(scene: Sc
         "orders/billing: 2 scheduled jobs are ready now",
         "removed {orders}:fence:billing",
         "removed {orders}:group:billing",
-        "removed {orders}:suspects:billing",
+        "removed {orders}:quarantine:billing",
         "removed {orders}:scheduled:billing",
         "removed {orders}:journal",
     ]
@@ -95,10 +95,10 @@ async def test_forget_makes_parked_jobs_ready_and_removes_what_we_keep(scene: Sc
     assert await scene.state() == {"orders": {"entries": entries, "billing": []}}
 
 
-async def test_forget_of_many_parked_jobs_loses_none(scene: Scene, reaper: Command) -> None:
+async def test_forget_of_many_quarantined_jobs_loses_none(scene: Scene, reaper: Command) -> None:
     await scene.agree(policy="stream")
-    parked = [await scene.stalled("n", number, times=2) for number in range(250)]
-    await scene.recover(*parked)
+    quarantined = [await scene.stalled("n", number, times=2) for number in range(250)]
+    await scene.recover(*quarantined)
     answer = await reaper("groups", "forget", *BILLING, "--yes")
     assert answer.out.startswith("orders/billing: 250 scheduled jobs are ready now\n")
     entries: Any = await scene.client.xrange("orders")
@@ -191,12 +191,12 @@ async def test_a_retry_stream_without_its_group_counts_as_unread(scene: Scene, r
     assert "unsettled jobs" in (await reaper("groups", "forget", *BILLING, "--yes")).err
 
 
-async def test_parked_jobs_of_a_retry_stream_group_are_ready_before_it_is_forgotten(
+async def test_quarantined_jobs_of_a_retry_stream_group_are_ready_before_it_is_forgotten(
     scene: Scene, reaper: Command
 ) -> None:
-    parked = await scene.stalled(times=2)
+    quarantined = await scene.stalled(times=2)
     await scene.agree(policy="retry-stream")
-    await scene.recover(parked, policy="retry-stream")
+    await scene.recover(quarantined, policy="retry-stream")
     answer = await reaper("groups", "forget", *BILLING, "--yes")
     assert answer.code == 1
     assert "and then forget it again (1 waiting job was made ready)." in answer.err
@@ -204,7 +204,7 @@ async def test_parked_jobs_of_a_retry_stream_group_are_ready_before_it_is_forgot
     assert await scene.client.exists(scene.keys.agreement, scene.keys.fence) == 2
 
 
-async def test_parked_jobs_stay_where_nobody_would_read_them(scene: Scene, reaper: Command) -> None:
+async def test_quarantined_jobs_stay_where_nobody_would_read_them(scene: Scene, reaper: Command) -> None:
     await _used(scene)
     await scene.client.xgroup_destroy("orders", "billing")
     before = await scene.state()

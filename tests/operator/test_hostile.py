@@ -85,7 +85,7 @@ async def hostile(client: Redis) -> Scene:
     for name in ("policy", "recovery", "mismatch", "visibility_ms", "served_until"):
         await client.hset(keys.agreement, name, EVIL_BYTES)
     await client.zadd(keys.schedule, {EVIL_BYTES: 1, b"x" + EVIL_BYTES: 2**52})
-    await client.hset(keys.suspects, EVIL_BYTES, EVIL_BYTES)
+    await client.hset(keys.quarantine, EVIL_BYTES, EVIL_BYTES)
     await _lead(scene, a_report(stream=STREAM, group=GROUP, refusal=EVIL, error=EVIL, redelivery=EVIL, held=3))
     return scene
 

@@ -88,7 +88,7 @@ def test_a_leader_finds_what_its_group_has_settled(group: str, rejected: bytes, 
         ("nacked", {"due_ms": 9}, True),  # what waits, packed in the schedule
         ("nacked", {"new_entry": "5-0"}, False),  # given back where it is: it is pending there
         ("recovered", {"new_entry": "6-0"}, True),
-        ("suspected", {}, True),
+        ("quarantined", {}, True),
         ("extended", {}, False),
         ("lost_delivery", {}, False),
     ],

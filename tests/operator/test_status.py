@@ -128,7 +128,7 @@ async def test_the_screen_shows_leader_term_and_group(scene: Scene, reaper: Comm
         "orders/billing  healthy",
         "  recovery  reaper · stream · visibility timeout 30 s · max deliveries 3",
     ]
-    assert "pending 1 (oldest idle 10 h) · scheduled 0 · suspects 0 parked, 0 out · dead letters 0" in lines[7]
+    assert "pending 1 (oldest idle 10 h) · scheduled 0 · quarantined 0, released 0 · dead letters 0" in lines[7]
     assert lines[8].startswith("  watched   timers 4 · next due ")
     assert "recovered 12 (5 this term)" in lines[8]
     assert lines[9] == "  consumers 1"
@@ -189,13 +189,13 @@ async def test_watch_prints_until_it_is_ended(scene: Scene, server: RedisServer,
 
 async def test_counts_of_a_group_come_from_redis(scene: Scene) -> None:
     await _healthy(scene)
-    await scene.recover(*[await scene.stalled("n", one, times=2) for one in range(3)])  # parked
+    await scene.recover(*[await scene.stalled("n", one, times=2) for one in range(3)])  # quarantined
     await give_up(scene)
     await scene.client.zadd(scene.keys.schedule, {"later": 1_900_000_000_000})
     await scene.client.zadd(scene.keys.stream_schedule, {"much later": 1_900_000_000_000})
-    await scene.client.hset(scene.keys.suspects, "1-1", "stream")
+    await scene.client.hset(scene.keys.quarantine, "1-1", "stream")
     group = await _group(scene)
-    assert (group.suspects_parked, group.suspects_out, group.scheduled, group.dead_letters) == (3, 1, 2, 1)
+    assert (group.quarantined, group.released, group.scheduled, group.dead_letters) == (3, 1, 2, 1)
     assert (group.mode, group.policy, group.visibility_ms, group.max_deliveries) == ("reaper", "stream", 30_000, 3)
 
 
@@ -285,10 +285,10 @@ async def test_groups_are_those_of_the_settings_and_of_the_replicas(scene: Scene
 
 async def test_keys_of_a_wrong_type_read_as_empty(scene: Scene) -> None:
     await _healthy(scene)
-    for key in (scene.keys.dead, scene.keys.schedule, scene.keys.suspects, scene.keys.retry):
+    for key in (scene.keys.dead, scene.keys.schedule, scene.keys.quarantine, scene.keys.retry):
         await scene.client.set(key, "something else")
     group = await _group(scene)
-    assert (group.dead_letters, group.scheduled, group.suspects_out) == (0, 0, 0)
+    assert (group.dead_letters, group.scheduled, group.released) == (0, 0, 0)
     assert group.retry == SourceState(is_foreign=True)
 
 

@@ -30,7 +30,7 @@ class Told:
 
     @property
     def stalled(self) -> bool:
-        return self.event in ("recovered", "suspected", "dead_lettered") and "idle_ms" in self.data
+        return self.event in ("recovered", "quarantined", "dead_lettered") and "idle_ms" in self.data
 
 
 def read(stream: str, entry_id: bytes, flat: Sequence[bytes]) -> Iterator[Told]:
@@ -90,7 +90,7 @@ def lives(events: Iterable[Told]) -> dict[tuple[str, str, str], list[Delivery]]:
     found: dict[tuple[str, str, str], dict[tuple[int, str, int], Delivery]] = defaultdict(dict)
     for told in events:
         data = told.data
-        released = told.event == "recovered" and data.get("reason") == "suspect"
+        released = told.event == "recovered" and data.get("reason") == "released"
         if not told.job or "entry" not in data or released or told.event in ("redriven", "lost_payload"):
             continue
         number = data["delivery"] + (data.get("reason") in {"not_released", "never_arrived"})
@@ -179,7 +179,7 @@ def unsettled(events: Iterable[Told]) -> set[tuple[str, str, str]]:
         last_word[job] = told
         if told.event in ("acked", "dead_lettered", "lost_payload"):
             open_since[job] = False
-        elif told.event in ("recovered", "suspected", "nacked", "handed_back", "redriven"):
+        elif told.event in ("recovered", "quarantined", "nacked", "handed_back", "redriven"):
             open_since[job] = True
         else:
             open_since.setdefault(job, True)

@@ -57,13 +57,13 @@ def recovered(
     return event(name, at, **{**delivery, **timed, **new, **data})
 
 
-def suspected(at: int, idle: int, delivery: Row, reason: str = "last_delivery") -> Row:
-    return recovered(at, idle, delivery, name="suspected", reason=reason)
+def quarantined(at: int, idle: int, delivery: Row, reason: str = "last_delivery") -> Row:
+    return recovered(at, idle, delivery, name="quarantined", reason=reason)
 
 
 def released(at: int, delivery: Row, new_entry: str) -> Row:
     data = {**delivery, "consumer": None}
-    return event("recovered", at, token=1, reason="suspect", new_entry=f"{new_entry}-0", **data)
+    return event("recovered", at, token=1, reason="released", new_entry=f"{new_entry}-0", **data)
 
 
 def nacked(at: int, run: int, delivery: Row, **data: Any) -> Row:
@@ -144,7 +144,7 @@ LEAVES = [
 
 POISON = [
     recovered(12_020, 3_020, about("9000", 1), "12020"),
-    suspected(15_500, 3_000, about("9000", 2, "12020", consumer="w2")),
+    quarantined(15_500, 3_000, about("9000", 2, "12020", consumer="w2")),
     released(15_600, about("9000", 2, "12020"), "15600"),
     recovered(
         19_000, 3_100, about("9000", 3, "15600"), name="dead_lettered", dead_letter="19000-0", reason="max_deliveries"
@@ -153,11 +153,11 @@ POISON = [
 """Killed every worker: started at 9,000, 12,500 and 15,900."""
 
 COMPANY = [
-    suspected(20_000, 3_000, about("10000", 2, "12000"), reason="not_released"),
+    quarantined(20_000, 3_000, about("10000", 2, "12000"), reason="not_released"),
     released(20_100, about("10000", 2, "12000"), "20100"),
     acked(20_400, 200, about("10000", 3, "20100")),
 ]
-"""Its third delivery crashed beside another suspect: journalled as the second, and run again."""
+"""Its third delivery crashed beside another quarantined job: journalled as the second, and run again."""
 
 REDRIVEN = [
     settled("dead_lettered", 22_000, 10, about("12000", 1), reason="rejected"),
@@ -176,7 +176,7 @@ FROM_THE_FUTURE = [event("quarantined", 26_000, **about("26000", 1))]
 """All that is told of a job is an event that nobody knows yet."""
 
 RECOVERED_ONLY = [recovered(17_100, 3_100, about("14000", 1), "17100")]
-PARKED = [suspected(18_100, 3_100, about("15000", 2))]
+QUARANTINED = [quarantined(18_100, 3_100, about("15000", 2))]
 """Jobs that are not settled yet."""
 
 UNOWNED = [recovered(22_500, -1, about("19000", 1), "22500"), acked(22_700, 100, about("19000", 2, "22500"))]
@@ -188,7 +188,7 @@ STALE = [event("refused", 24_000, verb="recover", token=3, fence="reaper:4:r2")]
 
 STORIES = (
     PLAIN, CRASH, SLOW, LATE, CUT_OFF, CUT_OFF_AND_SLOW, LATE_BUT_FIRST, EARLY, FAILS, WAITS, LEAVES, POISON, COMPANY,
-    REDRIVEN, TWICE, TWICE_AT_ONCE, FROM_THE_FUTURE, RECOVERED_ONLY, PARKED, UNOWNED,
+    REDRIVEN, TWICE, TWICE_AT_ONCE, FROM_THE_FUTURE, RECOVERED_ONLY, QUARANTINED, UNOWNED,
     LOST, STALE,
 )  # fmt: skip
 ALL = [row for story in STORIES for row in story]

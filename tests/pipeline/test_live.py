@@ -67,7 +67,7 @@ async def test_jobs_are_found_where_they_are_and_the_others_are_lost(group: Redi
     await client.execute_command("XACK", KEYS.stream, KEYS.group, acknowledged)
     for job in ("ready", "due again"):
         await _add(client, KEYS.stream, job)
-    for score, kind, job in ((2**52, "suspect", "parked"), (99, "retry", "delayed")):
+    for score, kind, job in ((2**52, "quarantined", "quarantined"), (99, "retry", "delayed")):
         await client.execute_command("EVAL", PARK, 1, KEYS.schedule, score, kind, job)
     await _add(client, KEYS.dead, "dead", reaper__dead__stream="orders")
     await _journal(client, EventName.ACKED, "done since", entry="1-0")
@@ -76,7 +76,7 @@ async def test_jobs_are_found_where_they_are_and_the_others_are_lost(group: Redi
         "settled": ["acknowledged", "done since"],
         "pending": ["pending", "held"],
         "ready": ["ready", "due again"],
-        "suspect": ["parked"],
+        "quarantined": ["quarantined"],
         "scheduled": ["delayed"],
         "dead": ["dead"],
         "lost": ["of another group", "gone"],

@@ -40,6 +40,11 @@ return [...document.querySelectorAll('svg')].flatMap(svg => {
     .map(([b]) => `${a} over ${b}`));
 })
 """
+_CUT = """
+return [...document.querySelectorAll('svg text')]
+  .filter(e => e.getBoundingClientRect().right > e.closest('svg').getBoundingClientRect().right + 1)
+  .map(e => e.textContent)
+"""
 _LINES = """
 return [...document.querySelectorAll('td')].filter(e => e.textContent == arguments[0])
   .map(e => { const range = document.createRange(); range.selectNodeContents(e);
@@ -108,9 +113,10 @@ def test_letters_of_charts_are_legible(browser: WebDriver, folder: Path, page: s
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("width", [PHONE, DESK])
-def test_words_of_charts_do_not_overlap(browser: WebDriver, folder: Path, page: str, width: int) -> None:
+def test_words_of_charts_are_whole_and_do_not_overlap(browser: WebDriver, folder: Path, page: str, width: int) -> None:
     show(browser, folder, page, width)
     assert browser.execute_script(_OVERLAPPING) == []
+    assert browser.execute_script(_CUT) == []
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -104,9 +104,9 @@ def test_work_that_was_completed_twice_is_a_duplicate_and_has_a_cause(tables: Ta
 def test_jobs_without_an_end_are_named_with_their_last_place(tables: Tables) -> None:
     assert by_job(tables["unsettled_jobs"], "event", "at_ms", "last_entry") == {
         "14000": ("recovered", 17_100, "17100-0"),
-        "15000": ("suspected", 18_100, None),
+        "15000": ("quarantined", 18_100, None),
     }
-    assert dict(picked(tables["unsettled"], "event", "jobs")) == dict.fromkeys(("recovered", "suspected"), 1)
+    assert dict(picked(tables["unsettled"], "event", "jobs")) == dict.fromkeys(("recovered", "quarantined"), 1)
 
 
 def test_lost_payloads_and_rejected_writes_are_counted(tables: Tables) -> None:
@@ -130,10 +130,10 @@ def test_recoveries_have_overshoots_and_waits_by_mode_outcome_and_reason(tables:
     assert {key: (row["n"], row["p50"], row["p95"], row["max"]) for key, row in times.items()} == {
         (*by_timeout, "overshoot"): (9, 20, 100, 100),
         (*by_timeout, "wait"): (9, 80, 480, 480),
-        ("reaper", "suspected", "last_delivery", "overshoot"): (2, 0, 100, 100),
-        ("reaper", "suspected", "last_delivery", "wait"): (1, 400, 400, 400),
-        ("reaper", "suspected", "not_released", "overshoot"): (1, 0, 0, 0),
-        ("reaper", "suspected", "not_released", "wait"): (1, 200, 200, 200),
+        ("reaper", "quarantined", "last_delivery", "overshoot"): (2, 0, 100, 100),
+        ("reaper", "quarantined", "last_delivery", "wait"): (1, 400, 400, 400),
+        ("reaper", "quarantined", "not_released", "overshoot"): (1, 0, 0, 0),
+        ("reaper", "quarantined", "not_released", "wait"): (1, 200, 200, 200),
         ("reaper", "dead_lettered", "max_deliveries", "overshoot"): (1, 100, 100, 100),
     }
 
@@ -142,8 +142,8 @@ def test_recoveries_before_their_time_are_counted(tables: Tables) -> None:
     assert picked(tables["recovery_counts"], "mode", "outcome", "reason", "recoveries", "early") == [
         ("reaper", "dead_lettered", "max_deliveries", 1, 0),
         ("reaper", "recovered", "visibility_timeout", 10, 1),
-        ("reaper", "suspected", "last_delivery", 2, 0),
-        ("reaper", "suspected", "not_released", 1, 0),
+        ("reaper", "quarantined", "last_delivery", 2, 0),
+        ("reaper", "quarantined", "not_released", 1, 0),
     ]
 
 
@@ -183,7 +183,7 @@ def counted(spark: SparkSession) -> Tables:
         nacked(1_300, 100, about("1200", 1)),
         recovered(1_900, 3_000, {**about("1000", 1), **second}, "1900"),
         refused(2_000, 900, {**about("1000", 1), **second}),
-        stories.suspected(2_100, 3_000, about("1000", 2, consumer="w2")),
+        stories.quarantined(2_100, 3_000, about("1000", 2, consumer="w2")),
         stories.released(2_200, about("1000", 2), "2200"),
         recovered(3_100, 3_050, {**about("900", 1), "consumer": "plain"}, "3100"),
         event("dead_lettered", 3_200, run_ms=5, **about("3100", 1, consumer="w2")),

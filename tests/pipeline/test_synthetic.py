@@ -16,7 +16,7 @@ from workers.protocol.errors import ConfigurationError
 
 JOB = ("stream", "group", "job")
 DELIVERY = (*JOB, "generation", "entry", "delivery")
-STALLED = "event in ('recovered', 'suspected', 'dead_lettered') and idle_ms is not null"
+STALLED = "event in ('recovered', 'quarantined', 'dead_lettered') and idle_ms is not null"
 COMPLETED = "event = 'acked' or (event = 'refused' and verb = 'ack')"
 Fingerprint = tuple[int, int]
 """Of rows: how many, and a sum of their hashes."""
@@ -53,7 +53,7 @@ def test_stories_are_shares_of_a_million() -> None:
             "poison",
             [
                 ("recovered", 1, 0),
-                ("suspected", 2, 0),
+                ("quarantined", 2, 0),
                 ("recovered", 2, 0),
                 ("dead_lettered", 3, 0),
             ],

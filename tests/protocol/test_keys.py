@@ -42,7 +42,7 @@ def test_keys_are_spelt_as_documented() -> None:
         "{orders}:dead:billing",
         "{orders}:fence:billing",
         "{orders}:group:billing",
-        "{orders}:suspects:billing",
+        "{orders}:quarantine:billing",
         "{orders}:journal",
     )
     assert astuple(stream_keys("orders")) == ("orders", "{orders}:scheduled", "{orders}:enqueued")

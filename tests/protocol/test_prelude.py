@@ -19,9 +19,9 @@ local fields = {}
 for i = 2, #ARGV do
   fields[i - 1] = ARGV[i]
 end
-local job = open_entry(ARGV[1], fields)
-return { job.job_id, tostring(job.deliveries), tostring(job.generation), tostring(job.first_ms),
-  string.format('%.0f', job.visibility_ms), job.user, job.bytes }
+local job = open_job(ARGV[1], fields)
+return { job.id, tostring(job.deliveries), job.generation, job.first_ms, digits(job.visibility_ms), job.user,
+  job.bytes }
 """
 
 REWRITTEN = (b"reaper.job", b"reaper.deliveries", b"reaper.generation", b"reaper.first_ms", b"reaper.consumers")

@@ -221,7 +221,7 @@ TOGETHER = [
 
 async def test_what_one_call_did_is_counted(told: Told) -> None:
     told.notes.batch([row(outcome) for outcome in Outcome] + [row(Outcome.REDELIVERED)])
-    assert told.notes.tally == Tally(recovered=2, suspected=1, dead_lettered=1, held=1)
+    assert told.notes.tally == Tally(recovered=2, quarantined=1, dead_lettered=1, held=1)
 
 
 async def test_what_was_not_overdue_is_not_told(told: Told) -> None:
@@ -231,7 +231,7 @@ async def test_what_was_not_overdue_is_not_told(told: Told) -> None:
 
 async def test_what_moved_is_one_line_however_many_there_are(told: Told) -> None:
     moved = [row(Outcome.REDELIVERED, b"%d-0" % number) for number in range(5)]
-    told.notes.batch([*moved, row(Outcome.SUSPECTED), row(Outcome.SUSPECTED, consumer=b"w0")])
+    told.notes.batch([*moved, row(Outcome.QUARANTINED), row(Outcome.QUARANTINED, consumer=b"w0")])
     assert told.lines() == [
         (
             "INFO",
@@ -275,14 +275,14 @@ async def test_a_recovered_delivery_is_reported_as_stalled_and_as_recovered(told
     ]
 
 
-async def test_a_suspect_is_reported_as_stalled_and_as_recovered_when_it_is_let_out(told: Told) -> None:
-    told.notes.batch([row(Outcome.SUSPECTED)])
-    told.notes.released(Released(parked=0, out=1, settled=0, jobs=((b"job-1-0", b"9-0"),)))
+async def test_a_quarantined_job_is_reported_as_stalled_and_as_recovered_when_it_is_released(told: Told) -> None:
+    told.notes.batch([row(Outcome.QUARANTINED)])
+    told.notes.released(Released(quarantined=0, out=1, settled=0, jobs=((b"job-1-0", b"9-0"),)))
     assert await told.reports() == [
         ("stalled", facts()),
-        ("recovered", {"job": "job-1-0", "new_entry": "9-0", "reason": "suspect"}),
+        ("recovered", {"job": "job-1-0", "new_entry": "9-0", "reason": "released"}),
     ]
-    assert (told.notes.tally.suspected, told.notes.tally.recovered) == (1, 1)
+    assert (told.notes.tally.quarantined, told.notes.tally.recovered) == (1, 1)
 
 
 async def test_each_dead_letter_is_one_line_with_everything_that_names_it(told: Told) -> None:

@@ -237,27 +237,27 @@ async def test_a_last_delivery_that_stalls_is_reported_as_a_dead_letter(
     }
 
 
-async def test_a_suspect_is_reported_as_stalled_and_as_recovered_once_it_is_let_out(
+async def test_a_quarantined_job_is_reported_as_stalled_and_as_recovered_once_it_is_released(
     server: RedisServer, scene: Scene
 ) -> None:
     stalled = await scene.stalled(times=2)
     heard = Heard(reaper := Reaper(settings_for(server)))
     async with reaper:
-        await wait_until(lambda: "recovered" in heard.names, "the suspect is out")
+        await wait_until(lambda: "recovered" in heard.names, "the quarantined job is out")
     facts = heard.facts("recovered")[0]
     first, *between, last = heard.names
     assert (first, last) == ("leadership_acquired", "leadership_lost")
-    # Two calls under way at once have parked it and let it out. The reply that is read first is reported first.
+    # Two calls under way at once have quarantined it and let it out. The reply that is read first is reported first.
     assert sorted(between) == ["recovered", "stalled"]
-    assert (facts["job"], facts["reason"]) == (stalled, "suspect")
+    assert (facts["job"], facts["reason"]) == (stalled, "released")
 
 
-async def test_a_new_term_looks_after_suspects_that_were_out_before_it(
+async def test_a_new_term_looks_after_quarantined_jobs_that_were_out_before_it(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:
-    await client.hset(scene.keys.suspects, entry_id(1), "stream")  # settled without a leader
+    await client.hset(scene.keys.quarantine, entry_id(1), "stream")  # settled without a leader
     async with Reaper(settings_for(server)):
-        await wait_until(lambda: _is_gone(client, scene.keys.suspects), "it is not out any more")
+        await wait_until(lambda: _is_gone(client, scene.keys.quarantine), "it is not out any more")
 
 
 async def _is_gone(client: Redis, key: str) -> bool:

@@ -72,7 +72,7 @@ class World:
             telemetry=GroupTelemetry(group, 7),
             rate=RateLimit(0),
             refused=self.refusals.append,
-            wake_suspects=lambda: None,
+            wake_quarantine=lambda: None,
         )
 
     async def execute_command(self, *words: Any) -> Any:

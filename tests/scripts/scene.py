@@ -15,7 +15,7 @@ from workers.runtime.clock import server_ms
 
 FENCE = "reaper:7:alice"
 LONG_IDLE_MS = 60_000
-SUSPECT_SCORE = 2**52
+QUARANTINE_SCORE = 2**52
 BINARY = b"\xff\x00\r\n\xc3("
 TOO_MANY = tuple(b"f%d" % number for number in range(20_200))
 """Flat fields of an entry that Redis accepts and that is too large to be copied."""
@@ -91,9 +91,9 @@ class Scene:
         return added
 
     async def doomed(self, *flat: Word, times: int = 3, consumer: str = "w1") -> str:
-        """Add an entry that has had its last delivery, a suspect that was let out alone; returns its ID."""
+        """Add an entry that has had its last delivery, a quarantined job that was released alone; returns its ID."""
         added = await self.stalled(*flat, times=times, consumer=consumer)
-        await self.client.hset(self.keys.suspects, added, "stream,,0")
+        await self.client.hset(self.keys.quarantine, added, "stream,,0")
         return added
 
     async def agree(self, **values: Word) -> None:
@@ -150,7 +150,7 @@ class Scene:
     def _names(self, source: str | None) -> list[str]:
         keys = self.keys
         return [
-            source or keys.stream, keys.stream, keys.retry, keys.dead, keys.agreement, keys.schedule, keys.suspects,
+            source or keys.stream, keys.stream, keys.retry, keys.dead, keys.agreement, keys.schedule, keys.quarantine,
             keys.journal,
         ]  # fmt: skip
 
@@ -202,10 +202,10 @@ class Scene:
         )
 
     async def make_due(self, schedule: str) -> None:
-        """Make everything in ``schedule`` due, in its order, as if the time had passed; suspects stay."""
+        """Make everything in ``schedule`` due, in its order, as if the time had passed; quarantined jobs stay."""
         rows: Any = await self.client.zrange(schedule, 0, -1, withscores=True)
         for at, (member, score) in enumerate(rows):
-            if score < SUSPECT_SCORE:
+            if score < QUARANTINE_SCORE:
                 await self.client.zadd(schedule, {member: at})
 
 
@@ -219,7 +219,7 @@ def ready(
     copies: int = 1,
     waits: int = 0,
     hand_backs: int = 0,
-    suspect: bool = False,
+    quarantined: bool = False,
 ) -> tuple[str, ...]:
     """Return the flat fields of a job that has been made ready again, as `dump` shows them.
 
@@ -235,7 +235,7 @@ def ready(
         *((("reaper.copies", copies),) if copies else ()),
         *((("reaper.waits", waits),) if waits else ()),
         *((("reaper.hand_backs", hand_backs),) if hand_backs else ()),
-        *((("reaper.suspect", 1),) if suspect else ()),
+        *((("reaper.quarantined", 1),) if quarantined else ()),
     )
     return tuple(shown(word) for word in (*user, *(part for pair in ours for part in pair)))
 

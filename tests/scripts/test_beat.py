@@ -23,7 +23,7 @@ __all__ = ["standing_clock"]
 START_MS = 1_800_000_000_000
 V = 30_000
 """The visibility timeout in ms. A gap counts from a third of it on."""
-FORMER_MS = 100_000
+FORMER_MS = 35_000
 REDELIVERED, NOT_DUE = 1, 4
 DENIED = ("xclaim", "xpending", "xrange", "xack", "hset", "hmget")
 
@@ -197,6 +197,14 @@ async def test_a_gap_leaves_of_the_former_timeout_what_was_left_before(
     await timed.pass_ms(by_ms)
     assert (await timed.beat())[1] == (2 * V if left_ms > 0 else V)
     assert await timed.field("former_until") == timed.at_ms + after_ms
+
+
+async def test_a_timeout_that_was_lowered_in_a_gap_counts_no_longer_than_any_other(timed: Timed) -> None:
+    await steady(timed)
+    await timed.pass_ms(10 * V)
+    await timed.agree(former_until=timed.at_ms + FORMER_MS, former_visibility_ms=2 * V)
+    await timed.beat()
+    assert await timed.field("former_until") == timed.at_ms + FORMER_MS
 
 
 async def test_recovery_waits_for_the_former_timeout_while_that_counts(timed: Timed) -> None:

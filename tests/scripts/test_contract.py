@@ -11,9 +11,9 @@ from tests.support.processes import ROOT
 from workers.protocol.scripts import load_script, script_text
 
 PRELUDE = "prelude"
-CORE = "--- @core"
-"""Scripts that move jobs: what they share has their first eight keys and two arguments."""
-SHARED = {PRELUDE, "heartbeat", "core"}
+KEYS = "--- @keys"
+"""Scripts that move jobs: this part describes their first eight keys and two arguments."""
+SHARED = {PRELUDE, "heartbeat", "keys"}
 FOLDERS = {
     "workers.protocol": ROOT / "workers/protocol/lua",
     "reaper": ROOT / "reaper/lua",
@@ -37,7 +37,7 @@ NEEDS_NO_MEMORY = {
 }
 """Scripts that need no harmless write in front: when memory is full, what they do is allowed, or may be refused."""
 
-_HARMLESS_WRITE = re.compile(r"open_for_writing\(|'XACK', \w+, \w+, '0-0'|'HDEL', [\w\[\]]+, ''|'PERSIST', ")
+_HARMLESS_WRITE = re.compile(r"open_for_(?:writing|copies)\(|'XACK', \w+, \w+, '0-0'|'HDEL', [\w\[\]]+, ''|'PERSIST', ")
 _CALL = re.compile(r"redis\.p?call\('(\w+)'(?:, ('[A-Z]+'|[^,)]+))?(?:, ([^,)]+))?")
 _SUBCOMMANDS = {"XGROUP", "XINFO"}
 _WITHOUT_KEY = {"TIME"}
@@ -72,7 +72,7 @@ def test_every_key_and_argument_that_is_used_is_described_and_the_other_way_roun
 ) -> None:
     header, body = read(package, name)
     described = numbers(kind, header)
-    if CORE in (FOLDERS[package] / f"{name}.lua").read_text():
+    if KEYS in (FOLDERS[package] / f"{name}.lua").read_text():
         described |= set(range(1, 9 if kind == "KEYS" else 3))
         body += "".join(f" {kind}[{number}]" for number in range(1, 9 if kind == "KEYS" else 3))
     assert described == set(range(1, len(described) + 1))
@@ -132,13 +132,12 @@ def test_an_effect_begins_with_a_harmless_write(package: str, name: str) -> None
 def test_what_the_body_needs_of_the_prelude_is_there(package: str, name: str) -> None:
     _, body = read(package, name)
     source = (FOLDERS[package] / f"{name}.lua").read_text()
-    if CORE in source:
-        return
     prelude = script_text("workers.protocol", PRELUDE)
     shared = set(re.findall(r"^local function (\w+)", prelude, re.MULTILINE))
     needed = {word for word in shared if re.search(rf"(?<![.\w]){word}\(", body)}
     own = set(re.findall(r"local function (\w+)", body))
-    assert ("--- @prelude" in source) == bool(needed - own)
+    values = {"now", "at", "MAX_WORDS", "READY_MS"} & set(re.findall(r"\w+", body))
+    assert ("--- @prelude" in source) == bool(needed - own or values)
 
 
 @each_script

@@ -16,20 +16,21 @@ async def forget(scene: Scene, *, fence: str = FENCE, dead_letters: bool = False
     return await load_script("reaper", "forget_group").run(
         scene.client,
         [
-            keys.stream, keys.retry, keys.schedule, keys.suspects, keys.dead, keys.fence, keys.agreement, keys.journal,
+            keys.stream, keys.retry, keys.schedule, keys.quarantine, keys.dead, keys.fence, keys.agreement,
+            keys.journal,
         ],
         [keys.group, fence, int(dead_letters), budget_bytes, "stream", 1, 1_000],
     )  # fmt: skip
 
 
 async def park(scene: Scene, count: int) -> list[str]:
-    """Park ``count`` suspects; return their jobs."""
+    """Park ``count`` quarantined jobs; return their jobs."""
     ids = [await scene.stalled("n", 1, times=2) for _ in range(count)]
     await scene.recover(*ids, journal=False)
     return ids
 
 
-async def test_parked_jobs_become_ready_before_everything_of_ours_is_removed(scene: Scene) -> None:
+async def test_quarantined_jobs_become_ready_before_everything_of_ours_is_removed(scene: Scene) -> None:
     [job] = await park(scene, 1)
     assert await forget(scene) == [b"done", 1, b""]
     assert await scene.state() == {"orders": {"entries": [("new-1", *ready(job, 2, "w1", "n", 1))], "billing": []}}

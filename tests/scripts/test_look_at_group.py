@@ -7,7 +7,7 @@ from redis.exceptions import RedisError
 
 from reaper.operations.snapshot import take_snapshot
 from reaper.settings import ReaperSettings
-from tests.scripts.scene import SUSPECT_SCORE, Scene
+from tests.scripts.scene import QUARANTINE_SCORE, Scene
 from tests.support.servers import RedisServer
 from workers.protocol.calls.group_load import GroupLoad, look_at_group
 from workers.protocol.connection import commands_client
@@ -41,9 +41,9 @@ async def a_bit_of_everything(scene: Scene) -> None:
     await scene.deliver(copy, idle_ms=50_000, stream=keys.retry)
     await scene.add(at=f"{now_ms - 30_000}-0", stream=keys.retry)
     await scene.add(at=f"{now_ms - 10_000}-0", stream=keys.retry)
-    await scene.client.zadd(keys.schedule, {b"a": now_ms + 1, b"b": SUSPECT_SCORE, b"c": SUSPECT_SCORE + 1})
+    await scene.client.zadd(keys.schedule, {b"a": now_ms + 1, b"b": QUARANTINE_SCORE, b"c": QUARANTINE_SCORE + 1})
     await scene.client.zadd(keys.stream_schedule, {b"d": now_ms, b"e": now_ms, b"f": now_ms})
-    await scene.client.hset(keys.suspects, "1-1", "5")
+    await scene.client.hset(keys.quarantine, "1-1", "5")
     for _ in range(5):
         await scene.client.xadd(keys.dead, {"n": "1"})
     await scene.client.hset(keys.agreement, "paused", "1")
@@ -54,7 +54,7 @@ async def test_everything_is_counted_and_ages_are_those_of_the_oldest(scene: Sce
     before = await stored(scene)
     seen = await look(scene)
     assert seen._replace(oldest_ready_ms=0, oldest_pending_ms=0) == GroupLoad(
-        3, 0, 0, scheduled=4, suspects=3, dead_letters=5, paused=1, recovery_waits_ms=0
+        3, 0, 0, scheduled=4, quarantined=3, dead_letters=5, paused=1, recovery_waits_ms=0
     )
     assert 30_000 <= seen.oldest_ready_ms <= 30_000 + SLACK_MS
     assert 50_000 <= seen.oldest_pending_ms <= 50_000 + SLACK_MS  # of each source the one delivered first
@@ -68,7 +68,7 @@ async def test_the_status_says_the_same(scene: Scene) -> None:
     (group,) = snapshot.groups
     seen = await look(scene)
     assert (group.main.pending + group.retry.pending, group.scheduled) == (seen.in_flight, seen.scheduled)
-    assert (group.suspects_parked + group.suspects_out, group.dead_letters) == (seen.suspects, seen.dead_letters)
+    assert (group.quarantined + group.released, group.dead_letters) == (seen.quarantined, seen.dead_letters)
     assert (group.paused, seen.paused) == (True, 1)
     assert group.retry.oldest_ready_ms is not None
     assert group.retry.oldest_pending_ms is not None
@@ -96,7 +96,7 @@ async def test_nothing_is_there(scene: Scene) -> None:
 async def test_what_is_foreign_reads_as_empty(scene: Scene) -> None:
     keys = scene.keys
     await scene.stalled()
-    for key in (keys.retry, keys.schedule, keys.stream_schedule, keys.suspects, keys.dead, keys.agreement):
+    for key in (keys.retry, keys.schedule, keys.stream_schedule, keys.quarantine, keys.dead, keys.agreement):
         await scene.client.set(key, "something else")
     assert (await look(scene))._replace(oldest_pending_ms=0) == GroupLoad(1, 0, 0, 0, 0, 0, 0, 0)
 

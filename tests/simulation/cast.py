@@ -312,17 +312,17 @@ class OurWorker(Actor):
     def _blame_last_deliveries(self, *, fresh: bool) -> None:
         """Note who is beside a job that kills and has had his last delivery, where nobody can tell the two apart.
 
-        That is a suspect that has begun, and runs beside the killer: one of the two has lasted for a visibility
-        timeout (decision 7). The killer has if it is ``fresh``, and no suspect. Who was not let out is spared
-        (decision 6), but where the limit is 1: there are no suspects then.
+        That is a quarantined job that has begun, and runs beside the killer: one of the two has lasted for a visibility
+        timeout (decision 7). The killer has if it is ``fresh``, and no quarantined job. Who was not released is spared
+        (decision 6), but where the limit is 1: there are no quarantined jobs then.
         """
         if self._worker is None:
             return
         lasted_since = self.world.loop.now - self._worker._context.membership.visibility_s
         least = self.world.story.least_limit  # it may be lowered until they are looked at
-        let_out = self.world.server.keys.values.get(KEYS.suspects.encode())
+        released = self.world.server.keys.values.get(KEYS.quarantine.encode())
         for one in self._held():
-            out = let_out.get(one.job.raw_entry_id, b"") if isinstance(let_out, dict) else b""
+            out = released.get(one.job.raw_entry_id, b"") if isinstance(released, dict) else b""
             lasted = -inf < one.started <= lasted_since
             has_begun = out.split(b",")[1:2] == [b"%d" % one.job.times_delivered]
             if one.job.deliveries >= least and (least == 1 or (has_begun and (fresh or lasted))):

@@ -19,11 +19,11 @@ from tests.simulation.unserved import NEEDED
 
 BY_LEADERS = (
     "sent recover", "sent recover", "ran recover", "sent tick",
-    "ran tick", "event recovered", "event suspected", "fence",
+    "ran tick", "event recovered", "event quarantined", "fence",
 )  # fmt: skip
 BY_WORKERS = (
     "sent ack", "sent settle", "ran ack", "ran settle", "sent extend", "ran extend",
-    "started", "sent recover", "ran recover", "event suspected", "ran join_group",
+    "started", "sent recover", "ran recover", "event quarantined", "ran join_group",
 )  # fmt: skip
 """Moments that a fault may wait for."""
 OF_ITSELF = ("part", "part", "cut", "slow", "pause", "kill", "lose", "suspend", "power-off")
@@ -80,11 +80,11 @@ SCENES_OF_LEADERS = (
     (_KILLED, Cue("sent tick", "part", ITSELF, leases=_TERM, value="requests")),
     (_KILLED, Cue("sent recover", "pause", ITSELF, leases=_TERM)),
     (_KILLED, Cue("sent recover", "kill", ITSELF)),
-    (_KILLED, _KILLED_LATER, Cue("event suspected", "kill", LEADER)),
+    (_KILLED, _KILLED_LATER, Cue("event quarantined", "kill", LEADER)),
     # a term begins
     (Cue("started", "part", ITSELF, _LONG), Cue("fault part", "step-down")),
     (Cue("started", "deny", parts=_SOME, value="subscribe"), Cue("fault deny", "step-down")),
-    (_KILLED, Cue("event suspected", "clock", value=-90.0), Cue("fault clock", "step-down")),
+    (_KILLED, Cue("event quarantined", "clock", value=-90.0), Cue("fault clock", "step-down")),
     (_KILLED, Cue("", "pause", LEADER, leases=_TERM, later=0.5)),
     # servers and operators that refuse
     (_KILLED, Cue("sent recover", "deny", parts=_SOME, value=WRITE)),

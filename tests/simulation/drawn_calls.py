@@ -118,7 +118,7 @@ def add(scene: Scene) -> None:
             ("traceparent", TRACEPARENT),
             ("reaper.deliveries", 1),
             ("reaper.visibility_ms", 100),
-            ("reaper.suspect", 1),
+            ("reaper.quarantined", 1),
         )
     )
     scene.command(
@@ -188,7 +188,7 @@ def _mine(scene: Scene) -> tuple[str, str, list[Row]]:
 
 def _names(source: str) -> tuple[str, ...]:
     return (
-        source, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.schedule, KEYS.suspects, KEYS.journal,
+        source, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.schedule, KEYS.quarantine, KEYS.journal,
     )  # fmt: skip
 
 
@@ -317,13 +317,13 @@ def _pause(scene: Scene) -> None:
 
 def _forget(scene: Scene) -> None:
     keys = (
-        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.suspects, KEYS.dead, KEYS.fence, KEYS.agreement, KEYS.journal,
+        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.quarantine, KEYS.dead, KEYS.fence, KEYS.agreement, KEYS.journal,
     )  # fmt: skip
     scene.lead("forget_group", keys, GROUP, scene.fence(), scene.random.randrange(2), 100_000, "stream", "1", 50)
 
 
 def _look(scene: Scene) -> None:
-    keys = (KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.stream_schedule, KEYS.suspects, KEYS.dead, KEYS.agreement)
+    keys = (KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.stream_schedule, KEYS.quarantine, KEYS.dead, KEYS.agreement)
     scene.call("look_at_group", keys, GROUP)
     scene.lead("count_after", (KEYS.stream,), "0-0", 100, 10_000)
     scene.lead("inspect_layout", (KEYS.stream,), "stream")
@@ -368,7 +368,7 @@ def disturb(scene: Scene) -> None:
             ("XGROUP", "DELCONSUMER", source, GROUP, scene.consumer()), ("DEL", KEYS.agreement),
             ("XGROUP", "CREATE", source, "other", "0", "MKSTREAM"), ("ZADD", KEYS.schedule, 5, "no job"),
             ("DEL", KEYS.fence),
-            ("XGROUP", "SETID", source, GROUP, "0"), ("SET", KEYS.journal, "x"), ("DEL", KEYS.suspects),
+            ("XGROUP", "SETID", source, GROUP, "0"), ("SET", KEYS.journal, "x"), ("DEL", KEYS.quarantine),
             ("DEL", KEYS.journal),
         )
     )  # fmt: skip

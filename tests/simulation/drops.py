@@ -84,7 +84,7 @@ class Drops:
     def has_unheld(self, process: str) -> bool:
         """Tell whether a process has something in hand that nobody else knows of since its consumer was deleted.
 
-        A suspect of that kind is taken for settled, and the next one let out: nobody can tell that they had company.
+        A quarantined job of that kind is taken for settled, and the next one is released beside it.
         """
         return any(self._held_by(process))
 

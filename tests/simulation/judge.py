@@ -14,8 +14,10 @@ from tests.simulation.server.keyspace import Keyspace
 from tests.simulation.server.ranking import SortedSet
 from tests.simulation.server.streams import Stream
 from tests.simulation.world import World
-from workers.protocol.calls.upkeep import SUSPECT_SCORE
+from workers.protocol.calls.upkeep import QUARANTINE_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
+
+GROUP_LOST = "group_destroyed"
 
 
 def is_over(keys: Keyspace) -> bool:
@@ -28,7 +30,7 @@ def is_over(keys: Keyspace) -> bool:
     retry = keys.find(KEYS.retry.encode())
     if isinstance(retry, Stream) and retry.length:
         return False
-    return not any(keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule, KEYS.suspects))
+    return not any(keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule, KEYS.quarantine))
 
 
 def only_waits(world: World) -> bool:
@@ -41,7 +43,7 @@ def only_waits(world: World) -> bool:
             return False
     found = [keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule)]
     due = [score for schedule in found if isinstance(schedule, SortedSet) for score in schedule.scores.values()]
-    return bool(due) and not world.producer.left and all(now_ms < score < SUSPECT_SCORE for score in due)
+    return bool(due) and not world.producer.left and all(now_ms < score < QUARANTINE_SCORE for score in due)
 
 
 async def history_of(world: World, client: Redis, *, finished: bool) -> History:
@@ -53,7 +55,11 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
     for job, payload in ledger.payloads.items():
         if job not in ledger.lost:
             enqueued.setdefault(job, payload)  # their producer did not know
-    for job in lost_and_told(ledger, world.tellings, events):
+    heard = list(world.tellings)
+    # The process that noticed may have died before it heard the reply. The count stays, and status shows it.
+    if int(await client.hget(KEYS.agreement, "groups_lost") or 0) > sum(one.error == GROUP_LOST for one in heard):
+        heard.append(Telling(world.loop.now, GROUP_LOST))
+    for job in lost_and_told(ledger, heard, events):
         enqueued.pop(job, None)
     for letter in state.dead:
         enqueued.setdefault(letter.job, ledger.enqueued.get(letter.job, list(letter.payload)))
@@ -85,7 +91,7 @@ def lost_and_told(ledger: Ledger, tellings: Sequence[Telling], events: Iterable[
     consumers = {event.data.get("consumer") for event in journal if event.event == EventName.LOST_CONSUMER}
     for job, dropped in ledger.dropped.items():
         reported = {(told.error, told.consumer) for told in tellings if told.at >= dropped.at}
-        groups = any(error == "group_destroyed" for error, _ in reported)
+        groups = any(error == GROUP_LOST for error, _ in reported)
         if job in named or dropped.consumer in consumers or groups or ("lost_delivery", dropped.consumer) in reported:
             yield job
 

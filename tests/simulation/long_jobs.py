@@ -27,6 +27,9 @@ LEAST_SLOTS = 4
 FORMER_S = 30.0
 """A lowered timeout does not count for about so long."""
 
+SET_BACK_EVERY = 4
+"""One in so many stories ends with a clock that is set back long after the timeout was lowered."""
+
 
 def with_long_jobs(story: Story, recovery: str) -> Story:
     """Return the drawn ``story`` with long jobs, and with faults of the server; ``recovery``: who recovers."""
@@ -44,6 +47,9 @@ def with_long_jobs(story: Story, recovery: str) -> Story:
     length_s = round(setting.visibility_s * random.uniform(4, 8), 1)
     jobs = tuple(_lengthen(random, job, setting.visibility_s, length_s) for job in story.jobs)
     steps = tuple(sorted(_draw_steps(random, setting, length_s), key=lambda step: step.at))
+    if recovery == REAPER and story.seed % SET_BACK_EVERY == 0:
+        last = tuple(_set_back_long_after(random, setting, length_s))
+        steps = (*(step for step in steps if step.at + step.seconds < last[0].at), *last)
     return replace(story, setting=setting, jobs=jobs, steps=steps, length_s=length_s)
 
 
@@ -77,6 +83,17 @@ def _draw_steps(random: Random, setting: Setting, length_s: float) -> Iterator[S
             yield replace(cut, who=random.choice(workers_of(setting)), seconds=cut_s, value="both")
         if step.kind == "deny" and random.random() < 0.3:
             yield Step(round(step.at + random.uniform(0.1, 0.9) * step.seconds, 1), "settings")
+
+
+def _set_back_long_after(random: Random, setting: Setting, length_s: float) -> Iterator[Step]:
+    """Draw an end in which a former timeout that is long over would come back, and with it a second wait."""
+    set_back = round(max(0.7 * length_s, FORMER_S + 1.5 * setting.visibility_s), 1)
+    lowered = set_back - FORMER_S - random.uniform(1.0, 1.4) * setting.visibility_s
+    lower = {"visibility_timeout": setting.visibility_s * random.choice((0.25, 0.5))}
+    yield Step(round(lowered, 1), "visibility", value=lower)
+    yield _kill(random, setting, set_back - random.uniform(1.1, 5.0))
+    by_s = round(-random.uniform(3, 30) * setting.visibility_s, 1)
+    yield replace(FAULTS["clock"].draw(random, setting, set_back), value=by_s)
 
 
 def _kill(random: Random, setting: Setting, at: float) -> Step:

@@ -19,7 +19,7 @@ from workers.loop.execution import Reject, Retry
 from workers.loop.job import Job
 
 FIELD = b"play"
-SUSPECT = b"reaper.suspect"
+QUARANTINED = b"reaper.quarantined"
 OK, RAISE, RETRY, RETRY_COUNTED, RETURN_RETRY, REJECT, HANG, KILL, EXTEND, SWALLOW, BLOCK = VERBS = (
     "ok", "raise", "retry", "retry-counted", "return-retry", "reject", "hang", "kill", "extend", "swallow", "block",
 )  # fmt: skip
@@ -202,7 +202,7 @@ class Stage:
             case "reject":
                 raise Reject("never")
             case "kill":
-                self._kill(execution, fresh=SUSPECT not in job.reserved)
+                self._kill(execution, fresh=QUARANTINED not in job.reserved)
                 await asyncio.get_running_loop().create_future()
         return None
 

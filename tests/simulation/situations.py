@@ -92,7 +92,7 @@ def none_lives(role: str) -> While:
 
 def released(world: "World", _: Moment) -> bool:
     """A quarantined job is released, and has not settled."""
-    return bool(world.server.keys.values.get(KEYS.suspects.encode()))
+    return bool(world.server.keys.values.get(KEYS.quarantine.encode()))
 
 
 def says(*words: bytes) -> While:
@@ -198,11 +198,11 @@ SITUATIONS = (
     _one("recovery waited after a command had been denied", RECOVERS, WAITS, lately("deny", part=2)),
     _one("recovery waited while a quarantined job was released", RECOVERS, WAITS, released),
     # quarantine
-    _one("a job was quarantined while another one was released", "event suspected", released),
-    _one("a job was quarantined by an embedded worker", "event suspected", with_data(mode=EMBEDDED)),
+    _one("a job was quarantined while another one was released", "event quarantined", released),
+    _one("a job was quarantined by an embedded worker", "event quarantined", with_data(mode=EMBEDDED)),
     _one("a job was released while a worker was out of sight", RELEASES, released, out_of_sight("worker")),
-    _one("a job was dead-lettered after quarantine", "event dead_lettered", after("suspected")),
-    _one("a job succeeded after quarantine", "event acked", after("suspected")),
+    _one("a job was dead-lettered after quarantine", "event dead_lettered", after("quarantined")),
+    _one("a job succeeded after quarantine", "event acked", after("quarantined")),
     _one("a redriven job was dead-lettered again", "event dead_lettered", generation(1)),
     _one("a job was dead-lettered after the limit was changed", "event dead_lettered", lately("limit", part=2)),
     _one("a leader was killed while a quarantined job was released", "killed", by("reaper"), released),

@@ -31,8 +31,8 @@ def held(job: str, deliveries: int, started: float = -inf) -> Any:
         (False, [LIMIT], {"lasts"}),
         (False, [5, LIMIT], {"lasts"}),
         (True, [5, LIMIT], {"begun", "lasts"}),
-        (False, [1], {"first", "last", "let out", "begun", "lasts"}),
-        (False, [LIMIT, 1], {"first", "last", "let out", "begun", "lasts"}),
+        (False, [1], {"first", "last", "released", "begun", "lasts"}),
+        (False, [LIMIT, 1], {"first", "last", "released", "begun", "lasts"}),
     ],
 )
 def test_whom_a_job_that_kills_may_take_along(
@@ -44,12 +44,12 @@ def test_whom_a_job_that_kills_may_take_along(
     world.limits += later
     worker = world.actors["worker-1"]
     assert isinstance(worker, OurWorker)
-    world.server.keys.values[KEYS.suspects.encode()] = {
-        b"let out-0": b"stream,,0",
+    world.server.keys.values[KEYS.quarantine.encode()] = {
+        b"released-0": b"stream,,0",
         b"begun-0": b"stream,1,1",
         b"lasts-0": b"stream,1,1",
     }
-    in_hand = [held("first", 1), held("last", LIMIT), held("let out", LIMIT), held("begun", LIMIT, world.loop.now)]
+    in_hand = [held("first", 1), held("last", LIMIT), held("released", LIMIT), held("begun", LIMIT, world.loop.now)]
     in_hand.append(held("lasts", LIMIT, world.loop.now - VISIBILITY_S))
     process = SimpleNamespace(_context=SimpleNamespace(membership=SimpleNamespace(visibility_s=VISIBILITY_S)))
     monkeypatch.setattr(worker, "_worker", process)

@@ -62,7 +62,7 @@ def test_who_is_gone_for_good_is_told_of_in_no_way() -> None:
 
 
 def test_two_reads_of_history_give_up_no_job_after_one_execution() -> None:
-    """Redis counts them as deliveries, so the jobs are suspects, and are released one by one."""
+    """Redis counts them as deliveries, so the jobs are quarantined, and released one by one."""
 
     async def program(place: Place) -> tuple[set[int], int, int]:
         place.add(*jobs(5))

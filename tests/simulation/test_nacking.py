@@ -56,7 +56,7 @@ def give_back(server: ModelServer) -> tuple[bytes, int, int]:
     """Have a leader recover all that is pending in place; return its owner, idle time in ms and count."""
     say = talk(server)
     keys = [
-        KEYS.stream, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.schedule, KEYS.suspects, KEYS.journal,
+        KEYS.stream, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.schedule, KEYS.quarantine, KEYS.journal,
         KEYS.fence,
     ]  # fmt: skip
     [[entry_id, *_]] = say("XPENDING", KEYS.stream, GROUP, "-", "+", 1)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 STREAM, RETRY, DEAD, JOURNAL = (key.encode() for key in (KEYS.stream, KEYS.retry, KEYS.dead, KEYS.journal))
 SCHEDULES = frozenset({KEYS.schedule.encode(), KEYS.stream_schedule.encode()})
 FENCE = KEYS.fence.encode()
-RECOVERIES = frozenset({EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED})
+RECOVERIES = frozenset({EventName.RECOVERED, EventName.QUARANTINED, EventName.DEAD_LETTERED})
 SOURCES = frozenset({STREAM, RETRY})
 ENTRIES = frozenset({STREAM, RETRY, DEAD})
 

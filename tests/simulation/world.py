@@ -279,7 +279,7 @@ class World:
             return
         if by is None or self.drops.has_unheld(process.name):
             self.blame_what_is_in_hand(role)
-            if self.story.least_limit == 1:  # handed out is delivered: there are no suspects (decision 7)
+            if self.story.least_limit == 1:  # handed out is delivered: there are no quarantined jobs (decision 7)
                 self._blame_what_is_left_by(self.actors[role])
         self.note("killed", Moment(process.name))
         process.kill()
@@ -340,7 +340,7 @@ class World:
         process = link.process
         if process is None:
             return
-        # Where a job has one delivery, one that is handed out is had: nobody is a suspect (decision 7).
+        # Where a job has one delivery, one that is handed out is had: nobody is a quarantined job (decision 7).
         if self.ledger.out_of_sight[process.role] or (process.dead and self.story.least_limit == 1):
             now_ms = self.server.now_ms
             self._blame_pending(lambda row: row.delivered_ms >= now_ms)

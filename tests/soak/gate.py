@@ -76,11 +76,11 @@ class Gate:
         return bool(holder) and anyio.current_time() - self._led[1] >= LED_FOR_S
 
     async def _anything_stranded(self) -> bool:
-        """Tell whether a dead process holds anything, or a job is at its last delivery or parked before it."""
+        """Tell whether a dead process holds anything, or a job is at its last delivery or quarantined before it."""
         stage, supervisor = self.tools.stage, self.tools.supervisor
         rows = await queries.pending(stage)
         alive = [run.name for run in supervisor.alive(*Role)]
         held = await queries.pending_by_process(stage, alive)
         if sum(map(len, held.values())) < len(rows):
             return True
-        return await questions.parked(stage) > 0 or await queries.must_not_crash(stage, rows)
+        return await questions.quarantined(stage) > 0 or await queries.must_not_crash(stage, rows)

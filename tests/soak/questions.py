@@ -14,7 +14,7 @@ async def dead_letters(stage: Stage) -> int:
     return int(await stage.client.xlen(stage.keys.dead))
 
 
-async def parked(stage: Stage) -> int:
+async def quarantined(stage: Stage) -> int:
     """Return how many jobs lie in the group's schedule."""
     return int(await stage.client.zcard(stage.keys.schedule))
 

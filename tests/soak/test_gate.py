@@ -150,9 +150,9 @@ async def test_poison_waits_for_jobs_that_have_lost_a_delivery_and_are_ready_aga
         await stage.client.xdel(stage.keys.stream, entry_id)
 
 
-async def test_suspects_are_let_out_before_fresh_poison_comes(play: Play) -> None:
+async def test_quarantined_jobs_are_released_before_fresh_poison_comes(play: Play) -> None:
     stage = play.tools.stage
-    await stage.client.zadd(stage.keys.schedule, {b"parked": 1})
+    await stage.client.zadd(stage.keys.schedule, {b"quarantined": 1})
     async with _waiting(play, POISON):
         await stage.client.unlink(stage.keys.schedule)
 

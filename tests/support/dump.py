@@ -20,7 +20,7 @@ _NEW_FROM_MS = BASE_MS + 10_000_000_000
 
 Shown = dict[str, Any]
 
-_FIRST_SUSPECT = 2**52
+_FIRST_QUARANTINED = 2**52
 _IN_PLACE = re.compile(rb"(stream|retry) \d+-\d+")
 """A member that names an entry which waits where it is."""
 
@@ -95,10 +95,10 @@ def _show_part(part: bytes | int) -> str | int:
 
 
 def _show_score(score: float) -> int | str:
-    """Suspects have scores behind all due times, either in the order of parking, or in front of all others."""
-    if score < _FIRST_SUSPECT:
+    """Quarantined jobs have scores behind all due times, either in the order of parking, or in front of all others."""
+    if score < _FIRST_QUARANTINED:
         return int(score)
-    return "front" if score == _FIRST_SUSPECT else "parked"
+    return "front" if score == _FIRST_QUARANTINED else "quarantined"
 
 
 def _replace_moments(value: Any, moments: dict[str, str]) -> Any:

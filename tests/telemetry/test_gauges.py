@@ -92,7 +92,7 @@ async def test_embedded_workers_show_the_same_gauges_as_a_leader(scene: Scene) -
     expected = {
         "reaper_in_flight": 1.0,
         "reaper_scheduled": 3.0,
-        "reaper_suspects": 0.0,
+        "reaper_quarantined": 0.0,
         "reaper_dead_letters": 4.0,
         "reaper_recovery_paused": 0.0,
     }

@@ -23,7 +23,7 @@ from workers.protocol.keys import group_keys, namespace_keys
 
 FILE = ROOT / "docs/images/status-page.png"
 KEYS = group_keys("orders", "billing")
-WIDTH, HEIGHT = 1280, 1600
+WIDTH, HEIGHT = 1280, 1660
 JOBS = 40
 DONE_S = 30.0
 
@@ -70,9 +70,9 @@ async def _has_jobs(client: Redis, worker: str) -> bool:
 
 
 async def _all_settled(client: Redis) -> bool:
-    """Tell whether no job is ready, pending, parked, or waits to be tried again."""
+    """Tell whether no job is ready, pending, quarantined, or waits to be tried again."""
     sight = await look_at_group(client, KEYS)
-    return not any((sight.in_flight, sight.oldest_ready_ms, sight.scheduled, sight.suspects))
+    return not any((sight.in_flight, sight.oldest_ready_ms, sight.scheduled, sight.quarantined))
 
 
 def _take(port: int, job: str) -> None:

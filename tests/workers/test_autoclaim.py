@@ -200,7 +200,7 @@ async def test_a_fencing_token_grows_from_claim_to_claim_and_over_a_copy(server:
     assert tokens == sorted(set(tokens))
     assert len(tokens) == 4
     assert [event.job for event in await events(client, "acked")] == [job]
-    assert (await events(client, "suspected"))[0].data["entry"] == text(held), "three claims in place, then a copy"
+    assert (await events(client, "quarantined"))[0].data["entry"] == text(held), "three claims in place, then a copy"
 
 
 # ---- counting
@@ -344,7 +344,7 @@ def _stalled(caplog: pytest.LogCaptureFixture) -> list[int]:
     return [sum(map(int, re.findall(r"=(\d+)", line))) for line in lines if "recovered stalled" in line]
 
 
-# ---- retry streams, schedules, suspects
+# ---- retry streams, schedules, quarantined jobs
 
 
 async def test_what_stalls_in_a_retry_stream_is_recovered_whatever_the_policy(
@@ -363,7 +363,7 @@ async def test_what_stalls_in_a_retry_stream_is_recovered_whatever_the_policy(
 
 
 @either_way
-async def test_suspects_run_one_at_a_time_and_the_guilty_one_alone_is_given_up(
+async def test_quarantined_jobs_run_one_at_a_time_and_the_guilty_one_alone_is_given_up(
     server: RedisServer, client: Redis, policy: str
 ) -> None:
     await create_group(client)
@@ -398,7 +398,7 @@ async def test_suspects_run_one_at_a_time_and_the_guilty_one_alone_is_given_up(
     state = await read_state(client, KEYS)
     assert [letter.job for letter in state.dead] == [guilty]
     assert await count_events(client) == {
-        "suspected": 11, "recovered": 11, "acked": 10, "dead_lettered": 1, "refused": 1,
+        "quarantined": 11, "recovered": 11, "acked": 10, "dead_lettered": 1, "refused": 1,
     }  # fmt: skip
 
 
@@ -511,7 +511,7 @@ async def test_in_a_stream_with_a_second_group_what_needs_a_copy_is_held_loudly_
         await client.xgroup_destroy(STREAM, "audit")
         await nothing_left(client)
     assert times(handler.starts) == dict.fromkeys([*held, *taken], 1)
-    assert await count_events(client) == {"recovered": 6, "suspected": 3, "acked": 6}
+    assert await count_events(client) == {"recovered": 6, "quarantined": 3, "acked": 6}
 
 
 @either_way

@@ -137,9 +137,9 @@ async def test_before_a_job_has_its_last_delivery_redis_knows_that_it_has_reache
     seen: list[object] = []
 
     async def handle(job: Job) -> None:
-        seen.append(await client.hget(KEYS.suspects, job.raw_entry_id))
+        seen.append(await client.hget(KEYS.quarantine, job.raw_entry_id))
 
-    await client.hset(KEYS.suspects, "7-1", "stream,,0")
+    await client.hset(KEYS.quarantine, "7-1", "stream,,0")
     await client.xadd(KEYS.stream, {"number": "1", "reaper.deliveries": str(times - 1)}, id="7-1")
     async with running(make_worker(server.url, handle, max_deliveries=3)) as worker:
         await wait_until(lambda: worker.counts.acked == 1, "it is settled")

@@ -1,4 +1,4 @@
-"""Suspects that have their last delivery run apart from other jobs."""
+"""Quarantined jobs that have their last delivery run apart from other jobs."""
 
 from collections import defaultdict
 from functools import partial
@@ -23,8 +23,8 @@ from workers.protocol.messages import text
 
 pytestmark = pytest.mark.anyio
 
-MARKED = (b"n", b"2", b"reaper.deliveries", b"1", b"reaper.suspect", b"1")
-"""A suspect, where two deliveries are the limit."""
+MARKED = (b"n", b"2", b"reaper.deliveries", b"1", b"reaper.quarantined", b"1")
+"""A quarantined job, where two deliveries are the limit."""
 LOOKS = 20
 
 
@@ -46,24 +46,24 @@ class Gated:
         return self.started == list(numbers)
 
 
-async def let_out(client: Redis, number: int = 2) -> str:
+async def release_one(client: Redis, number: int = 2) -> str:
     """Make a quarantined job ready, as the gate does; return its entry ID."""
     entry_id = text(await client.execute_command("XADD", KEYS.stream, "*", b"n", number, *MARKED[2:]))
-    await client.hset(KEYS.suspects, entry_id, "stream,,0")
+    await client.hset(KEYS.quarantine, entry_id, "stream,,0")
     return entry_id
 
 
-async def let_out_with_another(client: Redis) -> None:
-    """Have a suspect and job 3 read at once."""
+async def release_with_another(client: Redis) -> None:
+    """Have a quarantined job and job 3 read at once."""
     async with client.pipeline(transaction=True) as both:
         both.execute_command("XADD", KEYS.stream, "*", *MARKED)
         both.xadd(KEYS.stream, {"n": 3})
         await both.execute()
 
 
-async def arrived(client: Redis, suspect: str) -> bool:
-    """Return whether a worker has shown that it has the suspect in hand, as its first delivery."""
-    value: Any = await client.hget(KEYS.suspects, suspect)
+async def arrived(client: Redis, quarantined: str) -> bool:
+    """Return whether a worker has shown that it has the quarantined job in hand, as its first delivery."""
+    value: Any = await client.hget(KEYS.quarantine, quarantined)
     return text(value).split(",")[1] == "1"
 
 
@@ -83,15 +83,15 @@ async def test_w3_a_quarantined_job_waits_for_running_jobs_and_others_wait_for_i
     async with running(worker):
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
-        suspect = await let_out(client)
+        quarantined = await release_one(client)
         await enqueue(client, 3)
-        await wait_until(lambda: worker.counts.read >= 2, "the suspect is read")
+        await wait_until(lambda: worker.counts.read >= 2, "the quarantined job is read")
         await look_on(client)
-        assert (handler.started, await arrived(client, suspect)) == ([1], False)
+        assert (handler.started, await arrived(client, quarantined)) == ([1], False)
 
         handler.gates[1].set()
-        await wait_until(lambda: handler.has_started(1, 2), "the suspect is apart")
-        assert await arrived(client, suspect)
+        await wait_until(lambda: handler.has_started(1, 2), "the quarantined job is apart")
+        assert await arrived(client, quarantined)
         await look_on(client)
         handler.gates[2].set()
         await wait_until(lambda: handler.has_started(1, 2, 3), "the others go on")
@@ -108,10 +108,10 @@ async def test_w4_a_heartbeat_of_a_waiting_job_does_not_confirm_its_arrival(serv
     async with running(worker):
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
-        suspect = await let_out(client)
+        quarantined = await release_one(client)
 
-        await wait_until(lambda: suspect in extensions(), "the suspect is extended")
-        assert (handler.started, await arrived(client, suspect)) == ([1], False)
+        await wait_until(lambda: quarantined in extensions(), "the quarantined job is extended")
+        assert (handler.started, await arrived(client, quarantined)) == ([1], False)
         for gate in (1, 2):
             handler.gates[gate].set()
         await wait_for_settled(worker, 2)
@@ -121,8 +121,8 @@ async def test_w3_a_job_that_was_read_with_a_quarantined_job_waits(server: Redis
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
     async with running(worker):
-        await let_out_with_another(client)
-        await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the suspect runs")
+        await release_with_another(client)
+        await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the quarantined job runs")
         await look_on(client)
         handler.gates[2].set()
         await wait_until(lambda: handler.has_started(2, 3), "the other one goes on")
@@ -141,8 +141,8 @@ async def test_w3_other_jobs_begin_when_the_settlement_is_answered_and_not_befor
     settling = through.hold_request(runs(ACK))
     worker = make_worker(through.url, handler, max_deliveries=2, concurrency=8)
     async with running(worker):
-        await let_out_with_another(client)
-        await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the suspect runs")
+        await release_with_another(client)
+        await wait_until(lambda: worker.counts.read == 2 and handler.has_started(2), "the quarantined job runs")
         handler.gates[2].set()
         await settling.wait()
         await look_on(client)
@@ -158,7 +158,7 @@ async def test_w3_quarantined_jobs_run_one_after_the_other(server: RedisServer, 
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, concurrency=8)
     for number in (1, 2, 3):
-        await let_out(client, number)
+        await release_one(client, number)
     async with running(worker):
         for number in (1, 2, 3):
             await wait_until(partial(handler.has_started, *range(1, number + 1)), "the next one runs")
@@ -177,10 +177,10 @@ async def test_w3_a_job_that_has_lasted_for_a_visibility_timeout_blocks_nothing(
     async with running(worker):
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
-        await let_out(client)
+        await release_one(client)
         await wait_until(lambda: handler.has_started(1, 2), "the first one has lasted")
         await enqueue(client, 3)
-        await wait_until(lambda: handler.has_started(1, 2, 3), "the suspect has lasted")
+        await wait_until(lambda: handler.has_started(1, 2, 3), "the quarantined job has lasted")
         for gate in (1, 2, 3):
             handler.gates[gate].set()
         await wait_for_settled(worker, 3)
@@ -193,8 +193,8 @@ async def test_who_waits_is_handed_back_by_who_stops(server: RedisServer, client
     async with running(worker):
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
-        await let_out_with_another(client)
-        await wait_until(lambda: worker.counts.read == 3, "the suspect is read, and one more with it")
+        await release_with_another(client)
+        await wait_until(lambda: worker.counts.read == 3, "the quarantined job is read, and one more with it")
         worker.stop()
         handler.gates[1].set()
     assert (handler.started, worker.counts.acked, worker.counts.handed_back) == ([1], 1, 2)
@@ -207,7 +207,7 @@ async def test_a_mark_on_a_job_that_has_deliveries_left_says_nothing(server: Red
     async with running(worker):
         await enqueue(client, 1)
         await wait_until(lambda: handler.has_started(1), "the first one runs")
-        await let_out(client)
+        await release_one(client)
         await wait_until(lambda: handler.has_started(1, 2), "both run")
         for gate in (1, 2):
             handler.gates[gate].set()
@@ -219,7 +219,7 @@ async def test_a_mark_on_a_job_that_has_deliveries_left_says_nothing(server: Red
 
 async def lives(client: Redis, quarantined: str) -> bool:
     """Return whether the gate knows that the job runs, so that it may release the next one."""
-    value: Any = await client.hget(KEYS.suspects, quarantined)
+    value: Any = await client.hget(KEYS.quarantine, quarantined)
     return text(value).split(",")[2] == "1"
 
 
@@ -244,7 +244,7 @@ async def test_w8_no_heartbeat_says_within_a_second_that_a_quarantined_job_runs(
     """
     handler = Extending()
     worker = make_worker(server.url, handler, max_deliveries=2, visibility_timeout=3_600)
-    quarantined = await let_out(client)
+    quarantined = await release_one(client)
     async with running(worker):
         await wait_until(lambda: handler.has_started(2), "the quarantined job runs")
         so_far = extensions().count(quarantined)
@@ -261,7 +261,7 @@ async def test_w8_a_heartbeat_of_a_quarantined_job_does_not_wait_for_a_quarter_o
     """Otherwise the gate releases one job in each quarter of the visibility timeout."""
     handler = Gated()
     worker = make_worker(server.url, handler, max_deliveries=2, visibility_timeout=3_600)
-    quarantined = await let_out(client)
+    quarantined = await release_one(client)
     async with running(worker):
         await wait_until(partial(lives, client, quarantined), "the gate knows that it runs")
         assert extensions() == [quarantined] * 2, "its arrival, and its first heartbeat"

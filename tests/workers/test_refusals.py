@@ -192,7 +192,9 @@ async def test_a_worker_that_may_not_adopt_reads_on(
     async def handle(job: Job) -> None:
         ran.append(job.id)
 
-    words = [word for word in rules_of(Role.WORKER, RecoveryMode.REAPER, [KEYS], []).words() if "suspects" not in word]
+    words = [
+        word for word in rules_of(Role.WORKER, RecoveryMode.REAPER, [KEYS], []).words() if "quarantine" not in word
+    ]
     await client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">p", *words)
     url = f"redis://{USER}:p@127.0.0.1:{server.port}/0"
     async with running(make_worker(url, handle, refresh_s=0.05)) as worker:
@@ -203,7 +205,7 @@ async def test_a_worker_that_may_not_adopt_reads_on(
         await wait_until(lambda: len(ran) == 3, "what is new is run")
         assert worker.process
         assert any("taking over" in why for why in worker.process.refusals)
-        await change_rights(client, f"~{KEYS.suspects}")
+        await change_rights(client, f"~{KEYS.quarantine}")
         await wait_for_settled(worker, 3)
     assert len(errors_in(caplog, "Redis rejects a call", "taking over")) == 1
 

@@ -20,11 +20,11 @@ from workers.protocol.calls.upkeep import (
     Moved,
     Released,
     move_due,
-    release_suspects,
+    release_quarantined,
 )
 from workers.upkeep.cleanup import GroupCleanup
+from workers.upkeep.quarantine import POLL_S, Quarantine
 from workers.upkeep.schedules import LATEST_LOOK_S, LOOKS_PER_SIGN, Schedules
-from workers.upkeep.suspects import POLL_S, Suspects
 
 pytestmark = pytest.mark.anyio
 
@@ -33,10 +33,10 @@ LEADER = Authority("reaper", 7, "alice", serves_for_ms=20_000)
 JOURNAL, NO_JOURNAL = Journal(1, 1_000), Journal(0, 1_000)
 STALE = Refusal(RefusalKind.STALE, "reaper:7:alice")
 QUICK_S, SLOW_S = POLL_S
-NOTHING = Released(parked=0, out=0, settled=0, jobs=())
-ONE_OUT = Released(parked=3, out=1, settled=0, jobs=())
-ONE_LET_OUT = Released(parked=2, out=1, settled=0, jobs=((b"job", b"1-0"),))
-ONE_SETTLED = Released(parked=1, out=1, settled=1, jobs=())
+NOTHING = Released(quarantined=0, out=0, settled=0, jobs=())
+ONE_OUT = Released(quarantined=3, out=1, settled=0, jobs=())
+ONE_RELEASED = Released(quarantined=2, out=1, settled=0, jobs=((b"job", b"1-0"),))
+ONE_SETTLED = Released(quarantined=1, out=1, settled=1, jobs=())
 
 
 class Answers:
@@ -61,9 +61,9 @@ class Answers:
         return [round(later - earlier, 4) for earlier, later in zip(self.made_at, self.made_at[1:], strict=False)]
 
 
-def suspects_of(*answers: Released | Refusal | Exception, jitter: float = 0.0) -> tuple[Suspects, Answers]:
+def quarantined_of(*answers: Released | Refusal | Exception, jitter: float = 0.0) -> tuple[Quarantine, Answers]:
     call = Answers(answers)
-    return Suspects(call, lambda _: None, jitter=jitter), call  # type: ignore[arg-type]
+    return Quarantine(call, lambda _: None, jitter=jitter), call  # type: ignore[arg-type]
 
 
 def schedules_of(*answers: Moved | Refusal | Exception, serves_for_ms: int = 0) -> tuple[Schedules, Answers]:
@@ -80,76 +80,76 @@ async def told_by(step: Callable[[], Awaitable[Refusal | None]]) -> Refusal | Ex
 
 
 def due_in(next_due_ms: int | None) -> Moved:
-    return Moved(next_due_ms, held=0, why="", parked=0)
+    return Moved(next_due_ms, held=0, why="", quarantined=0)
 
 
 virtual = pytest.mark.parametrize("anyio_backend", [("asyncio", VIRTUAL_TIME)], ids=["virtual time"])
 
 
-# ---- when suspects are looked at
+# ---- when quarantined jobs are looked at
 
 
 @virtual
-async def test_as_long_as_nobody_is_parked_nobody_looks() -> None:
-    suspects, call = suspects_of(ONE_OUT)
+async def test_as_long_as_nobody_is_quarantined_nobody_looks() -> None:
+    quarantined, call = quarantined_of(ONE_OUT)
     with anyio.move_on_after(3_600):
-        await suspects.step()
+        await quarantined.step()
     assert call.made_at == []
-    suspects.wake()
-    await suspects.step()
+    quarantined.wake()
+    await quarantined.step()
     assert [round(at, 4) for at in call.made_at] == [3_600]
 
 
 @virtual
 async def test_a_long_one_is_looked_at_seldom_and_one_that_settles_brings_haste() -> None:
-    suspects, call = suspects_of(ONE_LET_OUT, *[ONE_OUT] * 10, ONE_SETTLED, ONE_OUT, ONE_OUT)
-    suspects.wake()
+    quarantined, call = quarantined_of(ONE_RELEASED, *[ONE_OUT] * 10, ONE_SETTLED, ONE_OUT, ONE_OUT)
+    quarantined.wake()
     for _ in range(14):
-        await suspects.step()
+        await quarantined.step()
     growing = [round(min(QUICK_S * 1.5**n, SLOW_S), 4) for n in range(11)]
     assert call.pauses == [*growing, QUICK_S, round(QUICK_S * 1.5, 4)]
 
 
 @virtual
-async def test_one_that_is_parked_meanwhile_is_looked_at_at_once() -> None:
-    suspects, call = suspects_of(ONE_OUT)
-    suspects.wake()
+async def test_one_that_is_quarantined_meanwhile_is_looked_at_at_once() -> None:
+    quarantined, call = quarantined_of(ONE_OUT)
+    quarantined.wake()
     for _ in range(20):
-        await suspects.step()
+        await quarantined.step()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(suspects.step)
+        tasks.start_soon(quarantined.step)
         await anyio.sleep(SLOW_S / 10)
-        suspects.wake()
-    await suspects.step()
+        quarantined.wake()
+    await quarantined.step()
     assert call.pauses[-1] == round(SLOW_S / 10, 4)
 
 
 @virtual
 @pytest.mark.parametrize("trouble", [STALE, RedisConnectionError("gone")], ids=["a refusal", "an error"])
 async def test_after_trouble_they_are_looked_at_without_anybody_saying_so(trouble: Refusal | Exception) -> None:
-    suspects, call = suspects_of(trouble, NOTHING)
-    suspects.wake()
-    assert await told_by(suspects.step) == trouble
-    assert await suspects.step() is None
+    quarantined, call = quarantined_of(trouble, NOTHING)
+    quarantined.wake()
+    assert await told_by(quarantined.step) == trouble
+    assert await quarantined.step() is None
     assert call.pauses == [0]
 
 
 @virtual
 async def test_once_all_have_settled_nobody_looks_any_more() -> None:
-    suspects, call = suspects_of(ONE_LET_OUT, NOTHING)
-    suspects.wake()
+    quarantined, call = quarantined_of(ONE_RELEASED, NOTHING)
+    quarantined.wake()
     with anyio.move_on_after(3_600):
         while True:
-            await suspects.step()
+            await quarantined.step()
     assert call.pauses == [QUICK_S]
 
 
 @virtual
 async def test_many_that_look_after_a_group_do_not_look_in_step() -> None:
-    suspects, call = suspects_of(ONE_SETTLED, jitter=0.5)
-    suspects.wake()
+    quarantined, call = quarantined_of(ONE_SETTLED, jitter=0.5)
+    quarantined.wake()
     for _ in range(50):
-        await suspects.step()
+        await quarantined.step()
     assert len(set(call.pauses)) > 10
     assert QUICK_S <= min(call.pauses) <= max(call.pauses) <= QUICK_S * 1.5
 
@@ -183,9 +183,9 @@ async def test_trouble_is_for_whoever_repeats_the_step(trouble: Refusal | Except
 
 
 @virtual
-async def test_suspects_that_a_look_meets_are_let_out() -> None:
+async def test_quarantined_jobs_that_a_look_meets_are_released() -> None:
     woken: list[float] = []
-    call = Answers([due_in(1_000), replace(due_in(1_000), parked=2)])
+    call = Answers([due_in(1_000), replace(due_in(1_000), quarantined=2)])
     schedules = Schedules(call, lambda _: None, lambda: woken.append(len(call.made_at)))  # type: ignore[arg-type]
     await schedules.step()
     await schedules.step()
@@ -219,19 +219,19 @@ async def test_whoever_may_makes_ready_what_is_due(scene: Scene, authority: Auth
     await scene.make_due(scene.keys.stream_schedule)
     await give_to(scene, authority)
     moved = await move_due(scene.client, scene.keys, authority, JOURNAL)
-    assert moved == Moved(next_due_ms=None, held=0, why="", parked=0, agreed=authority is AGREEMENT)
+    assert moved == Moved(next_due_ms=None, held=0, why="", quarantined=0, agreed=authority is AGREEMENT)
     assert await scene.client.xlen(scene.keys.stream) == 1
 
 
 @either
-async def test_whoever_may_lets_suspects_out(scene: Scene, authority: Authority) -> None:
-    suspect = await scene.stalled("n", 1, times=2)
-    await scene.recover(suspect)
+async def test_whoever_may_lets_quarantined_jobs_out(scene: Scene, authority: Authority) -> None:
+    quarantined = await scene.stalled("n", 1, times=2)
+    await scene.recover(quarantined)
     await give_to(scene, authority)
-    released = await release_suspects(scene.client, scene.keys, authority, JOURNAL)
+    released = await release_quarantined(scene.client, scene.keys, authority, JOURNAL)
     assert isinstance(released, Released)
-    assert (released.parked, released.out, released.settled) == (0, 1, 0)
-    assert [job_id for job_id, _ in released.jobs] == [suspect.encode()]
+    assert (released.quarantined, released.out, released.settled) == (0, 1, 0)
+    assert [job_id for job_id, _ in released.jobs] == [quarantined.encode()]
 
 
 @either
@@ -263,7 +263,7 @@ async def test_nobody_else_may(scene: Scene, authority: Authority) -> None:
     refusals = [
         await move_due(client, keys, authority, NO_JOURNAL),
         await GroupCleanup(client, keys, authority, NO_JOURNAL, None).tidy(),
-        await release_suspects(client, keys, authority, NO_JOURNAL),
+        await release_quarantined(client, keys, authority, NO_JOURNAL),
     ]
     assert refusals == [STALE] * 3
     await client.hdel(keys.agreement, "refused")  # it is counted

@@ -38,11 +38,11 @@ REFUSED_S = 1.0
 class Autoclaim(WorkerPart, StalledDeliveries):
     """Decides what a worker of an embedded group recovers, and when."""
 
-    def __init__(self, context: WorkerContext, suspects_wait: Callable[[], None]) -> None:
-        """``suspects_wait`` is called where suspects of the group are parked, or out."""
+    def __init__(self, context: WorkerContext, quarantine_waits: Callable[[], None]) -> None:
+        """``quarantine_waits`` is called if the group has quarantined jobs, or released ones."""
         super().__init__(context)
         self._connection = KeptConnection(context.commands)
-        self._suspects_wait = suspects_wait
+        self._quarantine_waits = quarantine_waits
         self._telling = Telling(context)
         self._moves = GroupMoves.of(context.settings.keys, context.journal)
         self._walks = {source.key: Walk(source) for source in context.membership.both}
@@ -87,8 +87,8 @@ class Autoclaim(WorkerPart, StalledDeliveries):
             logger.warning("recovery resumed: %s", fields(group=self._settings.keys.pair))
         self._membership.heard(page.server_ms, asked_at)
         self._advance(walk, page)
-        if any(row.outcome is Outcome.SUSPECTED for row in page.results):
-            self._suspects_wait()
+        if any(row.outcome is Outcome.QUARANTINED for row in page.results):
+            self._quarantine_waits()
         self._telling.page(walk.source, page)
         return self._deliveries(walk.source, page, asked_at)
 
@@ -184,7 +184,7 @@ class Autoclaim(WorkerPart, StalledDeliveries):
         self._waits_until = self._not_before
 
     def _is_new(self, reason: str) -> bool:
-        """Note why recovery does nothing, or ('') that it works. Return whether that has changed."""
+        """Note the reason why recovery does not act, or '' if it acts. Return whether that has changed."""
         is_new = reason != self._reason
         self._reason = reason
         return is_new

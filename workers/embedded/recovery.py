@@ -10,7 +10,7 @@ class EmbeddedRecovery:
 
     def __init__(self, context: WorkerContext) -> None:
         self._upkeep = Upkeep(context)
-        self.stalled = Autoclaim(context, self._upkeep.suspects.wake)
+        self.stalled = Autoclaim(context, self._upkeep.quarantine.wake)
         """What the reader asks for deliveries that stalled."""
 
     async def run(self) -> None:

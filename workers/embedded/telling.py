@@ -26,7 +26,7 @@ class Stalled:
 
     claimed: int = 0
     ready: int = 0
-    parked: int = 0
+    quarantined: int = 0
     consumers: set[bytes] = field(default_factory=set)
     told_at: float = -inf
 
@@ -37,11 +37,11 @@ class Stalled:
         for row in page.results:
             self.consumers.add(row.consumer)
             self.ready += row.outcome is Outcome.REDELIVERED
-            self.parked += row.outcome is Outcome.SUSPECTED
+            self.quarantined += row.outcome is Outcome.QUARANTINED
 
     def log(self, source: str, now: float) -> None:
         """Write the line, if there is anything to tell, and begin anew."""
-        if self.claimed or self.ready or self.parked:
+        if self.claimed or self.ready or self.quarantined:
             logger.info(
                 "recovered stalled deliveries: %s",
                 fields(
@@ -49,11 +49,11 @@ class Stalled:
                     consumers=first_of(self.consumers),
                     claimed=self.claimed,
                     redelivered=self.ready,
-                    quarantined=self.parked,
+                    quarantined=self.quarantined,
                 ),
             )
             self.told_at = now
-        self.claimed = self.ready = self.parked = 0
+        self.claimed = self.ready = self.quarantined = 0
         self.consumers.clear()
 
 

@@ -1,7 +1,7 @@
 """The workers of an embedded group do together what a leader does in reaper mode.
 
-Jobs that are due become ready, suspects are let out, and the group's position is noted. Every worker does it. The
-scripts do each thing once, and do not act while a reaper serves the group. If metrics are collected, every worker
+Jobs that are due become ready, quarantined jobs are released, and the group's position is noted. Every worker does it.
+The scripts do each thing once, and do not act while a reaper serves the group. If metrics are collected, every worker
 also reads the values of the group's gauges.
 """
 
@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.protocol.calls.group_load import look_at_group
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
-from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_suspects
+from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_quarantined
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
 from workers.runtime.notices import Notices, notices_client
@@ -23,17 +23,17 @@ from workers.runtime.pauses import pause_s
 from workers.telemetry import names as telemetry
 from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges
 from workers.upkeep.cleanup import GroupCleanup
+from workers.upkeep.quarantine import Quarantine
 from workers.upkeep.schedules import Schedules
-from workers.upkeep.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 
-DUE_JITTER_S, SUSPECTS_JITTER = 0.01, 0.5
+DUE_JITTER_S, QUARANTINE_JITTER = 0.01, 0.5
 """So that all the workers of a group do not look in the same instant."""
 HOUSE_INTERVAL_S = 30.0
 REFUSED_S = 0.5
 """Pause after a call that was refused."""
-MOVING, RELEASING, TIDYING = "moving what is due", "letting suspects out", "keeping house"
+MOVING, RELEASING, TIDYING = "moving what is due", "releasing quarantined jobs", "keeping house"
 LOOKING = "looking at the group for the metrics"
 
 
@@ -44,9 +44,9 @@ class Upkeep(WorkerPart):
         super().__init__(context)
         self._keys = context.settings.keys
         self._journal = context.journal
-        self.suspects = Suspects(self._release_suspects, self._released, jitter=SUSPECTS_JITTER)
-        self._schedules = Schedules(self._move_due, self._moved, self.suspects.wake, jitter_s=DUE_JITTER_S)
-        self.suspects.wake()  # some may have been parked before we came
+        self.quarantine = Quarantine(self._release_quarantined, self._released, jitter=QUARANTINE_JITTER)
+        self._schedules = Schedules(self._move_due, self._moved, self.quarantine.wake, jitter_s=DUE_JITTER_S)
+        self.quarantine.wake()  # some jobs may have been quarantined before
         self._problem = ""
         self._cleanup = GroupCleanup(
             context.commands,
@@ -67,7 +67,7 @@ class Upkeep(WorkerPart):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(notices.run)
                     tasks.start_soon(self._repeat, MOVING, self._schedules.step)
-                    tasks.start_soon(self._repeat, RELEASING, self.suspects.step)
+                    tasks.start_soon(self._repeat, RELEASING, self.quarantine.step)
                     tasks.start_soon(self._repeat, TIDYING, self._keep_house)
                     if telemetry.is_measuring():
                         tasks.start_soon(self._show_gauges)
@@ -114,15 +114,15 @@ class Upkeep(WorkerPart):
             if self._is_new(cause):
                 logger.error("cannot start scheduled jobs, retrying: %s", fields(group=self._keys.pair, cause=cause))
 
-    # ---- suspects
+    # ---- quarantined jobs
 
-    async def _release_suspects(self) -> Released | Refusal:
-        return await release_suspects(self._commands, self._keys, AGREEMENT, self._journal)
+    async def _release_quarantined(self) -> Released | Refusal:
+        return await release_quarantined(self._commands, self._keys, AGREEMENT, self._journal)
 
     def _released(self, released: Released) -> None:
         self._reporter.works(RELEASING)
         for job_id, new_entry in released.jobs:
-            self._reporter.recovered(text(job_id), new_entry=text(new_entry), reason="suspect")
+            self._reporter.recovered(text(job_id), new_entry=text(new_entry), reason="released")
 
     # ---- the house
 

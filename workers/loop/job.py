@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Protocol, TypeVar, overload
 from workers.protocol.errors import InvalidFieldError
 from workers.protocol.messages import (
     FIELD_PREVIOUS,
-    FIELD_SUSPECT,
+    FIELD_QUARANTINED,
     FIELD_TRACEPARENT,
     RESERVED_PREFIX,
     Metadata,
@@ -82,7 +82,7 @@ class Job:
     """`timeout` in seconds; inf = for as long as it takes."""
     has_unknown_wait: bool
     """The entry was made ready again in place: Redis does not keep when."""
-    is_suspect: bool
+    is_quarantined: bool
     """The job is quarantined, or so its entry says: it runs alone, whatever the limit of deliveries is by now."""
     is_as_produced: bool
     """No field of its entry is reserved: the entry ID tells which job it is, and since when."""
@@ -114,7 +114,7 @@ class Job:
         self._flat = flat
         self._first_ms = self._pairs = self._fields = None
         self.is_as_produced = True
-        self.has_unknown_wait = self.is_suspect = False
+        self.has_unknown_wait = self.is_quarantined = False
         self.timeout_s = origin.timeout_s
         names = flat[::2]
         for name in names:
@@ -123,7 +123,7 @@ class Job:
                 copy = read_copy(names, name, flat)
                 if copy is None:
                     self._take(read_metadata(entry_id, zip(names, flat[1::2], strict=False)), max_deliveries)
-                    self.is_suspect = FIELD_SUSPECT in names
+                    self.is_quarantined = FIELD_QUARANTINED in names
                 else:
                     self.raw_id, before, self.generation, self._first_ms, self.copies = copy
                     self.deliveries = min(before, max_deliveries - 1) + times_delivered

@@ -57,13 +57,13 @@ class Runner(WorkerPart):
         try:
             membership = self._membership
             # A limit that was lowered while the job was quarantined does not let it run beside others.
-            is_last = job.is_suspect or 1 < job.deliveries >= membership.agreement.max_deliveries
+            is_last = job.is_quarantined or 1 < job.deliveries >= membership.agreement.max_deliveries
             is_old = held.proven < began - membership.visibility_s * OLD  # as in `shows_from`; each job pays for it
             if is_last or is_old or self._isolation.is_kept:
                 if not await self._has_its_turn(held, is_last=is_last):
                     return monotonic()
                 began = monotonic()
-            if is_last and job.is_suspect:
+            if is_last and job.is_quarantined:
                 held.runs_from = first_beat_at(began, membership.visibility_s)
             held.begin(began, runner)
             if job.timeout_s != inf:  # the event loop's clock is the monotonic one
@@ -93,7 +93,7 @@ class Runner(WorkerPart):
 
     async def _has_its_turn(self, held: Held, *, is_last: bool) -> bool:
         """Wait until the delivery may begin beside others. Ask Redis if the ownership is still unknown by then."""
-        runs_alone = held.job.is_suspect
+        runs_alone = held.job.is_quarantined
         while True:
             if (runs_alone or self._isolation.is_kept) and not await self._isolation.may_begin(held, alone=runs_alone):
                 self.hand_back([held])

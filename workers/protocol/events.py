@@ -28,7 +28,7 @@ class EventName(StrEnum):
     HANDED_BACK = "handed_back"
     SCHEDULED = "scheduled"
     RECOVERED = "recovered"
-    SUSPECTED = "suspected"
+    QUARANTINED = "quarantined"
     DEAD_LETTERED = "dead_lettered"
     REDRIVEN = "redriven"
     REFUSED = "refused"
@@ -45,7 +45,7 @@ class EventName(StrEnum):
 ENDS = frozenset(
     {
         EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.DEAD_LETTERED, EventName.RECOVERED,
-        EventName.SUSPECTED, EventName.REQUEUED,
+        EventName.QUARANTINED, EventName.REQUEUED,
     }
 )  # fmt: skip
 """After these, an entry is not pending any more, unless it became ready without a copy (``new_entry`` = ``entry``)."""

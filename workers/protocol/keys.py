@@ -85,15 +85,15 @@ class GroupKeys:
     stream_schedule: str
     """Sorted set of delayed enqueues, seen by every group when due."""
     schedule: str
-    """Sorted set of this group's delayed retries and parked suspects."""
+    """Sorted set of this group's delayed retries and quarantined jobs."""
     dead: str
     """Stream of dead letters."""
     fence: str
     """String ``namespace:token:holder`` of the latest leader that acted here."""
     agreement: str
     """Hash of what all processes of the group must agree on, and counters."""
-    suspects: str
-    """Hash of suspects that were released and have not settled: entry ID → release time in ms."""
+    quarantine: str
+    """Hash of released quarantined jobs that are not settled, by entry ID."""
     journal: str
     """Capped stream of lifecycle events, shared by the groups of the stream."""
 
@@ -130,7 +130,7 @@ def group_keys(stream: str, group: str) -> GroupKeys:
         dead=f"{prefix}:dead:{group}",
         fence=f"{prefix}:fence:{group}",
         agreement=f"{prefix}:group:{group}",
-        suspects=f"{prefix}:suspects:{group}",
+        quarantine=f"{prefix}:quarantine:{group}",
         journal=f"{prefix}:journal",
     )
 
@@ -189,7 +189,7 @@ TYPES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("stream", "retry", "dead", "journal"), "stream"),
         **dict.fromkeys(("stream_schedule", "schedule", "enqueued"), "zset"),
-        **dict.fromkeys(("agreement", "suspects", "replicas"), "hash"),
+        **dict.fromkeys(("agreement", "quarantine", "replicas"), "hash"),
         **dict.fromkeys(("fence", "lease", "token", "step_down"), "string"),
     }
 )

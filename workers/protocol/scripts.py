@@ -26,7 +26,6 @@ Words = Sequence[str | bytes | int | float]
 _SHARED_PART = re.compile(r"^--- @(\w+)$", re.MULTILINE)
 _STATEMENT = re.compile(r"(?:^--.*\n)*^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
 """Where a statement of a shared part begins, with the comment in front of it: all of them declare something."""
-_ASSIGNED = re.compile(r"^\s*(\w+) = ", re.MULTILINE)
 COMMENT = re.compile(r"(?<!-)--(?!- @).*$", re.MULTILINE)
 
 
@@ -121,7 +120,7 @@ class _Statement(NamedTuple):
 
     text: str
     names: frozenset[str]
-    """What it declares, or gives a value."""
+    """What it declares."""
     words: frozenset[str]
     """What it may use."""
 
@@ -142,12 +141,8 @@ def _statements(part: str) -> list[_Statement]:
     found = list(_STATEMENT.finditer(text))
     ends = [*(statement.start() for statement in found[1:]), len(text)]
     texts = [text[statement.start() : end] for statement, end in zip(found, ends, strict=True)]
-    declared = [frozenset(statement[1].split(", ")) for statement in found]
-    shared = frozenset().union(*declared)
-    return [
-        _Statement(each, names | (shared & set(_ASSIGNED.findall(each))), _words(each))
-        for each, names in zip(texts, declared, strict=True)
-    ]
+    declared = (frozenset(statement[1].split(", ")) for statement in found)
+    return [_Statement(each, names, _words(each)) for each, names in zip(texts, declared, strict=True)]
 
 
 def _words(text: str) -> frozenset[str]:

@@ -71,7 +71,7 @@ _VALUES: tuple[tuple[instruments.Gauge, Callable[[GroupLoad], float]], ...] = (
     (instruments.READY_AGE, lambda sight: max(0, sight.oldest_ready_ms) / 1000),
     (instruments.PENDING_AGE, lambda sight: max(0, sight.oldest_pending_ms) / 1000),
     (instruments.SCHEDULED, lambda sight: sight.scheduled),
-    (instruments.SUSPECTS, lambda sight: sight.suspects),
+    (instruments.QUARANTINED, lambda sight: sight.quarantined),
     (instruments.DEAD_LETTERS, lambda sight: sight.dead_letters),
     (instruments.PAUSED, lambda sight: sight.paused),
     (instruments.RECOVERY_WAIT, lambda sight: sight.recovery_waits_ms / 1000),

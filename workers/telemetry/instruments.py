@@ -74,7 +74,7 @@ IN_FLIGHT = Gauge("reaper.in_flight", "{delivery}", "Deliveries that are pending
 READY_AGE = Gauge("reaper.ready.oldest_age", "s", "Age of the oldest job that waits to be read.")
 PENDING_AGE = Gauge("reaper.pending.oldest_age", "s", "Idle time of the oldest pending delivery.")
 SCHEDULED = Gauge("reaper.scheduled", "{job}", "Jobs that wait for their time.")
-SUSPECTS = Gauge("reaper.suspects", "{job}", "Suspects, parked or out.")
+QUARANTINED = Gauge("reaper.quarantined", "{job}", "Quarantined jobs, and released ones that are not settled.")
 PAUSED = Gauge("reaper.recovery.paused", "{group}", "1 while an operator has paused recovery of the group.")
 REFUSES = Gauge("reaper.recovery.refuses", "{group}", "1 while recovery refuses the group, as it is laid out now.")
 HELD = Gauge("reaper.held", "{delivery}", "Overdue deliveries that cannot be made ready again, and stay pending.")
@@ -82,7 +82,7 @@ DEAD_LETTERS = Gauge("reaper.dead_letters", "{job}", "Dead letters that are kept
 REFUSED = Gauge("reaper.refused", "{part}", "Parts of the process' work that Redis refuses now; 0 = none.")
 
 GAUGES = (
-    LEASE_HELD, TERM, RECOVERY_WAIT, PAUSED, REFUSES, HELD, IN_FLIGHT, READY_AGE, PENDING_AGE, SCHEDULED, SUSPECTS,
+    LEASE_HELD, TERM, RECOVERY_WAIT, PAUSED, REFUSES, HELD, IN_FLIGHT, READY_AGE, PENDING_AGE, SCHEDULED, QUARANTINED,
     DEAD_LETTERS, REFUSED,
 )  # fmt: skip
 

@@ -40,8 +40,8 @@ from workers.worker import Worker
 
 PATIENCE_S = 10.0
 _POLL_S = 0.01
-_SUSPECT_SCORE = 2**52
-"""From here on, members of the schedule are no jobs that are due some day, but suspects."""
+_QUARANTINE_SCORE = 2**52
+"""From here on, members of the schedule are no jobs that are due some day, but quarantined jobs."""
 _SHOWN = 5
 
 
@@ -190,18 +190,18 @@ class _Left:
     """Streams with jobs that wait to be read."""
     pending: int = 0
     scheduled: int = 0
-    """Jobs that wait until they are due, and parked suspects."""
-    suspects: int = 0
+    """Jobs that wait until they are due, and quarantined jobs."""
+    quarantined: int = 0
     """Released, and not settled."""
     next: _Next | None = None
     """What is due next, where that is not due yet."""
 
     def __bool__(self) -> bool:
-        return bool(self.ready or self.pending or self.scheduled or self.suspects)
+        return bool(self.ready or self.pending or self.scheduled or self.quarantined)
 
     def __str__(self) -> str:
         waiting = f"jobs wait to be read in {' and '.join(self.ready)}" if self.ready else "no job waits to be read"
-        return f"{waiting}, {self.pending} pending, {self.scheduled} scheduled, {self.suspects} suspects"
+        return f"{waiting}, {self.pending} pending, {self.scheduled} scheduled, {self.quarantined} quarantined jobs"
 
 
 class _Watch:
@@ -238,7 +238,7 @@ class _Watch:
         for schedule in schedules:
             call.zcard(schedule)
             call.zrange(schedule, 0, 0, withscores=True)
-        call.hlen(keys.suspects)
+        call.hlen(keys.quarantine)
         call.time()
         replies: list[Any] = await call.execute(raise_on_error=False)
         left = _Left()
@@ -250,8 +250,8 @@ class _Watch:
         for schedule in schedules:
             number, first, *replies = replies
             left.scheduled += number
-            upcoming += [_Next(score, schedule, member) for member, score in first if score < _SUSPECT_SCORE]
-        left.suspects, (seconds, microseconds) = replies
+            upcoming += [_Next(score, schedule, member) for member, score in first if score < _QUARANTINE_SCORE]
+        left.quarantined, (seconds, microseconds) = replies
         left.next = min(upcoming, default=None)
         if left.next and left.next.due_ms <= seconds * 1000 + microseconds // 1000:
             left.next = None

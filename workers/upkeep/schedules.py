@@ -29,19 +29,19 @@ class Schedules:
         self,
         move_due: Callable[[], Awaitable[Moved | Refusal]],
         moved: Callable[[Moved], None],
-        wake_suspects: Callable[[], None],
+        wake_quarantine: Callable[[], None],
         *,
         serves_for_ms: int = 0,
         jitter_s: float = 0.0,
     ) -> None:
-        """``moved`` is called after each look, and ``wake_suspects`` if some are parked.
+        """``moved`` is called after each look, and ``wake_quarantine`` if jobs are quarantined.
 
         ``serves_for_ms`` is as in `Authority`. ``jitter_s`` is the longest random delay, if many look after the same
         group.
         """
         self._move_due = move_due
         self._moved = moved
-        self._wake_suspects = wake_suspects
+        self._wake_quarantine = wake_quarantine
         self._latest_look_s = min(LATEST_LOOK_S, serves_for_ms / 1000 / LOOKS_PER_SIGN or inf)
         self._jitter_s = jitter_s
         self._noticed = anyio.Event()
@@ -63,8 +63,8 @@ class Schedules:
         if isinstance(moved, Refusal):
             return moved
         self._moved(moved)
-        if moved.parked:
-            self._wake_suspects()
+        if moved.quarantined:
+            self._wake_quarantine()
         with anyio.move_on_after(self._pause_s(moved.next_due_ms)):
             await self._noticed.wait()
         return None

@@ -11,7 +11,7 @@ from reaper.pipeline.report.html import Markup
 _ROW_IN, _MARGIN_IN = 0.17, 0.8
 _PANELS = {
     "Fault to second start: median to longest": ("recovery_p50", "recovery_max"),
-    "Healthy jobs meanwhile: wait, median to p99": ("latency_p50", "latency_p99"),
+    "Wait of healthy jobs: median to p99": ("latency_p50", "latency_p99"),
 }
 
 

@@ -29,7 +29,7 @@ _PLACES = {
     Place.READY: "ready, waiting for a worker",
     Place.PENDING: "pending in a worker",
     Place.SCHEDULED: "waiting in the schedule",
-    Place.SUSPECT: "parked, until it can run alone",
+    Place.QUARANTINED: "quarantined, until it can run alone",
     Place.DEAD: "dead-lettered",
     Place.SETTLED: "settled since the lake was filled",
     LOST: "lost: nowhere in Redis, and no event tells of an end",

@@ -103,7 +103,7 @@ def recovery(findings: Findings) -> Markup:
                 "From crash to second start is the time from the last sign of life of a crashed worker until its job "
                 "ran again. It is the sum of the visibility timeout, the overshoot and the wait. The overshoot is the "
                 "time from the visibility timeout to the recovery. The wait is the time from the recovery to the "
-                "second start. Suspects wait longer, because they run one at a time."
+                "second start. Quarantined jobs wait longer, because they run one at a time."
             ),
             charts.distributions("recovery", panels, words.pair),
             table(f"group visibility times {RANKS}", findings.tables["restarts"], "From crash to second start"),

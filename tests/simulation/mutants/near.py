@@ -5,9 +5,9 @@ from collections.abc import Iterable
 SCRIPTS = {
     **{
         name: ["explorer/test_races", "explorer/test_moves"]
-        for name in ("ack", "settle", "extend", "hold", "recover", "tick", "adopt", "core")
+        for name in ("ack", "settle", "extend", "hold", "recover", "tick", "adopt", "keys")
     },
-    "prelude": ["scripts/test_forget_group", "operator/test_redrive"],
+    "prelude": ["explorer/test_races", "explorer/test_moves", "scripts/test_forget_group", "operator/test_redrive"],
     "acquire_lease": ["reaper/test_elector", "scripts/test_lease"],
     "raise_token": ["scripts/test_lease", "reaper/test_elector", "faults/test_fencing_tokens"],
     "redrive_dead_letters": ["operator/test_redrive"],

@@ -43,8 +43,7 @@ async def test_the_server_takes_every_script_that_was_changed(client: Redis) -> 
             if folder != "lua":  # a part of a shared text
                 own = (ROOT / file).read_text(encoding="utf-8")
                 content, part = script_text("workers.protocol", folder).replace(own, changed_text), folder
-            including = SCRIPTS / ("keep_house.lua" if part == "prelude" else "recover.lua")
-            whole, mark = including.read_text(encoding="utf-8"), f"--- @{part}\n"
+            whole, mark = (SCRIPTS / "recover.lua").read_text(encoding="utf-8"), f"--- @{part}\n"
             # All of a shared part that was changed, and what is used of the others: Lua takes 200 local names.
             script = put_together(whole.replace(mark, content + "\n") if mark in whole else content)
             assert await client.script_load(script), mutant.name

@@ -1,4 +1,4 @@
-"""Keys and arguments that all scripts with the shared core take (``lua/core``)."""
+"""Keys and arguments that all scripts take that move jobs (``lua/keys.lua``)."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -38,5 +38,5 @@ class CoreCalls:
 
     def _names(self, source: str) -> tuple[str, ...]:
         keys = self.keys
-        quarantine = keys.suspects
+        quarantine = keys.quarantine
         return source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.schedule, quarantine, keys.journal

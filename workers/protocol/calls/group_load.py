@@ -19,7 +19,7 @@ class GroupLoad(NamedTuple):
     """Age of the oldest job that waits to be read; 0 = none does."""
     oldest_pending_ms: int
     scheduled: int
-    suspects: int
+    quarantined: int
     dead_letters: int
     paused: int
     """1 while an operator has paused recovery of the group, else 0."""
@@ -29,7 +29,7 @@ class GroupLoad(NamedTuple):
 
 async def look_at_group(client: Redis, keys: GroupKeys) -> GroupLoad:
     """Look at what the gauges of a group show (``look_at_group.lua``)."""
-    places = (keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.suspects, keys.dead, keys.agreement)
+    places = (keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.quarantine, keys.dead, keys.agreement)
     return GroupLoad(*await LOOK_AT_GROUP.run(client, places, (keys.group,)))
 
 

@@ -27,7 +27,7 @@ class Outcome(IntEnum):
     GONE = 0
     """It is not pending any more."""
     REDELIVERED = 1
-    SUSPECTED = 2
+    QUARANTINED = 2
     DEAD_LETTERED = 3
     NOT_DUE = 4
     LOST_PAYLOAD = 5
@@ -35,11 +35,11 @@ class Outcome(IntEnum):
     PUT_OFF = 7
 
 
-ENDED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
+ENDED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED, Outcome.DEAD_LETTERED})
 """The delivery was ended for its consumer."""
 _OUTCOMES = {
     b"recovered": Outcome.REDELIVERED,
-    b"suspected": Outcome.SUSPECTED,
+    b"quarantined": Outcome.QUARANTINED,
     b"dead_lettered": Outcome.DEAD_LETTERED,
     b"lost_payload": Outcome.LOST_PAYLOAD,
 }
@@ -108,7 +108,7 @@ def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]
     for entry_id, job_id, idle_ms, new_entry in zip(
         ids, column(b"job", ids), column(b"idle_ms"), column(b"new_entry"), strict=True
     ):
-        idle = int(idle_ms or 0)
+        idle = int(idle_ms or -1)
         yield Recovered(entry_id, outcome, new_entry, idle, consumer, job_id, times, traced.get(entry_id))
 
 

@@ -14,8 +14,8 @@ KEEP_HOUSE = load_script("workers.protocol", "keep_house")
 
 MOVE_BATCH = 200
 """Due jobs that one call makes ready, of each schedule."""
-SUSPECT_SCORE = 2**52
-"""Suspects are parked in their group's schedule at this score and above: behind every due time."""
+QUARANTINE_SCORE = 2**52
+"""Quarantined jobs are in the schedule of their group at this score and above, behind every due time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Moved:
     held: int
     """Due jobs that cannot be made ready; ``why`` tells of the last one."""
     why: str
-    parked: int
-    """Suspects that wait to be let out."""
+    quarantined: int
+    """Quarantined jobs that wait to be released."""
     agreed: bool = True
     """The leader's agreement is there; else it was lost, and is to be written anew."""
 
@@ -76,9 +76,9 @@ async def move_due(client: Redis, keys: GroupKeys, authority: Authority, journal
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """State of the group's suspects after a release."""
+    """State of the group's quarantined jobs after a release."""
 
-    parked: int
+    quarantined: int
     out: int
     settled: int
     """Those that have settled since the last release."""
@@ -86,10 +86,10 @@ class Released:
     """Job ID and new entry ID of those made ready."""
 
 
-async def release_suspects(
+async def release_quarantined(
     client: Redis, keys: GroupKeys, authority: Authority, journal: Journal
 ) -> Released | Refusal:
-    """Make the next suspect ready, if it may be out (``tick.lua``)."""
+    """Make the next quarantined job ready, if it may be out (``tick.lua``)."""
     ticked = await _tick(client, keys, authority, journal)
     if isinstance(ticked, Refusal):
         return ticked

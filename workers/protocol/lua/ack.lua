@@ -7,7 +7,7 @@
 -- KEYS[4] dead        {orders}:dead:billing               stream, named only
 -- KEYS[5] settings    {orders}:group:billing              hash
 -- KEYS[6] schedule    {orders}:scheduled:billing          sorted set, named only
--- KEYS[7] quarantine  {orders}:suspects:billing           hash, named only
+-- KEYS[7] quarantine  {orders}:quarantine:billing           hash, named only
 -- KEYS[8] journal     {orders}:journal                    stream
 -- ARGV[1] group  ARGV[2] journal's MAXLEN ('0' = write none)  ARGV[3] consumer  ARGV[4] caller: a word that no other process uses
 -- ARGV[5] number of the call: a call that is sent again has its number, a later one a higher one

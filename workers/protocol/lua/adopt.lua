@@ -1,6 +1,6 @@
 -- A worker looks for what is its own.
 --
--- KEYS[1] to KEYS[8] as in core/1_group.lua
+-- KEYS[1] to KEYS[8] as in keys.lua
 -- ARGV[1] group  ARGV[2] journal's MAXLEN (not used)  ARGV[3] consumer  ARGV[4] most entries  ARGV[5] where the page begins ('-' or '(ID')
 -- ARGV[6…] IDs of entries in hand
 --
@@ -9,7 +9,8 @@
 -- recovers does the rest. Should that process live, its next heartbeat makes them young again.
 -- Fence: none; nothing changes hands.
 
---- @core
+--- @keys
+--- @prelude
 
 local consumer, most, in_hand = ARGV[3], tonumber(ARGV[4]), {}
 local first, PAGE = 6, 100
@@ -20,7 +21,7 @@ end
 for i = first, #ARGV do
   in_hand[ARGV[i]] = true
 end
-open_for_writing()
+open_for_writing(source, group)
 local found, next_page = {}, ''
 for i, row in ipairs(redis.call('XPENDING', source, group, ARGV[5], '+', PAGE, consumer)) do
   if i == PAGE then

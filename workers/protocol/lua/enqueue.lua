@@ -13,9 +13,10 @@
 -- All or nothing: an error (OOM, for one) means that no job was enqueued. So nothing is written before the first job is.
 -- Fence: none; any producer may enqueue, and what it has enqueued already is no second job.
 
+local stream, schedule, enqueued = KEYS[1], KEYS[2], KEYS[3]
+
 --- @prelude
 
-local stream, schedule, enqueued = KEYS[1], KEYS[2], KEYS[3]
 local call, call_ms, job_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local FORGOTTEN_PER_JOB, FORGOTTEN_AT_LEAST = 2, 8
 
@@ -29,7 +30,6 @@ end
 
 -- Harmless: what may not remember a job must not add it either, since whoever hears an error enqueues it again.
 redis.call('ZADD', enqueued, 'XX', 0, '')
-local at = now_ms()
 local function is_remembered(member)
   local until_ms = redis.call('ZSCORE', enqueued, member)
   return until_ms and tonumber(until_ms) > at
@@ -37,22 +37,19 @@ end
 
 local latest, added = 0, false
 local function remember(member, until_ms)
-  redis.call('ZADD', enqueued, string.format('%.0f', until_ms), member)
+  redis.call('ZADD', enqueued, digits(until_ms), member)
   latest = math.max(latest, until_ms)
 end
 
 local function enqueue(job_id, delay, from, to)
   if delay > 0 then
-    local job = {
-      job_id = job_id, generation = '0', first_ms = string.format('%.0f', at), copies = 0, entry_id = '',
-      user = { unpack(ARGV, from, to) },
-    }
-    local ok, why = park_until(schedule, at + delay, pack_job('enqueue', job, 0, ''))
-    return ok, why
+    local job = { id = job_id, entry = '', user = { unpack(ARGV, from, to) }, generation = '0', first_ms = digits(at), consumers = '',
+      copies = 0, waits = 0, hand_backs = 0 }
+    return put_in_schedule(at + delay, packed(job, 0, 'enqueue'))
   end
   local words = { unpack(ARGV, from, to) }
   words[#words + 1], words[#words + 2] = 'reaper.job', job_id
-  return add_entry(stream, words)
+  return add(stream, words)
 end
 
 local repeated = call ~= '' and is_remembered('c:' .. call)
@@ -85,8 +82,8 @@ if call ~= '' and not repeated then
 end
 
 -- What is past is dropped a few at a time, faster than it comes; the key itself goes with the last of it. By pcall: the jobs are there.
-local past = redis.pcall('ZRANGEBYSCORE', enqueued, '-inf', string.format('%.0f', at), 'LIMIT', 0,
-  math.min(FORGOTTEN_PER_JOB * n + FORGOTTEN_AT_LEAST, MAX_UNPACKED))
+local past = redis.pcall('ZRANGEBYSCORE', enqueued, '-inf', digits(at), 'LIMIT', 0,
+  math.min(FORGOTTEN_PER_JOB * n + FORGOTTEN_AT_LEAST, MAX_WORDS))
 if #past > 0 then
   redis.pcall('ZREM', enqueued, unpack(past))
 end
@@ -95,7 +92,7 @@ local function left()
   return type(reply) == 'number' and reply or -1
 end
 if latest > at and left() < latest - at then
-  redis.pcall('PEXPIRE', enqueued, string.format('%.0f', latest - at))
+  redis.pcall('PEXPIRE', enqueued, digits(latest - at))
 end
 -- WAIT asks whether replicas have what its connection has written. Who adds nothing, since it is there already, writes
 -- all the same: else he would be told that they have it, whatever they have.

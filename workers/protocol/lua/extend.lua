@@ -1,6 +1,6 @@
 -- pending -> pending, anew: a worker proves that it lives, for many deliveries of one source in one call.
 --
--- KEYS[1] to KEYS[8] as in core/1_group.lua
+-- KEYS[1] to KEYS[8] as in keys.lua
 -- ARGV[1] group  ARGV[2] journal's MAXLEN (not used)  ARGV[3] consumer
 -- ARGV[4…] entry ID, times delivered, state of its handler, in turns; none: the beat alone. '0' = it waits, '1' = it is about to begin,
 -- '2' = it runs. Of a quarantined job, '1' says that it has arrived, and '2' comes after min(1 s, a third of the visibility timeout).
@@ -11,7 +11,8 @@
 -- Raises NOGROUP, NOSETTINGS.
 -- Fence: consumer and times delivered.
 
---- @core
+--- @keys
+--- @prelude
 --- @heartbeat
 
 local consumer = ARGV[3]
@@ -20,7 +21,7 @@ local agreed = read_settings()
 if not agreed then
   return redis.error_reply(NO_SETTINGS)
 end
-open_for_writing()
+open_for_writing(source, group)
 -- No script of ours takes a delivery from there without deleting its entry. So what is there and not pending was dropped.
 local is_certain = source == retry or agreed.policy == 'stream' and agreed.recovery == 'reaper'
 local any_released = redis.call('HLEN', quarantine) > 0
@@ -36,7 +37,7 @@ end
 local function extend(entry_id, times, state)
   local row, is_there = pending_row(entry_id), entry_of(entry_id) ~= nil
   if not row then
-    if not (is_there and is_certain) or is_after(entry_id, last_delivered(source) or entry_id) then
+    if not (is_there and is_certain) or is_after(entry_id, group_position(source, group) or entry_id) then
       return 0 -- what lies behind the position, as after a failover that lost a read, is delivered anew
     end
     return 3

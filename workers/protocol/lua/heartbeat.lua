@@ -8,6 +8,8 @@
 -- Fields of the group settings ({orders}:group:billing): `beat` (server time of the last beat, in ms), `unbroken` (server time since which
 -- there was no gap, in ms), `gap` (length of the last gap in ms, 0 = there was no beat before).
 
+local FORMER_MS = 35000 -- workers read the group settings every 30 s (REFRESH_S in workers/loop/membership.py), and a call takes up to 5 s
+
 -- Raises what Redis answers to an XCLAIM that it does not allow, and changes nothing. From 7.0 on, XCLAIM without a result would create
 -- the consumer, so there the permission is asked for, and the call is made only if it is missing.
 local function probe_claim(stream, group)
@@ -59,7 +61,7 @@ local function note_beat(settings)
   end
   if beat.has_gap then
     if beat.last and beat.former_until then -- what was left of it before the gap is left after it, whatever happened to the clock
-      beat.former_until = at + math.max(0, beat.former_until - beat.last)
+      beat.former_until = at + math.min(FORMER_MS, math.max(0, beat.former_until - beat.last))
       redis.call('HSET', settings, 'former_until', string.format('%.0f', beat.former_until))
     end
     beat.gap, beat.unbroken = beat.last and math.abs(at - beat.last) or 0, at

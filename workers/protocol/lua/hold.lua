@@ -1,19 +1,20 @@
 -- vanished -> pending for us: a live worker takes back what it runs, when extend.lua has said that it vanished.
 --
--- KEYS[1] to KEYS[8] as in core/1_group.lua
+-- KEYS[1] to KEYS[8] as in keys.lua
 -- ARGV[1] group  ARGV[2] journal's MAXLEN (not used)  ARGV[3] consumer  ARGV[4] caller
 -- ARGV[5] number of the caller's last settlement that was answered ('0' = none)  ARGV[6…] entry ID, times delivered, in turns
 --
 -- Returns a result for each: 1 ours again, 0 not.
 -- Fence: does nothing if a settlement of the caller came in between, because what it acknowledged would be pending again.
 
---- @core
+--- @keys
+--- @prelude
 
 local consumer = ARGV[3]
 local first = 6
 local who, last = string.match(redis.call('HGET', settings, 'settled:' .. consumer) or '', '^(%S+) (%d+) ')
 local is_settled_since = who == ARGV[4] and last ~= ARGV[5]
-open_for_writing()
+open_for_writing(source, group)
 local reply = {}
 for i = first, #ARGV, 2 do
   local row, is_there = pending_row(ARGV[i]), entry_of(ARGV[i]) ~= nil

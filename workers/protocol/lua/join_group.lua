@@ -67,7 +67,6 @@ if consumer ~= '' and ARGV[11] == '1' then -- before it reads anything, a worker
   probe_heartbeat(stream, group)
 end
 
-local at = now_ms()
 local served_until = whole_number(redis.call('HGET', agreement, 'served_until'), 0)
 local serves_for = whole_number(redis.call('HGET', agreement, 'serves_for'), nil)
 if serves_for and served_until > at + serves_for then -- the server's clock was set back: it would lock us out for as long

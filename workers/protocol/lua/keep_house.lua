@@ -18,12 +18,14 @@
 -- names of workers' consumers that somebody else deleted…} or {'stale', fence found}.
 -- Fence: the whole value is compared; without one, the group must have agreed on embedded recovery. A consumer with pending entries is never deleted: they would go with it.
 
+local stream, fence, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local own, group, silence = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local maxlen, token = ARGV[4] == '1' and tonumber(ARGV[5]) or 0, ARGV[6]
+
 --- @prelude
 --- @heartbeat
 
-local stream, fence, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local own, group, silence = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
+local MARKER_CONSUMER = 'marked-by-reaper' -- it holds nothing
 local MOST = 1000 -- consumers that are deleted, or reported, in one call; the others follow with the next
 local REGISTRATION_KEPT_MS = 600000 -- so long it is shown that a worker has gone
 
@@ -38,7 +40,6 @@ if position then
   redis.call('HSET', agreement, 'last_id', position)
 end
 
-local at = now_ms()
 -- While recovery waits, a step of the clock may be all that made consumers look silent, and ended registrations.
 local waits = recovery_waits_ms(read_beat(agreement, at), at, 0) > 0
 local deleted, held_by, marker = {}, {}, nil
@@ -65,10 +66,8 @@ each_registration(agreement, function(field, until_ms)
   elseif not held and ended_ms >= 0 and #missing < MOST then
     redis.call('HDEL', agreement, field)
     missing[#missing + 1] = consumer
-    if write_journal then
-      journal_event(journal, maxlen, 'lost_consumer', 'group', group, 'mode', own == '' and 'embedded' or 'reaper', 'token', token,
-        'consumer', consumer, 'until_ms', small_digits(until_ms))
-    end
+    write_event({ 'event', 'lost_consumer', 'group', group, 'mode', own == '' and 'embedded' or 'reaper', 'token', token,
+      'consumer', consumer, 'until_ms', digits(until_ms) })
   end
 end)
 
@@ -86,7 +85,7 @@ else
 end
 if is_missing then
   redis.call('HINCRBY', agreement, 'groups_lost', 1)
-  redis.call('HSET', agreement, 'groups_lost_ms', string.format('%.0f', at))
+  redis.call('HSET', agreement, 'groups_lost_ms', digits(at))
 end
 local reply = { 'ok', #deleted, is_missing and 1 or 0, whole_number(redis.call('HGET', agreement, 'groups_lost'), 0) }
 for _, names in ipairs({ deleted, missing }) do

@@ -2,26 +2,25 @@
 --
 -- KEYS[1] stream           orders                        stream
 -- KEYS[2] retry            {orders}:retry:billing        stream
--- KEYS[3] schedule         {orders}:scheduled:billing    sorted set: jobs by the time they are due, and parked suspects
+-- KEYS[3] schedule         {orders}:scheduled:billing    sorted set: jobs by the time they are due, and quarantined jobs
 -- KEYS[4] stream_schedule  {orders}:scheduled            sorted set
--- KEYS[5] suspects         {orders}:suspects:billing     hash
+-- KEYS[5] quarantine       {orders}:quarantine:billing     hash
 -- KEYS[6] dead             {orders}:dead:billing         stream
 -- KEYS[7] agreement        {orders}:group:billing        hash
 -- ARGV[1] group
 --
--- Returns {in flight, age of the oldest ready job in ms, idle time of the oldest delivery in ms, scheduled, suspects,
+-- Returns {in flight, age of the oldest ready job in ms, idle time of the oldest delivery in ms, scheduled, quarantined and released jobs,
 -- dead letters, 1 where an operator has paused recovery, else 0, ms for which recovery waits (heartbeat.lua)}; ages are 0 where there is none. What is not there, or is something foreign, reads as empty.
 -- Fence: none; it writes nothing.
 
 --- @prelude
 --- @heartbeat
 
-local stream, retry, schedule, stream_schedule, suspects, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local stream, retry, schedule, stream_schedule, quarantine, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local agreement = KEYS[7]
 local group = ARGV[1]
-local at = now_ms()
 local LOOKED_AT = 20 -- deliveries, for the oldest that a worker has
-local READY_MS, MOST_READY = 1000000000, 10000 -- an entry that is idle for longer is ready in place (core/1_group.lua)
+local MOST_READY = 10000
 local in_place = redis.pcall('HGET', agreement, 'policy') == 'in-place'
 
 local function readable(reply, default)
@@ -60,10 +59,10 @@ end
 
 look_at(stream)
 look_at(retry)
-local parked = readable(redis.pcall('ZCOUNT', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf'), 0)
-local scheduled = readable(redis.pcall('ZCARD', schedule), 0) - parked + readable(redis.pcall('ZCARD', stream_schedule), 0)
-local out = readable(redis.pcall('HLEN', suspects), 0)
+local quarantined = readable(redis.pcall('ZCOUNT', schedule, digits(QUARANTINE_SCORE), '+inf'), 0)
+local scheduled = readable(redis.pcall('ZCARD', schedule), 0) - quarantined + readable(redis.pcall('ZCARD', stream_schedule), 0)
+local released = readable(redis.pcall('HLEN', quarantine), 0)
 local dead_letters = readable(redis.pcall('XLEN', dead), 0)
 local paused = readable(redis.pcall('HGET', agreement, 'paused'), false) == '1' and 1 or 0
 local is_known, waits_ms = pcall(function() return recovery_waits_ms(read_beat(agreement, at), at, 0) end)
-return { in_flight, ready_ms, pending_ms, scheduled, parked + out, dead_letters, paused, is_known and waits_ms or 0 }
+return { in_flight, ready_ms, pending_ms, scheduled, quarantined + released, dead_letters, paused, is_known and waits_ms or 0 }

@@ -1,6 +1,6 @@
 -- pending, overdue -> ready | quarantined | dead, or (embedded) pending for the caller.
 --
--- KEYS[1] to KEYS[8] as in core/1_group.lua
+-- KEYS[1] to KEYS[8] as in keys.lua
 -- KEYS[9] fence  {orders}:fence:billing  string
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's fence, its whole value ('' = embedded)  ARGV[4] token
 -- ARGV[5] payload bytes after which the call ends
@@ -14,7 +14,8 @@
 -- or {'stale', fence found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): nothing was done.
 -- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
 
---- @core
+--- @keys
+--- @prelude
 --- @heartbeat
 
 local holder, token, budget = ARGV[3], ARGV[4], tonumber(ARGV[5])
@@ -24,7 +25,7 @@ local refusal = refusal_of(agreed, holder, KEYS[9], 'recover', token)
 if refusal then
   return refusal
 end
-open_for_writing()
+open_for_copies()
 probe_heartbeat(source, group)
 local _, beat = note_beat(settings)
 local waits_ms = recovery_waits_ms(beat, at, agreed.visibility_ms)
@@ -33,30 +34,19 @@ local LONGEST_VISIBILITY_MS = 604800000 -- seven days: of what a job asks for it
 local due_in, held, taken, bytes = {}, {}, {}, 0
 agreed.recovers = true
 local consumer, room = is_embedded and ARGV[6], is_embedded and tonumber(ARGV[7])
-local function take(row, entry)
+
+-- Entries that are next to each other are read together.
+local rows, entries, READ = {}, {}, 100
+local function take(row)
   if room <= 0 then
     return false
   end
   room = room - 1
   redis.call('XCLAIM', source, group, consumer, 0, row[1], 'RETRYCOUNT', row[4] + 1, 'JUSTID')
-  taken[#taken + 1] = { entry, row[4] + 1 }
+  taken[#taken + 1] = { entries[row[1]] or entry_of(row[1]), row[4] + 1 }
   return true
 end
 
--- Notes the size of a payload. Returns the visibility timeout that its job asks for.
-local function look_into(entry)
-  local own, fields = 0, entry and entry[2] or {}
-  for i = 1, #fields, 2 do
-    bytes = bytes + #fields[i] + #fields[i + 1]
-    if fields[i] == 'reaper.visibility_ms' then
-      own = math.min(whole_number(fields[i + 1], 0), LONGEST_VISIBILITY_MS)
-    end
-  end
-  return math.max(agreed.visibility_ms, own)
-end
-
--- Entries that are next to each other are read together.
-local rows, entries, READ = {}, {}, 100
 local function read_payloads(low, high)
   for _, entry in ipairs(redis.call('XRANGE', source, low, high, 'COUNT', READ)) do
     entries[entry[1]] = entry
@@ -76,13 +66,16 @@ local function look_at(row)
     return start_over(source, group, row)
   end
   local entry = (rests or idle >= agreed.visibility_ms) and (entries[row[1]] or entry_of(row[1]))
-  local visibility = entry ~= false and look_into(entry) or agreed.visibility_ms
+  local job, visibility = entry and open_job(row[1], entry[2]), agreed.visibility_ms
+  if job then
+    bytes, visibility = bytes + job.bytes, math.max(visibility, math.min(job.visibility_ms, LONGEST_VISIBILITY_MS))
+  end
   if not rests and idle < visibility then
     start_over(source, group, row) -- the call may come when recovery does not wait any more
     due_in[#due_in + 1], due_in[#due_in + 2] = row[1], visibility - idle
     return
   end
-  local ok, why = pcall(recover, row, entry, agreed, is_embedded and take)
+  local ok, why = pcall(recover, row, job, agreed, is_embedded and take)
   if not ok or why then
     local n = #held
     held[n + 1], held[n + 2], held[n + 3] = row[1], row[2], type(why) == 'table' and why.err or tostring(why)
@@ -137,5 +130,8 @@ if waits_ms > 0 then
   return { 'waits', waits_ms, beat.gap }
 end
 local broken = finish(agreed)
+if recovered > 0 then
+  redis.pcall('HINCRBY', settings, 'recovered', recovered)
+end
 local told = write_events({ 'mode', is_embedded and 'embedded' or 'reaper', 'token', token, 'visibility_ms', digits(agreed.visibility_ms) })
 return broken or { 'ok', at, cursor, due_in, held, taken, told, traced }

@@ -1,6 +1,6 @@
 -- pending -> ready | scheduled | dead: a worker gives deliveries of one source back, or up. (What is done: ack.lua.)
 --
--- KEYS[1] to KEYS[8] as in core/1_group.lua
+-- KEYS[1] to KEYS[8] as in keys.lua
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] consumer  ARGV[4] caller  ARGV[5] number of the call (ack.lua)
 -- ARGV[6…] items: verb, entry ID, times delivered, delay in ms, reason, error, traceback, number of words for the journal, these words
 --   nack       failed, counts; if no delivery is left, a dead letter
@@ -13,19 +13,23 @@
 -- Raises NOGROUP, NOSETTINGS (join first), OLDCALL (a later call was carried out).
 -- Fence: consumer and times delivered, because a late verdict of a former owner would take the job from its present one.
 
---- @core
+--- @keys
+--- @prelude
 
 local consumer, caller, number = ARGV[3], ARGV[4], ARGV[5]
 local first = 6
-local kept = kept_reply(consumer, caller, number)
-if kept then
-  return kept
+
+-- The kept reply. A worker numbers its settlements, and sends the next one when the last one is answered. A call that is sent again has
+-- its number, and gets the reply that was kept, so nothing is done twice.
+local who, last, answer = string.match(redis.call('HGET', settings, 'settled:' .. consumer) or '', '^(%S+) (%d+) (.*)$')
+if who == caller and tonumber(number) <= tonumber(last) then
+  return number == last and cmsgpack.unpack(answer) or redis.error_reply('OLDCALL a later call was carried out')
 end
 local agreed = read_settings()
 if not agreed then
   return redis.error_reply(NO_SETTINGS)
 end
-open_for_writing()
+open_for_copies()
 
 local EVENT_OF_VERB = { nack = 'nacked', retry = 'nacked', hand_back = 'handed_back' }
 local LONGEST_DELAY_MS = 316224000000 -- ten years
@@ -73,5 +77,5 @@ local broken = finish(agreed)
 if rejected > 0 then
   redis.call('HINCRBY', settings, 'rejected', rejected)
 end
-keep_reply(consumer, caller, number, results)
+redis.call('HSET', settings, 'settled:' .. consumer, caller .. ' ' .. number .. ' ' .. cmsgpack.pack(results))
 return broken or results

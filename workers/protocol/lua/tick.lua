@@ -1,6 +1,6 @@
 -- scheduled, due -> ready; quarantined -> released, one after the other. By the holder of the lease (embedded: by any worker).
 --
--- KEYS[1] to KEYS[8] as in core/1_group.lua (KEYS[1] is the stream)
+-- KEYS[1] to KEYS[8] as in keys.lua (KEYS[1] is the stream)
 -- KEYS[9] fence  {orders}:fence:billing  string
 -- KEYS[10] delayed enqueues, for every group of the stream  {orders}:scheduled  sorted set
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's fence, its whole value ('' = embedded)  ARGV[4] token
@@ -15,7 +15,8 @@
 -- The gate: a job is released when fewer than `gate_width` of the released ones are in doubt. One is in doubt until it is settled or its
 -- worker has shown that it runs. Where plain workers read, that is one: they cannot run it alone.
 
---- @core
+--- @keys
+--- @prelude
 
 local MOST_RELEASED, HOLD_MS = 64, 10000
 local holder, token, most, enqueues = ARGV[3], ARGV[4], tonumber(ARGV[5]), KEYS[10]
@@ -24,38 +25,17 @@ local refusal = refusal_of(agreed, holder, KEYS[9], 'tick', token)
 if refusal then
   return refusal
 end
-open_for_writing()
+open_for_copies()
 redis.call('ZREM', schedule, '')
 if ARGV[6] ~= '' then -- while leaders say so, embedded workers stand by (join_group.lua)
   redis.pcall('HSET', settings, 'served_until', digits(at + tonumber(ARGV[6])))
 end
 local target, refused = copy_target(agreed)
 
-local TYPES = { entry_id = 'string', consumers = 'string', deliveries = 'number', generation = 'string', first_ms = 'string',
-  copies = 'number', waits = 'number', hand_backs = 'number' }
-
--- Returns the job that a member of a schedule holds, or nil: anybody may write there.
-local function unpacked(member)
-  local ok, job = pcall(cmsgpack.unpack, member)
-  if not ok or type(job) ~= 'table' or job.v ~= 1 or type(job.user) ~= 'table' or #job.user % 2 > 0 or type(job.job_id) ~= 'string' then
-    return nil
-  end
-  for name, kind in pairs(job.kind == 'enqueue' and {} or TYPES) do
-    if type(job[name]) ~= kind then
-      return nil
-    end
-  end
-  job.id, job.entry, job.quarantined = job.job_id, job.entry_id, job.suspect ~= nil
-  return job
-end
-
 local function first_entry(job)
   local words, n = job.user, #job.user
   words[n + 1], words[n + 2] = 'reaper.job', job.id
-  if n + 2 > MAX_WORDS then
-    return nil, 'too many fields'
-  end
-  return redis.call('XADD', stream, '*', unpack(words))
+  return add(stream, words)
 end
 
 -- Makes a job ready. Returns its new entry, or nil: then it is looked at again later, and in nobody's way until then.
@@ -75,8 +55,8 @@ local function release(zset, member, job, reason)
     return nil
   end
   redis.call('ZREM', zset, member)
-  if reason == 'suspect' then -- of a retry, its nack has told
-    tell('recovered', '', digits(job.deliveries), reason, { entry = job.entry, job = job.id, generation = job.generation, new_entry = id })
+  if reason == 'released' then -- of a retry, its nack has told
+    tell('recovered', '', digits(job.deliveries), reason, job.entry, job.id, job.generation, '', id)
   end
   return id
 end
@@ -102,7 +82,7 @@ local function look_at_released()
     local id, released = values[i], read_released(values[i + 1]) or { key = stream }
     local key = released.key
     if delivered[key] == nil then
-      delivered[key] = last_delivered(key) or false
+      delivered[key] = group_position(key, group) or false
     end
     local row = delivered[key] and redis.call('XPENDING', key, group, id, id, 1)[1]
     local is_unread = not row and delivered[key] and is_after(id, delivered[key]) and #redis.call('XRANGE', key, id, id) == 1
@@ -121,10 +101,9 @@ end
 local function gate_width()
   local ours = 0
   for _, key in ipairs({ stream, retry }) do
-    for _, info in ipairs(last_delivered(key) and redis.call('XINFO', 'CONSUMERS', key, group) or {}) do
-      local consumer = named(info)
-      local is_active = consumer.pending > 0 or consumer.idle < agreed.visibility_ms
-      if is_active and not string.find(consumer.name, OUR_CONSUMER) then
+    for _, info in ipairs(group_position(key, group) and redis.call('XINFO', 'CONSUMERS', key, group) or {}) do
+      local is_active = info_field(info, 'pending') > 0 or info_field(info, 'idle') < agreed.visibility_ms
+      if is_active and not string.find(info_field(info, 'name'), OUR_CONSUMER) then
         return 1
       end
       ours = ours + (is_active and key == stream and 1 or 0)
@@ -139,7 +118,7 @@ local out, in_doubt, settled = look_at_released()
 local member, released = redis.call('ZRANGEBYSCORE', schedule, digits(QUARANTINE_SCORE), '+inf', 'LIMIT', 0, 1)[1], {}
 if member and out < MOST_RELEASED and in_doubt < gate_width() then
   local job = unpacked(member)
-  local id = release(schedule, member, job, 'suspect')
+  local id = release(schedule, member, job, 'released')
   if id then
     write_released(id, { key = target })
     released, out = { job.id, id }, out + 1

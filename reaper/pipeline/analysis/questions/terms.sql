@@ -22,7 +22,7 @@ with began as (
   select span.stream, span.token, max(at_work.at_ms) as seen_ms
   from span left anti join mistakable on span.stream = mistakable.stream and span.token = mistakable.token
     join (select token, at_ms from rare
-      where event in ('recovered', 'suspected', 'dead_lettered') and token is not null) at_work
+      where event in ('recovered', 'quarantined', 'dead_lettered') and token is not null) at_work
     on span.token = at_work.token and at_work.at_ms >= span.began_ms
       and at_work.at_ms <= coalesce(span.next_ms, at_work.at_ms)
   group by span.stream, span.token

@@ -1,5 +1,5 @@
 -- Which jobs does the journal leave open? The first ones of each group and last event, with how many there are.
--- `last_entry` is where the job was last known to lie; null for a parked suspect or a scheduled retry, which lies in no
+-- `last_entry` is where the job was last known to lie; null for a quarantined job or a scheduled retry, which lies in no
 -- stream. A rejected settlement says where the job had been, so it is the last word only if there is no other.
 with open as (
   select stream, grp, job
@@ -7,14 +7,14 @@ with open as (
   group by stream, grp, job
   having max(if(event in ('acked', 'dead_lettered', 'lost_payload'), at_ms, null)) is null
     or max(if(event in ('acked', 'dead_lettered', 'lost_payload'), at_ms, null))
-      < max(if(event in ('recovered', 'suspected', 'nacked', 'handed_back', 'redriven', 'requeued'), at_ms, null))
+      < max(if(event in ('recovered', 'quarantined', 'nacked', 'handed_back', 'redriven', 'requeued'), at_ms, null))
 ), last as (
   select story.*, row_number() over (
     partition by stream, grp, job order by event = 'refused', at_ms desc, seq desc) as age
   from story left semi join open using (stream, grp, job)
 ), ranked as (
   select stream, grp, job, event, at_ms,
-    if(event in ('suspected', 'refused') or due_ms is not null, null, coalesce(new_entry, entry)) as last_entry,
+    if(event in ('quarantined', 'refused') or due_ms is not null, null, coalesce(new_entry, entry)) as last_entry,
     count(*) over (partition by stream, grp, event) as n,
     row_number() over (partition by stream, grp, event order by at_ms, job) as place
   from last

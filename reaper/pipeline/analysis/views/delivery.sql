@@ -18,7 +18,7 @@ with found as (
     bool_or(event = 'handed_back' or reason <=> 'given_back') as handed_back
   from story
   where entry is not null and event not in ('redriven', 'requeued', 'lost_payload', 'lost_delivery')
-    and not (event = 'recovered' and reason <=> 'suspect')
+    and not (event = 'recovered' and reason <=> 'released')
   group by stream, grp, job, generation, entry, number
 ), started as (
   -- A delivery that was settled without a start waited in its worker. A stalled one counts as started: most were, and

@@ -14,11 +14,11 @@ with scoped as (
 ), measured as (
   select *,
     -- It ends a delivery that stalled. A worker that gives up its own delivery writes no idle time.
-    event in ('recovered', 'suspected', 'dead_lettered') and idle_ms is not null as is_stall,
+    event in ('recovered', 'quarantined', 'dead_lettered') and idle_ms is not null as is_stall,
     -- The worker that ran the job wrote it, at the end of the delivery.
     run_ms is not null and event in ('acked', 'nacked', 'handed_back', 'dead_lettered', 'refused') as is_settlement,
     job is not null and grp is not null and event in (
-      'acked', 'nacked', 'handed_back', 'scheduled', 'recovered', 'suspected', 'dead_lettered', 'redriven', 'refused',
+      'acked', 'nacked', 'handed_back', 'scheduled', 'recovered', 'quarantined', 'dead_lettered', 'redriven', 'refused',
       'lost_payload', 'lost_delivery', 'lost_consumer', 'requeued',
       'lease_acquired', 'lease_lost', 'lease_released', 'fault_injected') as is_of_job
   from scoped

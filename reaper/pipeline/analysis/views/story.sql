@@ -15,8 +15,8 @@ with troubled as (
 select /*+ BROADCAST(troubled), REPARTITION(stream, grp, job) */
   stream, grp, job, event, at_ms, seq, entry, new_entry, generation, mode, reason, verb, delivered_ms, begun_ms,
   run_ms, idle_ms, visibility_ms, due_ms, is_stall, is_settlement,
-  -- The count of the delivery. A suspect that crashed in company, or that may never have begun, is journaled with the
+  -- The count of the delivery. A quarantined job that crashed in company, or that may never have begun, is journaled with the
   -- count of the delivery before.
-  delivery + if(event = 'suspected' and reason in ('not_released', 'never_arrived'), 1, 0) as number
+  delivery + if(event = 'quarantined' and reason in ('not_released', 'never_arrived'), 1, 0) as number
 from event left semi join troubled on xxhash64(stream, grp, job) = job_hash
 where is_of_job

@@ -1,4 +1,4 @@
-"""A program of our own worker, for the tests of probation. Executions are noted in the stream `LEDGER`.
+"""A program of our own worker, for the tests of quarantine. Executions are noted in the stream `LEDGER`.
 
 A job with a field ``poison`` waits until the key ``kill`` is set, and then ends the process; one with ``down`` answers
 so many times that a service is down, which counts for nothing.

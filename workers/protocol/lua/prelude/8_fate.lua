@@ -34,44 +34,39 @@ local function fate_of(job, row, count, limit)
 end
 
 local traced = {} -- of each traced job: entry ID, traceparent, tracestate, the delivery's name, and what came before it
-local EVENT_OF = { ready = 'recovered', quarantine = 'suspected', dead = 'dead_lettered' }
+local EVENT_OF = { ready = 'recovered', quarantine = 'quarantined', dead = 'dead_lettered' }
 
--- Ends an overdue delivery. `take` (embedded): takes over what would become ready, or returns false where there is no room.
--- Returns nil, or why the delivery is held.
-local function recover(row, entry, agreed, take)
-  -- The idle time of what was given back is no time: -1, or one that puts it in its order.
-  local told = { entry = row[1], job = row[1], idle_ms = not is_given_back(row) and digits(row[3]) or nil, generation = '0' }
-  if not entry then
-    redis.call('XACK', source, group, row[1])
+local recovered = 0 -- jobs that are ready or quarantined again
+
+-- Ends an overdue delivery. `job` is nil if the payload is gone. `take` (embedded): takes over what would become ready, or returns false
+-- where there is no room. Returns nil, or why the delivery is held.
+local function recover(row, job, agreed, take)
+  -- The idle time of an entry that was given back is no time: it is -1, or puts the entry in its order.
+  local entry_id, consumer, idle = row[1], row[2], is_given_back(row) and '' or digits(row[3])
+  if not job then
+    redis.call('XACK', source, group, entry_id)
     count_lost_payload()
-    return tell('lost_payload', row[2], digits(row[4]), '', told)
+    return tell('lost_payload', consumer, digits(row[4]), '', entry_id, entry_id, '0', idle, '')
   end
-  local job, limit = open_job(row[1], entry[2]), agreed.max_deliveries
+  local limit = agreed.max_deliveries
   local count = count_of(job, row[4], limit)
   local fate, reason = fate_of(job, row, count, limit)
-  told.job, told.generation = job.id, job.generation
-  if fate == 'ready' and take and take(row, entry) then
-    told.new_entry = row[1]
-    redis.pcall('HINCRBY', settings, 'recovered', 1)
-    return tell('recovered', row[2], digits(count), reason, told)
+  local new_entry, why = entry_id, nil
+  if not (fate == 'ready' and take and take(row)) then
+    if job.traceparent then
+      traced[#traced + 1] = { entry_id, job.traceparent, job.tracestate, delivery_name(job, row[4]), job.previous or '' }
+    end
+    pass_on(job, consumer, row[4], 'r')
+    if fate == 'dead' then
+      new_entry, why = give_up(job, row, count, 'max_deliveries', 'not settled within the visibility timeout', '')
+    else
+      job.quarantined = job.quarantined or fate == 'quarantine'
+      new_entry, why = make_ready(job, row, agreed, math.min(count, limit - 1))
+    end
+    if not new_entry then
+      return why
+    end
   end
-  if job.traceparent then
-    traced[#traced + 1] = { row[1], job.traceparent, job.tracestate, delivery_name(job, row[4]), job.previous or '' }
-  end
-  pass_on(job, row[2], row[4], 'r')
-  local new_entry, why
-  if fate == 'dead' then
-    new_entry, why = give_up(job, row, count, 'max_deliveries', 'not settled within the visibility timeout', '')
-  else
-    job.quarantined = job.quarantined or fate == 'quarantine'
-    new_entry, why = make_ready(job, row, agreed, math.min(count, limit - 1))
-  end
-  if not new_entry then
-    return why
-  end
-  told.new_entry = new_entry
-  if fate ~= 'dead' then
-    redis.pcall('HINCRBY', settings, 'recovered', 1)
-  end
-  tell(EVENT_OF[fate], row[2], digits(count), reason, told)
+  recovered = recovered + (fate == 'dead' and 0 or 1)
+  tell(EVENT_OF[fate], consumer, digits(count), reason, entry_id, job.id, job.generation, idle, new_entry)
 end

@@ -1,8 +1,19 @@
 -- Copies: how a job leaves its entry, and becomes ready again, scheduled, quarantined, or a dead letter.
 
 local MAX_WORDS = 7000 -- of a copy: unpack() fails a little below 8,000
-local QUARANTINE_SCORE = 4503599627370496 -- 2^52: quarantined jobs are in the schedule behind every due time
 local copied = 0 -- jobs that were written to another place in this call
+
+-- Adds an entry. Returns its ID, or nil and why there is none.
+local function add(target, words)
+  if #words > MAX_WORDS then
+    return nil, 'too many fields'
+  end
+  local reply = redis.pcall('XADD', target, '*', unpack(words))
+  if type(reply) == 'table' then
+    return nil, reply.err
+  end
+  return reply
+end
 
 -- Writes the fields of the user byte for byte, ours, and `more`. Returns the ID of the new entry, or nil and why there is none.
 -- Extends `job.user` in place, so a job is copied once.
@@ -16,21 +27,12 @@ local function copy(target, job, deliveries, more)
     words[n + 1], words[n + 2] = 'reaper.previous', job.previous
     n = n + 2
   end
-  if #more > 0 then
-    for i = 1, #more do
-      words[n + i] = more[i]
-    end
-    n = n + #more
+  for i = 1, #more do
+    words[n + i] = more[i]
   end
-  if n > MAX_WORDS then
-    return nil, 'too many fields'
-  end
-  local reply = redis.pcall('XADD', target, '*', unpack(words))
-  if type(reply) == 'table' then
-    return nil, reply.err
-  end
-  copied = copied + 1
-  return reply
+  local id, why = add(target, words)
+  copied = copied + (id and 1 or 0)
+  return id, why
 end
 
 -- Returns what an entry that is to be run says besides. Most jobs share the answer.
@@ -51,24 +53,42 @@ local function ready_fields(job)
     end
   end
   if job.quarantined then
-    more[#more + 1], more[#more + 2] = 'reaper.suspect', '1'
+    more[#more + 1], more[#more + 2] = 'reaper.quarantined', '1'
   end
   return more
 end
 
--- Returns where copies go, or nil and why they can go nowhere. Copies go into the stream if this group is its only one and the IDs there
--- are automatic, else into the group's own stream, if the policy allows that.
+-- Returns why copies cannot go into the stream itself, or nil. Other groups would see them, and Redis would reject a producer's next
+-- explicit ID below theirs.
+local FIRST_AUTOMATIC_MS = 1483228800000 -- 2017-01-01: streams are younger, so an ID below it was made by somebody
+local CLOCK_TOLERANCE_MS = 31622400000 -- a year: of a clock that was set back the IDs still are; other units are farther off
+local function layout_refusal(policy, key, at_ms)
+  if policy ~= 'stream' or redis.call('EXISTS', key) == 0 then
+    return nil
+  end
+  if #redis.call('XINFO', 'GROUPS', key) > 1 then
+    return 'several_groups'
+  end
+  local info = redis.call('XINFO', 'STREAM', key)
+  local last_id = info_field(info, 'last-generated-id')
+  -- Libraries make a stream for a group by adding one entry, whose ID they choose, and deleting it.
+  if info_field(info, 'length') == 0 and (last_id == '0-1' or info_field(info, 'entries-added') == 1) then
+    return nil
+  end
+  local last_ms = entry_ms(last_id)
+  if last_id ~= '0-0' and (last_ms < FIRST_AUTOMATIC_MS or last_ms > at_ms + CLOCK_TOLERANCE_MS) then
+    return 'explicit_ids'
+  end
+  return nil
+end
+
+-- Returns where copies go, or nil and why they can go nowhere. Copies go into the stream if that is right, else into the group's own stream,
+-- if the policy allows that.
 local function copy_target(agreed)
   if agreed.target or agreed.refusal then
     return agreed.target, agreed.refusal
   end
-  local why
-  if agreed.policy ~= 'retry-stream' and redis.call('EXISTS', stream) == 1 then
-    local newest = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
-    local ms = newest and tonumber(string.match(newest[1], '^%d+')) or at
-    local is_automatic = ms > 1483228800000 and ms < at + 31622400000 -- from 2017 until in a year
-    why = #redis.call('XINFO', 'GROUPS', stream) > 1 and 'several_groups' or not is_automatic and 'explicit_ids' or nil
-  end
+  local why = agreed.policy ~= 'retry-stream' and layout_refusal('stream', stream, at)
   if agreed.policy == 'retry-stream' or agreed.policy == 'in-place' and why then
     agreed.target = retry
   elseif why then
@@ -107,7 +127,7 @@ end
 -- Makes a dead letter. Returns its ID, or nil and why there is none.
 local function give_up(job, row, count, reason, error, traceback)
   local more = { 'reaper.dead.stream', stream, 'reaper.dead.group', group, 'reaper.dead.entry', job.entry, 'reaper.dead.reason', reason,
-    'reaper.dead.error', error, 'reaper.dead.last_ms', digits(at - math.max(row[3], 0)), 'reaper.dead.at_ms', digits(at) }
+    'reaper.dead.error', error, 'reaper.dead.last_ms', digits(is_given_back(row) and at or at - row[3]), 'reaper.dead.at_ms', digits(at) }
   if traceback ~= '' then
     more[#more + 1], more[#more + 2] = 'reaper.dead.traceback', traceback
   end

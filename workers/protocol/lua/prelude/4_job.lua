@@ -4,24 +4,36 @@ local MAX_CONSUMERS_BYTES = 1024
 local MAX_PREVIOUS_BYTES = 64
 local FATAL = 9007199254740992 -- 2^53: a delivery count above it is a FATAL XNACK, and no number
 local OURS = {}
-for _, name in ipairs({ 'job', 'deliveries', 'generation', 'first_ms', 'consumers', 'copies', 'waits', 'hand_backs', 'previous', 'suspect' }) do
+for _, name in ipairs({ 'job', 'deliveries', 'generation', 'first_ms', 'consumers', 'copies', 'waits', 'hand_backs', 'previous', 'quarantined' }) do
   OURS['reaper.' .. name] = true
 end
 
--- Splits the fields of an entry into those of the user, in order, and ours. Anything that is no number counts as absent.
+-- Splits the fields of an entry into those of the user, in order, and ours. Anything that is no number counts as absent. Most entries have
+-- none of ours: then `user` is the table `fields` itself.
 local function open_job(entry_id, fields)
-  local found, user, n, traceparent, tracestate = {}, {}, 0, nil, ''
+  local found, user, n, bytes, visibility, traceparent, tracestate = {}, fields, #fields, 0, 0, nil, ''
   for i = 1, #fields, 2 do
     local name, value = fields[i], fields[i + 1]
+    bytes = bytes + #name + #value
     if OURS[name] then
+      if user == fields then
+        user, n = {}, i - 1
+        for k = 1, n do
+          user[k] = fields[k]
+        end
+      end
       found[name] = value
     else
-      user[n + 1], user[n + 2] = name, value
-      n = n + 2
+      if user ~= fields then
+        user[n + 1], user[n + 2] = name, value
+        n = n + 2
+      end
       if name == 'traceparent' then
         traceparent = value
       elseif name == 'tracestate' then
         tracestate = value
+      elseif name == 'reaper.visibility_ms' then
+        visibility = whole_number(value, 0)
       end
     end
   end
@@ -33,7 +45,7 @@ local function open_job(entry_id, fields)
   local traced = traceparent and #traceparent >= 55 and string.find(traceparent, '^%x%x%-%x+%-%x+%-%x[13579bdf]') ~= nil
   local waits, hand_backs = whole_number(found['reaper.waits'], 0), whole_number(found['reaper.hand_backs'], 0)
   return {
-    entry = entry_id, id = job_id, user = user, quarantined = found['reaper.suspect'] ~= nil,
+    entry = entry_id, id = job_id, user = user, bytes = bytes, visibility_ms = visibility, quarantined = found['reaper.quarantined'] ~= nil,
     traceparent = traced and traceparent or nil, tracestate = tracestate,
     deliveries = whole_number(found['reaper.deliveries'], 0), generation = whole_digits(found['reaper.generation'], '0'),
     first_ms = whole_digits(found['reaper.first_ms'], string.match(entry_id, '^%d+')),

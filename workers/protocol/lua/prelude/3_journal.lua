@@ -1,21 +1,31 @@
 -- The journal: events as flat fields. What several jobs have in common stands once. The rest is in columns: values joined by commas, all
 -- columns of an event of equal length. A column that says nothing is left out. (An ID holds no comma, so nothing is escaped.)
 
+local function write_event(fields)
+  if maxlen > 0 then
+    redis.pcall('XADD', journal, 'MAXLEN', '~', maxlen, '*', unpack(fields))
+  end
+end
+
 local MOST_ROWS = 100 -- of an event
 local COLUMNS = { 'job', 'generation', 'idle_ms', 'new_entry' }
-local events, by_head = {}, {}
+local events, by_head, newest = {}, {}, {}
 
--- Notes what befell a job, to be written by `write_events`. `row`: entry, job, generation, and, where known, idle_ms and new_entry.
-local function tell(event, consumer, delivery, reason, row)
-  local head = event .. reason .. delivery .. consumer
-  local pile = by_head[head]
-  if not pile or #pile.entry >= MOST_ROWS then
-    pile = { event = event, consumer = consumer, delivery = delivery, reason = reason, entry = {}, job = {}, idle_ms = {}, new_entry = {}, generation = {} }
-    by_head[head], events[#events + 1] = pile, pile
+-- Notes what befell a job, to be written by `write_events`. Neighbors mostly belong to the same event.
+local function tell(event, consumer, delivery, reason, entry_id, job_id, generation, idle_ms, new_entry)
+  local pile = newest
+  if pile.event ~= event or pile.consumer ~= consumer or pile.delivery ~= delivery or pile.reason ~= reason or pile.n == MOST_ROWS then
+    local head = event .. reason .. delivery .. consumer
+    pile = by_head[head]
+    if not pile or pile.n == MOST_ROWS then
+      pile = { n = 0, event = event, consumer = consumer, delivery = delivery, reason = reason, entry = {}, job = {}, idle_ms = {},
+        new_entry = {}, generation = {} }
+      by_head[head], events[#events + 1] = pile, pile
+    end
+    newest = pile
   end
-  local n = #pile.entry + 1
-  pile.entry[n], pile.job[n], pile.idle_ms[n] = row.entry, row.job, row.idle_ms or ''
-  pile.new_entry[n], pile.generation[n] = row.new_entry or '', row.generation
+  local n = pile.n + 1
+  pile.n, pile.entry[n], pile.job[n], pile.idle_ms[n], pile.new_entry[n], pile.generation[n] = n, entry_id, job_id, idle_ms, new_entry, generation
 end
 
 local function fields_of(pile, more)
@@ -39,12 +49,6 @@ local function fields_of(pile, more)
     end
   end
   return fields
-end
-
-local function write_event(fields)
-  if maxlen > 0 then
-    redis.pcall('XADD', journal, 'MAXLEN', '~', maxlen, '*', unpack(fields))
-  end
 end
 
 -- Writes all that was told, with the fields `more`. Returns the same events for the caller.

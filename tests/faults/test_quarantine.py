@@ -1,4 +1,4 @@
-"""Suspects whose workers are stopped, or whose services are down: the poison job among them alone is given up."""
+"""Quarantined jobs whose workers are stopped, or whose services are down: only the poison job is given up."""
 
 import signal
 from collections import Counter
@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill.promises import Execution
-from tests.faults.probation_program import KILL, LEDGER
+from tests.faults.quarantine_program import KILL, LEDGER
 from tests.faults.reapers import Case, leading, nothing_left, quick_settings
 from tests.support.modes import EMBEDDED_IN_PLACE, mode_settings
 from tests.support.notes import read_endings, read_notes
@@ -52,7 +52,7 @@ async def served(case: Case, processes: Processes, mode: str) -> AsyncIterator[S
             **mode_settings(mode),
         }
         words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-        return processes.worker("tests.faults.probation_program", *words)
+        return processes.worker("tests.faults.quarantine_program", *words)
 
     async with AsyncExitStack() as stack:
         if mode == "reaper":
@@ -74,7 +74,7 @@ async def kept_alive(start: Start) -> AsyncIterator[None]:
         supervisor.cancel_scope.cancel()
 
 
-async def suspects(case: Case, *payloads: dict[str, str]) -> list[str]:
+async def quarantined(case: Case, *payloads: dict[str, str]) -> list[str]:
     """Enqueue jobs that have one delivery left, and whose worker died over them long ago; return their IDs."""
     jobs = [(await case.enqueue(1, **payload))[0] for payload in payloads]
     assert await case.read("gone", len(jobs)) == jobs
@@ -110,10 +110,10 @@ async def the_poison_alone_was_given_up(case: Case, poison: str) -> None:
 
 @both_modes
 @pytest.mark.parametrize("stops", [in_matrix(1), 4])
-async def test_workers_that_are_stopped_while_a_poison_suspect_is_out_take_no_innocent_along(
+async def test_workers_that_are_stopped_while_a_poison_quarantined_job_is_out_take_no_innocent_along(
     case: Case, processes: Processes, mode: str, stops: int
 ) -> None:
-    poison, *_ = await suspects(case, {"poison": ""}, *({} for _ in range(INNOCENT)))
+    poison, *_ = await quarantined(case, {"poison": ""}, *({} for _ in range(INNOCENT)))
     async with served(case, processes, mode) as start:
         for _ in range(stops):
             before = await started(case)  # whoever is stopped before has perhaps run more than one
@@ -122,7 +122,7 @@ async def test_workers_that_are_stopped_while_a_poison_suspect_is_out_take_no_in
             async def has_started(before: int = before) -> bool:
                 return await started(case) > before
 
-            await wait_until(has_started, "the worker has started a suspect")
+            await wait_until(has_started, "the worker has started a quarantined job")
             worker.terminate()
             assert await worker.wait() == 0
         await case.client.set(KILL, "now")
@@ -132,11 +132,11 @@ async def test_workers_that_are_stopped_while_a_poison_suspect_is_out_take_no_in
 
 
 @both_modes
-async def test_suspects_whose_service_is_down_are_not_taken_along_by_a_poison_job_among_them(
+async def test_quarantined_jobs_whose_service_is_down_are_not_taken_along_by_a_poison_job_among_them(
     case: Case, processes: Processes, mode: str
 ) -> None:
     down, poison = {"down": "3"}, {"poison": ""}
-    jobs = await suspects(case, down, down, poison, down, down)
+    jobs = await quarantined(case, down, down, poison, down, down)
     await case.client.set(KILL, "now")
     async with served(case, processes, mode) as start, kept_alive(start):
         await all_over(case)
@@ -144,11 +144,11 @@ async def test_suspects_whose_service_is_down_are_not_taken_along_by_a_poison_jo
 
 
 @both_modes
-async def test_a_suspect_that_is_stopped_after_each_start_is_never_given_up(
+async def test_a_quarantined_job_that_is_stopped_after_each_start_is_never_given_up(
     case: Case, processes: Processes, mode: str
 ) -> None:
     """Beside it waits the poison job, which is found as soon as it may run."""
-    jobs = await suspects(case, {"down": "5"}, {"poison": ""}, {})
+    jobs = await quarantined(case, {"down": "5"}, {"poison": ""}, {})
     await case.client.set(KILL, "now")
     async with served(case, processes, mode) as start:
         for _ in range(4):

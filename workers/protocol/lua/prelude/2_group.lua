@@ -1,0 +1,83 @@
+-- A group: its position, its settings, its pending entries, and the registrations of its workers.
+
+-- Returns the ID of the entry that the group has delivered last, or nil if the group, or its stream, is missing.
+local function group_position(key, name)
+  for _, info in ipairs(redis.call('EXISTS', key) == 1 and redis.call('XINFO', 'GROUPS', key) or {}) do
+    if info_field(info, 'name') == name then
+      return info_field(info, 'last-delivered-id')
+    end
+  end
+end
+
+local READY_MS = 1000000000 -- an entry that is idle for longer is ready where it is, and nobody's. Readers ask for it by CLAIM
+local RETURNED = 'returned-by-reaper' -- holds what a read took by mistake, until its worker's next heartbeat (return_taken.lua)
+local OUR_CONSUMER = '%.' .. string.rep('[0-9a-f]', 12) .. '$'
+
+-- Returns the row of the pending entries list, {ID, consumer, idle ms, times delivered}, or nil.
+local function pending_row(entry_id)
+  return redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
+end
+
+local function entry_of(entry_id)
+  return redis.call('XRANGE', source, entry_id, entry_id)[1]
+end
+
+-- Tells whether an entry is ready where it is: somebody gave it back, by XNACK (nobody has it then) or by making it old.
+local function is_given_back(row)
+  return row[2] == '' or row[3] >= READY_MS
+end
+
+-- Returns the group settings, or nil if the group has none. A value that was lowered lately still counts as it was before (`former_*`).
+local function read_settings()
+  local names = { 'policy', 'visibility_ms', 'max_deliveries', 'former_until', 'former_visibility_ms', 'former_max_deliveries',
+    'recovery', 'paused' }
+  local values, agreed = redis.call('HMGET', settings, unpack(names)), {}
+  for i, name in ipairs(names) do
+    agreed[name] = i > 1 and i < 7 and whole_number(values[i], 0) or values[i] or nil
+  end
+  if not agreed.policy or agreed.visibility_ms == 0 then
+    return nil
+  end
+  agreed.max_deliveries = math.max(1, agreed.max_deliveries)
+  if agreed.former_until > at then
+    agreed.visibility_ms = math.max(agreed.visibility_ms, agreed.former_visibility_ms)
+    agreed.max_deliveries = math.max(agreed.max_deliveries, agreed.former_max_deliveries)
+  end
+  return agreed
+end
+
+local NO_SETTINGS = 'NOSETTINGS the group has no settings: join it first'
+
+-- The first write of a script. It needs no memory, so a full server lets the script go on.
+local function open_for_writing(key, name)
+  redis.call('XACK', key, name, '0-0')
+end
+
+-- The same for a script that copies jobs. It asks for the rights to all that follows a copy: if one were missing then, each attempt would
+-- leave one more copy.
+local function open_for_copies()
+  open_for_writing(source, group)
+  redis.call('XDEL', source, '0-0')
+  redis.call('HDEL', quarantine, '')
+end
+
+-- Who writes for the whole group: the leader whose fence stands there, or, without a fence ('' as `own`), any worker of a
+-- group that has agreed on embedded recovery. Returns the fence found where the caller may not.
+local function refused_by_fence(own, fence, agreement)
+  local found = redis.call('GET', fence) or ''
+  if own == '' then
+    return redis.call('HGET', agreement, 'recovery') ~= 'embedded' and found or nil
+  end
+  return found ~= own and found or nil
+end
+
+-- Visits the registrations of workers (`member:<consumer>` in the group settings) with the field's name, and the end of the registration
+-- in the server's ms, nil where the value is none. A registration is this moment, a comma, and how the worker's settings differ.
+local function each_registration(agreement, visit)
+  local fields = redis.call('HGETALL', agreement)
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 7) == 'member:' then
+      visit(fields[i], tonumber(string.match(fields[i + 1], '^(%d+),')))
+    end
+  end
+end
