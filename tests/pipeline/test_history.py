@@ -80,10 +80,10 @@ def state_gone(layout: Layout) -> None:
 @pytest.mark.parametrize(
     ("harm", "found"),
     [
-        (of_before, f"has batch {LAST}, and its checkpoint .* ends with batch {LAST - 1}"),
-        (gone, "its checkpoint .* is gone"),
-        (gone_and_nothing_left, "its checkpoint .* is gone"),
-        (state_gone, "its checkpoint .* is gone"),
+        (of_before, f"has batch {LAST}, but its checkpoint .* ends with batch {LAST - 1}"),
+        (gone, "its checkpoint .* is missing"),
+        (gone_and_nothing_left, "its checkpoint .* is missing"),
+        (state_gone, "its checkpoint .* is missing"),
     ],
 )
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])

@@ -278,7 +278,7 @@ def test_a_checkpoint_that_goes_while_it_runs_ends_it_and_nothing_is_taken_for_w
             shutil.rmtree(layout.checkpoint)
             write_events(redis_server, 3, start=3)
 
-    with pytest.raises(ConfigurationError, match=r"its checkpoint .* is gone"):
+    with pytest.raises(ConfigurationError, match=r"its checkpoint .* is missing"):
         run(spark, redis_server, layout, Run(stop=Hurry(), tell=harm))
     assert len(rows(tmp_path)) == 3
 
@@ -341,12 +341,12 @@ def test_a_lake_whose_checkpoint_is_gone_is_not_filled_a_second_time(redis_serve
     layout = lake_at(tmp_path)
     create_tables(layout)
     add(layout, 0, {DAY: ["job"]})
-    with pytest.raises(ConfigurationError, match=r"its checkpoint .* is gone"):
+    with pytest.raises(ConfigurationError, match=r"its checkpoint .* is missing"):
         ingest(settings(redis_server), layout, _no_session, NOW)
     (layout.checkpoint / "offsets").mkdir(parents=True)
     (layout.checkpoint / "offsets" / "0").touch()
     (layout.state / "name").write_text("of another lake")
-    with pytest.raises(ConfigurationError, match=r"its checkpoint .* is gone"):
+    with pytest.raises(ConfigurationError, match=r"its checkpoint .* is missing"):
         ingest(settings(redis_server), layout, _no_session, NOW)
 
 

@@ -89,7 +89,7 @@ class _JavaError(Py4JJavaError):  # type: ignore[misc]  # py4j has no types
 
 
 def test_a_master_that_spark_does_not_know_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match=r"^spark_master 'bogus' is unknown to Spark: write local\[\*\], "):
+    with pytest.raises(ConfigurationError, match=r"^spark_master 'bogus' is unknown to Spark\. Write local\[\*\], "):
         session.build_session("bogus")
 
     def fails(_builder: object) -> None:
