@@ -60,7 +60,7 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
     SIGTERM or SIGINT stops it after the running jobs, and a second signal at once. Settings come from flags, the
     environment, the file, and the arguments of Worker(…), in this order of strength.
     """
-    log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
+    log_to_stderr(log_level, log_format)
     with errors_as_sentences():
         folder = Path.cwd()
         clash = clashing_folder(folder)

@@ -1,6 +1,5 @@
 """``reaper run``: one replica."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> N
     SIGTERM and SIGINT release leadership and stop the replica. SIGHUP reads the settings file again: the groups and
     their defaults.
     """
-    log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
+    log_to_stderr(log_level, log_format)
     with errors_as_sentences():
         from reaper.process import serve  # the other commands do not need the service
 

@@ -1,8 +1,10 @@
 """Queries and actions of operators. The command line and the status page call them.
 
-`snapshot` reads the state at one moment, and `judgement` decides whether it is healthy. `doctor` finds settings and
-servers that cannot work. `job_search` and `explanation` find one job. `dead_letters`, `redrive`, `requeue`, `groups`
-and `terms` act. `settings_file` writes the first settings file.
+- `snapshot` reads the state at one moment, and `judgement` decides whether it is healthy
+- `doctor` finds settings and servers that cannot work
+- `job_search` and `explanation` find one job
+- `dead_letters`, `redrive`, `requeue`, `groups` and `terms` act
+- `settings_file` writes the first settings file
 
 Rules:
 

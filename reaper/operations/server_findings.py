@@ -1,4 +1,4 @@
-"""Findings about the server: its settings, memory, clients, clock, and the rights of our user. Pure."""
+"""Findings about the settings, memory, clients and clock of the server, and the rights of our user. Pure."""
 
 from collections.abc import Iterator
 
@@ -156,7 +156,7 @@ def _clock(server: ServerFacts) -> Finding:
 
 
 def check_rights(server: ServerFacts, *, any_group: bool) -> Finding:
-    """Return which rights the user lacks. ``any_group``: without one, rights on keys are not known."""
+    """Return which rights the user lacks. Without ``any_group``, rights on keys are not known."""
     if server.missing_rights is None:
         if not any_group:
             return unknown("rights", "no group is named, and permissions depend on the group")
@@ -170,7 +170,7 @@ def check_rights(server: ServerFacts, *, any_group: bool) -> Finding:
 
 
 def check_keys(foreign: str | None) -> Iterator[Finding]:
-    """Return whether a key of ours holds something else; ``foreign`` names it, None: not seen."""
+    """Return whether a key of ours holds something else. ``foreign`` names it, and is None if it was not seen."""
     if foreign is None:
         yield unknown("keys", NOT_SEEN)
     elif foreign:

@@ -1,6 +1,5 @@
 """The commands of ``reaper pipeline``. Spark is imported only by the command that needs it."""
 
-import logging
 import os
 import signal
 import threading
@@ -25,7 +24,7 @@ from reaper.pipeline.command import (
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.report.command import report
 from workers.runtime.logs import log_to_stderr
-from workers.runtime.options import examples, help_end, log_level_option
+from workers.runtime.options import examples, help_end, log_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,14 +59,16 @@ _INGEST = (*LAKE, *_STATE, *_SOURCE, *_READING, "lake_retention", *SPARK)
 )
 @pipeline_options(*_INGEST)
 @click.option("--available-now", is_flag=True, help="Ingest the entries that exist now, and end.")
-@log_level_option
-def ingest(config: Path | None, machine: bool, available_now: bool, log_level: str, **flags: Any) -> None:
+@log_options
+def ingest(
+    config: Path | None, machine: bool, available_now: bool, log_level: str, log_format: str, **flags: Any
+) -> None:
     """Ingest journals and dead letters into the lake.
 
     Each entry is ingested once. The command runs until SIGTERM or SIGINT. Entries of other formats go to the table
     `malformed`, with the reason.
     """
-    log_to_stderr(logging.getLevelName(log_level.upper()))
+    log_to_stderr(log_level, log_format)
     with sentences():
         from reaper.pipeline.lake.ingest import ingest as run_ingestion
         from reaper.pipeline.lake.supervisor import Run

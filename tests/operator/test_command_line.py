@@ -129,7 +129,7 @@ async def test_json_is_json(scene: Scene, reaper: Command, words: tuple[str, ...
         ("reaper", "reaper drill --recovery e", "embedded"),
         ("reaper", "reaper pipeline ing", "ingest"),
         ("reaper", "reaper pipeline ingest --av", "--available-now"),
-        ("reaper", "reaper compare --mode emb", "embedded"),
+        ("reaper", "reaper compare --mode emb", "embedded/stream"),
         ("worker", "worker run x --recov", "--recovery"),
     ],
 )

@@ -1,6 +1,6 @@
-"""Nothing stands still: looks again and again at what is pending, and for how long nothing has happened to it.
+"""Check that no delivery stands still, by looking at the pending ones several times in a visibility timeout.
 
-Not by the server's clock, which stories set, but by the world's. A delivery moves when it is extended or claimed.
+Time is that of the world, because stories set the server's clock. A delivery moves when it is extended or claimed.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ Delivery = tuple[str, int, int, int]
 
 
 class Stillness:
-    """What has been pending for how long without a sign of life."""
+    """The pending deliveries, and how long each has been without a sign of life."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -45,7 +45,7 @@ class Stillness:
 
     @property
     def bound_s(self) -> float:
-        """How long a delivery may stand still when nothing befalls anybody: what I6 says."""
+        """The longest time for which promise I6 lets a delivery stand still after the last fault."""
         setting, timeouts = self._world.story.setting, self._world.visibilities
         lease_s = setting.lease_s if self._world.story.has_replicas else 0.0
         longest = min(max(timeouts), max(self._agreed_s, timeouts[-1]) + self._former_s)
@@ -53,7 +53,7 @@ class Stillness:
 
     @property
     def _former_s(self) -> float:
-        """For how long the timeout from before the last lowering still counted when nothing befell anybody any more."""
+        """The time for which the timeout before the last lowering still counted after the last fault."""
         now, at = self._world.loop.now, self._lowered_at
         served_s = now - at - self._world.unserved.seconds_since(at)  # a gap leaves of it what was left
         return max(0.0, FORMER_S - max(0.0, served_s - (now - self._world.troubled_until)))
@@ -65,7 +65,7 @@ class Stillness:
             self._agreed_s, self._lowered_at = int(agreed_ms) / 1000, self._world.loop.now
 
     async def look(self, client: Redis) -> None:
-        """Look. Where something stands still for too long, that is a finding, and another one if status is content."""
+        """Look. A delivery that stands still for too long is a finding, and so is a status that does not report it."""
         self._look_at_settings()
         still = dict(self._look())
         if not still:
@@ -78,7 +78,7 @@ class Stillness:
         try:
             problems = judge(await take_snapshot(client, NAMESPACE))
         except (RedisError, OSError):
-            return  # nobody can ask for the status
+            return  # the server cannot be asked
         for entry in still.keys() & dict(self._look()).keys() if not problems else ():
             self._world.findings.add(
                 f"S: {entry} stands still, and status says healthy", f"at {self._world.loop.now:.1f} s"
@@ -101,5 +101,5 @@ class Stillness:
             if group is not None:
                 for number, row in group.pending.values.items():
                     if row.consumer is not None and now_ms - row.delivered_ms < READY_MS:
-                        # A recovery that waits restarts the idle time of what is not due yet: that is no movement.
+                        # A recovery that waits restarts idle times of young deliveries. That is no movement.
                         yield key, number, row.delivered_ms if row.consumer.name in living else 0, row.times

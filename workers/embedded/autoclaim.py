@@ -184,7 +184,7 @@ class Autoclaim(WorkerPart, StalledDeliveries):
         self._waits_until = self._not_before
 
     def _is_new(self, reason: str) -> bool:
-        """Note why recovery does nothing, or ('') that it works. Return whether that has changed."""
+        """Note the reason why recovery does not act, or '' if it acts. Return whether that has changed."""
         is_new = reason != self._reason
         self._reason = reason
         return is_new

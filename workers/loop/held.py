@@ -29,7 +29,7 @@ QUEUED, RUNNING, ENDED = Stage
 
 
 class Interruption(Enum):
-    """The reason why a handler was told to stop."""
+    """The reason why a handler has to stop."""
 
     TIMEOUT = auto()
     """The handler ran longer than the job's timeout."""
@@ -93,7 +93,7 @@ class Source:
         """Return whether an entry of a read, sent at ``asked_at``, is a delivery that is in flight here (rule W5).
 
         A server that has lost its latest writes delivers it again. With the same count, no call can distinguish the
-        two, so the present one goes on. With another count, the present one is lost, and its handler is told to stop.
+        two, so the present one goes on. With another count, the present one is lost, and its handler has to stop.
         A settlement since then, with the same count, counts for both.
         """
         held = self.deliveries.get(entry_id)

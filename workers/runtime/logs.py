@@ -96,6 +96,6 @@ def handler_for(log_format: str) -> logging.StreamHandler[TextIO]:
     return handler
 
 
-def log_to_stderr(level: int = logging.INFO, log_format: str = CONSOLE) -> None:
+def log_to_stderr(level: str, log_format: str) -> None:
     """Write log lines to standard error, because standard output has the results."""
-    logging.basicConfig(level=level, handlers=[handler_for(log_format)])
+    logging.basicConfig(level=level.upper(), handlers=[handler_for(log_format)])

@@ -202,21 +202,20 @@ def help_end(*lines: str, ok: str = "done", no: str = "", redis: bool = True) ->
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-log_level_option = click.option(
-    "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged."
-)
-
 
 def log_options(command: CommandT) -> CommandT:
-    """Add the flags that `reaper run` and `worker run` share. Pass their values to `log_to_stderr`."""
-    with_format = click.option(
+    """Add the flags of services that log. Pass their values to `log_to_stderr`."""
+    level = click.option(
+        "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged."
+    )
+    form = click.option(
         "--log-format",
         type=click.Choice(LOG_FORMATS),
         default=CONSOLE,
         show_default=True,
         help="Log lines for people, or JSON, one object a line.",
     )
-    return log_level_option(with_format(command))
+    return level(form(command))
 
 
 class DurationType(click.ParamType[float]):

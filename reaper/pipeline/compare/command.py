@@ -43,7 +43,7 @@ Scenarios:
     help=_HELP,
     epilog=help_end(
         "reaper compare",
-        "reaper compare --mode reaper/stream --mode embedded --repeat 3 --output comparison.html",
+        "reaper compare --mode reaper/stream --mode embedded/stream --repeat 3 --output comparison.html",
         "reaper compare --trace trace.csv --speedup 30 --limit 2000 -o json",
         ok="all drills were played, whatever their results",
     ),
