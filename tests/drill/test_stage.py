@@ -50,7 +50,7 @@ async def test_without_a_bare_worker_all_workers_are_ours(stage: Stage) -> None:
 
 
 def test_a_cast_that_cannot_play_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="--reapers 1 or more"):
+    with pytest.raises(ConfigurationError, match="Set --reapers to 1 or more"):
         DrillSettings(reapers=0).check(REAPER)
     DrillSettings(reapers=0).check(NONE)
 
