@@ -172,7 +172,7 @@ TWICE[1]["entry"] = "13500-0"
 TWICE_AT_ONCE = [acked(25_100, 100, about("25000", 1)), acked(25_900, 100, about("25000", 1), seq=1)]
 """One delivery, acknowledged twice."""
 
-FROM_THE_FUTURE = [event("quarantined", 26_000, **about("26000", 1))]
+FROM_THE_FUTURE = [event("outsourced", 26_000, **about("26000", 1))]
 """All that is told of a job is an event that nobody knows yet."""
 
 RECOVERED_ONLY = [recovered(17_100, 3_100, about("14000", 1), "17100")]

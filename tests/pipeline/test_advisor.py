@@ -106,7 +106,7 @@ def test_one_group_is_chosen_by_its_name() -> None:
     assert list(chosen(groups, "a/b/c")) == groups[:1]
     with pytest.raises(ConfigurationError, match="group 'a/d' is not in the lake: it has a/b/c, a/c"):
         chosen(groups, "a/d")
-    with pytest.raises(ConfigurationError, match="the lake holds no executions"):
+    with pytest.raises(ConfigurationError, match="the lake has no executions"):
         chosen([], None)
 
 

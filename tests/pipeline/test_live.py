@@ -18,7 +18,7 @@ KEYS = group_keys("orders", "billing")
 PARK = """
 return redis.call('ZADD', KEYS[1], ARGV[1], cmsgpack.pack({
   v = 1, kind = ARGV[2], job_id = ARGV[3], user = {}, deliveries = 1, generation = '0', first_ms = '1', consumers = '',
-  entry_id = '1-1',
+  entry_id = '1-1', copies = 0, waits = 0, hand_backs = 0,
 }))
 """
 
@@ -67,7 +67,7 @@ async def test_jobs_are_found_where_they_are_and_the_others_are_lost(group: Redi
     await client.execute_command("XACK", KEYS.stream, KEYS.group, acknowledged)
     for job in ("ready", "due again"):
         await _add(client, KEYS.stream, job)
-    for score, kind, job in ((2**52, "quarantined", "quarantined"), (99, "retry", "delayed")):
+    for score, kind, job in ((2**52, "quarantine", "quarantined"), (99, "retry", "delayed")):
         await client.execute_command("EVAL", PARK, 1, KEYS.schedule, score, kind, job)
     await _add(client, KEYS.dead, "dead", reaper__dead__stream="orders")
     await _journal(client, EventName.ACKED, "done since", entry="1-0")

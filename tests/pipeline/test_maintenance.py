@@ -155,4 +155,4 @@ def test_what_fails_is_said_and_left_for_later(
 
     monkeypatch.setattr(delta.LakeTable, "compact", busy)
     tidy(layout)
-    assert f'maintenance of the lake failed: lake={layout.root} cause="in between"' in caplog.text
+    assert f'maintenance of the lake failed: lake={layout.root} cause="in between"' in caplog.messages

@@ -177,7 +177,7 @@ def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSe
     ("options", "sentence"),
     [
         (("--lake", "/nowhere/lake"), "error: there is no lake at /nowhere/lake"),
-        (("--since", "noon"), "error: 'noon' is no time"),
+        (("--since", "noon"), "error: 'noon' is not a time"),
     ],
 )
 async def test_what_cannot_be_reported_is_refused_in_a_sentence(
@@ -197,4 +197,4 @@ async def test_a_missing_extra_is_named_in_a_sentence(processes: Processes) -> N
     )
     command = processes.python("-c", hidden)
     assert await command.wait() == 2
-    assert command.output.strip().endswith("run pip install '.[report]' in your clone.")
+    assert command.output.strip().endswith("Run pip install '.[report]' in your clone.")
