@@ -316,3 +316,25 @@ async def test_what_has_a_slot_or_waits_for_one_is_extended_and_what_nobody_wait
             break
     expected = [held, beside] if is_extended else [beside]
     assert extended == [one.job.raw_entry_id for one in expected]
+
+
+async def test_a_timeout_that_is_lowered_during_a_heartbeat_is_followed_by_another_one(clock: Clock) -> None:
+    """The thread may begin a beat after the time of the change, and before it can read it."""
+    redis = Redis(clock)
+    held = hold(redis)
+    context = context_of(held, redis)
+    heartbeat = Heartbeat(context)
+    loop: Any = SimpleNamespace(call_soon_threadsafe=lambda function, *arguments: function(*arguments))
+    heartbeat._loop = loop
+    steps = heartbeat.steps()
+    step = next(steps)
+    while not isinstance(step, Extending):
+        clock.now += step
+        step = next(steps)
+    assert [item.entry_id for item in step.items] == [held.job.raw_entry_id]
+    beside = hold(redis, 2, held.source)
+    beside.prove(clock.now - 0.2)
+    context.membership.timeout_changed = clock.now - 0.1
+    step = steps.send((round(clock.now * 1000), [Life.EXTENDED]))
+    assert isinstance(step, Extending), "it beats again at once"
+    assert [item.entry_id for item in step.items] == [beside.job.raw_entry_id]

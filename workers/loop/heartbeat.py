@@ -73,6 +73,7 @@ class Heartbeat(WorkerPart):
         self._beating: Carrier | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_answered = True
+        self._known_change = -inf
         self._returns: set[asyncio.Task[None]] = set()
         self._instead: asyncio.Task[None] | None = None
 
@@ -209,6 +210,7 @@ class Heartbeat(WorkerPart):
 
     def steps(self) -> Steps:
         """Yield the next step, without end. Raises LoopIsClosedError after the event loop was closed."""
+        self._known_change = self._membership.timeout_changed
         failures, last = 0, monotonic()
         while True:
             pause = min(self._period_s(), pause_s(failures) if failures else self._hurry_s(last))
@@ -217,6 +219,8 @@ class Heartbeat(WorkerPart):
                 yield min(left, LONGEST_SLEEP_S)
                 continue
             last = monotonic()
+            # Read before the beat. The event loop may publish a change meanwhile whose time is before the beat.
+            self._known_change = self._membership.timeout_changed
             try:
                 yield from self._beat(last, self._period_s())
                 failures = 0
@@ -231,7 +235,7 @@ class Heartbeat(WorkerPart):
         """Return the longest pause after the ``last`` beat, if the next one has to come before its time."""
         if self._is_kept_from_it:
             return ASK_AGAIN_S
-        if last < self._membership.timeout_changed:  # a lowered timeout counts soon after workers could read it
+        if self._membership.timeout_changed != self._known_change:  # a lowered timeout counts soon
             return 0.0
         first = [held.runs_from for _, held_of in self._in_hand() for held in held_of if held.stage is RUNNING]
         return min((at - last for at in first if at > last), default=inf)
