@@ -1,17 +1,17 @@
-"""What an observer has seen: what would have been recovered, and whether that would have been right. Pure.
+"""Counts the recoveries that an observer would have made, and judges whether they would have been right. Pure.
 
-A delivery that falls overdue is followed. Where it goes while its owner is the same, its consumer has settled it, late:
-it would have been taken from the living. Where another consumer has it, somebody else has recovered it; where it is
-young again, its own consumer has read its history.
+The observer follows each overdue delivery. If the delivery goes while its owner is the same, its consumer settled it
+late, and a recovery would have been false. If another consumer has it, a third party recovered it. If it is young
+again, its own consumer has read its history.
 """
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 MOST_FOLLOWED = 50_000
-"""Overdue deliveries that are followed at a time; what falls overdue beyond them is not counted."""
+"""Overdue deliveries that are followed at a time. Later ones are not counted."""
 LOOKS = 8
-"""A delivery is looked at again after an eighth of its age: so exactly is it known at which age it was settled."""
+"""A delivery is looked at again after an eighth of its age, so its age when it was settled is known as exactly."""
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class Verdict:
     """Of one group, since the observer has been watching it. Ages are ms."""
 
     began_ms: int
-    """When it began to watch; instants are ms of one monotonic clock."""
+    """The start of the observation. Instants are ms of one monotonic clock."""
     overdue: int = 0
     """Deliveries that would have been recovered, each once."""
     false_alarms: int = 0
@@ -27,21 +27,21 @@ class Verdict:
     slowest_ms: int = 0
     """The highest age at which one of those was settled, or less."""
     claimed: int = 0
-    """Those that somebody else has claimed."""
+    """Those that another consumer has claimed."""
     read_again: int = 0
     """Those that their own consumer has read again."""
     unseen: int = 0
-    """Those that went while nobody watched."""
+    """Those that went while the observer was away."""
     is_full: bool = False
     _followed: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
 
     @property
     def pending(self) -> int:
-        """How many are followed: they are pending still, overdue."""
+        """The deliveries that are followed. They are still pending, and overdue."""
         return len(self._followed)
 
     def found(self, entry_id: bytes, consumer: bytes, idle_ms: int, now_ms: int, *, is_overdue: bool) -> bool:
-        """Note how a delivery was found; return whether it would be recovered now, and would not have been before."""
+        """Note the state of a delivery. Return whether it would be recovered now, and would not have been before."""
         known = self._followed.pop(entry_id, None)
         if known and known[0] != consumer:
             self.claimed += 1
@@ -58,7 +58,7 @@ class Verdict:
         return known is None
 
     def gone(self, entry_ids: Iterable[bytes], now_ms: int) -> None:
-        """Note what is not pending any more."""
+        """Note deliveries that are not pending any more."""
         for entry_id in entry_ids if self._followed else ():
             known = self._followed.pop(entry_id, None)
             if known:
@@ -66,13 +66,13 @@ class Verdict:
                 self.slowest_ms = max(self.slowest_ms, now_ms - known[1])
 
     def resumed(self, pending: Container[bytes]) -> None:
-        """Go on after nobody has watched for a while: of what went meanwhile nobody knows how."""
+        """Continue after a break. The end of deliveries that went meanwhile is unknown."""
         left = {one: known for one, known in self._followed.items() if one in pending}
         self.unseen += len(self._followed) - len(left)
         self._followed = left
 
     def facts(self, now_ms: int) -> dict[str, float]:
-        """Return what a log line reports of it: counts, minutes since it began, and seconds. Zeros are left out."""
+        """Return the fields of a log line: counts, minutes since the start, and seconds. Zeros are left out."""
         counts = {
             "would_recover": self.overdue,
             "partial": self.is_full,

@@ -5,6 +5,7 @@ Executions are noted in the stream that ``LEDGER`` names. It may be asked to `te
 
 import os
 import signal
+from functools import cache
 
 import anyio
 from redis.asyncio import Redis
@@ -20,13 +21,11 @@ WORK_S = 0.02
 hurry_if_asked()
 worker = Worker()
 _ledger = os.environ["LEDGER"]
-_clients: list[Redis] = []
 
 
+@cache
 def _client() -> Redis:
-    if not _clients:
-        _clients.append(commands_client(worker.settings.redis_url))
-    return _clients[0]
+    return commands_client(worker.settings.redis_url)
 
 
 @worker.handler

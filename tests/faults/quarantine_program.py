@@ -6,6 +6,7 @@ so many times that a service is down, which counts for nothing.
 
 import os
 import signal
+from functools import cache
 
 import anyio
 from redis.asyncio import Redis
@@ -20,13 +21,11 @@ WORK_S = 0.02
 LEDGER, KILL = "ledger", "kill"
 
 worker = Worker()
-_clients: list[Redis] = []
 
 
+@cache
 def _client() -> Redis:
-    if not _clients:
-        _clients.append(commands_client(worker.settings.redis_url))
-    return _clients[0]
+    return commands_client(worker.settings.redis_url)
 
 
 @worker.handler

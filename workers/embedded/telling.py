@@ -1,4 +1,4 @@
-"""What the recovery of an embedded group tells."""
+"""Reports the recoveries of an embedded group."""
 
 import logging
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from workers.runtime.clock import monotonic
 logger = logging.getLogger(__name__)
 
 TELL_EVERY_S = 1.0
-"""How often a line tells of what stalled while a walk goes on."""
+"""The time between two lines about stalled deliveries during a walk."""
 HELD_KNOWN = 1_000
-"""Entries that cannot be copied and were told of; beyond it, all are told again."""
+"""Entries that cannot be copied and were reported. Above this number all are reported again."""
 
 
 @dataclass(slots=True)
 class Stalled:
-    """What was moved and not told of yet: one line each second, and at the end of a walk, not one a page."""
+    """Moves that are not logged yet. They get one line each second and at the end of a walk, not one for each page."""
 
     claimed: int = 0
     ready: int = 0
@@ -31,7 +31,7 @@ class Stalled:
     told_at: float = -inf
 
     def add(self, page: Page) -> None:
-        """Add what one call has done."""
+        """Add the results of one call."""
         self.claimed += len(page.claimed)
         self.consumers.update([one.owner for one in page.claimed])
         for row in page.results:
@@ -40,7 +40,7 @@ class Stalled:
             self.quarantined += row.outcome is Outcome.QUARANTINED
 
     def log(self, source: str, now: float) -> None:
-        """Write the line, if there is anything to tell, and begin anew."""
+        """Write the line if there are moves, and start over."""
         if self.claimed or self.ready or self.quarantined:
             logger.info(
                 "recovered stalled deliveries: %s",
@@ -66,7 +66,7 @@ class Telling(WorkerPart):
         self._held: set[tuple[bytes, bytes | int]] = set()
 
     def page(self, source: Source, page: Page) -> None:
-        """Tell of what one call has done."""
+        """Report the results of one call."""
         stalled = self._stalled[source.key]
         stalled.add(page)
         now = monotonic()
@@ -107,7 +107,7 @@ class Telling(WorkerPart):
                 )
 
     def _is_news(self, row: Recovered) -> bool:
-        """Tell whether it is not known yet that an entry is held: it is met again and again."""
+        """Return whether a held entry was not reported yet. Each walk finds it again."""
         if len(self._held) >= HELD_KNOWN:
             self._held.clear()
         known = (row.entry_id, row.detail) in self._held

@@ -134,9 +134,7 @@ class Reporter:
 
     def deleted(self, job: Job) -> None:
         """Note that the entry of a job in hand was deleted with its pending reference. Only this worker can run it."""
-        logger.error(
-            "entry of a running job was deleted: %s", fields(group=self._keys.pair, job=job.id, entry=job.entry_id)
-        )
+        logger.error("entry of a running job was deleted: %s", fields(**self._delivery(job)))
         self._callbacks.report("error", **self._facts(job), error="lost_payload")
 
     def lost(self, job: Job, verdict: Verdict) -> None:
@@ -144,13 +142,7 @@ class Reporter:
         self.counts.lost += 1
         logger.error(
             "job is lost, its entry was deleted before it succeeded: %s",
-            fields(
-                group=self._keys.pair,
-                job=job.id,
-                entry=job.entry_id,
-                verb=verdict.outcome,
-                cause=verdict.error or None,
-            ),
+            fields(**self._delivery(job), verb=verdict.outcome, cause=verdict.error or None),
         )
         self._callbacks.report("error", **self._facts(job), error="lost_payload")
 
@@ -165,14 +157,7 @@ class Reporter:
             logging.ERROR,
             error,
             "a handler stopped the worker: %s",
-            fields(
-                group=self._keys.pair,
-                job=job.id,
-                entry=job.entry_id,
-                delivery=job.deliveries,
-                consumer=self._consumer,
-                cause=cause,
-            ),
+            fields(**self._delivery(job), cause=cause),
         )
         return f"the handler of job {on_one_line(job.id)} of {self._keys.pair} ended the worker: {on_one_line(cause)}"
 
@@ -213,15 +198,7 @@ class Reporter:
         self.counts.refused += 1
         logger.warning(
             "settlement rejected, the job was recovered or another process uses this consumer name: %s",
-            fields(
-                group=self._keys.pair,
-                job=job.id,
-                entry=job.entry_id,
-                delivery=job.deliveries,
-                consumer=self._consumer,
-                verb=verb,
-                run_ms=run_ms,
-            ),
+            fields(**self._delivery(job), verb=verb, run_ms=run_ms),
         )
         if self._callbacks.wants("refused"):
             self._callbacks.report("refused", **self._facts(job), verb=verb)
@@ -240,9 +217,7 @@ class Reporter:
         logger.warning(
             "job exceeded its timeout: %s",
             fields(
-                job=job.id,
-                entry=job.entry_id,
-                delivery=job.deliveries,
+                **self._delivery(job),
                 timeout_s=job.timeout_s,
                 handler="continues in its thread" if goes_on else "cancelled",
             ),
@@ -261,18 +236,23 @@ class Reporter:
         self.counts.held += 1
         logger.error(
             "cannot redeliver or dead-letter a failed job, its entry stays pending: %s",
-            fields(
-                group=self._keys.pair,
-                job=job.id,
-                entry=job.entry_id,
-                failure=verdict.error or verdict.reason,
-                cause=explained(why),
-            ),
+            fields(**self._delivery(job), failure=verdict.error or verdict.reason, cause=explained(why)),
         )
         if self._callbacks.wants("held"):
             self._callbacks.report("held", **self._facts(job), why=why)
 
+    def _delivery(self, job: Job) -> dict[str, Any]:
+        """Return the fields of each log line about a delivery."""
+        return {
+            "group": self._keys.pair,
+            "job": job.id,
+            "entry": job.entry_id,
+            "delivery": job.deliveries,
+            "consumer": self._consumer,
+        }
+
     def _facts(self, job: Job) -> dict[str, Any]:
+        """Return the facts of each callback about a delivery."""
         return {
             "stream": job.stream,
             "group": self._keys.group,
