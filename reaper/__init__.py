@@ -1,4 +1,4 @@
-"""Recovers stalled jobs of Redis Streams: replicas elect a leader, which watches the pending entries list.
+"""Recovers stalled jobs of Redis Streams: replicas share the groups, and watch their pending entries lists.
 
 ::
 
@@ -15,8 +15,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reaper.election.elector import EndOfTerm as EndOfTerm
-    from reaper.election.elector import Term as Term
     from reaper.service import Reaper as Reaper
     from reaper.service import ReaperEvent as ReaperEvent
     from reaper.settings import GroupSettings as GroupSettings
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "ConfigurationError": "workers.protocol.errors",
-        "EndOfTerm": "reaper.election.elector",
         "GroupSettings": "reaper.settings",
         "Reaper": "reaper.service",
         "ReaperEvent": "reaper.service",
@@ -38,7 +35,6 @@ else:
         "Redelivery": "workers.protocol.messages",
         "Report": "workers.runtime.callbacks",
         "StreamReaperError": "workers.protocol.errors",
-        "Term": "reaper.election.elector",
         "UnreachableError": "workers.protocol.errors",
         "UnsupportedServerError": "workers.protocol.errors",
     }

@@ -1,4 +1,4 @@
-"""Metrics of a replica: whether it leads, and, if it leads, the state of its groups."""
+"""Metrics of a replica: how many groups it holds, and the state of those."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -19,46 +19,39 @@ from workers.telemetry.names import Attributes
 
 logger = logging.getLogger(__name__)
 
-LEADING_POLL_S = 0.5
+HELD_POLL_S = 0.5
 
 
 class ReplicaMetrics:
-    """Gauges of one replica, and of its groups while it leads."""
+    """Gauges of one replica, and of the groups that it holds."""
 
     def __init__(
         self,
         namespace: str,
         *,
-        leads: Callable[[], bool],
-        token: Callable[[], int],
+        held: Callable[[], int],
         reports: Callable[[], Mapping[str, GroupReport]],
         refused: Callable[[], int],
         look: Callable[[GroupKeys], Awaitable[GroupLoad]],
     ) -> None:
         self._of_replica: Attributes = {telemetry.NAMESPACE: namespace}
-        self._leads = leads
-        self._token = token
+        self._held = held
         self._reports = reports
         self._refused = refused
         self._known: Known = {}
         self._look = look
-        self._gauges = GroupGauges(leads, lambda: self._known)
-
-    def elected(self) -> None:
-        """Count a term that begins."""
-        instruments.ELECTIONS.add(1, self._of_replica)
+        self._gauges = GroupGauges(lambda: bool(held()), lambda: self._known)
 
     async def run(self) -> None:
-        """Read the groups while this replica leads, until cancelled. Without an exporter, return at once."""
+        """Read the groups that this replica holds, until cancelled. Without an exporter, return at once."""
         if not telemetry.is_measuring():
             return
         with ExitStack() as shown:
-            shown.callback(OBSERVATIONS.add(instruments.LEASE_HELD, lambda: [(int(self._leads()), self._of_replica)]))
-            shown.callback(OBSERVATIONS.add(instruments.TERM, lambda: [(self._token(), self._of_replica)]))
+            shown.callback(OBSERVATIONS.add(instruments.LEASES_HELD, lambda: [(self._held(), self._of_replica)]))
             shown.callback(OBSERVATIONS.add(instruments.REFUSED, lambda: [(self._refused(), self._of_replica)]))
             shown.enter_context(self._gauges.shown())
             while True:
-                await self._wait_until_leading()
+                await self._wait_until_it_holds_one()
                 reports = {group_keys(report.stream, report.group): report for report in self._reports().values()}
                 self._known = {keys: _of_its_work(report) for keys, report in reports.items()}
                 self._gauges.seen = await self._look_at(reports)
@@ -75,14 +68,14 @@ class ReplicaMetrics:
                     "cannot read a group for metrics: %s", fields(group=keys.pair), exc_info=True
                 )  # its watch logs it
             except (RedisError, OSError):
-                logger.debug("cannot read the groups for metrics", exc_info=True)  # the elector logs it
+                logger.debug("cannot read the groups for metrics", exc_info=True)  # the registry logs it
                 return {}
         return seen
 
-    async def _wait_until_leading(self) -> None:
-        while not self._leads():
+    async def _wait_until_it_holds_one(self) -> None:
+        while not self._held():
             self._gauges.seen, self._known = {}, {}
-            await anyio.sleep(LEADING_POLL_S)
+            await anyio.sleep(HELD_POLL_S)
 
 
 def _of_its_work(report: GroupReport) -> Mapping[instruments.Gauge, float]:

@@ -29,7 +29,7 @@ Load = Callable[[], ReaperSettings]
 async def serve(settings: ReaperSettings, load: Load | None) -> None:
     """Run one replica until a signal ends it.
 
-    The first SIGTERM or SIGINT leaves leadership and returns. The second one ends the process at once. SIGHUP reads
+    The first SIGTERM or SIGINT hands the leases over and returns. The second one ends the process at once. SIGHUP reads
     the settings again by ``load``. Raises UnreachableError or UnsupportedServerError at the start.
     """
     collect_seldom()
@@ -43,8 +43,8 @@ async def serve(settings: ReaperSettings, load: Load | None) -> None:
 
 
 async def _warn_of_eviction(settings: ReaperSettings) -> None:
-    """Warn where Redis may throw keys away when memory is short: streams, or the lease (it has an expiry)."""
-    client = commands_client(settings.redis_url, key=settings.namespace_keys.lease)
+    """Warn where Redis may throw keys away when memory is short: streams, or leases (they have an expiry)."""
+    client = commands_client(settings.redis_url, key=settings.namespace_keys.replicas)
     try:
         policy = (await client.info("memory")).get("maxmemory_policy", "")
     except (RedisError, OSError):
@@ -54,7 +54,7 @@ async def _warn_of_eviction(settings: ReaperSettings) -> None:
             await client.aclose()
     if policy not in ("", "noeviction"):
         logger.warning(
-            "Redis can evict jobs and the lease when its memory is full, set maxmemory-policy to noeviction: %s",
+            "Redis can evict jobs and leases when its memory is full, set maxmemory-policy to noeviction: %s",
             fields(maxmemory_policy=policy),
         )
 

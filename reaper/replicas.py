@@ -6,7 +6,7 @@ not matter. A reader ignores unknown fields, and uses defaults for fields that a
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Annotated, Any
@@ -16,16 +16,11 @@ from redis.asyncio import Redis
 
 from workers.protocol.events import MOST
 from workers.protocol.keys import NamespaceKeys
-from workers.protocol.scripts import load_script
 
-REGISTER_REPLICA = load_script("reaper", "register_replica")
-
+HEARTBEAT_S = 5.0
+"""The time between two heartbeats."""
 HEARTBEATS_MISSED = 3
 """A replica is gone once this many heartbeats were missed."""
-
-LEADER = "leader"
-FOLLOWER = "follower"
-
 
 Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
 """A number that can be told on: a heartbeat with another one is none, as the hash is open to others."""
@@ -66,13 +61,15 @@ class Tally:
 
 @dataclass(slots=True, kw_only=True)
 class GroupReport(Tally):
-    """The state of one stream/group pair as the leader knows it. Followers report its settings only."""
+    """The state of one stream/group pair as a replica knows it that serves it, or cannot."""
 
     stream: str
     group: str
     visibility_ms: Whole
     max_deliveries: Whole
     redelivery: str
+    token: Whole = 0
+    """Counts the terms of the group; 0 = this replica does not hold its lease."""
 
     scan_interval_ms: Whole = 0
     """How often the pair is scanned; 0 = not told."""
@@ -97,26 +94,25 @@ class Replica:
     host: str
     pid: Whole
     version: str
-    role: str
-    """`LEADER` or `FOLLOWER`."""
-    token: Whole = 0
-    """Fencing token of its current term, or of its last one."""
+    settings: str = ""
+    """Digest of the settings that replicas must have in common to take groups from each other."""
     started_ms: Whole
     at_ms: Whole
     heartbeat_ms: Whole
     """Interval between heartbeats."""
     observe: bool = False
     terms: Whole = 0
-    """Terms this replica has begun."""
-    renewals_failed: Whole = 0
+    """Leases that this replica has taken."""
     server: str = ""
+    watched: Sequence[str] = ()
+    """The pairs that it may serve."""
     groups: Mapping[str, GroupReport] = field(default_factory=dict)
-    """By pair (``stream/group``)."""
+    """By pair (``stream/group``): those that it holds or observes, and those that it cannot serve."""
 
     @property
-    def leads(self) -> bool:
-        """Tell whether this replica acts on its groups."""
-        return self.role == LEADER
+    def held(self) -> tuple[str, ...]:
+        """The pairs whose lease this replica holds."""
+        return tuple(pair for pair, report in self.groups.items() if report.token)
 
     def is_live(self, now_ms: int) -> bool:
         """Tell whether the heartbeat is fresh at ``now_ms`` (the server's clock)."""
@@ -138,11 +134,6 @@ class Replica:
 def _decoder() -> TypeAdapter[Replica]:
     """Return the decoder of heartbeats. To build it takes hundreds of times as long as to use it."""
     return TypeAdapter(Replica)
-
-
-async def register(client: Redis, keys: NamespaceKeys, replica: Replica) -> None:
-    """Write a heartbeat (``register_replica.lua``). Raises what redis-py raises."""
-    await REGISTER_REPLICA.run_idempotent(client, [keys.replicas], [replica.id, replica.to_json()])
 
 
 async def read_replicas(client: Redis, keys: NamespaceKeys) -> tuple[Replica, ...]:

@@ -1,4 +1,4 @@
-"""A reaper replica connects, registers, takes part in elections and recovers while it leads.
+"""A reaper replica connects, registers, and serves the groups whose lease it holds.
 
 Run it by ``reaper run``, or inside a program::
 
@@ -21,32 +21,31 @@ from typing import Literal, Self, get_args
 import anyio
 from anyio.abc import TaskStatus
 
-from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.metrics import ReplicaMetrics
-from reaper.recovery.beats import Beats
-from reaper.recovery.term import TermWork
-from reaper.registration import Registration
-from reaper.replicas import FOLLOWER, LEADER, Replica
+from reaper.recovery.context import ReplicaContext
+from reaper.replicas import HEARTBEAT_S, Replica
 from reaper.settings import ReaperSettings
+from reaper.sharing.registry import Registry
+from reaper.sharing.tenures import Tenures
 from workers.protocol.calls.group_load import look_at_group
-from workers.protocol.connection import commands_client, reader_client
+from workers.protocol.connection import commands_client
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of_text
 from workers.protocol.server_check import check_server
 from workers.runtime.beginning import once_served
 from workers.runtime.callbacks import Callbacks, CallbackT
+from workers.runtime.clock import monotonic_ms
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.notices import Notices, notices_client
-from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
 
-ReaperEvent = Literal["stalled", "recovered", "dead_lettered", "leadership_acquired", "leadership_lost", "error"]
+ReaperEvent = Literal["stalled", "recovered", "dead_lettered", "lease_taken", "lease_left", "error"]
 EVENTS: frozenset[str] = frozenset(get_args(ReaperEvent))
 FAREWELL_S = 2.0
 """How long leaving the hash of replicas may take at the end, and how long callbacks may."""
-CONNECTIONS, CONTROL_CONNECTIONS = 64, 4
-"""At most, for the work on groups, and for elections and heartbeats. They are opened as they are needed."""
+CONNECTIONS, LEASE_CONNECTIONS = 64, 16
+"""At most, for the work on groups, and for their leases. They are opened as they are needed."""
 RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery"})
 
 
@@ -72,33 +71,26 @@ class Reaper:
         self._keys = settings.namespace_keys
         self._callbacks: Callbacks[str] = Callbacks(EVENTS)
         self._client = commands_client(settings.redis_url, max_connections=CONNECTIONS)
-        # renewals have their own connection, so they never wait behind the work of a thousand groups
-        home = self._keys.lease
-        self._control = commands_client(settings.redis_url, key=home, max_connections=CONTROL_CONNECTIONS)
-        self._reader = reader_client(settings.redis_url, key=home, block_ms=to_ms(settings.acquire_retry))
-        self._elector = Elector(self._control, self._reader, settings, self.replica_id)
-        self._registration = Registration(
-            self._control,
-            self._keys,
-            self._elector,
-            self._replica,
-            self._heartbeat_s,
+        self._leases = commands_client(settings.redis_url, max_connections=LEASE_CONNECTIONS)
+        self._listener = notices_client(settings.redis_url, self._keys.replicas)
+        self._registry = Registry(
+            self._leases, self._keys, lambda: self.settings, self.replica_id, self._replica, self._reranked
         )
-        self._beats = Beats(self._client, lambda: self.settings.watched)
-        self._listener = notices_client(settings.redis_url, home)
-        self._work = TermWork(
-            self._client,
-            Notices(self._listener),
-            settings,
-            self._elector,
-            self._callbacks,
-            self._registration.at_once,
+        self._context = ReplicaContext(
+            replica_id=self.replica_id,
+            settings=settings,
+            client=self._client,
+            leases=self._leases,
+            notices=Notices(self._listener),
+            callbacks=self._callbacks,
+            changed=self._registry.at_once,
+            server_ms=lambda: monotonic_ms() + self._registry.clock_offset_ms,
         )
+        self._tenures = Tenures(self._context, lambda: self._registry.able)
         self._metrics = ReplicaMetrics(
             self._keys.namespace,
-            leads=lambda: self.is_leader,
-            token=lambda: self._last_token,
-            reports=self._work.reports,
+            held=lambda: self.held,
+            reports=self._tenures.reports,
             refused=lambda: len(self.refusals),
             look=lambda keys: look_at_group(self._client, keys),
         )
@@ -109,7 +101,6 @@ class Reaper:
         self.server = ""
         """The server's version; '' before `run`."""
         self._started_ms = 0
-        self._last_token = 0
         self._inside = AsyncExitStack()
 
     def on(self, event: ReaperEvent) -> Callable[[CallbackT], CallbackT]:
@@ -121,39 +112,30 @@ class Reaper:
         return self._callbacks.on(event)
 
     @property
-    def is_leader(self) -> bool:
-        """Tell whether this replica believes that it leads. Redis checks each write by its fence."""
-        return self._elector.term is not None
-
-    @property
-    def term(self) -> Term | None:
-        """The current term, while this replica leads."""
-        return self._elector.term
+    def held(self) -> int:
+        """How many groups this replica believes that it holds. Redis checks each write by the lease."""
+        return self._tenures.held
 
     @property
     def has_registered(self) -> bool:
         """Tell whether the replica has connected to Redis and run its scripts."""
-        return self._registration.has_registered
+        return self._registry.able is not None
 
     @property
     def has_worked(self) -> bool:
-        """Tell whether the replica has registered and taken part in an election, or leads."""
-        return self.has_registered and self._elector.attempts > 0
+        """Tell whether the replica has registered, and knows of each group who holds its lease."""
+        return self.has_registered and self._tenures.have_answers
 
     @property
     def refusals(self) -> list[str]:
         """Parts of the work that Redis denies now, as ``part: reason``. Safe in any thread."""
-        found = self._elector.troubles.refusals + self._registration.troubles.refusals
-        denied = self._work.errors().items()
-        return found + [f"{pair}: {why}" for pair, why in denied if meaning_of_text(why) is Meaning.DENIED]
-
-    @property
-    def since_renewal_s(self) -> float | None:
-        """Seconds since the lease was last renewed, while this replica leads by one."""
-        return self._elector.since_renewal_s
+        denied = self._tenures.errors().items()
+        return self._registry.troubles.refusals + [
+            f"{pair}: {why}" for pair, why in denied if meaning_of_text(why) is Meaning.DENIED
+        ]
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Take part in elections until cancelled or stopped. It releases the lease at its end.
+        """Serve groups until cancelled or stopped. At its end it hands its leases to the other replicas.
 
         Raises:
             UnreachableError: Redis does not answer at the start.
@@ -169,14 +151,12 @@ class Reaper:
             if self.is_stopping:
                 self._scope.cancel()
             try:
-                self.server = await once_served(self._ask_server, self._elector.is_not_served)
+                self.server = await once_served(self._ask_server, lambda error: self._registry.failed("begin", error))
                 async with anyio.create_task_group() as tasks:
                     await tasks.start(self._callbacks.run)
-                    tasks.start_soon(self._registration.run)
+                    tasks.start_soon(self._registry.run)
                     tasks.start_soon(self._metrics.run)
-                    if not self.settings.observe:
-                        tasks.start_soon(self._beats.run)
-                    tasks.start_soon(self._elector.run, self._work.work, self._began, self._ended)
+                    tasks.start_soon(self._tenures.run)
                     task_status.started()
                 if not self.is_stopping:
                     raise RuntimeError("reaper stopped unexpectedly: an internal task was cancelled.")
@@ -185,24 +165,20 @@ class Reaper:
                     await self._farewell()
 
     async def _ask_server(self) -> str:
-        return str(await check_server(self._control, self.settings.redis_url))
-
-    def _heartbeat_s(self) -> float:
-        return self.settings.heartbeat.total_seconds()
+        return str(await check_server(self._leases, self.settings.redis_url))
 
     async def _farewell(self) -> None:
         """Unregister and report what is left, each in bounded time, and close all connections."""
         with anyio.move_on_after(FAREWELL_S):
-            await self._registration.leave(self.replica_id)
+            await self._registry.leave()
         with anyio.move_on_after(FAREWELL_S):
             await self._callbacks.drain()
         await self._client.aclose()
-        await self._control.aclose()
-        await self._reader.aclose()
+        await self._leases.aclose()
         await self._listener.aclose()
 
     def stop(self) -> None:
-        """End `run`, release the lease and return. Before `run`, it prevents the start.
+        """End `run`, hand the leases over and return. Before `run`, it prevents the start.
 
         You can call it from any thread.
         """
@@ -221,8 +197,8 @@ class Reaper:
             logger.warning("changed settings need a restart: %s", fields(settings=",".join(sorted(fixed))))
         changes = {name: getattr(settings, name) for name in RELOADABLE}
         self.settings = self.settings.model_copy(update=changes)
-        self._work.reload(self.settings)
-        self._registration.at_once()
+        self._tenures.reload(self.settings)
+        self._registry.at_once()
         logger.info("settings reloaded: %s", fields(groups=len(self.settings.groups)))
 
     async def __aenter__(self) -> Self:
@@ -243,17 +219,12 @@ class Reaper:
         await self._inside.aclose()  # the block's own error stays as it is, outside of any exception group
         return None
 
-    # ---- terms
-
-    def _began(self, term: Term) -> None:
-        self._last_token = term.token
-        self._metrics.elected()
-        self._registration.at_once()
-        self._callbacks.report("leadership_acquired", holder=term.holder, token=term.token)
-
-    def _ended(self, term: Term, end: EndOfTerm) -> None:
-        self._registration.at_once()
-        self._callbacks.report("leadership_lost", holder=term.holder, token=term.token, reason=str(end))
+    def _reranked(self) -> None:
+        logger.info(
+            "other replicas: %s",
+            fields(replicas=len(self._registry.able or ()), able=",".join(self._registry.able or ())),
+        )
+        self._tenures.rerank()
 
     # ---- registration
 
@@ -266,14 +237,13 @@ class Reaper:
             host=self.host,
             pid=os.getpid(),
             version=_distribution_version(),
-            role=LEADER if self.is_leader else FOLLOWER,
-            token=self._last_token,
+            settings=self._registry.digest,
             started_ms=self._started_ms,
             at_ms=at_ms,
-            heartbeat_ms=to_ms(self.settings.heartbeat),
+            heartbeat_ms=round(HEARTBEAT_S * 1000),
             observe=self.settings.observe,
-            terms=self._elector.terms,
-            renewals_failed=self._elector.renewals_failed,
+            terms=self._tenures.terms,
             server=self.server,
-            groups=self._work.reports(),
+            watched=[group.keys.pair for group in self.settings.groups],
+            groups=self._tenures.reports(),
         )

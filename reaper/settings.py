@@ -1,5 +1,6 @@
 """Settings of a reaper replica. `reaper.cli` reads them. Programs pass values."""
 
+from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -23,19 +24,9 @@ from workers.runtime.settings import (
     seconds,
 )
 
-TRUST_MARGIN = timedelta(milliseconds=100)
-"""Least time between the end of trust and the end of the lease: a timer may fire that late on a busy machine."""
-RENEW_PART, TRUST_PART, RETRY_PART = 0.3, 0.7, 0.5
-"""The renewal interval, the trust window and a follower's longest wait, as parts of the lease's TTL."""
 SHORTEST_LEASE = timedelta(seconds=0.5)
-"""A shorter one leaves less than `TRUST_MARGIN` after the trust window."""
-HEARTBEAT = timedelta(seconds=5)
-"""The time between two registrations of a replica."""
-LONGEST_TAIL_SCAN = timedelta(seconds=1)
-"""The longest time between two scans for new deliveries."""
+"""A shorter one expires where a machine is only busy."""
 _OBSERVE = "-observe"
-RENEWALS_TRIED = 3
-"""An answer to a renewal is given up early enough for so many attempts within the trust."""
 LONGEST_VISIBILITY_MS = 7 * 86_400_000
 """The longest visibility timeout that a job may have of its own, unless its group has a longer one."""
 MAX_REPLICA_NAME = 200
@@ -75,7 +66,7 @@ class GroupSettings(Section):
 
 
 class WatchedGroup(GroupSettings):
-    """A pair with all values, as the leader uses it."""
+    """A pair with all values."""
 
     visibility_timeout: timedelta
     max_deliveries: int
@@ -131,7 +122,7 @@ class ReaperSettings(ProgramSettings):
         "group this must be), `retry-stream` (copy to the group's retry stream) or `in-place` (no copy; needs Redis "
         "8.4, and workers that read with CLAIM, as those of stream-reaper do).",
     )
-    observe: bool = Field(default=False, description="Elect, scan and report, but write nothing to the streams.")
+    observe: bool = Field(default=False, description="Scan and report, but write nothing to the streams.")
     health_port: int | None = Field(
         default=None,
         ge=0,
@@ -148,14 +139,19 @@ class ReaperSettings(ProgramSettings):
 
     namespace: str = Field(
         default="reaper",
-        description="Replicas with the same namespace elect one leader. A group belongs to one namespace.",
+        description="Replicas with the same namespace share the groups.",
     )
     name: str = Field(
         default="",
         max_length=MAX_REPLICA_NAME,
         description="Name of this replica in `reaper status`. Default: host name and process ID.",
     )
-    lease_ttl: Seconds = seconds(10, "How long the lease of the leader lasts without a renewal.", least=SHORTEST_LEASE)
+    lease_ttl: Seconds = seconds(
+        10,
+        "How long the lease of a group lasts without a renewal, at most. It is shorter where the visibility timeout is "
+        "less than 4 times as long.",
+        least=SHORTEST_LEASE,
+    )
     full_scan_interval: Seconds = seconds(
         30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
     )
@@ -174,9 +170,9 @@ class ReaperSettings(ProgramSettings):
     @field_validator("groups")
     @classmethod
     def _no_pair_twice(cls, groups: tuple[GroupSettings, ...]) -> tuple[GroupSettings, ...]:
-        pairs = [group.keys.pair for group in groups]  # build the keys here to reject invalid names
-        for pair in pairs:
-            if pairs.count(pair) > 1:
+        pairs = Counter(group.keys.pair for group in groups)  # build the keys here to reject invalid names
+        for pair, times in pairs.items():
+            if times > 1:
                 raise ValueError(f"{pair!r} occurs twice. Name each group once")
         return groups
 
@@ -190,33 +186,8 @@ class ReaperSettings(ProgramSettings):
         return self
 
     @property
-    def renew(self) -> timedelta:
-        """The time between two renewals of the lease. Two of them fit into the trust window."""
-        return self.lease_ttl * RENEW_PART
-
-    @property
-    def trust(self) -> timedelta:
-        """How long the leader trusts its lease, from the start of a renewal."""
-        return self.lease_ttl * TRUST_PART
-
-    @property
-    def renewal_patience(self) -> timedelta:
-        """How long an answer to a renewal is waited for."""
-        return (self.trust - self.renew) / RENEWALS_TRIED
-
-    @property
-    def acquire_retry(self) -> timedelta:
-        """The longest time that a follower waits between two attempts."""
-        return self.lease_ttl * RETRY_PART
-
-    @property
-    def heartbeat(self) -> timedelta:
-        """The time between two registrations of the replica."""
-        return HEARTBEAT
-
-    @property
     def namespace_keys(self) -> NamespaceKeys:
-        """The leadership keys. Observers elect among themselves, so that none keeps the others from recovering."""
+        """The keys of the replicas. Observers have their own, so that none keeps the others from recovering."""
         return namespace_keys(observers_of(self.namespace) if self.observe else self.namespace)
 
     @property
@@ -232,13 +203,6 @@ class ReaperSettings(ProgramSettings):
             )
             for group in self.groups
         )
-
-    def scan_interval_of(self, group: WatchedGroup) -> timedelta:
-        """Return the time between two scans of ``group`` for new deliveries.
-
-        A timer must be armed well before it is due.
-        """
-        return min(LONGEST_TAIL_SCAN, group.visibility_timeout / 4, self.full_scan_interval / 4)
 
 
 def check_groups(settings: ReaperSettings) -> ReaperSettings:

@@ -20,7 +20,7 @@ from workers.protocol.events import EventName
 from workers.protocol.messages import counted
 from workers.runtime.options import UNREACHABLE_EXIT
 
-FENCED_VERBS = ("recover", "tick")
+FENCED_VERBS = ("recover", "move_due")
 """Verbs of ``refused`` events that mean: a write of an earlier term met the fence of a later one."""
 MOST_SENTENCES = 5
 """Of one promise."""

@@ -93,7 +93,7 @@ async def holder(stage: Stage) -> str:
 
 async def fence(stage: Stage) -> str:
     """Return the group's fence. Empty if there is none yet."""
-    return text(await stage.client.get(stage.keys.fence) or b"")
+    return text(await stage.client.get(stage.keys.lease) or b"")
 
 
 def belongs_to(name: str, process: str) -> bool:
@@ -140,7 +140,7 @@ async def forget(stage: Stage) -> None:
     """Delete every key of this act in a Redis of the user."""
     keys, namespace = stage.keys, stage.namespace
     await stage.client.unlink(
-        keys.stream, keys.retry, keys.stream_schedule, keys.schedule, keys.dead, keys.fence, keys.agreement,
+        keys.stream, keys.retry, keys.stream_schedule, keys.schedule, keys.dead, keys.lease, keys.agreement,
         keys.quarantine, keys.journal, namespace.lease, namespace.token, namespace.replicas,
         namespace.journal,
     )  # fmt: skip

@@ -5,12 +5,12 @@
 -- KEYS[3] schedule   {orders}:scheduled:billing   sorted set
 -- KEYS[4] quarantine {orders}:quarantine:billing    hash
 -- KEYS[5] dead       {orders}:dead:billing        stream
--- KEYS[6] fence      {orders}:fence:billing       string
+-- KEYS[6] lease      {orders}:lease:billing       string
 -- KEYS[7] agreement  {orders}:group:billing       hash
 -- KEYS[8] journal    {orders}:journal             stream
 -- KEYS[9…] others    {orders}:group:*             hashes: agreements of the stream's other groups. The journal stays
 --                                              while there is one
--- ARGV[1] group  ARGV[2] the fence the caller found ('' = none)
+-- ARGV[1] group  ARGV[2] the lease the caller found ('' = none)
 -- ARGV[3] '1' = remove dead letters too  ARGV[4] payload bytes after which the rest of the jobs is put off
 -- ARGV[5] policy, where the group has agreed on none  ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN
 --
@@ -18,16 +18,16 @@
 --   'done'           everything is removed that may be
 --   'embedded'       workers look after it by themselves; detail = one of them. Nothing was done
 --   'more'           jobs are still waiting in the schedule: call again
---   'served'         a leader has acted here since the caller looked; detail = its fence. Nothing was done
+--   'served'         a leader has acted here since the caller looked; detail = its lease. Nothing was done
 --   'no_group'       jobs wait in the schedule, and there is no group for which they could become ready
 --   'held'           a waiting job cannot be made ready; detail = why
 --   'retry_waiting'  the retry stream holds jobs that are not settled; detail = how many entries it has
 --   'dead_letters'   dead letters are there, and ARGV[3] is not set; they stay, everything else is removed
--- Fence: the caller checked that no live leader serves the group (that no embedded worker does is seen here); the fence it saw must still be there, or none (an
--- earlier call whose reply was lost). Without its fence a leader of the past finds itself stale.
+-- Fence: the caller checked that no live leader serves the group (that no embedded worker does is seen here); the lease it saw must still be there, or none (an
+-- earlier call whose reply was lost). Without its lease a leader of the past finds itself stale.
 
 local stream, retry, schedule, quarantine = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local dead, fence, agreement, journal = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local dead, lease, agreement, journal = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, budget = ARGV[1], tonumber(ARGV[4])
 local maxlen = ARGV[6] == '1' and tonumber(ARGV[7]) or 0
 
@@ -35,7 +35,7 @@ local maxlen = ARGV[6] == '1' and tonumber(ARGV[7]) or 0
 
 local PAGE = 100
 
-local found = redis.call('GET', fence) or ''
+local found = redis.call('GET', lease) or ''
 if found ~= '' and found ~= ARGV[2] then
   return { 'served', 0, found }
 end
@@ -110,7 +110,7 @@ if not retry_is_settled() then
   return { 'retry_waiting', moved, redis.call('XLEN', retry) }
 end
 
-redis.call('DEL', fence, agreement, quarantine, schedule)
+redis.call('DEL', lease, agreement, quarantine, schedule)
 redis.call('UNLINK', retry)
 local other = false
 for i = 9, #KEYS do

@@ -5,25 +5,25 @@
 -- payload is gone, and entries behind the group's position, because the group delivers those again.
 --
 -- KEYS[1] source     orders, or {orders}:retry:billing   stream in which the deliveries were pending
--- KEYS[2] fence      {orders}:fence:billing              string
+-- KEYS[2] lease      {orders}:lease:billing              string
 -- KEYS[3] agreement  {orders}:group:billing              hash
 -- KEYS[4] journal    {orders}:journal                    stream
--- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] consumer that held the deliveries
+-- ARGV[1] lease of the caller  ARGV[2] group  ARGV[3] consumer that held the deliveries
 -- ARGV[4] '1' = nobody can have acknowledged them ('0' = in doubt)  ARGV[5] 'stream' | 'retry': which of the two `source` is
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
 -- ARGV[9…] entry IDs
 --
--- Returns {'ok', ID of a lost entry…} or {'stale', fence found}. Raises NOGROUP where the group is gone.
+-- Returns {'ok', ID of a lost entry…} or {'stale', lease found}. Raises NOGROUP where the group is gone.
 -- Fence: the whole value is compared.
 
-local source, fence, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local source, lease, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local own, group, consumer, is_certain, kind = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
 local maxlen, token = ARGV[6] == '1' and tonumber(ARGV[7]) or 0, ARGV[8]
 local first = 9
 
 --- @prelude
 
-local found = redis.call('GET', fence) or ''
+local found = redis.call('GET', lease) or ''
 if found ~= own then
   return { 'stale', found }
 end

@@ -99,9 +99,9 @@ _WORKER_SCRIPTS = [
         "join_group", "adopt", "ack", "settle", "extend", "hold", "return_taken", "delete_consumer",
     )
 ]  # fmt: skip
-_EMBEDDED_SCRIPTS = [(_PROTOCOL, name) for name in ("recover", "tick", "keep_house", "look_at_group")]
+_EMBEDDED_SCRIPTS = [(_PROTOCOL, name) for name in ("recover", "move_due", "keep_house", "look_at_group")]
 _REAPER_SCRIPTS = [
-    *((_PROTOCOL, name) for name in ("beat", "recover", "tick", "keep_house", "look_at_group")),
+    *((_PROTOCOL, name) for name in ("beat", "recover", "move_due", "keep_house", "look_at_group")),
     *(
         (_REAPER, name)
         for name in (

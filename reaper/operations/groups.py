@@ -67,7 +67,7 @@ async def check_exists(client: Redis, keys: GroupKeys) -> None:
     """Raise NotPossibleError if Redis has neither the group nor a key of it, for example after a typing error."""
     if keys.group in await group_names(client, keys.stream):
         return
-    if not await client.exists(keys.agreement, keys.fence, keys.schedule, keys.retry, keys.dead):
+    if not await client.exists(keys.agreement, keys.lease, keys.schedule, keys.retry, keys.dead):
         raise NotPossibleError(f"group {keys.pair!r} does not exist. Check the names of the stream and of the group.")
 
 
@@ -116,10 +116,10 @@ async def forget(
     found = await foreign_keys(client, [keys])
     if found:
         raise ForgetRefusedError(f"cannot forget the group: {found}. Rename one of them.")
-    fence = text(await client.get(keys.fence) or b"")
+    fence = text(await client.get(keys.lease) or b"")
     await _check_unserved(client, keys, {namespace, fence.partition(":")[0] or namespace})
     candidates = [
-        keys.fence,
+        keys.lease,
         keys.agreement,
         keys.quarantine,
         keys.schedule,
@@ -130,7 +130,7 @@ async def forget(
     before = [key for key in candidates if await client.exists(key)]
     others = await _other_agreements(client, keys, known)
     places = [
-        keys.stream, keys.retry, keys.schedule, keys.quarantine, keys.dead, keys.fence, keys.agreement, keys.journal,
+        keys.stream, keys.retry, keys.schedule, keys.quarantine, keys.dead, keys.lease, keys.agreement, keys.journal,
         *others,
     ]  # fmt: skip
     args: list[str | int] = [keys.group, fence, int(dead_letters), CALL_BYTES, Redelivery.STREAM, *journal]

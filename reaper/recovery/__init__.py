@@ -1,8 +1,7 @@
-"""What a leader does in its term: watch every pair, keep a timer for each delivery, recover what stalls.
+"""What a replica does for a group while it holds its lease: keep a timer for each delivery, and recover what stalls.
 
-`term` runs a `group_watch` for each pair: it takes the pair over (its fence stands there from then on), scans, and
-watches its sources. A source is scanned into `timers`; when one is due, `source_watch` has the script recover.
-`notes` counts and tells.
+`group_watch` serves a group for one term: it extends the lease, scans, and watches the sources of the group. A source
+is scanned into `timers`. When one is due, `source_watch` has the script recover. `notes` counts and tells.
 
 What holds here. The pending entries list is the truth; what only this process knows is lost with it and does not
 matter. A timer is a hint, and the script decides. Timers are armed again before anything is sent, so a lost reply
@@ -10,5 +9,5 @@ loses none. A write that was begun is let finish, so that its result is known; t
 Errors of Redis never end it.
 
 Not promised: the instant. A delivery is recovered after its visibility timeout, never before, and late while nobody
-leads.
+holds the lease.
 """

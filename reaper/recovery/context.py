@@ -1,4 +1,4 @@
-"""What the watches of one term share."""
+"""What all groups of one replica share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,34 +6,30 @@ from dataclasses import dataclass, field
 import anyio
 from redis.asyncio import Redis
 
-from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.settings import ReaperSettings
 from workers.runtime.callbacks import Callbacks
-from workers.runtime.clock import monotonic_ms
 from workers.runtime.notices import Notices
 
 SCANS_AT_A_TIME = 32
 """Half of the connections: what falls due in one group does not wait until a thousand others are scanned."""
 
 
-@dataclass(frozen=True, slots=True)
-class TermContext:
-    """One term, and what its watches work with."""
+@dataclass(slots=True, eq=False)
+class ReplicaContext:
+    """One replica, and what its groups work with."""
 
-    client: Redis
+    replica_id: str
     settings: ReaperSettings
-    term: Term
-    elector: Elector
-    callbacks: Callbacks[str]
-    end: Callable[[EndOfTerm], None]
-    """Ends the term."""
+    """As they are now: a reload replaces them."""
+    client: Redis
+    leases: Redis
+    """For the calls that take, extend and hand over leases: they never wait behind the work of a thousand groups."""
     notices: Notices
-    """Wakes who waits for the schedules."""
-    changed: Callable[[], None] = lambda: None
-    """Has this replica register at once."""
+    """Wakes who waits for a lease, or for the schedules."""
+    callbacks: Callbacks[str]
+    changed: Callable[[], None]
+    """Writes soon what the replica says of itself."""
+    server_ms: Callable[[], int]
+    """Returns about what the server's clock says now, for people."""
     room: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(SCANS_AT_A_TIME))
-    """For what is done for every group at once when a term begins, and again and again: taking over and scanning."""
-
-    def server_ms(self) -> int:
-        """Return about what the server's clock says now, for people."""
-        return monotonic_ms() + self.elector.clock_offset_ms
+    """For what is done for every group at once, and again and again: taking leases, and scanning."""

@@ -1,4 +1,4 @@
-"""Watches one stream/group pair for one term: takes it over, scans, recovers, and looks after its schedules.
+"""Serves one stream/group pair for one term: extends its lease, scans, recovers, and looks after its schedules.
 
 The pending entries list is the truth, so a process may lose its own knowledge. One fact is not in that list: the
 deliveries of a consumer that somebody deletes (`reaper.recovery.lost`).
@@ -6,34 +6,31 @@ deliveries of a consumer that somebody deletes (`reaper.recovery.lost`).
 
 import logging
 import random
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 
 import anyio
 from anyio.abc import TaskGroup
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from reaper.election.elector import EndOfTerm
-from reaper.recovery.context import TermContext
+from reaper.failpoints import failpoint
+from reaper.lease import PAGE, TICKS, EndOfTerm, GroupLease, Term
+from reaper.recovery.context import ReplicaContext
 from reaper.recovery.lost import BEGINNING, LostDeliveries
 from reaper.recovery.notes import MOVE_DUE, RELEASE_QUARANTINED, GroupNotes, settings_report
 from reaper.recovery.rate import RateLimit
-from reaper.recovery.retrying import insist, repeat
 from reaper.recovery.source_watch import SourceWatch
-from reaper.recovery.takeover import Takeover
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
-from reaper.settings import WatchedGroup
-from workers.protocol.calls import Journal
 from workers.protocol.calls.group_load import group_names
 from workers.protocol.calls.refusals import Refusal, RefusalKind
-from workers.protocol.calls.upkeep import Authority, Moved
+from workers.protocol.calls.upkeep import Authority
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import Redelivery
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.settings import to_ms
 from workers.upkeep.cleanup import GroupCleanup
 from workers.upkeep.quarantine import Quarantine
 from workers.upkeep.schedules import Schedules
@@ -44,85 +41,73 @@ QUARANTINE_RETRY_S, SCHEDULES_RETRY_S = 0.5, 1.0
 """Pause after a call that failed, or that was refused."""
 VERDICT_S = 60.0
 """How often an observer says what it has seen."""
-LEASES_SERVED = 2
-"""For so many leases embedded workers stand by after the last sign of a leader: another may be elected meanwhile."""
+SCHEDULES_LOOK_S = 60.0
+"""Each tick says when a scheduled job is due. So the schedules are looked at without a hint only so often."""
+FULL_RETRY_S = 1.0
+"""The shortest time between two full scans."""
 SPREAD = 0.2
 """Full scans come earlier than their interval by up to this part of it."""
-GONE_RATIO, GONE_FLOOR, GONE_EVERY = 2, 1_000, 5
-"""Timers outnumber pending entries by this ratio and number: a full scan now. Asked every n-th scan."""
 
 
 class GroupWatch:
-    """One pair, one term."""
+    """One pair, one term. `run` must be running."""
 
     def __init__(
         self,
-        context: TermContext,
-        group: WatchedGroup,
+        context: ReplicaContext,
+        lease: GroupLease,
+        term: Term,
+        end: Callable[[EndOfTerm], None],
+        notes: GroupNotes,
         verdict: Verdict | None = None,
     ) -> None:
-        """``verdict`` is where an observer notes what it sees, term after term."""
-        self.group = group
-        self._verdict = verdict
+        """``end`` ends the term. ``verdict`` is where an observer notes what it sees, term after term."""
+        self.group = group = lease.group
         self._context = context
+        self._lease = lease
+        self._term = term
+        self._end = end
+        self._notes = notes
+        self._verdict = verdict
         self._keys = group.keys
-        self._settings = context.settings
-        self._notes = GroupNotes(group, context.callbacks, context.changed)
-        self._telemetry = GroupTelemetry(group, context.term.token)
-        self._writer = GroupWriter(
-            client=context.client,
-            group=group,
-            authority=Authority(
-                namespace=context.settings.namespace,
-                token=context.term.token,
-                holder=context.term.holder,
-                serves_for_ms=LEASES_SERVED * to_ms(context.settings.lease_ttl),
-            ),
-            journal=Journal.at(context.settings.journal, context.settings.journal_maxlen),
-        )
-        self._takeover = Takeover(context, group, self._writer, self._notes)
-        retention = context.settings.consumer_retention
+        self._telemetry = GroupTelemetry(group, term.token)
+        authority = Authority(term.holder, term.token)
+        self._writer = GroupWriter(context.client, group, authority, lease.journal)
         self._cleanup = GroupCleanup(
-            context.client, self._keys, self._writer.authority, self._writer.journal, retention
+            context.client, self._keys, authority, lease.journal, context.settings.consumer_retention
         )
         self._lost = LostDeliveries(self._writer)
         self._journal_at = BEGINNING
         self._groups_lost: int | None = None
-        self._quarantine = Quarantine(self._writer.release_quarantined, self._notes.released)
+        self._quarantine = Quarantine(self._writer.release_quarantined, notes.released)
         self._schedules = Schedules(
-            self._writer.move_due,
-            self._moved,
-            self._quarantine.wake,
-            serves_for_ms=self._writer.authority.serves_for_ms,
+            self._writer.move_due, notes.moved, self._quarantine.wake, latest_look_s=SCHEDULES_LOOK_S
         )
         self._rate = RateLimit(context.settings.recovery_rate)
         self._sources: dict[str, SourceWatch] = {}
-        self._scope = anyio.CancelScope()
-        self._next_full = float("-inf")
-        self._is_agreed = True
+        self._wants_full = anyio.Event()
         self._has_scanned = False
+        self._interval_s = min(
+            lease.ttl / TICKS, group.visibility_timeout / 4, context.settings.full_scan_interval / 4
+        ).total_seconds()
 
     # ---- lifecycle
 
     async def run(self) -> None:
-        """Take the group over, then watch it until cancelled or stopped. Redis errors never end it."""
+        """Serve the group until cancelled. Redis errors never end it."""
         try:
-            await self._watch()
-        finally:
-            self._notes.tell_moved()
-
-    async def _watch(self) -> None:
-        with self._scope:
             self._telemetry.watching()
-            await insist(self._notes, "take over", self._take_over_in_turn)
             async with anyio.create_task_group() as tasks:
                 self._add_source(self._keys.stream, tasks)
-                tasks.start_soon(self._scan_loop, tasks)
+                tasks.start_soon(self._look_again_and_again)
+                tasks.start_soon(self._scan_again_and_again, tasks)
                 if self._verdict:
                     tasks.start_soon(self._tell_verdict, self._verdict)
                 else:
                     tasks.start_soon(self._release_quarantined)
                     tasks.start_soon(self._look_after_schedules)
+        finally:
+            self._notes.tell_moved()
 
     async def _tell_verdict(self, verdict: Verdict) -> None:
         """Say once a minute, and at the end, what an observer has seen."""
@@ -140,10 +125,6 @@ class GroupWatch:
         finally:
             self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served, at_the_end=True)
 
-    def stop(self) -> None:
-        """Stop watching: the settings of the group were changed, or it was removed."""
-        self._scope.cancel()
-
     def _add_source(self, source: str, tasks: TaskGroup) -> None:
         watch = SourceWatch(
             self._context,
@@ -159,37 +140,113 @@ class GroupWatch:
         self._sources[source] = watch
         tasks.start_soon(watch.run)
 
-    # ---- taking over
+    # ---- the tick: the lease, the beat, and what is new
 
-    async def _take_over_in_turn(self) -> bool:
-        async with self._context.room:
-            return await self._takeover.attempt()
-
-    # ---- scanning
-
-    async def _scan_loop(self, tasks: TaskGroup) -> None:
-        tails = 0
+    async def _look_again_and_again(self) -> None:
+        failed = False
         while True:
             try:
-                if not self._is_agreed:
-                    await insist(self._notes, "write the agreement again", self._takeover.attempt)
-                    self._is_agreed = True
-                tails += 1
-                async with self._context.room:
-                    if anyio.current_time() >= self._next_full or await self._mostly_gone(tails):
-                        await self._full_scan(tasks)
-                        tails = 0
-                    else:
-                        await self._scan_tail()
+                if self._verdict:
+                    for source in list(self._sources.values()):
+                        await source.scanner.tail()
+                else:
+                    await self._tick()
+                failed = False
                 self._notes.scanned(self._context.server_ms())
             except (RedisError, OSError) as error:
-                await self._scan_failed(error)
-            await anyio.sleep(self._settings.scan_interval_of(self.group).total_seconds())
+                failed = True
+                self._scan_failed(error)
+            await anyio.sleep(self._interval_s * (random.uniform(0.2, 0.4) if failed else random.uniform(0.9, 1)))
 
-    async def _scan_tail(self) -> None:
-        with self._telemetry.scanning("tail"):
-            for source in list(self._sources.values()):
-                await source.scanner.tail()
+    async def _tick(self) -> None:
+        """Extend the lease, and read what is new."""
+        main, retry = self._sources[self._keys.stream].scanner, self._sources.get(self._keys.retry)
+        failpoint("tick.before")
+        with main.page_under_way(), retry.scanner.page_under_way() if retry else nullcontext():
+            tick = await self._lease.tick(self._term.holder, main.after, retry.scanner.after if retry else b"")
+            if tick is None:
+                self._lease_is_lost("tick")
+                return
+            main.saw(tick.rows)
+            if retry:
+                retry.scanner.saw(tick.retry_rows)
+        if not tick.is_agreed:
+            logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))
+            await self._write_settings()
+        if tick.due_ms >= 0:
+            self._schedules.due_in(tick.due_ms)
+        if tick.error:
+            raise ResponseError(tick.error)
+        if len(tick.rows) == PAGE:
+            await main.tail()
+        if retry and len(tick.retry_rows) == PAGE:
+            await retry.scanner.tail()
+
+    async def _write_settings(self) -> None:
+        """Write the settings of the group again, and create a group that is missing, if that is wanted."""
+        taken = await self._lease.take(self._term.holder, recreate=self._context.settings.recreate_groups)
+        if taken.token:
+            self._notes.took(taken)
+        else:
+            self._lease_is_lost("write the settings")
+
+    def _lease_is_lost(self, doing: str) -> None:
+        logger.warning(
+            "the lease of the group is not ours any more: %s",
+            fields(group=self._keys.pair, token=self._term.token, doing=doing),
+        )
+        self._end(EndOfTerm.NOT_OURS)
+
+    def _scan_failed(self, error: BaseException) -> None:
+        if meaning_of(error) is not Meaning.NO_GROUP:
+            self._notes.failed("scan", error)
+            return
+        self._wants_full.set()  # it drops or makes the retry stream, and makes the group if that is wanted
+        if f"'{self._keys.retry}'" in str(error):
+            return
+        self._notes.refused(
+            "no_group", f"the stream or its group does not exist (yet): {error}. Create it, or set recreate_groups"
+        )
+
+    # ---- full scans
+
+    async def _scan_again_and_again(self, tasks: TaskGroup) -> None:
+        # Groups that were taken together are spread over the interval.
+        interval_s = self._context.settings.full_scan_interval.total_seconds()
+        while True:
+            self._wants_full = anyio.Event()
+            pause_s = interval_s * random.uniform(1 - SPREAD, 1)
+            try:
+                async with self._context.room:
+                    await self._full_scan(tasks)
+            except (RedisError, OSError) as error:
+                pause_s = min(pause_s, FULL_RETRY_S)
+                if meaning_of(error) is Meaning.NO_GROUP and self._recreates:
+                    await self._try_to_write_settings()
+                elif meaning_of(error) is not Meaning.NO_GROUP:  # else the tick tells of it
+                    self._notes.failed("scan everything", error)
+            else:
+                self._notes.worked("scan everything")
+            await self._pause_between_full_scans(pause_s)
+
+    async def _pause_between_full_scans(self, pause_s: float) -> None:
+        """Wait for the interval, or until a full scan is wanted earlier."""
+        began = anyio.current_time()
+        with anyio.move_on_after(pause_s):
+            await self._wants_full.wait()
+            await anyio.sleep(began + FULL_RETRY_S - anyio.current_time())
+
+    @property
+    def _recreates(self) -> bool:
+        return self._context.settings.recreate_groups and not self._verdict
+
+    async def _try_to_write_settings(self) -> None:
+        try:
+            await self._write_settings()
+        except (RedisError, OSError) as error:
+            self._notes.failed("recreate the group", error)
+        else:
+            self._notes.worked("recreate the group")
 
     async def _full_scan(self, tasks: TaskGroup) -> None:
         entries = 0
@@ -198,22 +255,19 @@ class GroupWatch:
         with self._telemetry.scanning("full"):
             for source in list(self._sources.values()):
                 entries += await source.scanner.full()
-        # Groups that were taken over together are spread over the interval.
-        interval_s = self._settings.full_scan_interval.total_seconds()
-        self._next_full = anyio.current_time() + interval_s * random.uniform(1 - SPREAD, 1)
         self._notes.scanned_fully(self._context.server_ms(), entries)
-        if not self._settings.observe:
+        if self._verdict:
+            if not self._has_scanned:
+                timers = [source.timers for source in self._sources.values()]
+                self._verdict.resumed({entry_id for one in timers for entry_id in one.ids()})
+            self._notes.verdict(self._verdict)
+        else:
             await self._note_lost()
             for source in self._sources.values():
                 source.scanner.forget_gone()
             self._journal_at = journal_at
             self._quarantine.wake()  # some may have been quarantined in an earlier term
             await self._report_lost()
-        if self._verdict:
-            if not self._has_scanned:
-                timers = [source.timers for source in self._sources.values()]
-                self._verdict.resumed({entry_id for one in timers for entry_id in one.ids()})
-            self._notes.verdict(self._verdict)
         self._has_scanned = True
 
     async def _note_lost(self) -> None:
@@ -250,88 +304,65 @@ class GroupWatch:
         retry = self._keys.retry
         # A stream without the group is what a copy makes that was written just after somebody deleted the stream.
         exists = self.group.group in await group_names(self._context.client, retry)
-        if not exists and self.group.redelivery is Redelivery.RETRY_STREAM and not self._settings.observe:
-            exists = await self._takeover.attempt()  # makes the stream and its group
+        if not exists and self.group.redelivery is Redelivery.RETRY_STREAM and not self._verdict:
+            await self._write_settings()  # makes the stream and its group
+            exists = True
         if exists and retry not in self._sources:
             self._add_source(retry, tasks)
         elif not exists and retry in self._sources:
             self._sources.pop(retry).stop()
 
-    async def _mostly_gone(self, tails: int) -> bool:
-        """Tell whether most timers are for settled deliveries: nothing tells the leader of an XACK."""
-        timers = sum(len(source.timers) for source in self._sources.values())
-        if timers < GONE_FLOOR or tails % GONE_EVERY:
-            return False
-        pending = 0
-        for source in self._sources:
-            summary = await self._context.client.execute_command("XPENDING", source, self.group.group)
-            pending += int(summary[0])
-        return timers > pending * GONE_RATIO + GONE_FLOOR
-
-    async def _scan_failed(self, error: BaseException) -> None:
-        if meaning_of(error) is not Meaning.NO_GROUP:
-            self._notes.failed("scan", error)
-            return
-        if f"'{self._keys.retry}'" in str(error):
-            self._next_full = anyio.current_time()  # it was deleted: the next full scan drops it or makes it anew
-            return
-        self._notes.refused(
-            "no_group", f"the stream or its group does not exist (yet): {error}. Create it, or set recreate_groups"
-        )
-        if self._settings.recreate_groups and not self._settings.observe:
-            await insist(self._notes, "recreate the group", self._takeover.attempt)
-            self._next_full = anyio.current_time()
-
     # ---- quarantined jobs and schedules
 
-    def _moved(self, moved: Moved) -> None:
-        self._notes.moved(moved)
-        if not moved.agreed and self._is_agreed:
-            logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))
-            self._is_agreed = False
-
     async def _release_quarantined(self) -> None:
-        await repeat(self._notes, RELEASE_QUARANTINED, self._quarantine.step, self._call_refused, QUARANTINE_RETRY_S)
+        await self._repeat(RELEASE_QUARANTINED, self._quarantine.step, QUARANTINE_RETRY_S)
 
     async def _look_after_schedules(self) -> None:
         with self._schedules.woken_by(self._context.notices, self._keys):
-            await repeat(self._notes, MOVE_DUE, self._schedules.step, self._call_refused, SCHEDULES_RETRY_S)
+            await self._repeat(MOVE_DUE, self._schedules.step, SCHEDULES_RETRY_S)
+
+    async def _repeat(self, what: str, step: Callable[[], Awaitable[Refusal | None]], retry_s: float) -> None:
+        """Repeat ``step``, which also waits until it is time again. What it could not do, it does after a pause."""
+        while True:
+            try:
+                refusal = await step()
+            except (RedisError, OSError) as error:
+                self._notes.failed(what, error)
+            else:
+                if refusal is None:
+                    continue
+                self._call_refused(refusal)
+            await anyio.sleep(retry_s)
 
     def _call_refused(self, refusal: Refusal) -> None:
         """Act on a call that did nothing."""
         self._telemetry.refused(refusal)
         if refusal.kind is RefusalKind.STALE:
             logger.warning(
-                "write rejected, a newer leader holds the fence: %s",
-                fields(group=self._keys.pair, token=self._context.term.token, fence=refusal.detail),
+                "write rejected, the lease of the group is not ours any more: %s",
+                fields(group=self._keys.pair, token=self._term.token, lease=refusal.detail),
             )
-            self._context.end(EndOfTerm.STALE)
+            self._end(EndOfTerm.NOT_OURS)
         elif refusal.kind is RefusalKind.PAUSED:
             self._notes.paused()
-        elif refusal.kind is RefusalKind.UNKNOWN:
-            self._is_agreed = False
         elif refusal.wait:
             self._notes.waits(refusal.wait)
-        else:
+        elif refusal.kind is not RefusalKind.UNKNOWN:  # the next tick writes the settings that were lost
             self._notes.layout(refusal.detail)
 
     # ---- status
 
-    @property
-    def error(self) -> str:
-        """What cannot be done now, and why; '' where everything works. For any thread."""
-        return self._notes.tally.error
-
     def report(self) -> GroupReport:
         """Return what is registered for ``reaper status``."""
-        now, tally = monotonic_ms(), self._notes.tally
+        now = monotonic_ms()
         timers = [source.timers for source in self._sources.values()]
         dues = [due for one in timers if (due := one.next_due()) is not None]
         return settings_report(
-            self._settings,
             self.group,
+            self._notes.tally,
+            token=self._term.token,
+            scan_interval_ms=round(self._interval_s * 1000),
             timers=sum(map(len, timers)),
             next_due_ms=max(0, min(dues) - now) if dues else None,
             late_ms=max(0, now - min(dues)) if dues else 0,
-            **asdict(tally),
         )

@@ -1,4 +1,4 @@
-"""The leader's knowledge of one group, as counters for the status, log lines and callbacks.
+"""A replica's knowledge of one group, as counters for the status, log lines and callbacks.
 
 A state (an error, a refusal, a pause) is logged when it begins and when it ends, not each time it is met.
 """
@@ -6,22 +6,24 @@ A state (an error, a refusal, a pause) is logged when it begins and when it ends
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import anyio
 from redis.exceptions import ResponseError
 
+from reaper.lease import Taken
 from reaper.recovery.lost import Report
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
-from reaper.settings import ReaperSettings, WatchedGroup
+from reaper.settings import WatchedGroup
 from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.upkeep import Moved, Released
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
-from workers.protocol.messages import Pending, first_of, text
+from workers.protocol.messages import Pending, RecoveryMode, first_of, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic
 from workers.runtime.settings import to_ms
@@ -34,22 +36,23 @@ NAME_CHARS, MOST_NAMED = 200, 5
 MOVED_LOG_S = 1.0
 """In a mass, what was moved is a line each so often, not one a call."""
 HELD_FOR_S = 25.0
-"""A job that cannot be made ready is tried every 10 s (``tick.lua``): none met for so long means that it passed."""
+"""A job that cannot be made ready is tried every 10 s (``move_due.lua``): none met for so long means that it passed."""
 RELEASE_QUARANTINED, MOVE_DUE = "release quarantined jobs", "make due jobs ready"
 
 _MOVED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED})
 _OVERDUE = frozenset(Outcome) - {Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF}
 
 
-def settings_report(settings: ReaperSettings, group: WatchedGroup, **found: Any) -> GroupReport:
-    """Return a follower's report on a group. ``found`` has the leader's additions."""
+def settings_report(group: WatchedGroup, tally: Tally, **found: Any) -> GroupReport:
+    """Return the report on a group. ``found`` is what its watch adds."""
     return GroupReport(
         stream=group.stream,
         group=group.group,
         visibility_ms=to_ms(group.visibility_timeout),
         max_deliveries=group.max_deliveries,
         redelivery=group.redelivery,
-        **{"scan_interval_ms": to_ms(settings.scan_interval_of(group))} | found,
+        **asdict(tally),
+        **found,
     )
 
 
@@ -77,6 +80,27 @@ class GroupNotes:
         self._callbacks.report(name, stream=self._group.stream, group=self._group.group, **facts)
 
     # ---- states
+
+    def took(self, taken: Taken) -> None:
+        """The lease is ours, and the settings of the group are written."""
+        if taken.created_at:
+            logger.error(
+                "group was destroyed and is created again: %s", fields(group=self._pair, start=taken.created_at)
+            )
+        group = self._group
+        now = {
+            "redelivery": group.redelivery.value,
+            "visibility_ms": str(to_ms(group.visibility_timeout)),
+            "max_deliveries": str(group.max_deliveries),
+            "recovery": RecoveryMode.REAPER.value,
+        }
+        for (name, new), old in zip(now.items(), taken.before, strict=True):
+            if old and old != new:
+                logger.warning(
+                    "group setting changed, workers apply it at their next refresh: %s",
+                    fields(group=self._pair, setting=name, before=old, after=new),
+                )
+        self.layout(taken.refusal)
 
     def failed(self, what: str, error: BaseException) -> None:
         """``what`` could not be done."""

@@ -9,7 +9,8 @@ known from the full scan before.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -24,7 +25,7 @@ from workers.protocol.keys import NOBODY
 from workers.protocol.messages import CLAIM_READY_MS, LAST_ENTRY_ID
 from workers.runtime.clock import monotonic_ms
 
-FIRST = b"-"
+FIRST, LAST = b"-", b"+"
 MOST_GONE = 200_000
 """Entries that are remembered of those that went between two full scans, the latest ones."""
 LATEST_BYTES = 40_000
@@ -50,12 +51,15 @@ class Scanner:
     forgotten: Callable[[Sequence[bytes], int], None] = lambda _entry_ids, _now_ms: None
     """Called with the entries that a full scan did not find any more, and the instant."""
     false_recoveries: FalseRecoveries = field(default_factory=FalseRecoveries)
-    _highest: bytes = FIRST
+    after: bytes = FIRST
+    """Where the next page of new deliveries begins: behind the highest ID seen."""
+    _pages: int = 0
+    """Pages that were asked for and have not come yet."""
     _held: dict[bytes, bytearray] = field(default_factory=dict)
     _held_before: dict[bytes, bytearray] = field(default_factory=dict)
     _gone: deque[bytes] = field(default_factory=lambda: deque(maxlen=MOST_GONE))
     _recovered: set[bytes] = field(default_factory=set)
-    """Since the latest page was asked for."""
+    """Since the page was asked for that is under way."""
 
     def recovered(self, entry_ids: Iterable[bytes]) -> None:
         """Note what a call of ours has recovered: a page that is under way may show it as it was."""
@@ -87,11 +91,10 @@ class Scanner:
         """Scan everything, forget timers of what is gone; return how much is pending. Raises what redis-py raises."""
         self.timers.begin_sweep()
         self.false_recoveries.scan_begins()
-        self._highest = FIRST
         for consumer, ids in self._held.items():
             self._held_before.setdefault(consumer, bytearray()).extend(ids)
         self._held = {}
-        entries = await self.tail()
+        entries = await self._read_from(FIRST)
         now = monotonic_ms()
 
         def forgets(ids: list[bytes]) -> None:
@@ -110,24 +113,33 @@ class Scanner:
 
     async def tail(self) -> int:
         """Scan what lies past the highest ID seen; return how much that was. Raises what redis-py raises."""
+        return await self._read_from(self.after)
+
+    async def _read_from(self, start: bytes) -> int:
         entries = 0
         while True:
             failpoint("scan.before_page")
-            self._recovered.clear()
-            rows = await self._read_page()
-            self._arm(rows)
+            with self.page_under_way():
+                rows = await self.client.execute_command("XPENDING", self.source, self.group, start, "+", self.page)
+                self.saw(rows)
             entries += len(rows)
-            if len(rows) < self.page:
+            if len(rows) < self.page or rows[-1][0] == LAST_ENTRY_ID:
                 return entries
+            start = _behind(rows)  # not `after`: another page may have come meanwhile
 
-    async def _read_page(self) -> list[Any]:
-        if self._highest == LAST_ENTRY_ID:
-            return []
-        start = self._highest if self._highest is FIRST else b"(" + self._highest
-        reply = await self.client.execute_command("XPENDING", self.source, self.group, start, "+", self.page)
-        return list(reply)
+    @contextmanager
+    def page_under_way(self) -> Iterator[None]:
+        """Keep in mind what our calls recover while a page is under way: it may show such an entry as it was."""
+        if not self._pages:
+            self._recovered.clear()
+        self._pages += 1
+        try:
+            yield
+        finally:
+            self._pages -= 1
 
-    def _arm(self, rows: list[Any]) -> None:
+    def saw(self, rows: Sequence[Any]) -> None:
+        """Arm a timer for each row of ``XPENDING``. The next page begins behind them."""
         if not rows:
             return
         # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
@@ -154,5 +166,11 @@ class Scanner:
             else:
                 arm(entry_id, now)
         held.pop(_NOBODY, None)  # no consumer that could be missing
-        self._highest = rows[-1][0]
+        self.after = _behind(rows)
         self.armed()
+
+
+def _behind(rows: Sequence[Any]) -> bytes:
+    """Return where the page behind ``rows`` begins. Redis rejects a range behind the last possible ID."""
+    entry_id: bytes = rows[-1][0]
+    return LAST if entry_id == LAST_ENTRY_ID else b"(" + entry_id

@@ -12,7 +12,7 @@ import anyio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.recovery.context import TermContext
+from reaper.recovery.context import ReplicaContext
 from reaper.recovery.notes import GroupNotes
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.scanner import Scanner
@@ -43,7 +43,7 @@ CALLS_UNDER_WAY = 2
 class SourceWatch:
     """Timers of one source, kept by its scanner and fired here."""
 
-    context: TermContext
+    context: ReplicaContext
     writer: GroupWriter
     source: str
     notes: GroupNotes

@@ -1,4 +1,4 @@
-"""What the leader tells of one group: each lost delivery in its worker's place, its `recover`, and measurements."""
+"""What a replica tells of one group: each lost delivery in its worker's place, its `recover`, and measurements."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -55,7 +55,9 @@ class GroupTelemetry:
     # ---- what others have destroyed
 
     def watching(self) -> None:
-        """Show that nothing is lost or taken yet: a count that begins with a loss does not seem to rise."""
+        """Count the term, and show that nothing is lost yet: a count that begins with a loss does not seem to rise."""
+        if self._measures:
+            instruments.LEASES_TAKEN.add(1, self._labels)
         self.lost_deliveries(0, is_certain=True)
         self.lost_deliveries(0, is_certain=False)
         self.false_recovery(0)
@@ -80,7 +82,7 @@ class GroupTelemetry:
     # ---- the rest
 
     def refused(self, refusal: Refusal) -> None:
-        """Count a call that a fence refused."""
+        """Count a call that was rejected, because another replica holds the lease."""
         if self._measures and refusal.kind is RefusalKind.STALE:
             instruments.WRITES_REFUSED.add(1, self._labels)
 

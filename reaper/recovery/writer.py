@@ -1,11 +1,10 @@
-"""What the leader writes in a group: each call is one fenced script, typed on this side.
+"""What the holder of a lease writes in a group: each call is one fenced script, typed on this side.
 
-Those that workers make too, in embedded mode, are in `workers.protocol.calls`; they take the leader's authority.
+Those that workers make too, in embedded mode, are in `workers.protocol.calls`; they take the holder's authority.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, TypeVar
 
 import anyio
@@ -19,38 +18,16 @@ from workers.protocol.calls.recovery import Outcome, Recovered, refusal_of, rows
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind, read_refusal
 from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_quarantined
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import RecoveryMode, text, told, whole_number
+from workers.protocol.messages import whole_number
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
-from workers.runtime.settings import to_ms
 
 SHIELD_S = 30.0
 """Bounds a write that was begun: it is let finish when the term ends, so that its result is known. It is fenced."""
 
 Answer = TypeVar("Answer")
 
-TAKE_OVER_GROUP = load_script("reaper", "take_over_group")
 REPORT_LOST = load_script("reaper", "report_lost")
-
-
-class TakeOverCode(IntEnum):
-    """What came of taking a group over. Numbers as in ``take_over_group.lua``."""
-
-    INSTALLED = 1
-    TOKEN_BEHIND = 2
-    FOREIGN_NAMESPACE = 3
-
-
-@dataclass(frozen=True, slots=True)
-class TakeOver:
-    """Answer to taking a group over. ``detail``: why the policy cannot work here, or what was found there."""
-
-    code: TakeOverCode
-    detail: str
-    before: tuple[str, ...] = ()
-    """What was agreed before: policy, visibility timeout in ms, max_deliveries, recovery mode."""
-    created_at: str = ""
-    """The position at which a missing group was created; '' = it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,34 +44,15 @@ class GroupWriter:
         """The group's keys."""
         return self.group.keys
 
-    async def take_over(self, *, recreate: bool) -> TakeOver:
-        """Install the fence and write the group settings (``take_over_group.lua``).
-
-        ``recreate``: a group that was destroyed is created again.
-        """
-        failpoint("take_over.before_write")
-        keys, group, authority = self.keys, self.group, self.authority
-        code, detail, *agreed = await TAKE_OVER_GROUP.run_idempotent(
-            self.client,
-            [keys.stream, keys.fence, keys.agreement, keys.retry],
-            [
-                authority.namespace, authority.token, authority.holder, group.group, group.redelivery,
-                to_ms(group.visibility_timeout), group.max_deliveries, RecoveryMode.REAPER, authority.serves_for_ms,
-                int(recreate),
-            ],
-        )  # fmt: skip
-        *before, created_at = map(text, agreed or (b"",))
-        return TakeOver(TakeOverCode(code), told(detail), tuple(before), created_at)
-
     async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover.lua``).
 
         Returns what became of each.
         """
-        moves, fence, token = GroupMoves.of(self.keys, self.journal), self.authority.fence, self.authority.token
+        moves, lease, token = GroupMoves.of(self.keys, self.journal), self.authority.holder, self.authority.token
         found = await _finished(
             "recover",
-            lambda: moves.recover(self.client, source, entry_ids, lease=fence, token=token, most_bytes=CALL_BYTES),
+            lambda: moves.recover(self.client, source, entry_ids, lease=lease, token=token, most_bytes=CALL_BYTES),
         )
         failpoint("recover.after_write")
         refusal = refusal_of(found)
@@ -129,9 +87,9 @@ class GroupWriter:
         keys = self.keys
         reply = await REPORT_LOST.run(
             self.client,
-            [source, keys.fence, keys.agreement, keys.journal],
+            [source, keys.lease, keys.agreement, keys.journal],
             [
-                self.authority.fence, keys.group, consumer, int(is_certain),
+                self.authority.holder, keys.group, consumer, int(is_certain),
                 "stream" if source == keys.stream else "retry", *self.journal, self.authority.token, *entry_ids,
             ],
         )  # fmt: skip
@@ -142,7 +100,7 @@ class GroupWriter:
         return {row["name"] for row in await self.client.xinfo_consumers(source, self.keys.group)}
 
     async def is_served(self, server_ms: int) -> bool:
-        """Tell whether a leader says that it serves the group at ``server_ms``."""
+        """Tell whether a replica says that it serves the group at ``server_ms``."""
         until: Any = await self.client.hget(self.keys.agreement, "served_until")
         return whole_number(until, 0) > server_ms
 

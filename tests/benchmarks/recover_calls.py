@@ -65,7 +65,7 @@ async def _lead(client: Redis, keys: GroupKeys, policy: Redelivery) -> None:
     now_ms = await server_ms(client)
     settings = {"policy": policy, "visibility_ms": VISIBILITY_MS, "max_deliveries": 5, "recovery": "reaper"}
     beat = {"beat": now_ms, "unbroken": 1}
-    await client.set(keys.fence, FENCE)
+    await client.set(keys.lease, FENCE)
     await client.hset(keys.agreement, mapping={name: str(value) for name, value in (settings | beat).items()})
 
 

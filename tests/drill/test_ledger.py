@@ -123,7 +123,7 @@ def test_overshoot_is_measured_past_the_visibility_timeout_and_a_negative_one_is
 
 
 def test_refused_writes_of_leaders_and_refused_settlements_are_counted_apart() -> None:
-    rows = [event("refused", verb=verb) for verb in ("recover", "tick", "ack", "nack", "ack")]
+    rows = [event("refused", verb=verb) for verb in ("recover", "move_due", "ack", "nack", "ack")]
     ledger = build_ledger(evidence([], events=rows))
     assert (ledger.stale_writes_rejected, ledger.settlements_rejected) == (2, 3)
 

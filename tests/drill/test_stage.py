@@ -142,7 +142,7 @@ async def test_a_worker_is_spared_where_a_crash_would_spoil_the_accounts(
 async def test_nothing_of_an_act_stays_in_a_redis_that_is_not_ours(stage: Stage) -> None:
     await stage.client.set("mine", "1")
     await _enqueue(stage, 1)
-    await stage.client.set(stage.keys.fence, "x")
+    await stage.client.set(stage.keys.lease, "x")
     await stage.client.set(stage.namespace.token, 3)
     await queries.forget(stage)
     assert await stage.client.keys("*") == [b"mine"]

@@ -23,7 +23,7 @@ READY_MS = 1_000_000_000
 """An entry that is idle for longer is ready where it is."""
 LEASE = "L1"
 EFFECTS = ("ack", "settle", "extend", "hold", "adopt")
-GROUP_EFFECTS = ("recover", "tick")
+GROUP_EFFECTS = ("recover", "move_due")
 """Scripts that act for the whole group: they are given the lease, too."""
 
 _AGE = """

@@ -83,7 +83,7 @@ class Hands:
 
     def tick(self, lease: str = LEASE) -> Any:
         """Move what is due, and look at the gate."""
-        return self.board.call("tick", self.board.keys.stream, lease, TOKEN, 100, "")
+        return self.board.call("move_due", self.board.keys.stream, lease, TOKEN, 100, "")
 
     def event_of(self, recovered: Any) -> dict[bytes, bytes]:
         """Return the one event of a recovery."""

@@ -57,7 +57,7 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         "walkers take quarantined jobs": Mutant(
             ("recover",), "if fate == 'ready' and take", "if fate ~= 'dead' and take", "stream, embedded"
         ),
-        "no lease is asked for": Mutant(("recover", "tick"), "holder ~= '' and found == holder", "holder ~= ''"),
-        "no gate": Mutant(("tick",), "in_doubt < gate_width()", "true", "stream, reaper, plain workers"),
+        "no lease is asked for": Mutant(("recover", "move_due"), "holder ~= '' and found == holder", "holder ~= ''"),
+        "no gate": Mutant(("move_due",), "in_doubt < gate_width()", "true", "stream, reaper, plain workers"),
     }
 )

@@ -26,7 +26,7 @@ def moves(group_moves: GroupMoves) -> Moves:
 @pytest.fixture
 async def group_moves(board: Board, client: Redis) -> GroupMoves:
     keys = group_keys("orders", "billing")
-    await client.set(keys.fence, LEASE)
+    await client.set(keys.lease, LEASE)
     for number in range(3):
         board.add("n", number)
     return GroupMoves(keys, maxlen=100)
@@ -73,9 +73,9 @@ async def test_the_leader_recovers_and_ticks(group_moves: GroupMoves, board: Boa
     assert (done.next_page, done.held, len(done.events)) == ("", [], 1)
     assert (await group_moves.recover(client, STREAM, ids, **{**asked, "lease": "other"})).status == "stale"
     board.age()
-    ticked = await group_moves.tick(client, lease=LEASE, token=7, most=10)
+    ticked = await group_moves.move_due(client, lease=LEASE, token=7, most=10)
     assert (ticked.status, ticked.next_ms, ticked.released_now) == ("ok", -1, None)
-    assert (await group_moves.tick(client, lease="other", token=7, most=10)).status == "stale"
+    assert (await group_moves.move_due(client, lease="other", token=7, most=10)).status == "stale"
 
 
 async def test_a_walker_takes_what_it_has_room_for(group_moves: GroupMoves, board: Board, client: Redis) -> None:
@@ -89,4 +89,4 @@ async def test_a_walker_takes_what_it_has_room_for(group_moves: GroupMoves, boar
         [(ids[0], 2)],
     )
     quiet = replace(group_moves, maxlen=0)
-    assert (await quiet.tick(client, lease=EMBEDDED, token=0, most=1)).status == "ok"
+    assert (await quiet.move_due(client, lease=EMBEDDED, token=0, most=1)).status == "ok"

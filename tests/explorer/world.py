@@ -352,7 +352,7 @@ class World:
 
     def tick(self, *, stale: bool = False) -> None:
         """Move what is due, and look at the gate."""
-        reply = self.run("tick", self.board.keys.stream, self.lease_of(stale=stale), 1, 10, "")
+        reply = self.run("move_due", self.board.keys.stream, self.lease_of(stale=stale), 1, 10, "")
         if stale:
             self._must_be_fenced(reply)
             return

@@ -301,7 +301,7 @@ class Case:
 
     async def fence_token(self) -> int:
         """Return the token in the group's fence, or 0 without one."""
-        fence = text(await self.client.get(self.keys.fence) or b"")
+        fence = text(await self.client.get(self.keys.lease) or b"")
         return int(fence.split(":")[1]) if fence else 0
 
     async def replicas(self, namespace: str = "reaper") -> tuple[Replica, ...]:

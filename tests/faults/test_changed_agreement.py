@@ -161,7 +161,7 @@ async def test_the_first_leader_of_a_group_that_workers_have_joined_robs_nobody(
 
 
 @pytest.mark.usefixtures("group")
-@pytest.mark.parametrize("lost", [KEYS.agreement, KEYS.fence], ids=["agreement", "agreement and fence"])
+@pytest.mark.parametrize("lost", [KEYS.agreement, KEYS.lease], ids=["agreement", "agreement and fence"])
 async def test_when_the_agreement_is_lost_a_leader_that_never_knew_it_robs_nobody(
     server: RedisServer, client: Redis, lost: str
 ) -> None:

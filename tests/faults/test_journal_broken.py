@@ -97,7 +97,7 @@ async def test_a_stale_leader_is_refused_though_nobody_can_write_that_down(serve
     async with scene.running_reaper(server.url) as reaper:
         token = await scene.leads(reaper)
         await scene.scanned_by_term_after(client, token - 1)
-        await client.set(scene.KEYS.fence, f"reaper:{token + 5}:somebody-later")
+        await client.set(scene.KEYS.lease, f"reaper:{token + 5}:somebody-later")
         await scene.enqueue(client, 3)
         entry_ids = await scene.strand(client, 3, overdue=True)
         await wait_until(lambda: not reaper.term or reaper.term.token != token, "the stale term ends")

@@ -140,7 +140,7 @@ async def test_a_worker_joins_its_group_though_the_answer_was_lost(
 
 
 @pytest.mark.usefixtures("hurried")
-@pytest.mark.parametrize("script", ["recover", "tick"])
+@pytest.mark.parametrize("script", ["recover", "move_due"])
 @pytest.mark.parametrize("max_deliveries", [2, 3])
 @pytest.mark.parametrize("policy", ["stream", by_claim("in-place")])
 async def test_an_embedded_worker_that_misses_an_answer_recovers_each_job_once(
@@ -170,7 +170,7 @@ async def test_an_embedded_worker_that_misses_an_answer_recovers_each_job_once(
         ("reaper", "take_over_group"),
         ("workers.protocol", "keep_house"),
         ("workers.protocol", "recover"),
-        ("workers.protocol", "tick"),
+        ("workers.protocol", "move_due"),
         ("reaper", "renew_lease"),
     ],
 )
@@ -212,14 +212,14 @@ async def test_a_counter_that_went_back_is_raised_though_the_answer_was_lost(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
     through = await proxy(server)
-    await client.set(scene.KEYS.fence, "reaper:50:somebody")
+    await client.set(scene.KEYS.lease, "reaper:50:somebody")
     drop = await _lose(through, client, load_script("reaper", "raise_token"))
     async with scene.running_reaper(through.url) as reaper:
         await wait_until(lambda: reaper.term and reaper.term.token > 50, "a term past the fence")
         assert drop.happened
 
         async def fenced() -> bool:
-            return text(await client.get(scene.KEYS.fence) or b"").startswith("reaper:51:")
+            return text(await client.get(scene.KEYS.lease) or b"").startswith("reaper:51:")
 
         await wait_until(fenced, "the group is taken over")
 

@@ -139,7 +139,7 @@ async def test_a_new_leader_is_elected_after_the_old_one_was_killed_and_recovery
 
 
 async def test_a_counter_that_went_back_is_raised(server: RedisServer, client: Redis) -> None:
-    await client.set(scene.KEYS.fence, "reaper:50:somebody")
+    await client.set(scene.KEYS.lease, "reaper:50:somebody")
     await fill_memory(client)
     async with scene.running_reaper(server.url) as reaper:
         await wait_until(lambda: reaper.term and reaper.term.token == 51, "a term past the fence")

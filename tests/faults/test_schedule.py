@@ -16,7 +16,7 @@ from tests.support.resp import Request
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job, NewJob, Producer, Reject, Retry
-from workers.protocol.calls.group_moves import TICK
+from workers.protocol.calls.group_moves import MOVE_DUE
 from workers.protocol.calls.moves import SETTLE
 from workers.protocol.connection import commands_client
 
@@ -189,7 +189,7 @@ async def test_an_idle_leader_looks_when_something_is_due_and_not_before(
     looks: list[Request] = []
 
     def note_look(request: Request) -> bool:
-        if runs(TICK)(request):
+        if runs(MOVE_DUE)(request):
             looks.append(request)
         return False
 
@@ -230,7 +230,7 @@ async def test_a_change_of_leaders_while_jobs_fall_due_runs_none_twice(
         async with scene.running_reaper(server.url) as second:
             enqueued = await enqueue_later(client, 100) | await scene.enqueue(client, 100)
             await wait_until(lambda: worker.counts.acked > 50, "the first leader has moved some")
-            held = through.hold_requests(runs(TICK))
+            held = through.hold_requests(runs(MOVE_DUE))
             enqueued |= await enqueue_later(client, 100) | await scene.enqueue(client, 100)
             await held.wait()  # the first leader is about to move something
             await through.cut()
@@ -247,9 +247,9 @@ async def test_a_lost_reply_of_the_leader_moves_nothing_twice(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
     handler, through = scene.Handler(), await proxy(server)
-    await client.script_load(TICK.source)
+    await client.script_load(MOVE_DUE.source)
     enqueued = await enqueue_later(client, 50, delay=0.01)
-    drops = [through.drop_reply(runs(TICK)) for _ in range(2)]
+    drops = [through.drop_reply(runs(MOVE_DUE)) for _ in range(2)]
     async with (
         scene.running_reaper(through.url),
         scene.running_worker(server.url, handler),

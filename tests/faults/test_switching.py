@@ -137,7 +137,7 @@ async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_w
         async with running_reaper(server.url) as reaper:
             await leads(reaper)
             await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
-            fence = text(await client.get(KEYS.fence) or b"")
+            fence = text(await client.get(KEYS.lease) or b"")
         await let_embedded_workers_begin(client)
         enqueued = await enqueue_for(client, "gone", 4)
         await nothing_left(client)

@@ -101,7 +101,7 @@ async def test_a_fence_that_was_evicted_ends_the_term_and_recovery_goes_on(serve
     case = await Case.prepared(server, client)
     async with leading(quick_settings(server, **ONCE), "leadership_lost") as leader:
         assert (await recover_one(case))[1] == [1]
-        await client.delete(case.keys.fence)
+        await client.delete(case.keys.lease)
         assert (await recover_one(case))[1] == [2]
     assert [report.facts["reason"] for report in leader.heard] == ["stale", "released"]
     refused = await case.events(EventName.REFUSED)  # none where another write than a recovery met it first
@@ -123,7 +123,7 @@ async def test_a_paused_leader_finds_no_open_door_where_the_fence_was(
     async with leading(quick_settings(server, **ONCE)):
         await wait_until(case.recovered, "the jobs are recovered")
         late = await case.enqueue(1)  # ready: nothing that would make the new leader write
-        await client.delete(case.keys.fence)
+        await client.delete(case.keys.lease)
         first.resume()
 
         async def refused() -> bool:  # housekeeping of the new leader may have been refused first, and begun a new term
@@ -139,7 +139,7 @@ async def test_with_fence_and_counter_gone_together_the_agreement_remembers(serv
     await client.set(KEYS.token, 4)
     async with leading(quick_settings(server)):
         assert (await recover_one(case))[1] == [5]
-    await client.delete(KEYS.token, case.keys.fence)
+    await client.delete(KEYS.token, case.keys.lease)
     async with leading(quick_settings(server)):
         assert (await recover_one(case))[1] == [6]
     assert await case.violations() == []
@@ -156,10 +156,10 @@ async def test_with_everything_of_ours_gone_recovery_starts_over_and_the_old_lea
     await client.delete(*(key for key in await client.keys("*") if key != b"orders"))
     async with leading(quick_settings(server)) as leader:
         await wait_until(case.recovered, "the jobs are recovered")
-        fence = await client.get(case.keys.fence)
+        fence = await client.get(case.keys.lease)
         first.resume()
         await wait_until(lambda: case.events(EventName.REFUSED), "the write of the old leader is refused")
-        assert (await client.get(case.keys.fence), leader.reaper.is_leader) == (fence, True)
+        assert (await client.get(case.keys.lease), leader.reaper.is_leader) == (fence, True)
     assert await case.recovered() == {job: [1] for job in jobs}
 
 
@@ -204,7 +204,7 @@ async def test_after_an_eviction_one_of_two_namespaces_serves_and_the_other_refu
         leading(quick_settings(server, namespace="green")),
     ):
         await wait_until(lambda: _refusals(case), "one of them refuses")
-        await client.delete(case.keys.fence)
+        await client.delete(case.keys.lease)
         _, tokens = await recover_one(case)
         assert len(tokens) == 1
         await wait_until(lambda: _refusals(case), "one of them refuses")

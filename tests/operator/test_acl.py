@@ -341,7 +341,7 @@ async def test_an_operator_can_act(scene: Scene, server: RedisServer) -> None:
     await scene.client.execute_command("ACL", "LOG", "RESET")
     url = await let_in(scene.client, server, Role.OPERATOR)
     letter = await scene.client.execute_command("XADD", scene.keys.dead, "*", "n", 1, "reaper.job", "a")
-    await scene.client.delete(scene.keys.fence)
+    await scene.client.delete(scene.keys.lease)
     for words in (
         ("leader", "show"), ("groups", "pause", KEYS.pair), ("groups", "resume", KEYS.pair),
         ("dead-letters", "redrive", KEYS.pair, letter.decode()),
@@ -357,7 +357,7 @@ async def test_an_operator_can_forget_a_group_beside_one_that_nobody_has_named(
 ) -> None:
     await scene.client.execute_command("ACL", "LOG", "RESET")
     await scene.client.xgroup_create(STREAM, "of-somebody-else")
-    await scene.client.delete(scene.keys.fence)
+    await scene.client.delete(scene.keys.lease)
     url = await let_in(scene.client, server, Role.OPERATOR)
     answer = await run_command(url, "groups", "forget", KEYS.pair, "--yes")
     assert answer.code == 0, answer.err
@@ -404,12 +404,12 @@ DENIED: list[tuple[Role, RecoveryMode, tuple[str | int, ...]]] = [
     (Role.PRODUCER, REAPER, ("XACK", STREAM, GROUP, "1-1")),
     (Role.PRODUCER, REAPER, ("XADD", KEYS.dead, "*", "n", 1)),
     (Role.PRODUCER, REAPER, ("DEL", STREAM)),
-    (Role.WORKER, REAPER, ("SET", KEYS.fence, "reaper:9:mallory")),
-    (Role.WORKER, REAPER, ("DEL", KEYS.fence)),
+    (Role.WORKER, REAPER, ("SET", KEYS.lease, "reaper:9:mallory")),
+    (Role.WORKER, REAPER, ("DEL", KEYS.lease)),
     (Role.WORKER, REAPER, ("XAUTOCLAIM", STREAM, GROUP, "w", 0, "0")),
     (Role.WORKER, REAPER, ("SET", NAMESPACE.lease, "mallory")),
     (Role.WORKER, REAPER, ("HGETALL", NAMESPACE.replicas)),
-    (Role.WORKER, EMBEDDED, ("SET", KEYS.fence, "reaper:9:mallory")),
+    (Role.WORKER, EMBEDDED, ("SET", KEYS.lease, "reaper:9:mallory")),
     (Role.WORKER, EMBEDDED, ("HGETALL", NAMESPACE.replicas)),
     (Role.REAPER, REAPER, ("XAUTOCLAIM", STREAM, GROUP, "w", 0, "0")),
     (Role.REAPER, REAPER, ("UNLINK", STREAM)),
@@ -417,7 +417,7 @@ DENIED: list[tuple[Role, RecoveryMode, tuple[str | int, ...]]] = [
         (Role.READ_ONLY, REAPER, words)
         for words in (
             ("XADD", STREAM, "*", "n", 1), ("XACK", STREAM, GROUP, "1-1"), ("XDEL", STREAM, "1-1"), ("DEL", STREAM),
-            ("SET", KEYS.fence, "x"), ("HSET", KEYS.agreement, "paused", 1), ("EXPIRE", STREAM, 1),
+            ("SET", KEYS.lease, "x"), ("HSET", KEYS.agreement, "paused", 1), ("EXPIRE", STREAM, 1),
             ("XREADGROUP", "GROUP", GROUP, "w", "STREAMS", STREAM, ">"), ("ZADD", KEYS.schedule, 1, "x"),
             ("EVAL", "return redis.call('DEL', KEYS[1])", 1, STREAM), ("PUBLISH", KEYS.schedule, "1"),
         )

@@ -113,7 +113,7 @@ async def test_on_a_terminal_no_color_takes_the_colours_out(scene: Scene, server
 
 @pytest.mark.parametrize("words", [*READING, *ACTING, ("groups", "forget", "orders/billing", "--yes")], ids=" ".join)
 async def test_json_is_json(scene: Scene, reaper: Command, words: tuple[str, ...]) -> None:
-    await scene.client.delete(scene.keys.fence)
+    await scene.client.delete(scene.keys.lease)
     answer = await reaper(*words, "-o", "json")
     assert answer.code in (0, 1), answer.err
     assert json.loads(answer.out) is not None

@@ -82,7 +82,7 @@ async def test_forget_makes_quarantined_jobs_ready_and_removes_what_we_keep(scen
     assert answer.code == 0
     assert answer.out.splitlines() == [
         "orders/billing: 2 scheduled jobs are ready now",
-        "removed {orders}:fence:billing",
+        "removed {orders}:lease:billing",
         "removed {orders}:group:billing",
         "removed {orders}:quarantine:billing",
         "removed {orders}:scheduled:billing",
@@ -137,7 +137,7 @@ async def test_forget_asks_the_namespace_that_the_fence_names(scene: Scene, reap
 
 async def test_a_replica_that_died_does_not_keep_a_group(scene: Scene, reaper: Command) -> None:
     await register(scene.client, a_replica("alice", a_report(), at_ms=await scene.now_ms() - 60_000))
-    assert "removed {orders}:fence:billing" in (await reaper("groups", "forget", "orders/billing", "--yes")).out
+    assert "removed {orders}:lease:billing" in (await reaper("groups", "forget", "orders/billing", "--yes")).out
 
 
 async def test_a_leader_of_the_past_finds_itself_stale_after_a_forget(scene: Scene, reaper: Command) -> None:
@@ -201,7 +201,7 @@ async def test_quarantined_jobs_of_a_retry_stream_group_are_ready_before_it_is_f
     assert answer.code == 1
     assert "and then forget it again (1 waiting job was made ready)." in answer.err
     assert await scene.client.xlen(scene.keys.retry) == 1
-    assert await scene.client.exists(scene.keys.agreement, scene.keys.fence) == 2
+    assert await scene.client.exists(scene.keys.agreement, scene.keys.lease) == 2
 
 
 async def test_quarantined_jobs_stay_where_nobody_would_read_them(scene: Scene, reaper: Command) -> None:
@@ -235,7 +235,7 @@ async def test_a_lost_reply_does_not_stop_a_forget(scene: Scene, server: RedisSe
     dropped = through.drop_reply(runs(load_script("reaper", "forget_group")), nth=2)  # 1 = NOSCRIPT
     answer = await run_command(through.url, "groups", "forget", *BILLING, "--yes")
     assert (dropped.happened, answer.code) == (True, 0)
-    assert "removed {orders}:fence:billing" in answer.out.splitlines()
+    assert "removed {orders}:lease:billing" in answer.out.splitlines()
     assert (await scene.state()).keys() == {"orders"}
     assert await scene.client.xlen("orders") == 2
 
@@ -252,7 +252,7 @@ async def test_forget_stops_where_a_leader_has_just_acted(scene: Scene, server: 
 
         tasks.start_soon(forget)
         await held.wait()
-        await scene.client.set(scene.keys.fence, "reaper:8:bob")
+        await scene.client.set(scene.keys.lease, "reaper:8:bob")
         before = await scene.state()
         held.release()
     assert answers[0].code == 1
@@ -270,7 +270,7 @@ async def test_forgetting_twice_says_that_nothing_is_left(scene: Scene, reaper: 
 async def test_a_forgotten_group_can_be_served_again(scene: Scene, reaper: Command) -> None:
     await _used(scene)
     await reaper("groups", "forget", *BILLING, "--yes")
-    await scene.client.set(scene.keys.fence, FENCE)
+    await scene.client.set(scene.keys.lease, FENCE)
     stalled = text(await scene.client.execute_command("XADD", "orders", "*", "n", 3))
     await scene.deliver(stalled)
     assert len((await scene.recover(stalled))[6]) == 1

@@ -52,7 +52,7 @@ async def test_a_redriven_job_is_the_next_generation_with_its_fields_byte_for_by
     assert await scene.state() == {
         "orders": {"entries": [("new-1", *user, *ours)], "billing": []},
         "{orders}:dead:billing": {"entries": []},
-        "{orders}:fence:billing": "reaper:7:alice",
+        "{orders}:lease:billing": "reaper:7:alice",
     }
 
 

@@ -40,7 +40,7 @@ def test_keys_are_spelt_as_documented() -> None:
         "{orders}:scheduled",
         "{orders}:scheduled:billing",
         "{orders}:dead:billing",
-        "{orders}:fence:billing",
+        "{orders}:lease:billing",
         "{orders}:group:billing",
         "{orders}:quarantine:billing",
         "{orders}:journal",

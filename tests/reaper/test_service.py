@@ -302,8 +302,8 @@ async def test_a_leader_that_meets_a_later_fence_ends_its_term(
 ) -> None:
     heard = Heard(reaper := Reaper(settings_for(server, scan_interval=0.05)))
     async with reaper:
-        await wait_until(lambda: client.exists(scene.keys.fence), "it has taken the group over")
-        await client.set(scene.keys.fence, "reaper:9:bob")
+        await wait_until(lambda: client.exists(scene.keys.lease), "it has taken the group over")
+        await client.set(scene.keys.lease, "reaper:9:bob")
         await scene.stalled()
         await wait_until(lambda: "leadership_lost" in heard.names, "its term is over")
     assert heard.facts("leadership_lost")[0]["reason"] == "stale"
@@ -429,7 +429,7 @@ async def test_a_pair_that_is_added_is_served_in_the_same_term(server: RedisServ
 async def test_a_pair_that_is_taken_out_is_left_alone(server: RedisServer, scene: Scene) -> None:
     client = scene.client
     async with Reaper(settings_for(server, scan_interval=0.02)) as reaper:
-        await wait_until(lambda: client.exists(scene.keys.fence), "the pair is taken over")
+        await wait_until(lambda: client.exists(scene.keys.lease), "the pair is taken over")
         reaper.reload(settings_for(server, scan_interval=0.02, groups="mails/send"))
         await scene.stalled()
         await client.xgroup_create("mails", "send", "0", mkstream=True)
@@ -448,7 +448,7 @@ async def test_a_pair_whose_values_change_is_taken_over_again_with_the_new_ones(
         return await client.hmget(scene.keys.agreement, "visibility_ms", "max_deliveries") == [b"5000", b"7"]
 
     async with Reaper(settings_for(server)) as reaper:
-        await wait_until(lambda: client.exists(scene.keys.fence), "the pair is taken over")
+        await wait_until(lambda: client.exists(scene.keys.lease), "the pair is taken over")
         reaper.reload(settings_for(server, visibility_timeout=5, max_deliveries=7))
         await wait_until(agreed, "the new values are agreed")
 
@@ -502,7 +502,7 @@ async def test_a_hundred_starts_and_stops_leave_no_task_connection_or_key_behind
                 await anyio.lowlevel.checkpoint()
     assert asyncio.all_tasks() == before
     assert sorted(await client.keys("*")) == sorted(
-        key.encode() for key in ("orders", scene.keys.agreement, scene.keys.fence, KEYS.token, KEYS.journal)
+        key.encode() for key in ("orders", scene.keys.agreement, scene.keys.lease, KEYS.token, KEYS.journal)
     )
     await wait_until(lambda: alone(client), "only the test's own connection is left")
 

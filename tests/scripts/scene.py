@@ -49,7 +49,7 @@ class Scene:
         """Create the stream, the group and a leader's fence."""
         await self.client.xgroup_create(self.keys.stream, self.keys.group, "0", mkstream=True)
         if fence is not None:
-            await self.client.set(self.keys.fence, fence)
+            await self.client.set(self.keys.lease, fence)
 
     async def add(self, *flat: Word, stream: str | None = None, at: str | None = None) -> str:
         """Add an entry with these flat fields (``n``, its number, by default); returns its ID."""
@@ -162,7 +162,7 @@ class Scene:
         await self._beats_if_new(visibility_ms)
         await self._terms(policy=policy, visibility_ms=visibility_ms, max_deliveries=max_deliveries)
         words: list[Word] = [self.keys.group, 1_000 * journal, fence, 7, 10**9, *ids]
-        return await RECOVER.run(self.client, [*self._names(source), self.keys.fence], words)
+        return await RECOVER.run(self.client, [*self._names(source), self.keys.lease], words)
 
     async def walk(
         self, *, source: str | None = None, consumer: str = "w2", visibility_ms: int = 30_000, max_deliveries: int = 3,
@@ -172,7 +172,7 @@ class Scene:
         await self._beats_if_new(visibility_ms)
         await self._terms(policy=policy, visibility_ms=visibility_ms, max_deliveries=max_deliveries)
         words: list[Word] = [self.keys.group, 1_000 * journal, "", 0, 10**9, consumer, room, cursor, page]
-        return await RECOVER.run(self.client, [*self._names(source), self.keys.fence], words)
+        return await RECOVER.run(self.client, [*self._names(source), self.keys.lease], words)
 
     async def extend(self, *ids: str, source: str | None = None, consumer: str = "w1", times: int = 1) -> Any:
         """Run ``extend`` on deliveries that ``consumer`` holds for the ``times``-th time; return the results."""

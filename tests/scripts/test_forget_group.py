@@ -16,7 +16,7 @@ async def forget(scene: Scene, *, fence: str = FENCE, dead_letters: bool = False
     return await load_script("reaper", "forget_group").run(
         scene.client,
         [
-            keys.stream, keys.retry, keys.schedule, keys.quarantine, keys.dead, keys.fence, keys.agreement,
+            keys.stream, keys.retry, keys.schedule, keys.quarantine, keys.dead, keys.lease, keys.agreement,
             keys.journal,
         ],
         [keys.group, fence, int(dead_letters), budget_bytes, "stream", 1, 1_000],
@@ -62,7 +62,7 @@ async def test_dead_letters_are_removed_only_when_that_is_asked_for(scene: Scene
 
 
 async def test_a_leader_that_has_acted_meanwhile_stops_it(scene: Scene) -> None:
-    await scene.client.set(scene.keys.fence, "reaper:8:bob")
+    await scene.client.set(scene.keys.lease, "reaper:8:bob")
     before = await scene.state()
     assert await forget(scene) == [b"served", 0, b"reaper:8:bob"]
     assert await scene.state() == before

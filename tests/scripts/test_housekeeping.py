@@ -20,7 +20,7 @@ async def keep_house(scene: Scene, silence_ms: int | str = "", *, fence: str = F
     keys = scene.keys
     return await load_script("workers.protocol", "keep_house").run(
         scene.client,
-        [keys.stream, keys.fence, keys.agreement, keys.journal],
+        [keys.stream, keys.lease, keys.agreement, keys.journal],
         [fence, keys.group, silence_ms, 1, 1_000, 7],
     )
 
@@ -30,7 +30,7 @@ async def report_lost(scene: Scene, *ids: str, is_certain: bool = True, source: 
     keys = scene.keys
     return await load_script("reaper", "report_lost").run(
         scene.client,
-        [source or keys.stream, keys.fence, keys.agreement, keys.journal],
+        [source or keys.stream, keys.lease, keys.agreement, keys.journal],
         [FENCE, keys.group, "w1", int(is_certain), "retry" if source else "stream", 1, 1_000, 7, *ids],
     )
 
@@ -40,7 +40,7 @@ async def made_again(scene: Scene) -> None:
     keys = scene.keys
     await load_script("workers.protocol", "join_group").run(
         scene.client,
-        [keys.stream, keys.retry, keys.agreement, keys.fence],
+        [keys.stream, keys.retry, keys.agreement, keys.lease],
         [keys.group, "0", "", "", "", "reaper", "w1"],
     )
 
@@ -56,9 +56,9 @@ async def pause(scene: Scene, flag: int) -> Any:
 
 
 async def set_fence(scene: Scene, found: str | None) -> None:
-    await scene.client.delete(scene.keys.fence)
+    await scene.client.delete(scene.keys.lease)
     if found:
-        await scene.client.set(scene.keys.fence, found)
+        await scene.client.set(scene.keys.lease, found)
 
 
 async def test_the_groups_position_is_remembered(scene: Scene) -> None:
@@ -280,7 +280,7 @@ async def test_of_a_worker_that_has_joined_there_is_a_consumer_before_it_reads(s
     keys, join = scene.keys, load_script("workers.protocol", "join_group")
     await join.run(
         scene.client,
-        [keys.stream, keys.retry, keys.agreement, keys.fence],
+        [keys.stream, keys.retry, keys.agreement, keys.lease],
         [keys.group, "0", "", "", "", "reaper", "w1", "w1.0", 35_000, 0, 0, "stream", 30_000, 3],
     )
     consumers: Any = await scene.client.xinfo_consumers("orders", "billing")

@@ -56,7 +56,7 @@ async def join(
     keys = scene.keys
     reply = await load_script("workers.protocol", "join_group").run(
         scene.client,
-        [keys.stream, keys.retry, keys.agreement, keys.fence],
+        [keys.stream, keys.retry, keys.agreement, keys.lease],
         [
             keys.group, start, policy, visibility_ms, max_deliveries, recovery, worker,
             *(astuple(word) if word else ()),
@@ -287,7 +287,7 @@ async def test_while_a_leader_serves_the_group_an_embedded_worker_stands_by(scen
     assert 15_000 < joined.served_ms <= 20_000
     assert joined.mismatch == "recovery reaper is agreed, embedded is set"
     state = await scene.state()
-    assert state["{orders}:fence:billing"] == FENCE
+    assert state["{orders}:lease:billing"] == FENCE
     assert (await words(scene))["w1.1"] == f"worker w1: {joined.mismatch}"
 
 
@@ -308,7 +308,7 @@ async def test_when_the_leader_is_gone_an_embedded_worker_begins_and_removes_the
     joined = await join(scene, recovery="embedded")
     assert (joined.agreed[3], joined.served_ms, joined.begins, joined.mismatch) == ("embedded", 0, 1, "")
     state = await scene.state()
-    assert "{orders}:fence:billing" not in state
+    assert "{orders}:lease:billing" not in state
     agreement = state["{orders}:group:billing"]
     assert (agreement["recovery"], agreement["fence_token"]) == ("embedded", "7"), "no earlier term gets back in"
 
@@ -326,7 +326,7 @@ async def test_embedded_workers_that_take_the_group_over_from_a_leader_write_the
     joined = await join(scene, recovery="embedded", policy="in-place", word=GoesBy())
     assert (joined.agreed[0], joined.agreed[3], joined.begins, joined.mismatch) == ("in-place", "embedded", 1, "")
     assert int(await scene.client.hget(scene.keys.agreement, "version") or 0) > 1, "others are to learn of it"
-    assert "{orders}:fence:billing" not in await scene.state(), "the leader's went with it"
+    assert "{orders}:lease:billing" not in await scene.state(), "the leader's went with it"
     follower = await join(scene, recovery="embedded", policy="stream", worker="w2")
     assert follower.agreed[0] == "in-place", "later ones follow"
     assert follower.mismatch == "policy in-place is agreed, stream is set"
@@ -337,7 +337,7 @@ async def test_while_a_leader_serves_the_group_embedded_workers_change_nothing(s
     joined = await join(scene, recovery="embedded", policy="in-place")
     assert (joined.agreed[0], joined.agreed[3], joined.begins) == ("stream", "reaper", 0)
     assert joined.mismatch == "policy stream is agreed, in-place is set; recovery reaper is agreed, embedded is set"
-    assert (await scene.state())["{orders}:fence:billing"] == FENCE
+    assert (await scene.state())["{orders}:lease:billing"] == FENCE
 
 
 async def test_a_plain_workers_word_binds_nobody_while_no_leader_has_come(bare: Scene) -> None:

@@ -29,6 +29,6 @@ async def test_recovery_tells_of_every_consumer(scene: Scene, name: bytes) -> No
 
 @pytest.mark.parametrize("fence", NAMES)
 async def test_a_refusal_tells_of_any_fence(scene: Scene, fence: bytes) -> None:
-    await scene.client.set(scene.keys.fence, fence)
+    await scene.client.set(scene.keys.lease, fence)
     assert (await scene.recover(await scene.stalled()))[0] == b"stale"
     assert [(one.event, one.data["fence"]) for one in await _told(scene)] == [("refused", text(fence))]

@@ -35,7 +35,7 @@ async def take_over(
     keys = scene.keys
     reply = await load_script("reaper", "take_over_group").run(
         scene.client,
-        [keys.stream, keys.fence, keys.agreement, keys.retry],
+        [keys.stream, keys.lease, keys.agreement, keys.retry],
         [namespace, token, holder, keys.group, policy, visibility_ms, 3, "reaper", 20_000, int(recreate)],
     )
     return [part.decode() if isinstance(part, bytes) else part for part in reply]
@@ -44,7 +44,7 @@ async def take_over(
 @pytest.fixture
 async def scene(scene: Scene) -> Scene:
     """A group without a leader so far."""
-    await scene.client.delete(scene.keys.fence)
+    await scene.client.delete(scene.keys.lease)
     return scene
 
 
@@ -52,7 +52,7 @@ async def test_the_first_leader_installs_its_fence_and_what_is_agreed(scene: Sce
     assert await take_over(scene) == [1, "", "", "", "", "", ""]
     assert await scene.state() == {
         "orders": {"entries": [], "billing": []},
-        "{orders}:fence:billing": "reaper:7:alice",
+        "{orders}:lease:billing": "reaper:7:alice",
         "{orders}:group:billing": {"fence_token": "7", **FIRST},
     }
 
@@ -61,7 +61,7 @@ async def test_a_later_term_replaces_an_earlier_one_and_learns_what_was_agreed(s
     await take_over(scene, visibility_ms=5_000)
     assert await take_over(scene, token=8, holder="bob") == [1, "", "stream", "5000", "3", "reaper", ""]
     state = await scene.state()
-    assert state["{orders}:fence:billing"] == "reaper:8:bob"
+    assert state["{orders}:lease:billing"] == "reaper:8:bob"
     assert state["{orders}:group:billing"] == {"fence_token": "8", **FIRST}
 
 
@@ -83,7 +83,7 @@ async def test_a_term_that_is_not_later_is_refused(scene: Scene, token: int, hol
 @pytest.mark.parametrize(("token", "holder"), [(6, "bob"), (7, "bob"), (7, "alice")])
 async def test_a_fence_that_was_evicted_lets_nobody_back_in(scene: Scene, token: int, holder: str) -> None:
     await take_over(scene)
-    await scene.client.delete(scene.keys.fence)
+    await scene.client.delete(scene.keys.lease)
     before = await scene.state()
     assert await take_over(scene, token=token, holder=holder) == [2, 7]
     assert await scene.state() == before
@@ -104,7 +104,7 @@ async def test_where_the_agreement_was_lost_the_fence_alone_lets_nobody_back_in(
 
 @pytest.mark.parametrize(("found", "named"), [("other:1:alice", "other"), ("who is this", "who is this")])
 async def test_a_group_of_another_namespace_is_refused(scene: Scene, found: str, named: str) -> None:
-    await scene.client.set(scene.keys.fence, found)
+    await scene.client.set(scene.keys.lease, found)
     before = await scene.state()
     assert await take_over(scene) == [3, named]
     assert await scene.state() == before

@@ -81,7 +81,7 @@ class Scene:
 
     def fence(self) -> str:
         """Return the fence, or sometimes another one."""
-        found = self.twins.fake.model.keys.values.get(KEYS.fence.encode())
+        found = self.twins.fake.model.keys.values.get(KEYS.lease.encode())
         return (
             found.decode()
             if isinstance(found, bytes) and self.random.random() < 0.9
@@ -157,7 +157,7 @@ def join(scene: Scene) -> None:
     )
     version = scene.hash_value(KEYS.agreement, "version") or 0
     scene.call(
-        "join_group", (KEYS.stream, KEYS.retry, KEYS.agreement, KEYS.fence), GROUP, "0",
+        "join_group", (KEYS.stream, KEYS.retry, KEYS.agreement, KEYS.lease), GROUP, "0",
         scene.random.choice(("", policy)), scene.random.choice(("", scene.visibility())),
         scene.random.choice(("", scene.limit())),
         mode, "w", scene.random.choice(("", consumer, consumer)), 60, scene.random.choice((0, version)),
@@ -249,21 +249,21 @@ def adopt(scene: Scene) -> None:
 def walk(scene: Scene) -> None:
     """An embedded worker recovers."""
     words = "", 0, 100_000, scene.consumer(), scene.random.choice((0, 1, 10)), "-", scene.random.choice((2, 100))
-    scene.call("recover", (*_names(scene.source()), KEYS.fence), GROUP, 50, *words)
+    scene.call("recover", (*_names(scene.source()), KEYS.lease), GROUP, 50, *words)
 
 
 def recover(scene: Scene) -> None:
     """A leader recovers."""
     source = scene.source()
     words: tuple[Word, ...] = scene.fence(), 1, 100_000, *(row[0] for row in scene.pending(source))
-    scene.call("recover", (*_names(source), KEYS.fence), GROUP, 50, *words)
+    scene.call("recover", (*_names(source), KEYS.lease), GROUP, 50, *words)
 
 
 def take_over(scene: Scene) -> None:
     """A leader takes the group over."""
     token = scene.random.choice((1, 1, 1, 2))
     scene.lead(
-        "take_over_group", (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.retry), "reaper", token, "alice", GROUP,
+        "take_over_group", (KEYS.stream, KEYS.lease, KEYS.agreement, KEYS.retry), "reaper", token, "alice", GROUP,
         scene.policy(), scene.visibility(), scene.limit(), "reaper", 1000, scene.random.randrange(2),
     )  # fmt: skip
 
@@ -275,12 +275,12 @@ def _own(scene: Scene) -> str:
 def tick(scene: Scene) -> None:
     """What is due becomes ready, and a quarantined job is released."""
     words = _own(scene), 1, 10, scene.random.choice(("", 1000))
-    scene.call("tick", (*_names(KEYS.stream), KEYS.fence, KEYS.stream_schedule), GROUP, 50, *words)
+    scene.call("move_due", (*_names(KEYS.stream), KEYS.lease, KEYS.stream_schedule), GROUP, 50, *words)
 
 
 def keep_house(scene: Scene) -> None:
     """The house is kept."""
-    keys = (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.journal)
+    keys = (KEYS.stream, KEYS.lease, KEYS.agreement, KEYS.journal)
     scene.call("keep_house", keys, _own(scene), GROUP, scene.random.choice(("", 40)), "1", 50, 1)
 
 
@@ -288,7 +288,7 @@ def report_lost(scene: Scene) -> None:
     """A leader reports what went with a consumer that somebody deleted."""
     kind, source = scene.random.choice((("stream", KEYS.stream), ("retry", KEYS.retry)))
     scene.lead(
-        "report_lost", (source, KEYS.fence, KEYS.agreement, KEYS.journal), scene.fence(), GROUP,
+        "report_lost", (source, KEYS.lease, KEYS.agreement, KEYS.journal), scene.fence(), GROUP,
         scene.random.choice(CONSUMERS), scene.random.randrange(2), kind, "1", 1000, 7, *scene.entries(source),
     )  # fmt: skip
 
@@ -317,7 +317,7 @@ def _pause(scene: Scene) -> None:
 
 def _forget(scene: Scene) -> None:
     keys = (
-        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.quarantine, KEYS.dead, KEYS.fence, KEYS.agreement, KEYS.journal,
+        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.quarantine, KEYS.dead, KEYS.lease, KEYS.agreement, KEYS.journal,
     )  # fmt: skip
     scene.lead("forget_group", keys, GROUP, scene.fence(), scene.random.randrange(2), 100_000, "stream", "1", 50)
 
@@ -367,7 +367,7 @@ def disturb(scene: Scene) -> None:
             ("XGROUP", "DESTROY", source, GROUP),
             ("XGROUP", "DELCONSUMER", source, GROUP, scene.consumer()), ("DEL", KEYS.agreement),
             ("XGROUP", "CREATE", source, "other", "0", "MKSTREAM"), ("ZADD", KEYS.schedule, 5, "no job"),
-            ("DEL", KEYS.fence),
+            ("DEL", KEYS.lease),
             ("XGROUP", "SETID", source, GROUP, "0"), ("SET", KEYS.journal, "x"), ("DEL", KEYS.quarantine),
             ("DEL", KEYS.journal),
         )

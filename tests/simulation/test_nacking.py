@@ -41,7 +41,7 @@ def server_of(make: Make) -> Callable[[str], ModelServer]:
     def made(version: str) -> ModelServer:
         server = make(Story(1, Setting(version=version), (), ())).server
         say = talk(server)
-        say("SET", KEYS.fence, FENCE)
+        say("SET", KEYS.lease, FENCE)
         beat = server.clock.now_us() // 1000
         say("HSET", KEYS.agreement, "visibility_ms", 30_000, "unbroken", 1, "beat", beat)
         say("XGROUP", "CREATE", KEYS.stream, GROUP, "0", "MKSTREAM")
@@ -57,7 +57,7 @@ def give_back(server: ModelServer) -> tuple[bytes, int, int]:
     say = talk(server)
     keys = [
         KEYS.stream, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.schedule, KEYS.quarantine, KEYS.journal,
-        KEYS.fence,
+        KEYS.lease,
     ]  # fmt: skip
     [[entry_id, *_]] = say("XPENDING", KEYS.stream, GROUP, "-", "+", 1)
     say("XCLAIM", KEYS.stream, GROUP, "w1", 0, entry_id, "IDLE", 60_000, "JUSTID")

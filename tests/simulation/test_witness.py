@@ -87,10 +87,10 @@ def test_an_innocent_that_is_given_up_is_met(make: Make) -> None:
 @pytest.mark.parametrize(("first", "then"), [("2:a", "1:b"), ("2:a", "2:b")])
 def test_a_fence_of_an_earlier_term_or_of_somebody_else_in_the_same_is_met(make: Make, first: str, then: str) -> None:
     world = make(EMPTY)
-    world.command("SET", KEYS.fence, f"reaper:{first}")
-    world.command("SET", KEYS.fence, f"reaper:{first}")
+    world.command("SET", KEYS.lease, f"reaper:{first}")
+    world.command("SET", KEYS.lease, f"reaper:{first}")
     assert not world.findings.sentences
-    world.command("SET", KEYS.fence, f"reaper:{then}")
+    world.command("SET", KEYS.lease, f"reaper:{then}")
     [sentence] = world.findings.sentences
     assert sentence.startswith(f"I3: the fence reaper:{then} follows {first} (at ")
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 STREAM, RETRY, DEAD, JOURNAL = (key.encode() for key in (KEYS.stream, KEYS.retry, KEYS.dead, KEYS.journal))
 SCHEDULES = frozenset({KEYS.schedule.encode(), KEYS.stream_schedule.encode()})
-FENCE = KEYS.fence.encode()
+FENCE = KEYS.lease.encode()
 RECOVERIES = frozenset({EventName.RECOVERED, EventName.QUARANTINED, EventName.DEAD_LETTERED})
 SOURCES = frozenset({STREAM, RETRY})
 ENTRIES = frozenset({STREAM, RETRY, DEAD})

@@ -209,7 +209,7 @@ async def give_to(scene: Scene, authority: Authority) -> None:
     """Let ``authority`` look after the group. The scene's fence is the leader's."""
     await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3)
     if not authority.fence:
-        await scene.client.delete(scene.keys.fence)
+        await scene.client.delete(scene.keys.lease)
         await scene.agree(recovery="embedded")
 
 

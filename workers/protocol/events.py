@@ -36,9 +36,8 @@ class EventName(StrEnum):
     LOST_DELIVERY = "lost_delivery"
     LOST_CONSUMER = "lost_consumer"
     REQUEUED = "requeued"
-    LEASE_ACQUIRED = "lease_acquired"
-    LEASE_LOST = "lease_lost"
-    LEASE_RELEASED = "lease_released"
+    LEASE_TAKEN = "lease_taken"
+    LEASE_LEFT = "lease_left"
     FAULT_INJECTED = "fault_injected"
 
 

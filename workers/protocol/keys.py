@@ -88,8 +88,8 @@ class GroupKeys:
     """Sorted set of this group's delayed retries and quarantined jobs."""
     dead: str
     """Stream of dead letters."""
-    fence: str
-    """String ``namespace:token:holder`` of the latest leader that acted here."""
+    lease: str
+    """String with an expiry, ``replica.nonce@TTL``: who may write in the group."""
     agreement: str
     """Hash of what all processes of the group must agree on, and counters."""
     quarantine: str
@@ -128,7 +128,7 @@ def group_keys(stream: str, group: str) -> GroupKeys:
         stream_schedule=f"{prefix}:scheduled",
         schedule=f"{prefix}:scheduled:{group}",
         dead=f"{prefix}:dead:{group}",
-        fence=f"{prefix}:fence:{group}",
+        lease=f"{prefix}:lease:{group}",
         agreement=f"{prefix}:group:{group}",
         quarantine=f"{prefix}:quarantine:{group}",
         journal=f"{prefix}:journal",
@@ -161,36 +161,36 @@ def stream_keys(stream: str) -> StreamKeys:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceKeys:
-    """The keys of one set of replicas, which elect one leader among them."""
+    """The keys of one set of replicas, which share the groups."""
 
     namespace: str
-    lease: str
-    token: str
     replicas: str
+    """Hash of what each replica says of itself, by its ID."""
+    live: str
+    """Sorted set of live replicas, by the time of their last sign of life."""
+    drained: str
+    """Sorted set of replicas that are to hold no group, by the time until when."""
     journal: str
-    step_down: str
-    """String with an expiry: the holder that was asked to step down, and may not be elected again so soon."""
+    """Capped stream of the faults that drills injected."""
 
 
 def namespace_keys(namespace: str) -> NamespaceKeys:
-    """Spell the leadership keys of ``namespace``. Raises ConfigurationError for names that cannot work."""
+    """Spell the keys of ``namespace``. Raises ConfigurationError for names that cannot work."""
     _check_name("namespace", namespace)
     if any(character in "{}:" for character in namespace):
         raise ConfigurationError(
             f"namespace {namespace!r} contains '{{', '}}' or ':'. Use letters, digits, '-' and '_'."
         )
     tag = "{" + namespace + "}"
-    return NamespaceKeys(
-        namespace, f"{tag}:lease", f"{tag}:token", f"{tag}:replicas", f"{tag}:journal", f"{tag}:step_down"
-    )
+    return NamespaceKeys(namespace, f"{tag}:replicas", f"{tag}:live", f"{tag}:drained", f"{tag}:journal")
 
 
 TYPES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("stream", "retry", "dead", "journal"), "stream"),
-        **dict.fromkeys(("stream_schedule", "schedule", "enqueued"), "zset"),
+        **dict.fromkeys(("stream_schedule", "schedule", "enqueued", "live", "drained"), "zset"),
         **dict.fromkeys(("agreement", "quarantine", "replicas"), "hash"),
-        **dict.fromkeys(("fence", "lease", "token", "step_down"), "string"),
+        "lease": "string",
     }
 )
 """What Redis's ``TYPE`` says of our keys, by the names of the fields above."""

@@ -46,7 +46,7 @@ FALSE_RECOVERIES = METER.create_counter(
     "{delivery}",
     "Deliveries that a third-party consumer settled after another one was recovered from it.",
 )
-ELECTIONS = METER.create_counter("reaper.elections", "{term}", "Terms that began.")
+LEASES_TAKEN = METER.create_counter("reaper.leases.taken", "{lease}", "Leases of groups that replicas took.")
 SCAN_DURATION = _duration("reaper.scan.duration", "How long a scan of a group's pending entries takes.")
 CONTEXT_MALFORMED = METER.create_counter(
     "reaper.trace_context.malformed", "{job}", "Jobs whose traceparent is nonsense."
@@ -67,8 +67,7 @@ class Gauge(NamedTuple):
     description: str
 
 
-LEASE_HELD = Gauge("reaper.lease.held", "{lease}", "1 on the replica that leads, else 0.")
-TERM = Gauge("reaper.term", "{token}", "Fencing token of the replica's current or last term.")
+LEASES_HELD = Gauge("reaper.leases.held", "{lease}", "Groups whose lease the replica holds.")
 RECOVERY_WAIT = Gauge("reaper.recovery.wait", "s", "For how long recovery waits after a gap in the heartbeats.")
 IN_FLIGHT = Gauge("reaper.in_flight", "{delivery}", "Deliveries that are pending.")
 READY_AGE = Gauge("reaper.ready.oldest_age", "s", "Age of the oldest job that waits to be read.")
@@ -82,7 +81,7 @@ DEAD_LETTERS = Gauge("reaper.dead_letters", "{job}", "Dead letters that are kept
 REFUSED = Gauge("reaper.refused", "{part}", "Parts of the process' work that Redis refuses now; 0 = none.")
 
 GAUGES = (
-    LEASE_HELD, TERM, RECOVERY_WAIT, PAUSED, REFUSES, HELD, IN_FLIGHT, READY_AGE, PENDING_AGE, SCHEDULED, QUARANTINED,
+    LEASES_HELD, RECOVERY_WAIT, PAUSED, REFUSES, HELD, IN_FLIGHT, READY_AGE, PENDING_AGE, SCHEDULED, QUARANTINED,
     DEAD_LETTERS, REFUSED,
 )  # fmt: skip
 

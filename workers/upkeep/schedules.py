@@ -7,7 +7,6 @@ Both are hints, and the schedules are the truth. So we also look now and then wi
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from math import inf
 
 import anyio
 
@@ -16,10 +15,8 @@ from workers.protocol.calls.upkeep import Moved
 from workers.protocol.keys import GroupKeys
 from workers.runtime.notices import Notices
 
-LATEST_LOOK_S = 5.0
+LATEST_LOOK_S, LATE_S = 5.0, 0.1
 """Insurance: we look at least this often, should a notice ever be missed."""
-LOOKS_PER_SIGN = 4
-"""And so often in the time that a look says the group is served for: it is the sign of life for embedded workers."""
 
 
 class Schedules:
@@ -31,20 +28,21 @@ class Schedules:
         moved: Callable[[Moved], None],
         wake_quarantine: Callable[[], None],
         *,
-        serves_for_ms: int = 0,
+        latest_look_s: float = LATEST_LOOK_S,
         jitter_s: float = 0.0,
     ) -> None:
         """``moved`` is called after each look, and ``wake_quarantine`` if jobs are quarantined.
 
-        ``serves_for_ms`` is as in `Authority`. ``jitter_s`` is the longest random delay, if many look after the same
-        group.
+        ``latest_look_s`` is the longest time between two looks. ``jitter_s`` is the longest random delay, if many look
+        after the same group.
         """
         self._move_due = move_due
         self._moved = moved
         self._wake_quarantine = wake_quarantine
-        self._latest_look_s = min(LATEST_LOOK_S, serves_for_ms / 1000 / LOOKS_PER_SIGN or inf)
+        self._latest_look_s = latest_look_s
         self._jitter_s = jitter_s
         self._noticed = anyio.Event()
+        self._sleeps_until_s = 0.0
 
     def woken_by(self, notices: Notices, keys: GroupKeys) -> AbstractContextManager[None]:
         """While the block runs, look as soon as a process says that it has scheduled an earlier job."""
@@ -52,6 +50,11 @@ class Schedules:
 
     def _wake(self) -> None:
         self._noticed.set()
+
+    def due_in(self, ms: int) -> None:
+        """Note that a job is due in ``ms``: somebody has looked."""
+        if anyio.current_time() + ms / 1000 + LATE_S < self._sleeps_until_s:
+            self._wake()
 
     async def step(self) -> Refusal | None:
         """Make due jobs ready, and wait until more are due, or return why the script rejected the call.
@@ -65,7 +68,9 @@ class Schedules:
         self._moved(moved)
         if moved.quarantined:
             self._wake_quarantine()
-        with anyio.move_on_after(self._pause_s(moved.next_due_ms)):
+        pause_s = self._pause_s(moved.next_due_ms)
+        self._sleeps_until_s = anyio.current_time() + pause_s
+        with anyio.move_on_after(pause_s):
             await self._noticed.wait()
         return None
 

@@ -31,7 +31,7 @@ _ORIGIN: dict[str, DataType] = {"id": _STRING, "stream": _STRING, "at": Timestam
 
 DATA_COLUMNS: dict[str, DataType] = {
     **_columns(
-        _STRING, "group entry consumer mode type reason error new_entry dead_letter verb fence holder kind target"
+        _STRING, "group entry consumer mode type reason error new_entry dead_letter verb lease holder kind target"
     ),
     **_columns(_INT, "delivery generation certain"),
     **_columns(_LONG, "token enqueued_ms ready_ms delivered_ms begun_ms run_ms visibility_ms idle_ms due_ms"),

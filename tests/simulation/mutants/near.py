@@ -5,7 +5,7 @@ from collections.abc import Iterable
 SCRIPTS = {
     **{
         name: ["explorer/test_races", "explorer/test_moves"]
-        for name in ("ack", "settle", "extend", "hold", "recover", "tick", "adopt", "keys")
+        for name in ("ack", "settle", "extend", "hold", "recover", "move_due", "adopt", "keys")
     },
     "prelude": ["explorer/test_races", "explorer/test_moves", "scripts/test_forget_group", "operator/test_redrive"],
     "acquire_lease": ["reaper/test_elector", "scripts/test_lease"],

@@ -1,4 +1,4 @@
-"""The scripts that act for a whole group: a leader calls them with its fence, embedded workers without one."""
+"""The scripts that act for a whole group. A replica calls them with its lease, embedded workers without one."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 
 RECOVER = load_script("workers.protocol", "recover")
-TICK = load_script("workers.protocol", "tick")
+MOVE_DUE = load_script("workers.protocol", "move_due")
 EMBEDDED = ""
-"""The fence of an embedded worker."""
+"""The lease of an embedded worker: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,14 @@ class Recovery:
     """What a recovery call did. `status`: ok, stale, unknown, paused, or waits (because of the beat)."""
 
     status: str
-    fence: str = ""
+    lease: str = ""
     """What was found in its place, with stale."""
     at_ms: int = 0
     """The server's time; only with ok."""
     waits_ms: int = 0
     gap_ms: int = 0
     next_page: str = ""
-    """Where to go on, '' = all was looked at. Of the leader: the first entry that was put off."""
+    """Where to go on, '' = all was looked at. Of a replica: the first entry that was put off."""
     due_in_ms: Sequence[tuple[bytes, int]] = ()
     """Entries that are not overdue yet."""
     held: Sequence[tuple[bytes, bytes, str]] = ()
@@ -40,11 +40,11 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticked:
-    """What a tick did. `status`: ok, stale, unknown or paused."""
+class DueMoves:
+    """What the call did. `status`: ok, stale, unknown or paused."""
 
     status: str
-    fence: str = ""
+    lease: str = ""
     """What was found in its place, with stale."""
     next_ms: int = -1
     """Until the next job is due; 0 = call again, -1 = none is scheduled."""
@@ -58,8 +58,6 @@ class Ticked:
     held: int = 0
     """Due jobs that cannot be made ready; ``why``: the reason of the last one."""
     why: str = ""
-    has_leaders_settings: bool = True
-    """False: the settings that the leader wrote were lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +65,31 @@ class GroupMoves(CoreCalls):
     """The scripts that act for one group."""
 
     def _leads(self) -> tuple[str, ...]:
-        return self.keys.fence, self.keys.stream_schedule
+        return self.keys.lease, self.keys.stream_schedule
 
     async def recover(
         self, client: Client, source: str, ids: Iterable[bytes], *, lease: str, token: int, most_bytes: int
     ) -> Recovery:
-        """Recover what of these entries is overdue, as the leader (``recover.lua``)."""
+        """Recover what of these entries is overdue, as the holder of the lease (``recover.lua``)."""
         words = self._words(lease, token, most_bytes, *ids)
-        return _recovery(await RECOVER.run(client, (*self._names(source), self.keys.fence), words))
+        return _recovery(await RECOVER.run(client, (*self._names(source), self.keys.lease), words))
 
     async def recover_page(
         self, client: Client, source: str, *, consumer: str, room: int, page: str, page_size: int, most_bytes: int
     ) -> Recovery:
         """Recover what is overdue in a page, as an embedded worker, which takes what it has ``room`` for."""
         words = self._words(EMBEDDED, 0, most_bytes, consumer, room, page, page_size)
-        return _recovery(await RECOVER.run(client, (*self._names(source), self.keys.fence), words))
+        return _recovery(await RECOVER.run(client, (*self._names(source), self.keys.lease), words))
 
-    async def tick(self, client: Client, *, lease: str, token: int, most: int, serves_for_ms: int = 0) -> Ticked:
-        """Make due jobs ready, and release a quarantined one (``tick.lua``)."""
+    async def move_due(self, client: Client, *, lease: str, token: int, most: int) -> DueMoves:
+        """Make due jobs ready, and release a quarantined one (``move_due.lua``)."""
         names = (*self._names(self.keys.stream), *self._leads())
-        status, *rest = await TICK.run(client, names, self._words(lease, token, most, serves_for_ms or ""))
+        status, *rest = await MOVE_DUE.run(client, names, self._words(lease, token, most))
         if len(rest) < 2:
-            return Ticked(text(status), text(rest[0]) if rest else "")
-        next_ms, quarantined, released, now, settled, held, why, has_settings = rest
+            return DueMoves(text(status), text(rest[0]) if rest else "")
+        next_ms, quarantined, released, now, settled, held, why = rest
         released_now = (text(now[0]), text(now[1])) if now else None
-        return Ticked(
-            text(status), "", next_ms, quarantined, released, released_now, settled, held, text(why), has_settings == 1
-        )
+        return DueMoves(text(status), "", next_ms, quarantined, released, released_now, settled, held, text(why))
 
 
 def _recovery(reply: Any) -> Recovery:

@@ -105,7 +105,7 @@ async def join_group(
     """
     reply = await JOIN_GROUP.run_idempotent(
         client,
-        (keys.stream, keys.retry, keys.agreement, keys.fence),
+        (keys.stream, keys.retry, keys.agreement, keys.lease),
         (
             keys.group, start, redelivery or "", visibility_ms or "", max_deliveries or "", recovery, name,
             registration.consumer, registration.counts_for_ms, registration.version, int(registration.begins),

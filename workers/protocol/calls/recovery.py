@@ -117,7 +117,7 @@ def refusal_of(found: Recovery) -> Refusal | None:
     if found.status == "ok":
         return None
     wait = RecoveryWait(found.waits_ms, found.gap_ms) if found.status == RefusalKind.WAITS else None
-    return Refusal(RefusalKind(found.status), found.fence, wait)
+    return Refusal(RefusalKind(found.status), found.lease, wait)
 
 
 async def recover_page(

@@ -1,11 +1,11 @@
-"""The upkeep of a whole group, by a leader with its fence, or by embedded workers under the group's settings."""
+"""The upkeep of a whole group, by the replica that holds its lease, or by embedded workers."""
 
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
 from workers.protocol.calls import Journal
-from workers.protocol.calls.group_moves import GroupMoves, Ticked
+from workers.protocol.calls.group_moves import DueMoves, GroupMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind, read_refusal
 from workers.protocol.keys import GroupKeys
 from workers.protocol.scripts import load_script
@@ -20,22 +20,15 @@ QUARANTINE_SCORE = 2**52
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The right to act for a group. The scripts compare it, and do not act if it does not hold."""
+    """The right to act for a group. The scripts compare ``holder`` with the lease, and do not act if it differs."""
 
-    namespace: str = ""
-    token: int = 0
     holder: str = ""
-    serves_for_ms: int = 0
-    """For how long after a sign of life a leader is sure to serve the group; embedded workers stand by meanwhile."""
-
-    @property
-    def fence(self) -> str:
-        """The value of the group's fence in this term, or '' without one."""
-        return f"{self.namespace}:{self.token}:{self.holder}" if self.namespace else ""
+    token: int = 0
+    """For people: it tells terms apart."""
 
 
 AGREEMENT = Authority()
-"""What embedded workers act by: they have no fence, and may where the group has agreed on embedded recovery."""
+"""What embedded workers act by: they hold no lease, and may act if the group has agreed on embedded recovery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,29 +42,20 @@ class Moved:
     why: str
     quarantined: int
     """Quarantined jobs that wait to be released."""
-    agreed: bool = True
-    """The leader's agreement is there; else it was lost, and is to be written anew."""
 
 
-async def _tick(client: Redis, keys: GroupKeys, authority: Authority, journal: Journal) -> Ticked | Refusal:
+async def _move_due(client: Redis, keys: GroupKeys, authority: Authority, journal: Journal) -> DueMoves | Refusal:
     moves = GroupMoves.of(keys, journal)
-    ticked = await moves.tick(
-        client,
-        lease=authority.fence,
-        token=authority.token,
-        most=MOVE_BATCH,
-        serves_for_ms=authority.serves_for_ms,
-    )
-    return ticked if ticked.status == "ok" else Refusal(RefusalKind(ticked.status), ticked.fence)
+    found = await moves.move_due(client, lease=authority.holder, token=authority.token, most=MOVE_BATCH)
+    return found if found.status == "ok" else Refusal(RefusalKind(found.status), found.lease)
 
 
 async def move_due(client: Redis, keys: GroupKeys, authority: Authority, journal: Journal) -> Moved | Refusal:
-    """Make ready what is due in the group's schedule and in its stream's (``tick.lua``)."""
-    ticked = await _tick(client, keys, authority, journal)
-    if isinstance(ticked, Refusal):
-        return ticked
-    next_ms = ticked.next_ms if ticked.next_ms >= 0 else None
-    return Moved(next_ms, ticked.held, ticked.why, ticked.quarantined, ticked.has_leaders_settings)
+    """Make ready what is due in the group's schedule and in its stream's (``move_due.lua``)."""
+    found = await _move_due(client, keys, authority, journal)
+    if isinstance(found, Refusal):
+        return found
+    return Moved(found.next_ms if found.next_ms >= 0 else None, found.held, found.why, found.quarantined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +73,12 @@ class Released:
 async def release_quarantined(
     client: Redis, keys: GroupKeys, authority: Authority, journal: Journal
 ) -> Released | Refusal:
-    """Make the next quarantined job ready, if it may be out (``tick.lua``)."""
-    ticked = await _tick(client, keys, authority, journal)
-    if isinstance(ticked, Refusal):
-        return ticked
-    jobs = ((ticked.released_now[0].encode(), ticked.released_now[1].encode()),) if ticked.released_now else ()
-    return Released(ticked.quarantined, ticked.released, ticked.settled, jobs)
+    """Make the next quarantined job ready, if it may be out (``move_due.lua``)."""
+    found = await _move_due(client, keys, authority, journal)
+    if isinstance(found, Refusal):
+        return found
+    jobs = ((found.released_now[0].encode(), found.released_now[1].encode()),) if found.released_now else ()
+    return Released(found.quarantined, found.released, found.settled, jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +106,9 @@ async def keep_house(
     """Note the group's position, and delete consumers that were silent for longer (``keep_house.lua``)."""
     reply = await KEEP_HOUSE.run(
         client,
-        (keys.stream, keys.fence, keys.agreement, keys.journal),
+        (keys.stream, keys.lease, keys.agreement, keys.journal),
         (
-            authority.fence,
+            authority.holder,
             keys.group,
             silence_ms or "",
             *journal,

@@ -3,7 +3,7 @@
 --
 -- Who recovers: a leader that takes the group over writes `reaper`, and says for how long it is sure to serve. Embedded
 -- workers stand by for so long; the first to join after that (or where no leader ever came) writes `embedded`, and removes
--- the fence, so that whatever the leader that is gone may still write here is refused. It also writes its policy, if it has one.
+-- the lease, so that whatever the leader that is gone may still write here is refused. It also writes its policy, if it has one.
 --
 -- A worker that names itself registers: it writes until when it is sure to live, and how its settings differ. Settings that the group
 -- does not have yet, or has lost, are written by the first worker that registers: those that it knows, or assumes.
@@ -11,7 +11,7 @@
 -- KEYS[1] stream     orders                   stream
 -- KEYS[2] retry      {orders}:retry:billing   stream
 -- KEYS[3] agreement  {orders}:group:billing   hash
--- KEYS[4] fence      {orders}:fence:billing   string
+-- KEYS[4] lease      {orders}:lease:billing   string
 -- ARGV[1] group
 -- ARGV[2] start ID of a group that has to be created ('0' = everything that is there), where none is remembered
 -- ARGV[3] policy ('' = follow the group)  ARGV[4] visibility timeout in ms ('')  ARGV[5] max_deliveries ('')
@@ -27,12 +27,12 @@
 -- agreement (0 = nothing is agreed on)}.
 -- Raises WRONGTYPE where the stream's key holds something else, and, of a worker that begins
 -- (ARGV[11]), what Redis says of a command that extensions need and may not have.
--- Fence: none; it only creates what is missing, and removes the fence of a leader that has gone.
+-- Fence: none; it only creates what is missing, and removes the lease of a leader that has gone.
 
 --- @prelude
 --- @heartbeat
 
-local stream, retry, agreement, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stream, retry, agreement, lease = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, worker = ARGV[1], ARGV[7]
 local consumer, registered_ms, joined_version = ARGV[8] or '', ARGV[9], whole_number(ARGV[10], 0)
 
@@ -77,7 +77,7 @@ local is_served = redis.call('HGET', agreement, 'recovery') == 'reaper' and serv
 local begins = 0
 local wishes = { ARGV[3], ARGV[4], ARGV[5], ARGV[6] }
 if wishes[4] == 'embedded' and not is_served and redis.call('HGET', agreement, 'recovery') ~= 'embedded' then
-  redis.call('DEL', fence)
+  redis.call('DEL', lease)
   redis.call('HSET', agreement, 'recovery', 'embedded')
   if wishes[1] ~= '' then
     redis.call('HSET', agreement, 'policy', wishes[1])

@@ -8,17 +8,17 @@
 -- were silent for long never meets it. If it was there (`marked`) and is missing, somebody has destroyed the group, or all consumers.
 --
 -- KEYS[1] stream     orders                   stream
--- KEYS[2] fence      {orders}:fence:billing   string
+-- KEYS[2] lease      {orders}:lease:billing   string
 -- KEYS[3] agreement  {orders}:group:billing   hash
 -- KEYS[4] journal    {orders}:journal         stream
--- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
+-- ARGV[1] lease of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
 -- ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN  ARGV[6] the caller's token
 --
 -- Returns {'ok', number of consumers deleted, was the marker missing (1|0), how often it was in all, names of the consumers deleted…,
--- names of workers' consumers that somebody else deleted…} or {'stale', fence found}.
+-- names of workers' consumers that somebody else deleted…} or {'stale', lease found}.
 -- Fence: the whole value is compared; without one, the group must have agreed on embedded recovery. A consumer with pending entries is never deleted: they would go with it.
 
-local stream, fence, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stream, lease, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local own, group, silence = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local maxlen, token = ARGV[4] == '1' and tonumber(ARGV[5]) or 0, ARGV[6]
 
@@ -29,7 +29,7 @@ local MARKER_CONSUMER = 'marked-by-reaper' -- it holds nothing
 local MOST = 1000 -- consumers that are deleted, or reported, in one call; the others follow with the next
 local REGISTRATION_KEPT_MS = 600000 -- so long it is shown that a worker has gone
 
-local found = refused_by_fence(own, fence, agreement)
+local found = refused_by_lease(own, lease, agreement)
 if found then
   return { 'stale', found }
 end

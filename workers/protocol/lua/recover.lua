@@ -1,8 +1,8 @@
 -- pending, overdue -> ready | quarantined | dead, or (embedded) pending for the caller.
 --
 -- KEYS[1] to KEYS[8] as in keys.lua
--- KEYS[9] fence  {orders}:fence:billing  string
--- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's fence, its whole value ('' = embedded)  ARGV[4] token
+-- KEYS[9] lease  {orders}:lease:billing  string
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's lease, its whole value ('' = embedded)  ARGV[4] token
 -- ARGV[5] payload bytes after which the call ends
 -- Leader:    ARGV[6…] IDs of entries that may be overdue, ascending
 -- Embedded:  ARGV[6] consumer  ARGV[7] room: how many it may take  ARGV[8] where the page begins ('-' or '(ID')  ARGV[9] entries of a page.
@@ -11,7 +11,7 @@
 -- Returns {'ok', server time in ms, where to go on ('' = the end; leader: the first ID that was put off), {ID, ms until it is due, in
 -- turns}, {ID, consumer, why it is held, in turns}, {entry, times delivered} of what was taken, events as in the journal, {ID, traceparent,
 -- tracestate, the delivery's name, what came before it} of each traced job that has left its delivery},
--- or {'stale', fence found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): nothing was done.
+-- or {'stale', lease found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): nothing was done.
 -- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
 
 --- @keys

@@ -61,10 +61,15 @@ local function open_for_copies()
   redis.call('HDEL', quarantine, '')
 end
 
--- Who writes for the whole group: the leader whose fence stands there, or, without a fence ('' as `own`), any worker of a
--- group that has agreed on embedded recovery. Returns the fence found where the caller may not.
-local function refused_by_fence(own, fence, agreement)
-  local found = redis.call('GET', fence) or ''
+-- Says that a replica serves the group, for twice its TTL. Embedded workers stand by until then (join_group.lua).
+local function note_served(settings, ttl)
+  redis.call('HSET', settings, 'served_until', digits(at + 2 * ttl), 'serves_for', digits(2 * ttl))
+end
+
+-- Who writes for the whole group: the holder of its lease, or, without one ('' as `own`), any worker of a group that has agreed on
+-- embedded recovery. Returns the lease found where the caller may not.
+local function refused_by_lease(own, lease, agreement)
+  local found = redis.call('GET', lease) or ''
   if own == '' then
     return redis.call('HGET', agreement, 'recovery') ~= 'embedded' and found or nil
   end

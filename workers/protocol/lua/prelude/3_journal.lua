@@ -69,6 +69,6 @@ local function refusal_of(agreed, holder, lease, verb, token)
     return not agreed and { 'unknown' } or agreed.paused == '1' and { 'paused' } or nil
   end
   redis.pcall('HINCRBY', settings, 'refused', 1)
-  write_event({ 'event', 'refused', 'group', group, 'verb', verb, 'token', token, 'fence', found })
+  write_event({ 'event', 'refused', 'group', group, 'verb', verb, 'token', token, 'lease', found })
   return { 'stale', found }
 end

@@ -40,7 +40,7 @@ local function release_in_place(row, agreed, count)
   redis.call('XCLAIM', source, group, row[2], 0, row[1], word, digits(ms), 'RETRYCOUNT', count, 'JUSTID')
 end
 
--- Makes a job ready again: now, at `due` (ms), or, a quarantined one, when tick.lua releases it. `deliveries` count so far.
+-- Makes a job ready again: now, at `due` (ms), or, a quarantined one, when move_due.lua releases it. `deliveries` count so far.
 -- Returns the ID of its entry ('' = it waits in the schedule), or nil and why nothing was done.
 local function make_ready(job, row, agreed, deliveries, due)
   local waits = due or job.quarantined

@@ -1,16 +1,15 @@
 -- scheduled, due -> ready; quarantined -> released, one after the other. By the holder of the lease (embedded: by any worker).
 --
 -- KEYS[1] to KEYS[8] as in keys.lua (KEYS[1] is the stream)
--- KEYS[9] fence  {orders}:fence:billing  string
+-- KEYS[9] lease  {orders}:lease:billing  string
 -- KEYS[10] delayed enqueues, for every group of the stream  {orders}:scheduled  sorted set
--- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's fence, its whole value ('' = embedded)  ARGV[4] token
+-- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] the caller's lease, its whole value ('' = embedded)  ARGV[4] token
 -- ARGV[5] most jobs that the call moves out of each schedule
--- ARGV[6] for how long a leader serves the group without another sign of life, in ms ('' = no leader)
 --
 -- Returns {'ok', ms until the next one is due (0 = call again, -1 = none), quarantined jobs in the schedule, released jobs that are not
 -- settled, {job ID, new entry} of the one released now, or {}, number of released jobs that are settled since the last call,
--- due jobs that cannot be made ready, why the last one cannot, 1 if the leader's settings are there (0: they were lost)},
--- or {'stale', fence found}, {'unknown'}, {'paused'}.
+-- due jobs that cannot be made ready, why the last one cannot},
+-- or {'stale', lease found}, {'unknown'}, {'paused'}.
 -- Fence: the whole value is compared, or recovery is `embedded` (refusal_of).
 -- The gate: a job is released when fewer than `gate_width` of the released ones are in doubt. One is in doubt until it is settled or its
 -- worker has shown that it runs. Where plain workers read, that is one: they cannot run it alone.
@@ -21,15 +20,12 @@
 local MOST_RELEASED, HOLD_MS = 64, 10000
 local holder, token, most, enqueues = ARGV[3], ARGV[4], tonumber(ARGV[5]), KEYS[10]
 local agreed = read_settings()
-local refusal = refusal_of(agreed, holder, KEYS[9], 'tick', token)
+local refusal = refusal_of(agreed, holder, KEYS[9], 'move_due', token)
 if refusal then
   return refusal
 end
 open_for_copies()
 redis.call('ZREM', schedule, '')
-if ARGV[6] ~= '' then -- while leaders say so, embedded workers stand by (join_group.lua)
-  redis.pcall('HSET', settings, 'served_until', digits(at + tonumber(ARGV[6])))
-end
 local target, refused = copy_target(agreed)
 
 local function first_entry(job)
@@ -132,6 +128,4 @@ for _, zset in ipairs(is_more and {} or { schedule, enqueues }) do
   local ms = score < QUARANTINE_SCORE and math.max(0, score - at) or -1
   next_ms = (next_ms < 0 or ms >= 0 and ms < next_ms) and ms or next_ms
 end
-local is_agreed = holder == '' or redis.call('HEXISTS', settings, 'fence_token') == 1
-return { 'ok', next_ms, redis.call('ZCOUNT', schedule, digits(QUARANTINE_SCORE), '+inf'), out, released, settled, n_held, why_held,
-  is_agreed and 1 or 0 }
+return { 'ok', next_ms, redis.call('ZCOUNT', schedule, digits(QUARANTINE_SCORE), '+inf'), out, released, settled, n_held, why_held }

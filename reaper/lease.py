@@ -1,0 +1,169 @@
+"""The lease of one group in Redis. Each call is one script, and its answer is an outcome, not an error."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from redis.asyncio import Redis
+
+from reaper.settings import WatchedGroup
+from workers.protocol.calls import Journal
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
+from workers.runtime.settings import to_ms
+
+LEASE_TAKE = load_script("reaper", "lease_take")
+TICK = load_script("reaper", "tick")
+LEASE_HAND = load_script("reaper", "lease_hand")
+
+SHORTEST_TTL = timedelta(seconds=1)
+"""A shorter visibility timeout does not make the lease shorter than this."""
+TTL_PART = 4
+"""A lease lasts this part of the visibility timeout at most, so that a failover is no gap in the beats."""
+TICKS = 3
+"""Ticks in the time of a lease."""
+OFFER_MS = 2_000
+"""For so long a lease that was handed over is for one replica only."""
+PAGE = 100
+"""Pending entries that a tick reads."""
+
+
+class EndOfTerm(StrEnum):
+    """The reason for which a term ended."""
+
+    STOPPED = "stopped"
+    """The replica stops, or does not watch the group any more."""
+    HANDED_OVER = "handed_over"
+    """Another replica comes first for the group."""
+    NOT_OURS = "not_ours"
+    """The lease expired, or another replica has it: a call found that."""
+    RELOADED = "reloaded"
+    """The settings of the group were changed. The replica keeps the lease."""
+    FAILED = "failed"
+    """The work raised an error that nobody expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """The time in which one replica holds the lease of one group."""
+
+    holder: str
+    """Value of the lease. An observer has none ('')."""
+    token: int
+    """Counts the terms of the group. It is for people, and decides nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The answer to an attempt to take a lease."""
+
+    token: int = 0
+    """0 = somebody else holds it: ``holder``, for ``left_ms``."""
+    holder: str = ""
+    left_ms: int = 0
+    refusal: str = ""
+    """Why the policy cannot work with this stream; '' = it can."""
+    before: tuple[str, ...] = ()
+    """What the group had agreed on: policy, visibility timeout in ms, max_deliveries, recovery mode."""
+    created_at: str = ""
+    """The position at which a missing group was created; '' = it was not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What a holder learns when it extends its lease."""
+
+    due_ms: int = -1
+    """Time until something scheduled is due; 0 = it is, -1 = nothing is scheduled."""
+    is_agreed: bool = True
+    """The group has its settings."""
+    rows: Sequence[Any] = ()
+    """Pending entries of the stream behind the position that was asked for, as ``XPENDING`` returns them."""
+    retry_rows: Sequence[Any] = ()
+    error: str = ""
+    """What Redis said to a part of the look that failed."""
+
+
+IDLE = Tick()
+
+
+def ttl_of(group: WatchedGroup, lease_ttl: timedelta) -> timedelta:
+    """Return for how long the lease of a group lasts without a tick."""
+    return min(lease_ttl, max(SHORTEST_TTL, group.visibility_timeout / TTL_PART))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLease:
+    """The lease of one group, for one replica. Methods raise what redis-py raises."""
+
+    client: Redis
+    group: WatchedGroup
+    replica_id: str
+    ttl: timedelta
+    journal: Journal
+
+    @property
+    def keys(self) -> GroupKeys:
+        """The group's keys."""
+        return self.group.keys
+
+    def new_holder(self) -> str:
+        """Return the value of the lease in a new term. A call of an earlier term cannot pass for one of this term."""
+        return f"{self.replica_id}.{secrets.token_hex(8)}@{to_ms(self.ttl)}"
+
+    async def take(self, holder: str, *, recreate: bool) -> Taken:
+        """Take the lease if it is free or offered to us, and write the settings of the group (``lease_take.lua``).
+
+        ``recreate``: a group that was destroyed is created again. A holder may call it again, after a lost reply too.
+        """
+        keys, group = self.keys, self.group
+        won, *reply = await LEASE_TAKE.run(
+            self.client,
+            [keys.stream, keys.lease, keys.agreement, keys.retry, keys.journal],
+            [
+                holder, to_ms(self.ttl), self.replica_id, keys.group, group.redelivery, to_ms(group.visibility_timeout),
+                group.max_deliveries, int(recreate), *self.journal,
+            ],
+        )  # fmt: skip
+        if not won:
+            return Taken(holder=text(reply[0]), left_ms=reply[1])
+        token, _, refusal, *before, created_at = reply
+        return Taken(token, holder, to_ms(self.ttl), text(refusal), tuple(map(text, before)), text(created_at))
+
+    async def tick(self, holder: str, after: bytes, retry_after: bytes) -> Tick | None:
+        """Extend the lease, note a beat, and look behind a position in each stream (``tick.lua``).
+
+        ``retry_after`` is empty where there is no retry stream. Returns None if the lease is not ours any more.
+        """
+        keys = self.keys
+        reply = await TICK.run(
+            self.client,
+            [keys.stream, keys.agreement, keys.journal, keys.retry, keys.lease, keys.schedule, keys.stream_schedule],
+            [holder, to_ms(self.ttl), keys.group, after, retry_after, PAGE],
+        )
+        if reply == 0:
+            return None
+        if reply == 1:
+            return IDLE
+        due_ms, is_agreed, rows, retry_rows, error = reply
+        return Tick(due_ms, is_agreed == 1, rows, retry_rows, text(error))
+
+    async def hand(self, holder: str, to: str, why: str) -> bool:
+        """Offer the lease to another replica, or free it (``to`` = ''); return whether it was ours."""
+        keys = self.keys
+        return bool(
+            await LEASE_HAND.run(
+                self.client,
+                [keys.lease, keys.agreement, keys.journal],
+                [holder, to, OFFER_MS, keys.group, why, *self.journal],
+            )
+        )
+
+    async def held_by(self) -> str:
+        """Return the value of the lease; '' = nobody holds it."""
+        found: Any = await self.client.get(self.keys.lease)
+        return text(found or b"")

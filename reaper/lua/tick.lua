@@ -1,0 +1,58 @@
+-- ours -> ours: the holder extends its lease, notes a beat, and looks at what is new. It changes nothing else, so whatever is wrong in a
+-- group does not cost its lease.
+--
+-- KEYS[1] stream           orders                        stream
+-- KEYS[2] settings         {orders}:group:billing        hash
+-- KEYS[3] journal          {orders}:journal              stream, named only (beat.lua says why)
+-- KEYS[4] retry            {orders}:retry:billing        stream
+-- KEYS[5] lease            {orders}:lease:billing        string
+-- KEYS[6] schedule         {orders}:scheduled:billing    sorted set
+-- KEYS[7] stream schedule  {orders}:scheduled            sorted set
+-- ARGV[1] holder  ARGV[2] the lease's TTL in ms  ARGV[3] group  ARGV[4] where the page begins in the stream ('-' or '(ID')
+-- ARGV[5] the same in the retry stream ('' = it is not looked at)  ARGV[6] pending entries of a page
+--
+-- Returns 0 (not ours: nothing was done), 1 (ours, and there is nothing to do), or {ms until something scheduled is due (0 = it is, or
+-- a quarantined job waits; -1 = nothing is scheduled), 1 if the group has its settings, rows of the stream as of XPENDING, rows of the retry stream, error ('')}.
+-- Fence: the whole value is compared.
+
+--- @prelude
+--- @heartbeat
+
+local stream, settings, retry, lease, holder, ttl, group = KEYS[1], KEYS[2], KEYS[4], KEYS[5], ARGV[1], tonumber(ARGV[2]), ARGV[3]
+
+if redis.call('GET', lease) ~= holder then
+  return 0
+end
+redis.call('PEXPIRE', lease, ttl)
+local is_agreed = redis.call('HEXISTS', settings, 'visibility_ms')
+note_served(settings, ttl)
+
+local failed = ''
+local function try(action, ...)
+  local ok, found = pcall(action, ...)
+  if ok then
+    return found
+  end
+  failed = type(found) == 'table' and found.err or tostring(found)
+end
+
+try(function()
+  open_for_writing(stream, group)
+  probe_heartbeat(stream, group)
+  note_beat(settings)
+end)
+local rows = try(redis.call, 'XPENDING', stream, group, ARGV[4], '+', ARGV[6]) or {}
+local of_retry = ARGV[5] ~= '' and try(redis.call, 'XPENDING', retry, group, ARGV[5], '+', ARGV[6]) or {}
+
+local due = -1
+for i = 6, 7 do
+  local score = tonumber((try(redis.call, 'ZRANGE', KEYS[i], 0, 0, 'WITHSCORES') or {})[2])
+  local last = score and tonumber(redis.call('ZRANGE', KEYS[i], -1, -1, 'WITHSCORES')[2])
+  if score and (due < 0 or score - at < due) then
+    due = last >= QUARANTINE_SCORE and 0 or math.max(0, score - at)
+  end
+end
+if due < 0 and is_agreed == 1 and #rows == 0 and #of_retry == 0 and failed == '' then
+  return 1
+end
+return { due, is_agreed, rows, of_retry, failed }

@@ -1,0 +1,145 @@
+"""Registers one replica, and knows which replicas are alive.
+
+A replica registers every second or more often. Every few seconds, and at once after a change, it also writes what it
+says of itself (`reaper.replicas`). Where the registry cannot be reached, all keep the order that they know.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable
+
+import anyio
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from reaper.replicas import HEARTBEAT_S, Replica
+from reaper.settings import ReaperSettings
+from workers.protocol.keys import NamespaceKeys
+from workers.protocol.log_fields import fields
+from workers.protocol.meaning import in_words, is_outage
+from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
+from workers.runtime.clock import monotonic, monotonic_ms
+from workers.runtime.redis_failures import RedisFailures
+
+logger = logging.getLogger(__name__)
+
+REGISTER = load_script("reaper", "register")
+REGISTRATION = "registration"
+LONGEST_INTERVAL_S = 1.0
+TTL_PART = 10
+"""A replica registers so often in the time of a lease, at least."""
+MISSED = 3
+"""A replica is gone once it has missed so many registrations."""
+FORGET_S = 300.0
+"""A replica that is gone for longer is forgotten."""
+PROMPT_S = 1.0
+"""An answer that took longer does not say what time the server has now."""
+
+
+def digest_of(settings: ReaperSettings) -> str:
+    """Return a digest of what replicas must have in common to take groups from each other."""
+    agreed = settings.model_dump_json(
+        include={"groups", "visibility_timeout", "max_deliveries", "redelivery", "lease_ttl", "observe"}
+    )
+    return hashlib.sha256(agreed.encode()).hexdigest()[:12]
+
+
+class Registry:
+    """One replica's registration, and its view of the others. `run` must be running."""
+
+    def __init__(
+        self,
+        client: Redis,
+        keys: NamespaceKeys,
+        settings: Callable[[], ReaperSettings],
+        replica_id: str,
+        replica: Callable[[int], Replica],
+        changed: Callable[[], None],
+    ) -> None:
+        """``replica`` returns what to say of ``replica_id`` at a time in ms of the server's clock.
+
+        ``changed`` is called when other replicas may hold groups than before.
+        """
+        self._client = client
+        self._keys = keys
+        self._settings = settings
+        self._digest: tuple[ReaperSettings, str] | None = None
+        self._replica_id = replica_id
+        self._replica = replica
+        self._changed = changed
+        self._asked = anyio.Event()
+        self._told_at = float("-inf")
+        self.able: tuple[str, ...] | None = None
+        """IDs of the live replicas with our settings that may hold groups; None = the registry has not answered yet."""
+        self.clock_offset_ms = 0
+        """Server time minus our monotonic time, from the last contact."""
+        self.troubles = RedisFailures()
+
+    @property
+    def digest(self) -> str:
+        """Digest of the current settings."""
+        settings = self._settings()
+        if self._digest is None or self._digest[0] is not settings:
+            self._digest = settings, digest_of(settings)
+        return self._digest[1]
+
+    @property
+    def interval_s(self) -> float:
+        """The time between two registrations."""
+        return min(LONGEST_INTERVAL_S, self._settings().lease_ttl.total_seconds() / TTL_PART)
+
+    def at_once(self) -> None:
+        """Write what the replica says of itself now, after a change."""
+        self._told_at = float("-inf")
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Register until cancelled. Errors of Redis do not end it."""
+        while True:
+            self._asked = anyio.Event()
+            try:
+                await self._register()
+            except (RedisError, OSError) as error:
+                self.failed("register", error)
+            with anyio.move_on_after(self.interval_s):
+                await self._asked.wait()
+
+    async def leave(self) -> None:
+        """Remove the registration, if that can be done."""
+        try:
+            await self._client.zrem(self._keys.live, f"{self.digest}/{self._replica_id}")
+            await self._client.hdel(self._keys.replicas, self._replica_id)
+        except (RedisError, OSError):
+            logger.debug("cannot unregister", exc_info=True)
+
+    async def _register(self) -> None:
+        began = monotonic()
+        word = ""
+        if self.clock_offset_ms and began - self._told_at >= HEARTBEAT_S:
+            word = self._replica(monotonic_ms() + self.clock_offset_ms).to_json()
+        gone_ms = round(self.interval_s * MISSED * 1000)
+        at_ms, *able = await REGISTER.run(
+            self._client,
+            [self._keys.replicas, self._keys.live, self._keys.drained],
+            [self.digest, self._replica_id, word, gone_ms, round(FORGET_S * 1000)],
+        )
+        self._told_at = began if word else self._told_at
+        if monotonic() - began <= PROMPT_S:
+            if not self.clock_offset_ms:
+                self._asked.set()  # the first word can be written now
+            self.clock_offset_ms = int(at_ms) - monotonic_ms()
+        if self.troubles.works(REGISTRATION, monotonic()):
+            logger.warning("Redis answers again")
+        found = tuple(sorted(map(text, able)))
+        if found != self.able:
+            self.able = found
+            self._changed()
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """Log once that the replica could not do ``what`` in its namespace."""
+        if self.troubles.failed(REGISTRATION, error, monotonic()):
+            logger.warning(
+                "cannot reach Redis: %s" if is_outage(error) else "Redis rejects the replica: %s",
+                fields(doing=what, cause=in_words(error)),
+            )
