@@ -207,7 +207,7 @@ class Tenure:
                 self._end = end
                 self._watch = GroupWatch(self._context, self._lease, term, end, self._notes, self._verdict)
                 self._context.changed()
-                self.rerank()  # the order may have changed while the lease was taken
+                # Not reranked here: who has just handed the lease to us, because it leaves, may still come first.
                 tasks.start_soon(self._watch.run)
         except* Exception:
             logger.exception("serving the group failed: %s", fields(group=self.group.keys.pair, token=term.token))
