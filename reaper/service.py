@@ -23,7 +23,7 @@ from anyio.abc import TaskStatus
 
 from reaper.metrics import ReplicaMetrics
 from reaper.recovery.context import ReplicaContext
-from reaper.replicas import Replica
+from reaper.replicas import GroupReport, Replica
 from reaper.settings import ReaperSettings
 from reaper.sharing.registry import Registry
 from reaper.sharing.tenures import Tenures
@@ -116,6 +116,10 @@ class Reaper:
     def held(self) -> int:
         """How many groups this replica believes that it holds. Redis checks each write by the lease."""
         return self._tenures.held
+
+    def reports(self) -> dict[str, GroupReport]:
+        """Return the state of the groups that this replica serves or observes, or cannot serve, by pair."""
+        return self._tenures.reports()
 
     @property
     def has_registered(self) -> bool:
