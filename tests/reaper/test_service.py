@@ -95,7 +95,8 @@ async def newest(client: Redis, stream: str) -> str:
 async def test_inside_the_block_it_takes_part_and_after_it_nothing_is_left(server: RedisServer, client: Redis) -> None:
     async with Reaper(settings_for(server)) as reaper:
         assert await holding(reaper) == 1
-        assert (await client.get(LEASE)).startswith(reaper.replica_id.encode() + b".")
+        holder: Any = await client.get(LEASE)
+        assert holder.startswith(reaper.replica_id.encode() + b".")
     assert not reaper.held
     assert await client.exists(LEASE, KEYS.replicas, KEYS.live) == 0
 
