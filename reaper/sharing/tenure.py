@@ -66,7 +66,7 @@ class Tenure:
         settings = self._context.settings
         self.group = group
         self._lease = GroupLease(
-            self._context.leases, group, self._context.replica_id, settings.lease_of(group),
+            self._context.leases, self._context.ticks, group, self._context.replica_id, settings.lease_of(group),
             Journal.at(settings.journal, settings.journal_maxlen),
         )  # fmt: skip
         self._tick_s = settings.tick_of(group).total_seconds()

@@ -111,7 +111,7 @@ class Place:
     def __post_init__(self) -> None:
         settings = ReaperSettings(groups=PAIR)
         context = ReplicaContext(
-            self.me, settings, cast("Any", None), cast("Any", None), cast("Any", self.wakes), Callbacks(EVENTS),
+            self.me, settings, cast("Any", None), cast("Any", None), cast("Any", None), cast("Any", self.wakes), Callbacks(EVENTS),
             lambda: None, monotonic_ms,
         )  # fmt: skip
         [self.group] = settings.watched
