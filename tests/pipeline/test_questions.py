@@ -311,7 +311,7 @@ def test_terms_have_holders_ends_and_the_gap_after_them(spark: SparkSession) -> 
         lease("lease_acquired", 14_500, 4, "x.c", stream=OTHER),
         seen("dead_lettered", 11_000, 3),
         event("lease_acquired", 15_000, stream=OTHER, token=5),  # without a holder
-        event("fault_injected", 8_000, stream=NAMESPACE_JOURNAL, kind="kill-leader", target="r2", holder="r2.b@1500"),
+        event("fault_injected", 8_000, stream=NAMESPACE_JOURNAL, kind="kill-holder", target="r2", holder="r2.b@1500"),
     ]
     names = ("stream", "token", "holder", "began_ms", "ended_ms", "end", "reason", "gap_ms", "gap_at_most_ms")
     found = sorted(ask(spark, ("terms",), events=rows).answers["terms"], key=lambda row: (row["stream"], row["token"]))
