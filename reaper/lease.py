@@ -20,12 +20,6 @@ LEASE_TAKE = load_script("reaper", "lease_take")
 TICK = load_script("reaper", "tick")
 LEASE_HAND = load_script("reaper", "lease_hand")
 
-SHORTEST_TTL = timedelta(seconds=1)
-"""A shorter visibility timeout does not make the lease shorter than this."""
-TTL_PART = 4
-"""A lease lasts this part of the visibility timeout at most, so that a failover is no gap in the beats."""
-TICKS = 3
-"""Ticks in the time of a lease."""
 OFFER_MS = 2_000
 """For so long a lease that was handed over is for one replica only."""
 PAGE = 100
@@ -89,11 +83,6 @@ class Tick:
 
 
 IDLE = Tick()
-
-
-def ttl_of(group: WatchedGroup, lease_ttl: timedelta) -> timedelta:
-    """Return for how long the lease of a group lasts without a tick."""
-    return min(lease_ttl, max(SHORTEST_TTL, group.visibility_timeout / TTL_PART))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,6 @@ from redis.asyncio import Redis
 from workers.protocol.events import MOST
 from workers.protocol.keys import NamespaceKeys
 
-HEARTBEAT_S = 5.0
-"""The time between two heartbeats."""
 HEARTBEATS_MISSED = 3
 """A replica is gone once this many heartbeats were missed."""
 

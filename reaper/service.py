@@ -23,7 +23,7 @@ from anyio.abc import TaskStatus
 
 from reaper.metrics import ReplicaMetrics
 from reaper.recovery.context import ReplicaContext
-from reaper.replicas import HEARTBEAT_S, Replica
+from reaper.replicas import GroupReport, Replica
 from reaper.settings import ReaperSettings
 from reaper.sharing.registry import Registry
 from reaper.sharing.tenures import Tenures
@@ -37,6 +37,7 @@ from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.notices import Notices, notices_client
+from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +117,10 @@ class Reaper:
     def held(self) -> int:
         """How many groups this replica believes that it holds. Redis checks each write by the lease."""
         return self._tenures.held
+
+    def reports(self) -> dict[str, GroupReport]:
+        """Return the state of the groups that this replica serves or observes, or cannot serve, by pair."""
+        return self._tenures.reports()
 
     @property
     def has_registered(self) -> bool:
@@ -241,7 +246,7 @@ class Reaper:
             settings=self._registry.digest,
             started_ms=self._started_ms,
             at_ms=at_ms,
-            heartbeat_ms=round(HEARTBEAT_S * 1000),
+            heartbeat_ms=to_ms(self.settings.heartbeat),
             observe=self.settings.observe,
             terms=self._tenures.terms,
             server=self.server,

@@ -26,6 +26,16 @@ from workers.runtime.settings import (
 
 SHORTEST_LEASE = timedelta(seconds=0.5)
 """A shorter one expires where a machine is only busy."""
+SHORTEST_DERIVED_LEASE = timedelta(seconds=1)
+"""A short visibility timeout does not make a lease shorter than this."""
+LEASES = 4
+"""So many leases fit into a visibility timeout, so that a failover is no gap in the beats."""
+TICKS = 3
+"""Ticks in the time of a lease: two of them may fail."""
+REGISTRATION, REGISTRATIONS = timedelta(seconds=1), 10
+"""The longest time between two registrations of a replica, and how many fit into a lease."""
+HEARTBEAT = timedelta(seconds=5)
+"""The time between two heartbeats: what a replica says of itself."""
 _OBSERVE = "-observe"
 LONGEST_VISIBILITY_MS = 7 * 86_400_000
 """The longest visibility timeout that a job may have of its own, unless its group has a longer one."""
@@ -203,6 +213,27 @@ class ReaperSettings(ProgramSettings):
             )
             for group in self.groups
         )
+
+    def lease_of(self, group: WatchedGroup) -> timedelta:
+        """Return for how long the lease of a group lasts without a tick."""
+        return min(self.lease_ttl, max(SHORTEST_DERIVED_LEASE, group.visibility_timeout / LEASES))
+
+    def tick_of(self, group: WatchedGroup) -> timedelta:
+        """Return the time between two ticks, which extend the lease of a group and read its new deliveries.
+
+        A timer must be armed well before it is due.
+        """
+        return min(self.lease_of(group) / TICKS, group.visibility_timeout / 4, self.full_scan_interval / 4)
+
+    @property
+    def registration(self) -> timedelta:
+        """The time between two registrations of a replica."""
+        return min(REGISTRATION, self.lease_ttl / REGISTRATIONS)
+
+    @property
+    def heartbeat(self) -> timedelta:
+        """The time between two heartbeats of a replica."""
+        return HEARTBEAT
 
 
 def check_groups(settings: ReaperSettings) -> ReaperSettings:

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from redis.exceptions import RedisError, ResponseError
 
 from reaper.failpoints import failpoint
-from reaper.lease import PAGE, TICKS, EndOfTerm, GroupLease, Term
+from reaper.lease import PAGE, EndOfTerm, GroupLease, Term
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.lost import BEGINNING, LostDeliveries
 from reaper.recovery.notes import MOVE_DUE, RELEASE_QUARANTINED, GroupNotes, settings_report
@@ -87,9 +87,7 @@ class GroupWatch:
         self._sources: dict[str, SourceWatch] = {}
         self._wants_full = anyio.Event()
         self._has_scanned = False
-        self._interval_s = min(
-            lease.ttl / TICKS, group.visibility_timeout / 4, context.settings.full_scan_interval / 4
-        ).total_seconds()
+        self._interval_s = context.settings.tick_of(group).total_seconds()
 
     # ---- lifecycle
 

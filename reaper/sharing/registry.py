@@ -12,7 +12,7 @@ import anyio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.replicas import HEARTBEAT_S, Replica
+from reaper.replicas import Replica
 from reaper.settings import ReaperSettings
 from workers.protocol.keys import NamespaceKeys
 from workers.protocol.log_fields import fields
@@ -21,14 +21,12 @@ from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import monotonic, monotonic_ms
 from workers.runtime.redis_failures import RedisFailures
+from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
 
 REGISTER = load_script("reaper", "register")
 REGISTRATION = "registration"
-LONGEST_INTERVAL_S = 1.0
-TTL_PART = 10
-"""A replica registers so often in the time of a lease, at least."""
 MISSED = 3
 """A replica is gone once it has missed so many registrations."""
 FORGET_S = 300.0
@@ -84,11 +82,6 @@ class Registry:
             self._digest = settings, digest_of(settings)
         return self._digest[1]
 
-    @property
-    def interval_s(self) -> float:
-        """The time between two registrations."""
-        return min(LONGEST_INTERVAL_S, self._settings().lease_ttl.total_seconds() / TTL_PART)
-
     def at_once(self) -> None:
         """Write what the replica says of itself now, after a change."""
         self._told_at = float("-inf")
@@ -102,7 +95,7 @@ class Registry:
                 await self._register()
             except (RedisError, OSError) as error:
                 self.failed("register", error)
-            with anyio.move_on_after(self.interval_s):
+            with anyio.move_on_after(self._settings().registration.total_seconds()):
                 await self._asked.wait()
 
     async def leave(self) -> None:
@@ -116,9 +109,9 @@ class Registry:
     async def _register(self) -> None:
         began = monotonic()
         word = ""
-        if self.clock_offset_ms and began - self._told_at >= HEARTBEAT_S:
+        if self.clock_offset_ms and began - self._told_at >= self._settings().heartbeat.total_seconds():
             word = self._replica(monotonic_ms() + self.clock_offset_ms).to_json()
-        gone_ms = round(self.interval_s * MISSED * 1000)
+        gone_ms = to_ms(self._settings().registration * MISSED)
         at_ms, *able = await REGISTER.run(
             self._client,
             [self._keys.replicas, self._keys.live, self._keys.drained],

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from reaper.failpoints import failpoint
 from reaper.layout import server_refusal
-from reaper.lease import OFFER_MS, EndOfTerm, GroupLease, Taken, Term, ttl_of
+from reaper.lease import OFFER_MS, EndOfTerm, GroupLease, Taken, Term
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.group_watch import GroupWatch
 from reaper.recovery.notes import GroupNotes, settings_report
@@ -31,12 +31,12 @@ UNABLE_S = 1.0
 """Pause before a server is asked again that does not support the policy of the group."""
 EXPIRY_JITTER_S = 0.05
 """Replicas that wait for the same expiry do not attempt in the same instant."""
-LOOKS = 3
-"""The second in the order looks after so many TTLs whether somebody holds the lease, the third after twice as many."""
+LOOKS = 9
+"""The second in the order looks every so many ticks whether somebody holds the lease, the third half as often."""
 LEAVE_S, TAKEN_S = 10.0, 0.5
 """For so long a replica tries to hand a lease over, and waits until the other one has taken it."""
-KEEP_TTLS = 10
-"""A replica keeps a lease for so many TTLs that it has offered in vain, and then offers it again."""
+KEEPS = 30
+"""A replica keeps a lease for so many ticks that it has offered in vain, and then offers it again."""
 FAILURE_PAUSE_S = 0.5
 MANY_GROUPS = 30
 """With more groups, terms are logged at level DEBUG."""
@@ -66,9 +66,10 @@ class Tenure:
         settings = self._context.settings
         self.group = group
         self._lease = GroupLease(
-            self._context.leases, group, self._context.replica_id, ttl_of(group, settings.lease_ttl),
+            self._context.leases, group, self._context.replica_id, settings.lease_of(group),
             Journal.at(settings.journal, settings.journal_maxlen),
         )  # fmt: skip
+        self._tick_s = settings.tick_of(group).total_seconds()
         self._notes = GroupNotes(group, self._context.callbacks, self._context.changed)
         self._verdict = Verdict(monotonic_ms()) if settings.observe else None
 
@@ -136,19 +137,19 @@ class Tenure:
 
     async def _try(self, holder: str) -> tuple[Term | None, float]:
         """Take the lease if it is our turn. Return the term, or None and when to try again (s)."""
-        order, ttl_s = self._order, self._lease.ttl.total_seconds()
+        order = self._order
         if not order:
-            return None, ttl_s
+            return None, self._tick_s
         rank = order.index(self._context.replica_id) if self._context.replica_id in order else len(order)
         if self._context.settings.observe:
             self.has_answer = True
-            return (Term("", 0) if rank == 0 else None), ttl_s
-        if rank and not self._is_noticed and (wait_s := await self._wait_s_of_others(rank, ttl_s)):
+            return (Term("", 0) if rank == 0 else None), self._tick_s
+        if rank and not self._is_noticed and (wait_s := await self._wait_s_of_others(rank)):
             return None, wait_s
         self._is_noticed = self._was_free = False
         return await self._attempt(holder)
 
-    async def _wait_s_of_others(self, rank: int, ttl_s: float) -> float:
+    async def _wait_s_of_others(self, rank: int) -> float:
         """Look whether nobody holds the lease though others come first. Return for how long to wait, 0 = not at all."""
         left_s = self._look_at_s - anyio.current_time()
         if left_s > 0:
@@ -159,7 +160,7 @@ class Tenure:
         if is_free and self._was_free:
             return 0
         self._was_free = is_free
-        pause_s = ttl_s * (random.uniform(0.3, 0.6) if is_free else LOOKS * rank * random.uniform(0.5, 1))
+        pause_s = self._tick_s * (random.uniform(1, 2) if is_free else LOOKS * rank * random.uniform(0.5, 1))
         self._look_at_s = anyio.current_time() + pause_s
         return pause_s
 
@@ -175,8 +176,7 @@ class Tenure:
         self.has_answer = True
         self._notes.worked(TAKE)
         if not taken.token:
-            ttl_ms = self._lease.ttl.total_seconds() * 1000
-            return None, min(taken.left_ms, ttl_ms) / 1000 + random.uniform(0.001, EXPIRY_JITTER_S)
+            return None, min(taken.left_ms / 1000, self._tick_s) + random.uniform(0.001, EXPIRY_JITTER_S)
         self._took(taken)
         return Term(holder, taken.token), 0
 
@@ -207,7 +207,7 @@ class Tenure:
                 self._end = end
                 self._watch = GroupWatch(self._context, self._lease, term, end, self._notes, self._verdict)
                 self._context.changed()
-                self.rerank()  # the order may have changed while the lease was taken
+                # Not reranked here: who has just handed the lease to us, because it leaves, may still come first.
                 tasks.start_soon(self._watch.run)
         except* Exception:
             logger.exception("serving the group failed: %s", fields(group=self.group.keys.pair, token=term.token))
@@ -247,7 +247,7 @@ class Tenure:
                 await anyio.sleep(pause_s)
                 pause_s = min(2 * pause_s, 0.05)
         if patience.cancelled_caught:
-            self._keeps_until_s = anyio.current_time() + KEEP_TTLS * self._lease.ttl.total_seconds()
+            self._keeps_until_s = anyio.current_time() + KEEPS * self._tick_s
 
     # ---- status
 

@@ -23,7 +23,7 @@ from tests.support.paced import PacedSettings
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol.events import EventName, LifecycleEvent, decode_entry
+from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
 from workers.protocol.messages import pair_up, read_metadata, text
 from workers.runtime.callbacks import Report
@@ -36,10 +36,9 @@ QUICK: dict[str, Any] = {
     "groups": "orders/billing",
     "visibility_timeout": VISIBILITY_MS / 1000,
     "lease_ttl": 3_600,
-    "renew_interval": 0.2,
-    "acquire_retry_interval": 0.2,
+    "tick_interval": 0.05,
+    "registration_interval": 0.5,
     "heartbeat_interval": 0.05,
-    "scan_interval": 0.05,
     "full_scan_interval": 0.5,
 }
 """What is done every few seconds otherwise is done several times in one. Nothing runs out by itself: a busy machine
@@ -55,7 +54,7 @@ class Addressed(Protocol):
 
 
 Event = tuple[str, int]
-"""What a leader did, and its token."""
+"""What became of the lease, and the token of the term."""
 
 
 def quick_settings(server: Addressed, **changes: Any) -> ReaperSettings:
@@ -91,9 +90,9 @@ async def running(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncI
 
 @asynccontextmanager
 async def leading(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncIterator["Listened"]:
-    """Run a replica in this process until the block ends. It leads when the block begins."""
+    """Run a replica in this process until the block ends. It holds the group when the block begins."""
     async with running(settings, *listened_to) as listened:
-        await wait_until(lambda: listened.reaper.is_leader, "the replica leads")
+        await wait_until(lambda: listened.reaper.held, "the replica holds the group")
         yield listened
 
 
@@ -118,6 +117,12 @@ async def claimed(failpoints: Path, name: str) -> int:
     return await wait_until(lambda: claimed_by(failpoints, name) or 0, f"somebody passes {name}")
 
 
+async def begin_journal(client: Redis, keys: GroupKeys) -> None:
+    """Make the stream's journal: terms are told in it only if it exists."""
+    await client.xgroup_create(keys.journal, "none", mkstream=True)
+    await client.xgroup_destroy(keys.journal, "none")
+
+
 @dataclass
 class Case:
     """One stream and one group, the jobs that were enqueued there, and their outcomes."""
@@ -137,6 +142,7 @@ class Case:
         case = cls(server, client, group_keys(stream, group))
         await client.xgroup_create(stream, group, "0", mkstream=True)
         await let_beat(client, case.keys)
+        await begin_journal(client, case.keys)
         return case
 
     # ---- jobs
@@ -227,11 +233,11 @@ class Case:
         """Let so many thirds of a visibility timeout pass for all that is pending, and see it extended each time."""
         await live_on(self.client, self.keys.stream, self.keys.group, VISIBILITY_MS, thirds=thirds)
 
-    # ---- leadership
+    # ---- the lease
 
-    async def end_lease(self, *, in_ms: int = 0, namespace: str = "reaper") -> None:
-        """Let the lease run out, now or soon. Its holder must be dead or paused, because a live one renews it."""
-        assert await self.client.pexpire(namespace_keys(namespace).lease, in_ms), "nobody holds the lease"
+    async def end_lease(self, *, in_ms: int = 0) -> None:
+        """Let the lease run out, now or soon. Its holder must be dead or paused, because a live one extends it."""
+        assert await self.client.pexpire(self.keys.lease, in_ms), "nobody holds the lease"
 
     async def work_off(self, until: Callable[[FinalState], bool], consumer: str = "plain") -> list[str]:
         """Run the ready jobs, as a plain worker that never fails, until the state is as asked. Return jobs in order."""
@@ -290,35 +296,35 @@ class Case:
         rows: Any = await self.client.execute_command("XRANGE", source or self.keys.stream, "-", "+")
         return {text(read_metadata(entry_id, pair_up(flat)).job_id): user_fields(flat) for entry_id, flat in rows}
 
-    async def lease_events(self, namespace: str = "reaper") -> list[Event]:
+    async def lease_events(self) -> list[Event]:
         """Return the changes of the lease as event and token, oldest first."""
-        return [(event.event, int(event.data["token"])) for event in await self.lease_history(namespace)]
+        return [(event.event, int(event.data["token"])) for event in await self.lease_history()]
 
-    async def lease_history(self, namespace: str = "reaper") -> list[LifecycleEvent]:
-        """Return the events of the namespace's journal."""
-        rows: Any = await self.client.execute_command("XRANGE", namespace_keys(namespace).journal, "-", "+")
-        return [event for entry_id, flat in rows for event in decode_entry(entry_id, flat)]
+    async def lease_history(self) -> list[LifecycleEvent]:
+        """Return the events of the lease."""
+        return await self.events(EventName.LEASE_TAKEN, EventName.LEASE_LEFT)
 
-    async def fence_token(self) -> int:
-        """Return the token in the group's fence, or 0 without one."""
-        fence = text(await self.client.get(self.keys.lease) or b"")
-        return int(fence.split(":")[1]) if fence else 0
+    async def holder(self) -> str:
+        """Return the value of the group's lease; '' = nobody holds it."""
+        return text(await self.client.get(self.keys.lease) or b"")
+
+    async def token(self) -> int:
+        """Return the number of the group's latest term."""
+        return int(await self.client.hget(self.keys.agreement, "token") or 0)
 
     async def replicas(self, namespace: str = "reaper") -> tuple[Replica, ...]:
         """Return what replicas registered."""
         return await read_replicas(self.client, namespace_keys(namespace))
 
     async def report(self, namespace: str = "reaper") -> GroupReport | None:
-        """Return what the leader registered of the group."""
-        for replica in await self.replicas(namespace):
-            if replica.leads:
-                return replica.groups.get(self.keys.pair)
-        return None
+        """Return what the replica registered of the group that serves or observes it, or that cannot serve it."""
+        reports = [one.groups[self.keys.pair] for one in await self.replicas(namespace) if self.keys.pair in one.groups]
+        return max(reports, key=lambda report: report.token, default=None)
 
     async def wait_for_report(
         self, predicate: Callable[[GroupReport], bool], description: str, namespace: str = "reaper"
     ) -> GroupReport:
-        """Wait until the leader registers what ``predicate`` asks for."""
+        """Wait until a replica registers what ``predicate`` asks for."""
 
         async def found() -> GroupReport | None:
             report = await self.report(namespace)

@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until
 from workers import Job, Reject, Worker, WorkerSettings
 from workers.protocol.calls.beat import RecoveryWait, recovery_wait
 from workers.protocol.events import LifecycleEvent
-from workers.protocol.keys import GroupKeys, NamespaceKeys, group_keys, namespace_keys
+from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
 from workers.protocol.messages import RecoveryMode, text
 from workers.runtime.clock import server_ms
 
@@ -124,14 +124,19 @@ async def lives_on(client: Redis, *, thirds: int) -> None:
 
 
 async def make_due(client: Redis) -> None:
-    """Make due now what delayed enqueues wait for. A leader sees it when its term begins."""
+    """Make due now what delayed enqueues wait for. A replica sees it at its next tick."""
     for member in await client.zrange(KEYS.stream_schedule, 0, -1):
         await client.execute_command("ZADD", KEYS.stream_schedule, "XX", 1, member)
 
 
-async def end_lease(client: Redis, namespace: NamespaceKeys = NAMESPACE) -> None:
+async def end_lease(client: Redis, keys: GroupKeys = KEYS) -> None:
     """Let the lease run out, now. Its holder must be dead or paused, or it would only learn that it has lost it."""
-    assert await client.pexpire(namespace.lease, 0), "nobody holds the lease"
+    assert await client.pexpire(keys.lease, 0), "nobody holds the lease"
+
+
+async def token_of(client: Redis, keys: GroupKeys = KEYS) -> int:
+    """Return the number of the group's latest term; 0 = there was none."""
+    return int(await client.hget(keys.agreement, "token") or 0)
 
 
 async def recovery_waits(client: Redis, keys: GroupKeys = KEYS) -> RecoveryWait | None:
@@ -187,10 +192,9 @@ def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
         "groups": f"{STREAM}/{GROUP}",
         "visibility_timeout": VISIBILITY_S,
         "lease_ttl": 3_600,
-        "renew_interval": 0.2,
-        "acquire_retry_interval": 0.2,
-        "scan_interval": 0.05,
+        "tick_interval": 0.05,
         "full_scan_interval": 0.5,
+        "registration_interval": 0.5,
         "heartbeat_interval": 0.2,
     }
     return PacedSettings(**{**defaults, **changes})
@@ -206,11 +210,13 @@ async def running_reaper(url: str, **changes: Any) -> AsyncIterator[Reaper]:
         yield reaper
 
 
-async def leads(reaper: Reaper) -> int:
-    """Wait until ``reaper`` leads. Return its token."""
-    term = await wait_until(lambda: reaper.term, "the replica leads")
-    assert term
-    return term.token
+async def holds(reaper: Reaper) -> int:
+    """Wait until ``reaper`` holds a group. Return the token of the term."""
+
+    def token() -> int:
+        return max((report.token for report in reaper.reports().values()), default=0)
+
+    return await wait_until(token, "the replica holds a group")
 
 
 # --- results
@@ -270,12 +276,12 @@ def times(notes: Sequence[Execution | LifecycleEvent]) -> Counter[str]:
 
 
 async def scanned_by_term_after(client: Redis, token: int) -> GroupReport:
-    """Wait until a leader of a later term than ``token`` has scanned everything. Return its registration."""
+    """Wait until the holder in a later term than ``token`` has scanned everything. Return its registration."""
 
     async def report() -> GroupReport | None:
         for replica in await read_replicas(client, NAMESPACE):
-            group = replica.groups[KEYS.pair]
-            if replica.leads and replica.token > token and group.last_full_scan_ms:
+            group = replica.groups.get(KEYS.pair)
+            if group and group.token > token and group.last_full_scan_ms:
                 return group
         return None
 

@@ -72,7 +72,7 @@ async def test_a_replica_keeps_the_beat_where_there_is_no_worker(
 async def test_an_observer_notes_nothing(server: RedisServer, client: Redis) -> None:
     await client.hset(scene.KEYS.agreement, mapping={"beat": 5, "unbroken": 5})
     async with scene.running_reaper(server.url, visibility_timeout=3_600, observe=True) as reaper:
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         await wait_until(lambda: reaper._work.reports()[scene.KEYS.pair].last_full_scan_ms, "it has scanned")
         before = await client.hmget(scene.KEYS.agreement, ["beat", "unbroken"])
     assert before == [b"5", b"5"]
@@ -80,6 +80,6 @@ async def test_an_observer_notes_nothing(server: RedisServer, client: Redis) -> 
 
 async def test_a_group_that_is_not_there_yet_has_a_beat_once_it_is(server: RedisServer, client: Redis) -> None:
     async with scene.running_reaper(server.url, visibility_timeout=3_600) as reaper:
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         await scene.create_group(client)
         await beats(client)

@@ -19,7 +19,7 @@ from tests.faults.scene import (
     count_events,
     create_group,
     enqueue,
-    leads,
+    holds,
     nothing_left,
     reaper_settings,
     running_reaper,
@@ -60,7 +60,7 @@ async def busy(server: RedisServer, client: Redis, handler: Handler, **changes: 
 async def has_agreed(client: Redis, reaper: Reaper) -> None:
     """Wait until the leader has taken the group over, because a worker that joins before does not know its timeout
     yet."""
-    await leads(reaper)
+    await holds(reaper)
     await wait_until(lambda: client.hexists(KEYS.agreement, "fence_token"), "the group is taken over")
 
 

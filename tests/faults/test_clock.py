@@ -75,7 +75,7 @@ async def test_a_leader_recovers_soon_after_a_step(
         await scene.create_group(client)
         await scene.enqueue(client, STRANDED)
         async with scene.running_reaper(clocked.url, **SOON, redelivery=policy) as reaper:
-            await scene.leads(reaper)
+            await scene.holds(reaper)
             await scene.strand(client, STRANDED)
             await scene.scanned_by_term_after(client, 0)
             await _step(client, clock, step_s)
@@ -140,7 +140,7 @@ async def test_a_clock_that_is_set_forward_robs_nobody_who_lives(clocked: RedisS
             scene.running_reaper(clocked.url, visibility_timeout=HOUR_S, full_scan_interval=0.5) as reaper,
             scene.running_worker(clocked.url, handler, visibility_timeout=HOUR_S),
         ):
-            await scene.leads(reaper)
+            await scene.holds(reaper)
             await handler.has_started(STRANDED)
             await _step(client, clock, 2 * HOUR_S)
 

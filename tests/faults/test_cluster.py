@@ -187,7 +187,7 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: 
     other = next(load for load in loads if masters.owner(load.stream) is not masters.owner(away.stream))
     node = masters.owner(away.stream)
     async with at_work(masters.url, [away, other]) as reapers:
-        [leader] = await wait_until(lambda: [reaper for reaper in reapers if reaper.is_leader], "a replica leads")
+        [leader] = await wait_until(lambda: [reaper for reaper in reapers if reaper.held], "a replica leads")
         term = leader.term
         pair = group_keys(away.stream, GROUP).pair
         await wait_until(lambda: leader._work.reports()[pair].last_full_scan_ms, "all is scanned")
@@ -278,7 +278,7 @@ async def test_the_rights_that_are_printed_are_enough(masters: Cluster, client: 
     ):
         await load.enqueue(producer, [[(b"n", b"1")]])
         await load.judge(client, load.enqueued)
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         assert reaper.refusals == []
 
 

@@ -9,7 +9,7 @@ from reaper.drill.promises import Execution
 from reaper.settings import LONGEST_VISIBILITY_MS
 from tests.faults.deliveries import read_long_ago
 from tests.faults.reapers import VISIBILITY_MS, Case, leading, quick_settings, running, start_replica
-from tests.faults.scene import GROUP, STREAM, create_group, leads, running_reaper
+from tests.faults.scene import GROUP, STREAM, create_group, holds, running_reaper
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -62,7 +62,7 @@ async def test_worker_and_leader_killed_together_the_next_leader_recovers_at_onc
 ) -> None:
     case = await Case.prepared(server, client)
     leader = start_replica(processes, server)
-    await leader.prints("leadership acquired")
+    await leader.prints("lease taken")
     worker = start_worker(processes, case)
     for _ in range(20):  # a leader that knows it has nothing of it afterwards
         await work_once(case)
@@ -100,7 +100,7 @@ async def test_a_job_that_asks_never_to_be_recovered_is_recovered(server: RedisS
     added = await client.xadd(STREAM, {"n": 1, "reaper.visibility_ms": 999_999_999_999_999})
     await read_long_ago(client, STREAM, GROUP, "gone", 1, LONGEST_VISIBILITY_MS)
     async with running_reaper(server.url) as reaper:
-        await leads(reaper)
+        await holds(reaper)
 
         async def recovered() -> bool:
             return not await client.xrange(STREAM, added, added)

@@ -140,7 +140,7 @@ async def test_the_users_fields_arrive_byte_for_byte_after_recovery_and_after_be
     settings = {"redelivery": policy, "max_deliveries": 3}
     arrived: dict[str, list[Pairs]] = {job: [] for job in expected}
     async with scene.running_reaper(server.url, **settings) as reaper:
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         await wait_until(lambda: client.exists(key), "the stream to read from is there")
         await scene.strand(client, len(AWKWARD), overdue=True)
 

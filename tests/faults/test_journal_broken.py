@@ -42,7 +42,7 @@ async def test_jobs_are_run_recovered_and_dead_lettered(server: RedisServer, cli
         scene.running_reaper(server.url) as reaper,
         scene.running_worker(server.url, handler) as worker,
     ):
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         await scene.nothing_left(client)
     assert (worker.counts.acked, worker.counts.nacked, worker.counts.dead_lettered) == (55, 10, 10)
     assert (worker.counts.refused, worker.counts.held) == (0, 0)
@@ -56,7 +56,7 @@ async def test_stalled_jobs_are_quarantined_and_released(server: RedisServer, cl
     enqueued = await scene.enqueue(client, 6)
     await scene.strand(client, 6, overdue=True)
     async with scene.running_reaper(server.url, max_deliveries=2) as reaper:
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         async with scene.running_worker(server.url, handler, max_deliveries=2):
             await scene.nothing_left(client)
     assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
@@ -73,7 +73,7 @@ async def test_what_the_earlier_process_of_a_restarted_worker_held_is_recovered_
     await scene.strand(client, 6, "w1.0123456789ab")
     async with AsyncExitStack() as running:
         if recovery == "reaper":
-            await scene.leads(await running.enter_async_context(scene.running_reaper(server.url)))
+            await scene.holds(await running.enter_async_context(scene.running_reaper(server.url)))
         await running.enter_async_context(scene.running_worker(server.url, handler, name="w1", recovery=recovery))
         await scene.nothing_left(client)
     assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
@@ -82,11 +82,11 @@ async def test_what_the_earlier_process_of_a_restarted_worker_held_is_recovered_
 async def test_leaders_are_elected_renew_and_release(server: RedisServer, client: Redis) -> None:
     await break_journals(client)
     async with scene.running_reaper(server.url) as first:
-        assert await scene.leads(first) == 1
+        assert await scene.holds(first) == 1
         async with scene.running_reaper(server.url) as second:
             await wait_until(lambda: client.hlen(scene.NAMESPACE.replicas), "replicas register")
             first.stop()
-            assert await scene.leads(second) == 2
+            assert await scene.holds(second) == 2
             await client.delete(scene.NAMESPACE.lease)  # the loss cannot be journalled either
             await wait_until(lambda: second.term and second.term.token == 3, "the next term")
 
@@ -95,7 +95,7 @@ async def test_a_stale_leader_is_refused_though_nobody_can_write_that_down(serve
     await break_journals(client)
     await scene.create_group(client)
     async with scene.running_reaper(server.url) as reaper:
-        token = await scene.leads(reaper)
+        token = await scene.holds(reaper)
         await scene.scanned_by_term_after(client, token - 1)
         await client.set(scene.KEYS.lease, f"reaper:{token + 5}:somebody-later")
         await scene.enqueue(client, 3)

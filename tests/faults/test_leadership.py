@@ -52,12 +52,12 @@ async def test_after_sigterm_a_follower_leads_long_before_the_lease_would_have_e
     case: Case, processes: Processes
 ) -> None:
     leader = start_replica(processes, case.server, **WAITS)
-    await leader.prints("leadership acquired: token=1")
+    await leader.prints("lease taken: group=orders/billing token=1")
     async with running(quick_settings(case.server, **WAITS)) as follower:
         assert await recovered_by(case, 5) == {1}
         leader.terminate()
         assert await leader.wait() == 0
-        await wait_until(lambda: follower.reaper.is_leader, "the follower leads")
+        await wait_until(lambda: follower.reaper.held, "the follower leads")
         assert await recovered_by(case, 5) == {2}
         assert [replica.id for replica in await case.replicas()] == [follower.reaper.replica_id]
         assert await case.lease_events() == [("lease_acquired", 1), ("lease_released", 1), ("lease_acquired", 2)]
@@ -66,12 +66,12 @@ async def test_after_sigterm_a_follower_leads_long_before_the_lease_would_have_e
 
 async def test_after_a_kill_a_follower_leads_when_the_lease_has_expired(case: Case, processes: Processes) -> None:
     leader = start_replica(processes, case.server)
-    await leader.prints("leadership acquired: token=1")
+    await leader.prints("lease taken: group=orders/billing token=1")
     async with running(quick_settings(case.server)) as follower:
         assert await recovered_by(case, 5) == {1}
         leader.kill()
         await case.end_lease(in_ms=300)
-        await wait_until(lambda: follower.reaper.is_leader, "the follower leads")
+        await wait_until(lambda: follower.reaper.held, "the follower leads")
         assert await recovered_by(case, 5) == {2}
         assert await case.lease_events() == [("lease_acquired", 1), ("lease_acquired", 2)]
     assert await case.violations(finished=True) == []
@@ -139,7 +139,7 @@ async def reloadable(case: Case, processes: Processes, tmp_path: Path) -> tuple[
     replica = processes.python(
         "-m", "tests.support.paced", "run", "--config", str(file), "--redis-url", case.server.url
     )
-    await replica.prints("leadership acquired: token=1")
+    await replica.prints("lease taken: group=orders/billing token=1")
     return replica, file
 
 

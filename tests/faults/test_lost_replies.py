@@ -183,7 +183,7 @@ async def test_a_leader_that_misses_an_answer_goes_on_in_its_term_and_recovers_e
     await scene.strand(client, 6, overdue=True)  # with two deliveries: quarantined jobs, which come back one at a time
     drop = await _lose(through, client, load_script(package, script))
     async with scene.running_reaper(through.url, max_deliveries=2) as reaper:
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         async with scene.running_worker(server.url, handler, max_deliveries=2):
             await drop.wait()
             await scene.nothing_left(client)
@@ -201,10 +201,10 @@ async def test_a_follower_is_not_locked_out_by_a_release_without_an_answer(
     through = await proxy(server)
     drop = await _lose(through, client, load_script("reaper", "release_lease"))
     async with scene.running_reaper(through.url) as first:
-        assert await scene.leads(first) == 1
+        assert await scene.holds(first) == 1
         async with scene.running_reaper(server.url) as second:
             first.stop()
-            assert await scene.leads(second) == 2
+            assert await scene.holds(second) == 2
     assert drop.happened
 
 
@@ -245,7 +245,7 @@ async def test_a_network_that_loses_replies_all_the_time_neither_loses_nor_doubl
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(_lose_replies, through, dice, dropped)
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         await wait_until(lambda: dropped["replies"] > 5, "replies were lost")
         handler.open_gate()
         await scene.nothing_left(client)

@@ -60,7 +60,7 @@ async def test_a_worker_can_start_and_what_its_earlier_process_held_is_recovered
     await fill_memory(client)
     async with AsyncExitStack() as running:
         if recovery == "reaper":
-            await scene.leads(await running.enter_async_context(scene.running_reaper(server.url)))
+            await scene.holds(await running.enter_async_context(scene.running_reaper(server.url)))
         await running.enter_async_context(scene.running_worker(server.url, handler, name="w1", recovery=recovery))
         await scene.nothing_left(client)
     assert await scene.count_events(client) == {"recovered": 10, "acked": 20}
@@ -82,7 +82,7 @@ async def test_the_leader_keeps_leading_and_recovers(server: RedisServer, client
     handler = scene.Handler()
     await scene.create_group(client)
     async with scene.running_reaper(server.url, redelivery=policy) as reaper:
-        token = await scene.leads(reaper)
+        token = await scene.holds(reaper)
         enqueued = await scene.enqueue(client, 30)
         await scene.strand(client, 30, overdue=True)
         await fill_memory(client)
@@ -107,7 +107,7 @@ async def test_stalled_jobs_are_quarantined_released_and_dead_lettered(server: R
         scene.running_reaper(server.url, max_deliveries=2) as reaper,
         scene.running_worker(server.url, handler, max_deliveries=2),
     ):
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         await scene.nothing_left(client)
     assert await scene.count_events(client) == {"quarantined": 5, "recovered": 5, "acked": 3, "dead_lettered": 2}
     assert await scene.violations(client, enqueued, [handler], finished=True, max_deliveries=2) == []
@@ -128,7 +128,7 @@ async def test_a_new_leader_is_elected_after_the_old_one_was_killed_and_recovery
     first.kill()
     await scene.end_lease(client)
     async with scene.running_reaper(server.url) as second:
-        assert await scene.leads(second) == 2
+        assert await scene.holds(second) == 2
 
         async def all_ready() -> bool:
             return len((await read_state(client, scene.KEYS)).ready) == 20
@@ -152,12 +152,12 @@ async def test_work_goes_on_once_memory_is_there_again(server: RedisServer, clie
         scene.running_reaper(server.url) as reaper,
         scene.running_worker(server.url, handler) as worker,
     ):
-        token = await scene.leads(reaper)
+        token = await scene.holds(reaper)
         await fill_memory(client)
         await client.config_set("maxmemory", "0")
         enqueued = await scene.enqueue(client, 20)
         await handler.has_started(20)
         await scene.nothing_left(client)
-        assert await scene.leads(reaper) == token
+        assert await scene.holds(reaper) == token
     assert worker.counts.acked == 20
     assert await scene.violations(client, enqueued, [handler], finished=True) == []

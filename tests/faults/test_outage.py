@@ -45,7 +45,7 @@ async def _outlasts(through: Proxy, begin: Step, end: Step) -> None:
         await scene.strand(client, STRANDED)
         enqueued = stranded | await scene.enqueue(client, SLOW_JOBS, hold="")
         async with scene.running_reaper(through.url, **TIMES) as reaper, scene.running_worker(through.url, handler):
-            await scene.leads(reaper)
+            await scene.holds(reaper)
             await handler.has_started(SLOW_JOBS)
             through.blackhole()  # so that no process sees the overdue deliveries, and no worker extends them
             await scene.make_overdue(client)
@@ -53,7 +53,7 @@ async def _outlasts(through: Proxy, begin: Step, end: Step) -> None:
             await client.hset(scene.KEYS.agreement, "beat", long_ago)
             terms_before = int(await client.get(scene.NAMESPACE.token) or 0)
             await begin()
-            await wait_until(lambda: not reaper.is_leader, "its lease is over, as it hears nothing")
+            await wait_until(lambda: not reaper.held, "its lease is over, as it hears nothing")
             await end()
             # Everything is overdue, and a leader has seen it. Only then the live workers extend, and the wait ends.
             await scene.scanned_by_term_after(client, terms_before)
@@ -147,18 +147,18 @@ async def test_a_leader_that_alone_lost_contact_is_replaced_and_its_successor_wa
     through = await proxy(server)
     await scene.create_group(client)
     async with scene.running_reaper(through.url) as first:
-        token = await scene.leads(first)
+        token = await scene.holds(first)
         async with scene.running_reaper(server.url) as second:
             through.blackhole()
             enqueued = await scene.enqueue(client, 10)
             await scene.strand(client, 10, overdue=True)
             await scene.end_lease(client)
-            assert await scene.leads(second) == token + 1
+            assert await scene.holds(second) == token + 1
             await wait_until(lambda: _ready(client, 10), "the successor recovers")
             assert "recovery waits" not in caplog.text
             await through.mend()
             await wait_until(lambda: not first.is_leader, "the first one knows")
-        await scene.leads(first)  # it comes back as a follower, and takes its turn
+        await scene.holds(first)  # it comes back as a follower, and takes its turn
     assert {event.data["token"] for event in await scene.events(client, "recovered")} == {token + 1}
     assert await scene.violations(client, enqueued) == []
 
@@ -170,7 +170,7 @@ async def test_a_write_that_the_network_held_back_until_another_leads_is_refused
     await scene.create_group(client)
     await client.script_load(RECOVER.source)
     async with scene.running_reaper(through.url) as first:
-        token = await scene.leads(first)
+        token = await scene.holds(first)
         held = through.hold_requests(runs(RECOVER))
         enqueued = await scene.enqueue(client, 10)
         await scene.strand(client, 10, overdue=True)
@@ -178,7 +178,7 @@ async def test_a_write_that_the_network_held_back_until_another_leads_is_refused
         again = through.hold_requests(runs(ACQUIRE))
         await client.delete(scene.NAMESPACE.lease)
         async with scene.running_reaper(server.url) as other:
-            await scene.leads(other)
+            await scene.holds(other)
             again.release()
             await wait_until(lambda: _ready(client, 10), "the other one recovers")
             held.release()

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from tests.conftest import StartServer
 from tests.faults import scene
-from tests.faults.scene import KEYS, create_group, enqueue, leads, running_reaper, running_worker, violations
+from tests.faults.scene import KEYS, create_group, enqueue, holds, running_reaper, running_worker, violations
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Producer, Worker, WorkerSettings
@@ -117,7 +117,7 @@ async def test_worker_and_reaper_live_through_a_change_of_the_password(
         running_worker(rotated.url, handler) as worker,
         Producer(scene.STREAM, rotated.url) as producer,
     ):
-        await leads(reaper)
+        await holds(reaper)
         await handler.has_started(5)
         await rotated.change("second")
         await rotated.cut()  # the file is written too late: everybody is locked out for a while
@@ -129,7 +129,7 @@ async def test_worker_and_reaper_live_through_a_change_of_the_password(
         enqueued |= {job_id: [(b"n", b"last")]}
         await scene.nothing_left(admin)
         await wait_until(lambda: not (refused(worker) or reaper.refusals), "nobody is refused")
-        await leads(reaper)
+        await holds(reaper)
     assert await violations(admin, enqueued, [handler], finished=True) == []
     lines = [record.getMessage() for record in caplog.records if "invalid username-password" in record.getMessage()]
     assert sum("cannot reach Redis, retrying" in line for line in lines) == 1

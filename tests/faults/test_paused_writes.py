@@ -59,7 +59,7 @@ async def group_of(server: RedisServer, mode: str) -> AsyncIterator[Group]:
             group = Group(client, one_that_leaves, handler)
             if mode == "reaper":
                 async with scene.running_reaper(server.url) as reaper:
-                    await scene.leads(reaper)
+                    await scene.holds(reaper)
                     await group.add_jobs()
                     yield group
             else:

@@ -80,7 +80,7 @@ async def test_what_a_killed_worker_held_is_run_by_the_next_one_and_nothing_twic
     if framework != "walrus":  # which makes the stream, and its group, by itself
         await scene.create_group(client)
     async with scene.running_reaper(server.url, max_deliveries=6 if framework in READS_ITS_HISTORY else 3) as reaper:
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         assert await start(processes, server, framework, "produce", str(JOBS)).wait() == 0
         first = start(processes, server, framework, "work", "first", hold=HELD)
         await first.prints(f"start {HELD}")
@@ -119,7 +119,7 @@ if SYMFONY in COMMANDS:
         env = {"REDIS_URL": server.url, "HOLD": "0", "RELEASED_BY": str(released)}
         await scene.create_group(client)
         async with scene.running_reaper(server.url) as reaper:
-            await scene.leads(reaper)
+            await scene.holds(reaper)
             assert await start(processes, server, SYMFONY, "produce", "1").wait() == 0
             late = processes.start(php, *words, env=env)
             await late.prints("start 0")

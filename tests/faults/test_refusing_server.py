@@ -84,16 +84,16 @@ async def test_a_node_that_is_demoted_and_promoted_again_is_served_again(
             scene.running_worker(server.url, handler) as worker,
         ):
             errors = heard_errors(worker)
-            await scene.leads(reaper)
+            await scene.holds(reaper)
             await handler.has_started(10)
             await client.execute_command("REPLICAOF", "127.0.0.1", free_port())
             handler.open_gate()
             await wait_until(
-                lambda: errors and not reaper.is_leader, "worker and leader are told that they may not write"
+                lambda: errors and not reaper.held, "worker and leader are told that they may not write"
             )
             await client.execute_command("REPLICAOF", "NO", "ONE")
             enqueued |= await scene.enqueue(client, 10)
-            await scene.leads(reaper)
+            await scene.holds(reaper)
             await scene.nothing_left(client)
         assert await scene.count_events(client) == {"acked": 20}
         assert await scene.violations(client, enqueued, [handler], finished=True) == []
@@ -142,7 +142,7 @@ async def test_a_leader_whose_group_is_destroyed_says_so_and_serves_the_new_one(
     await scene.create_group(client)
     async with scene.running_reaper(server.url) as reaper:
         errors = heard_errors(reaper)
-        token = await scene.leads(reaper)
+        token = await scene.holds(reaper)
         await scene.scanned_by_term_after(client, token - 1)
         await client.xgroup_destroy(scene.STREAM, scene.GROUP)
         await wait_until(lambda: errors, "the leader tells")
@@ -150,7 +150,7 @@ async def test_a_leader_whose_group_is_destroyed_says_so_and_serves_the_new_one(
         await scene.enqueue(client, 5)
         await scene.strand(client, 5, overdue=True)
         await wait_until(lambda: _ready(client, 5), "all are ready again")
-        assert await scene.leads(reaper) == token
+        assert await scene.holds(reaper) == token
     assert errors[0].startswith("no_group: the stream or its group does not exist (yet): NOGROUP")
     assert {error.partition(":")[0] for error in errors} <= {"no_group", "group_destroyed"}
 
@@ -164,7 +164,7 @@ async def test_a_leader_that_may_recreates_a_destroyed_group_and_reports_what_wa
     pending = await scene.enqueue(client, 5)
     await scene.strand(client, 5)
     async with scene.running_reaper(server.url, recreate_groups=True) as reaper:
-        token = await scene.leads(reaper)
+        token = await scene.holds(reaper)
         await scene.scanned_by_term_after(client, token - 1)
         await wait_until(lambda: client.hexists(scene.KEYS.agreement, "last_id"), "the group's position is remembered")
         await client.xgroup_destroy(scene.STREAM, scene.GROUP)

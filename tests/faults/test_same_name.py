@@ -75,7 +75,7 @@ async def recovering(server: RedisServer, recovery: str) -> AsyncIterator[None]:
     """Run a leader, where the workers do not recover by themselves."""
     async with AsyncExitStack() as running:
         if recovery == "reaper":
-            await scene.leads(await running.enter_async_context(scene.running_reaper(server.url)))
+            await scene.holds(await running.enter_async_context(scene.running_reaper(server.url)))
         yield
 
 
@@ -112,7 +112,7 @@ async def test_a_paused_process_whose_jobs_a_leader_made_ready_for_its_successor
     await scene.create_group(client)
     enqueued = await scene.enqueue(client, JOBS, hold="")
     async with scene.running_reaper(server.url) as reaper:
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         first, second = await pause_and_succeed(processes, server, client, "reaper")
         (second_consumer,) = await owners(client)
         await open_gate(client, first)
@@ -328,7 +328,7 @@ async def test_a_poison_job_in_a_crash_loop_beside_a_reaper_is_dead_lettered_onc
     bystanders = await scene.enqueue(client, 4)
     poison = await scene.enqueue(client, 1, kill="")
     async with scene.running_reaper(server.url) as reaper:
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         deaths = await run_crash_loop(processes, server, client, "reaper")
         await scene.nothing_left(client)
     assert deaths == 3

@@ -66,7 +66,7 @@ async def newest_letter(client: Redis) -> Any:
 async def test_delayed_jobs_run_once_each(server: RedisServer, client: Redis) -> None:
     handler = scene.Handler()
     async with scene.running_reaper(server.url) as reaper, scene.running_worker(server.url, handler):
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         enqueued = await enqueue_later(client, 300)
         await handler.has_started(300)
         await scene.nothing_left(client)
@@ -169,7 +169,7 @@ async def test_a_leader_that_missed_notices_looks_when_it_is_connected_again(
         scene.running_reaper(through.url) as reaper,
         scene.running_worker(server.url, handler),
     ):
-        token = await scene.leads(reaper)
+        token = await scene.holds(reaper)
         await wait_until(lambda: through.commands["SUBSCRIBE"] > 0, "it listens")
         held = through.hold_request(command("SUBSCRIBE"))
         await through.disconnect()
@@ -211,10 +211,10 @@ async def test_scheduled_jobs_outlive_their_leader(server: RedisServer, client: 
     handler = scene.Handler()
     async with scene.running_worker(server.url, handler):
         async with scene.running_reaper(server.url) as first:
-            await scene.leads(first)
+            await scene.holds(first)
             enqueued = await enqueue_later(client, 100, delay=0.5)
         async with scene.running_reaper(server.url) as second:
-            await scene.leads(second)
+            await scene.holds(second)
             await handler.has_started(100)
             await scene.nothing_left(client)
     assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
@@ -226,7 +226,7 @@ async def test_a_change_of_leaders_while_jobs_fall_due_runs_none_twice(
 ) -> None:
     handler, through = Scripted(Retry("later", delay=SOON)), await proxy(server)
     async with scene.running_worker(server.url, handler) as worker, scene.running_reaper(through.url) as first:
-        await scene.leads(first)
+        await scene.holds(first)
         async with scene.running_reaper(server.url) as second:
             enqueued = await enqueue_later(client, 100) | await scene.enqueue(client, 100)
             await wait_until(lambda: worker.counts.acked > 50, "the first leader has moved some")
@@ -235,7 +235,7 @@ async def test_a_change_of_leaders_while_jobs_fall_due_runs_none_twice(
             await held.wait()  # the first leader is about to move something
             await through.cut()
             await scene.end_lease(client)
-            await scene.leads(second)
+            await scene.holds(second)
             await through.mend()
             await wait_until(lambda: worker.counts.acked == 400, "all are done")
             await scene.nothing_left(client)
@@ -295,7 +295,7 @@ async def test_an_observer_leaves_the_schedules_alone(server: RedisServer, clien
     await scene.create_group(client)
     enqueued = await enqueue_later(client, 2, delay=0.001)
     async with scene.running_reaper(server.url, observe=True) as reaper:
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         await anyio.lowlevel.checkpoint()
     assert sorted((await read_state(client, scene.KEYS)).scheduled) == sorted(enqueued)
 
@@ -304,7 +304,7 @@ async def test_a_foreign_member_of_a_schedule_is_told_and_stops_nothing(server: 
     handler = scene.Handler()
     await client.zadd(scene.KEYS.stream_schedule, {b"not a job": 1})
     async with scene.running_reaper(server.url) as reaper, scene.running_worker(server.url, handler):
-        await scene.leads(reaper)
+        await scene.holds(reaper)
         await enqueue_later(client, 3)
         await handler.has_started(3)
 

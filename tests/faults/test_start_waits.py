@@ -67,7 +67,7 @@ async def test_programs_begin_once_somebody_serves_them(
             await program.prints(place.said)
         place.finish()
         await worker.prints("worker started")
-        await reaper.prints("leadership acquired")
+        await reaper.prints("lease taken")
 
 
 async def test_what_waits_there_ends_when_it_is_told_and_a_name_that_nobody_knows_ends_a_start(

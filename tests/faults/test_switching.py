@@ -19,7 +19,7 @@ from tests.faults.scene import (
     create_group,
     enqueue,
     events,
-    leads,
+    holds,
     let_embedded_workers_begin,
     make_due,
     make_overdue,
@@ -86,7 +86,7 @@ async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
     await create_group(client)
     handler = Handler()
     async with running_reaper(server.url) as reaper:
-        await leads(reaper)
+        await holds(reaper)
         await wait_until(lambda: mode(client), "the leader has taken the group over")
         async with worker_of(own_recovery, server.url, handler):
             enqueued = await enqueue(client, 20)
@@ -114,7 +114,7 @@ async def test_a_reaper_that_starts_next_to_embedded_workers_takes_the_group_ove
     async with worker_of(own_recovery, server.url, handler):
         assert await mode(client) == "embedded"
         async with running_reaper(server.url) as reaper:
-            await leads(reaper)
+            await holds(reaper)
             await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
             await wait_until(lambda: "recovery reaper is agreed, embedded is set" in caplog.text, "the worker notices")
             enqueued = await enqueue(client, 3, fail="")
@@ -135,7 +135,7 @@ async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_w
     handler = Handler()
     async with worker_of(own_recovery, server.url, handler):
         async with running_reaper(server.url) as reaper:
-            await leads(reaper)
+            await holds(reaper)
             await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
             fence = text(await client.get(KEYS.lease) or b"")
         await let_embedded_workers_begin(client)
@@ -171,7 +171,7 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(
 ) -> None:
     await create_group(client)
     async with running_reaper(server.url, redelivery=policy, full_scan_interval=0.2) as reaper:
-        await leads(reaper)
+        await holds(reaper)
         await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
         enqueued = await leave_things_behind(client)
         await wait_until(lambda: _is_quarantined(client), "they are quarantined")
@@ -256,7 +256,7 @@ async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_d
         for _ in range(2):
             await load()
             async with running_reaper(server.url) as reaper:
-                await leads(reaper)
+                await holds(reaper)
                 await load()
                 await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
                 await load()

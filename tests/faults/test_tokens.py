@@ -99,7 +99,7 @@ async def test_of_two_holders_with_one_number_the_second_starts_a_later_term(
 @pytest.mark.usefixtures("seldom_looked")
 async def test_a_fence_that_was_evicted_ends_the_term_and_recovery_goes_on(server: RedisServer, client: Redis) -> None:
     case = await Case.prepared(server, client)
-    async with leading(quick_settings(server, **ONCE), "leadership_lost") as leader:
+    async with leading(quick_settings(server, **ONCE), "lease_left") as leader:
         assert (await recover_one(case))[1] == [1]
         await client.delete(case.keys.lease)
         assert (await recover_one(case))[1] == [2]
@@ -159,7 +159,7 @@ async def test_with_everything_of_ours_gone_recovery_starts_over_and_the_old_lea
         fence = await client.get(case.keys.lease)
         first.resume()
         await wait_until(lambda: case.events(EventName.REFUSED), "the write of the old leader is refused")
-        assert (await client.get(case.keys.lease), leader.reaper.is_leader) == (fence, True)
+        assert (await client.get(case.keys.lease), leader.reaper.held) == (fence, True)
     assert await case.recovered() == {job: [1] for job in jobs}
 
 

@@ -44,18 +44,18 @@ async def test_a_server_that_lets_no_more_clients_in(
             scene.running_reaper(server.url, lease_ttl=1) as reaper,
             scene.running_worker(server.url, handler) as worker,
         ):
-            await scene.leads(reaper)
+            await scene.holds(reaper)
             await handler.has_started(5)
             await admin.config_set("maxclients", "1")
             for kind in ("normal", "pubsub"):
                 await admin.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
             await wait_until(lambda: lines_with(caplog, "max number of clients", worker.consumer), "it is told")
-            await wait_until(lambda: not reaper.is_leader, "the term has ended")
+            await wait_until(lambda: not reaper.held, "the term has ended")
             handler.open_gate()
             await admin.config_set("maxclients", "10000")
             enqueued |= await scene.enqueue(admin, 5)
             await scene.nothing_left(admin)
-            await scene.leads(reaper)
+            await scene.holds(reaper)
         assert await scene.violations(admin, enqueued, [handler], finished=True) == []
     assert is_told_once(caplog, "max number of clients reached", worker.consumer)
 
@@ -74,19 +74,19 @@ async def test_a_server_that_loads_its_data(
             scene.running_reaper(server.url, lease_ttl=1) as reaper,
             scene.running_worker(server.url, handler) as worker,
         ):
-            await scene.leads(reaper)
+            await scene.holds(reaper)
             await handler.has_started(5)
             await admin.config_set("rdbcompression", "no")  # after each 2 MB that it loads, it answers who asks
             await admin.config_set("key-load-delay", "20000")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_reload, server)
-                await wait_until(lambda: not reaper.is_leader, "the term has ended")
+                await wait_until(lambda: not reaper.held, "the term has ended")
                 handler.open_gate()
                 await wait_until(lambda: lines_with(caplog, "loading the dataset", worker.consumer), "it is told")
                 await _endure(server, "CONFIG", "SET", "key-load-delay", "0")
             enqueued |= await scene.enqueue(admin, 5)
             await scene.nothing_left(admin)
-            await scene.leads(reaper)
+            await scene.holds(reaper)
         assert await scene.violations(admin, enqueued, [handler], finished=True) == []
     assert is_told_once(caplog, "loading the dataset", worker.consumer)
 
@@ -121,17 +121,17 @@ async def test_a_master_that_is_demoted(start_server: StartServer, caplog: pytes
             scene.running_reaper(server.url, lease_ttl=1) as reaper,
             scene.running_worker(server.url, handler) as worker,
         ):
-            await scene.leads(reaper)
+            await scene.holds(reaper)
             await handler.has_started(5)
             await admin.execute_command("REPLICAOF", "127.0.0.1", free_port())
             handler.open_gate()
             await wait_until(lambda: told_of_a_replica(caplog, worker.consumer), "the worker tells")
             await wait_until(lambda: lines_with(caplog, "cannot reach Redis", "read only replica"), "the reaper tells")
-            await wait_until(lambda: not reaper.is_leader, "the term has ended")
+            await wait_until(lambda: not reaper.held, "the term has ended")
             await admin.execute_command("REPLICAOF", "NO", "ONE")
             enqueued |= await scene.enqueue(admin, 5)
             await scene.nothing_left(admin)
-            await scene.leads(reaper)
+            await scene.holds(reaper)
         assert await scene.violations(admin, enqueued, [handler], finished=True) == []
     told = told_of_a_replica(caplog, worker.consumer)
     assert len(told) == len(set(told)), "each once"
@@ -201,7 +201,7 @@ async def test_a_replica_begins_once_the_server_serves_it(
 
             tasks.start_soon(serve_again_once_it_is_told)
             async with scene.running_reaper(server.url) as reaper:
-                await scene.leads(reaper)
+                await scene.holds(reaper)
 
 
 async def test_a_worker_that_waits_to_begin_ends_when_it_is_told(server: RedisServer) -> None:

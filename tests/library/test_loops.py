@@ -86,7 +86,7 @@ async def test_workers_and_reapers_run_under_both_loops(
     worker = processes.worker("tests.workers.program", *flags, env=env)
     reaper = processes.reaper("--groups", KEYS.pair, *flags, env=env)
 
-    for process, is_at_work in ((worker, "worker started"), (reaper, "leadership acquired")):
+    for process, is_at_work in ((worker, "worker started"), (reaper, "lease taken")):
         await process.prints(f"event loop chosen: module={loop}")
         await process.prints(is_at_work)
 

@@ -55,7 +55,7 @@ async def test_a_reaper_is_stopped_from_any_thread(server: RedisServer) -> None:
         await tasks.start(reaper.run)
         await in_a_thread(reaper.stop)
     assert reaper.is_stopping
-    assert not reaper.is_leader
+    assert not reaper.held
 
 
 async def test_a_reaper_that_was_stopped_before_it_ran_does_not_begin(server: RedisServer) -> None:
@@ -106,11 +106,11 @@ async def test_counts_consumer_and_leadership_are_read_from_any_thread(server: R
     await enqueue(client, 1, 2)
     async with Reaper(ReaperSettings(redis_url=server.url)) as reaper, running(worker):
         await wait_until(lambda: worker.counts.acked == 2, "both jobs are done")
-        await wait_until(lambda: reaper.is_leader, "the reaper leads")
+        await wait_until(lambda: reaper.held, "the reaper leads")
 
         def look() -> tuple[int, bool, bool, int]:
             assert reaper.term
-            return worker.counts.acked, bool(worker.consumer), reaper.is_leader, reaper.term.token
+            return worker.counts.acked, bool(worker.consumer), reaper.held, reaper.term.token
 
         assert await to_thread.run_sync(look) == (2, True, True, 1)
 

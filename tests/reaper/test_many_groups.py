@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from reaper.recovery.context import SCANS_AT_A_TIME
 from reaper.recovery.scanner import Scanner
 from reaper.recovery.writer import GroupWriter, TakeOver
-from tests.faults.scene import leads, running_reaper
+from tests.faults.scene import holds, running_reaper
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client, connection_of_ones_own
@@ -25,7 +25,7 @@ STREAMS = [f"orders-{number}" for number in range(MANY)]
 
 async def test_a_lease_is_renewed_while_groups_use_every_connection_they_may(server: RedisServer) -> None:
     async with running_reaper(server.url) as reaper, AsyncExitStack() as taken:
-        token = await leads(reaper)
+        token = await holds(reaper)
         for _ in range(reaper._client.connection_pool.max_connections):
             await taken.enter_async_context(connection_of_ones_own(reaper._client))
         renewed = set[float | None]()
@@ -91,7 +91,7 @@ async def test_groups_have_their_turn(
         monkeypatch.setattr(Scanner, "full", counted_full)
     groups = ",".join(f"{stream}/billing" for stream in STREAMS)
     async with running_reaper(server.url, groups=groups) as reaper:
-        await leads(reaper)
+        await holds(reaper)
         await wait_until(lambda: under_way == SCANS_AT_A_TIME, f"as many as may be are {what}")
         gate.set()
         await wait_until(

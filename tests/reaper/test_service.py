@@ -66,7 +66,7 @@ class Heard:
 
 
 async def leading(reaper: Reaper) -> Reaper:
-    await wait_until(lambda: reaper.is_leader, "it leads")
+    await wait_until(lambda: reaper.held, "it leads")
     return reaper
 
 
@@ -96,7 +96,7 @@ async def test_inside_the_block_it_takes_part_and_after_it_nothing_is_left(serve
         await leading(reaper)
         assert reaper.term is not None
         assert (reaper.term.token, await client.get(KEYS.lease)) == (1, reaper.term.holder.encode())
-    assert not reaper.is_leader
+    assert not reaper.held
     assert await client.exists(KEYS.lease, KEYS.replicas) == 0
 
 
@@ -115,7 +115,7 @@ async def test_stop_ends_run(server: RedisServer) -> None:
         tasks.start_soon(reaper.run)
         await leading(reaper)
         reaper.stop()
-    assert not reaper.is_leader
+    assert not reaper.held
 
 
 async def test_a_stop_before_run_keeps_it_from_beginning(server: RedisServer, client: Redis) -> None:
@@ -196,7 +196,7 @@ async def test_what_happens_is_reported_in_order_with_its_facts(
     async with reaper:
         await wait_until(lambda: "recovered" in heard.names, "the job is recovered")
         holder = (await leading(reaper)).term.holder  # type: ignore[union-attr]
-    assert heard.names == ["leadership_acquired", "stalled", "recovered", "leadership_lost"]
+    assert heard.names == ["lease_taken", "stalled", "recovered", "lease_left"]
     leadership = {"holder": holder, "token": 1}
     delivery = {
         "stream": "orders",
@@ -246,7 +246,7 @@ async def test_a_quarantined_job_is_reported_as_stalled_and_as_recovered_once_it
         await wait_until(lambda: "recovered" in heard.names, "the quarantined job is out")
     facts = heard.facts("recovered")[0]
     first, *between, last = heard.names
-    assert (first, last) == ("leadership_acquired", "leadership_lost")
+    assert (first, last) == ("lease_taken", "lease_left")
     # Two calls under way at once have quarantined it and let it out. The reply that is read first is reported first.
     assert sorted(between) == ["recovered", "stalled"]
     assert (facts["job"], facts["reason"]) == (stalled, "released")
@@ -289,7 +289,7 @@ async def test_what_stalls_in_the_retry_stream_is_recovered_too(
 async def test_an_agreement_that_was_lost_is_written_again_in_the_same_term(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:
-    async with Reaper(settings_for(server, scan_interval=0.05, lease_ttl=1)) as reaper:  # a look every half a second
+    async with Reaper(settings_for(server, tick_interval=0.05, lease_ttl=1)) as reaper:  # a look every half a second
         await wait_until(lambda: client.hexists(scene.keys.agreement, "fence_token"), "it has taken the group over")
         token = reaper.term.token if reaper.term else 0
         await client.delete(scene.keys.agreement)
@@ -300,13 +300,13 @@ async def test_an_agreement_that_was_lost_is_written_again_in_the_same_term(
 async def test_a_leader_that_meets_a_later_fence_ends_its_term(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:
-    heard = Heard(reaper := Reaper(settings_for(server, scan_interval=0.05)))
+    heard = Heard(reaper := Reaper(settings_for(server, tick_interval=0.05)))
     async with reaper:
         await wait_until(lambda: client.exists(scene.keys.lease), "it has taken the group over")
         await client.set(scene.keys.lease, "reaper:9:bob")
         await scene.stalled()
-        await wait_until(lambda: "leadership_lost" in heard.names, "its term is over")
-    assert heard.facts("leadership_lost")[0]["reason"] == "stale"
+        await wait_until(lambda: "lease_left" in heard.names, "its term is over")
+    assert heard.facts("lease_left")[0]["reason"] == "stale"
 
 
 async def test_a_callback_that_fails_is_logged_and_keeps_nobody_from_hearing(
@@ -314,7 +314,7 @@ async def test_a_callback_that_fails_is_logged_and_keeps_nobody_from_hearing(
 ) -> None:
     reaper = Reaper(settings_for(server))
 
-    @reaper.on("leadership_acquired")
+    @reaper.on("lease_taken")
     async def fail(_report: Report) -> None:
         raise ZeroDivisionError
 
@@ -322,8 +322,8 @@ async def test_a_callback_that_fails_is_logged_and_keeps_nobody_from_hearing(
     async with reaper:
         await wait_until(lambda: heard.names, "the next callback hears it")
     errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert errors == ["callback failed: event=leadership_acquired"]
-    assert heard.names == ["leadership_acquired", "leadership_lost"]
+    assert errors == ["callback failed: event=lease_taken"]
+    assert heard.names == ["lease_taken", "lease_left"]
 
 
 async def test_a_callback_that_hangs_holds_up_neither_recovery_nor_the_end(
@@ -332,8 +332,8 @@ async def test_a_callback_that_hangs_holds_up_neither_recovery_nor_the_end(
     monkeypatch.setattr("reaper.service.FAREWELL_S", 0.1)
     await scene.stalled()
     reaper = Reaper(settings_for(server))
-    reaper.on("leadership_acquired")(_hang)
-    reaper.on("leadership_lost")(_hang)
+    reaper.on("lease_taken")(_hang)
+    reaper.on("lease_left")(_hang)
     async with reaper:
         await recovered(client, 1)
     assert await client.exists(KEYS.lease, KEYS.replicas) == 0
@@ -428,9 +428,9 @@ async def test_a_pair_that_is_added_is_served_in_the_same_term(server: RedisServ
 
 async def test_a_pair_that_is_taken_out_is_left_alone(server: RedisServer, scene: Scene) -> None:
     client = scene.client
-    async with Reaper(settings_for(server, scan_interval=0.02)) as reaper:
+    async with Reaper(settings_for(server, tick_interval=0.02)) as reaper:
         await wait_until(lambda: client.exists(scene.keys.lease), "the pair is taken over")
-        reaper.reload(settings_for(server, scan_interval=0.02, groups="mails/send"))
+        reaper.reload(settings_for(server, tick_interval=0.02, groups="mails/send"))
         await scene.stalled()
         await client.xgroup_create("mails", "send", "0", mkstream=True)
         late = Scene(client, group_keys("mails", "send"))
@@ -515,7 +515,7 @@ async def test_a_refusal_and_its_end_are_registered_at_once(server: RedisServer,
         reports = [one.groups["orders/billing"] for one in (await registered(client)).values() if one.leads]
         return reports[0].refusal if reports else None
 
-    async with Reaper(settings_for(server, heartbeat_interval=3_600, visibility_timeout=1, scan_interval=0.05)):
+    async with Reaper(settings_for(server, heartbeat_interval=3_600, visibility_timeout=1, tick_interval=0.05)):
 
         async def is_refused() -> bool:
             return await refusal() == "several_groups"
