@@ -94,6 +94,7 @@ class Reaper:
         self._metrics = ReplicaMetrics(
             self._keys.namespace,
             held=lambda: self.held,
+            watched=lambda: 0 if self.settings.observe else len(self.settings.groups),
             reports=self._tenures.reports,
             refused=lambda: len(self.refusals),
             look=lambda keys: look_at_group(self._client, keys),
