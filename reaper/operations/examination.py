@@ -145,7 +145,7 @@ async def _examine_server(
         trips.append((time.perf_counter() - began) * 1000)
         ahead_ms = at_ms - round(time.time() * 1000)
     user: Any = await _allowed(client, "ACL", "WHOAMI")
-    capabilities = await capabilities_of(client, f"{settings.namespace_keys.lease}:absent")
+    capabilities = await capabilities_of(client, f"{settings.namespace_keys.live}:absent")
     rules = rules_of(Role.REAPER, RecoveryMode.REAPER, pairs, [settings.namespace_keys], url=settings.redis_url)
     newer = rules.newer if capabilities[Capability.XNACK] else ()
     missing, missing_newer = None, None
@@ -187,8 +187,8 @@ _SAMPLES: dict[str, Sequence[str]] = {
 _ARGUMENTS = {
     "set": 1, "pexpire": 1, "hget": 1, "hexists": 1, "hdel": 1, "hmget": 1, "zrem": 1, "xdel": 1, "xpending": 1,
     "zscore": 1, "hscan": 1,
-    "hset": 2, "hincrby": 2, "zadd": 2, "zrange": 2, "zrangebyscore": 2, "zcount": 2, "xack": 2, "xrange": 2,
-    "xrevrange": 2, "xadd": 3, "xclaim": 4,
+    "hset": 2, "hincrby": 2, "zadd": 2, "zrange": 2, "zrangebyscore": 2, "zremrangebyscore": 2, "zcount": 2, "xack": 2,
+    "xrange": 2, "xrevrange": 2, "xadd": 3, "xclaim": 4,
 }  # fmt: skip
 
 

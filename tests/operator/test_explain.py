@@ -6,7 +6,7 @@ import pytest
 
 from tests.operator.conftest import Command
 from tests.operator.dead import give_up
-from tests.operator.heartbeats import a_report, elect
+from tests.operator.heartbeats import a_report, hold
 from tests.scripts.scene import Scene, entry_id
 from workers import Producer
 
@@ -17,7 +17,7 @@ async def _served(scene: Scene, **agreed: Any) -> None:
     usual: dict[str, Any] = {"policy": "stream", "visibility_ms": 30_000, "max_deliveries": 3, "recovery": "reaper"}
     await scene.agree(**(usual | agreed))
     now = await scene.now_ms()
-    await elect(scene.client, a_report(last_scan_ms=now - 200), now_ms=now)
+    await hold(scene.client, a_report(last_scan_ms=now - 200), now_ms=now)
 
 
 async def _explained(reaper: Command, job: str) -> dict[str, Any]:

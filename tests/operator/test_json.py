@@ -9,7 +9,7 @@ from tests.docs.json_page import check, differences, examples
 from tests.operator.conftest import run_command
 from tests.operator.dead import give_up
 from tests.operator.every import LEAVES, PAIR
-from tests.operator.heartbeats import TOKEN, a_report, elect
+from tests.operator.heartbeats import TOKEN, a_report, hold
 from tests.scripts.scene import Scene
 from tests.support.processes import ROOT
 from tests.support.servers import RedisServer
@@ -60,7 +60,7 @@ async def printed(scene: Scene, server: RedisServer, name: str) -> Any:
     now = await scene.now_ms()
     await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper")
     report = a_report(last_scan_ms=now - 200, timers=1, next_due_ms=9_000, recovered=5)
-    await elect(scene.client, report, now_ms=now, server="Redis 8.2.3")
+    await hold(scene.client, report, now_ms=now, server="Redis 8.2.3")
     letter = await give_up(scene, "order", 17)
     await scene.stalled("order", 18, "reaper.job", "order-17")
     await scene.client.xgroup_create("mail", "sender", "0", mkstream=True)
