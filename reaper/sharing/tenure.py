@@ -142,6 +142,7 @@ class Tenure:
             return None, self._tick_s
         rank = order.index(self._context.replica_id) if self._context.replica_id in order else len(order)
         if self._context.settings.observe:
+            self.has_answer = True
             return (await self._observe() if rank == 0 else None), self._tick_s
         if rank and not self._is_noticed and (wait_s := await self._wait_s_of_others(rank)):
             return None, wait_s
@@ -154,7 +155,6 @@ class Tenure:
         refusal = await server_refusal(client, keys, policy) or await layout_refusal(client, keys.stream, policy)
         self._notes.layout(refusal)
         self._notes.worked(TAKE)
-        self.has_answer = True
         return Term("", 0)
 
     async def _wait_s_of_others(self, rank: int) -> float:

@@ -1,217 +1,199 @@
-"""The token counter is lost or goes back, the fence is evicted, a stranger comes: no stale write passes."""
+"""The lease of a group is lost, alone or with all that is ours, or two namespaces want it: no stale write passes."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
 from reaper.failpoints import arm
-from tests.faults.reapers import Case, claimed, leading, nothing_left, quick_settings, start_replica
-from tests.support.dump import dump
+from tests.conftest import StartProxy
+from tests.faults.reapers import (
+    Case,
+    claimed,
+    leading,
+    nothing_left,
+    quick_settings,
+    replica_of,
+    running,
+    start_replica,
+)
 from tests.support.processes import Processes
+from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from workers.protocol.calls.group_moves import RECOVER
 from workers.protocol.events import EventName
-from workers.protocol.keys import namespace_keys
 
 pytestmark = pytest.mark.anyio
 
-KEYS = namespace_keys("reaper")
-ONCE = {"full_scan_interval": 3_600}
-"""A leader that scans all once, and then only what is new: nothing that it tells of a scan meets a fence first."""
+Loss = Callable[[Case], Awaitable[None]]
 
 
 @pytest.fixture
-def seldom_looked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No leader looks at schedules by itself: none meets a fence on that occasion."""
-    monkeypatch.setattr("workers.upkeep.schedules.LATEST_LOOK_S", 3_600)
+async def case(server: RedisServer, client: Redis) -> Case:
+    return await Case.prepared(server, client)
 
 
 async def recover_one(case: Case) -> tuple[str, list[int]]:
     """Let a job stall, wait for its recovery and run it; return it and the tokens of those who recovered it."""
     (job,) = await case.stalled(1)
-
-    async def tokens() -> list[int] | None:
-        return (await case.recovered()).get(job)
-
-    found = await wait_until(tokens, f"job {job} is recovered")
-    assert found
+    await wait_until(lambda: _was_recovered(case, job), f"job {job} is recovered")
     assert await case.work_off(nothing_left) == [job]
-    return job, found
-
-
-# ---- the counter
-
-
-@pytest.mark.parametrize("left", [None, "7"], ids=["deleted", "set back"])
-async def test_a_counter_that_was_lost_is_raised_past_the_fence_and_recovery_goes_on(
-    server: RedisServer, client: Redis, left: str | None
-) -> None:
-    case = await Case.prepared(server, client)
-    await client.set(KEYS.token, 41)
-    async with leading(quick_settings(server)):
-        assert (await recover_one(case))[1] == [42]
-        await (client.set(KEYS.token, left) if left else client.delete(KEYS.token))
-        assert (await recover_one(case))[1] == [42], "who leads needs no counter"
-    async with leading(quick_settings(server)):
-        assert (await recover_one(case))[1] == [43]
-    behind = int(left or 0) + 1
-    assert await case.lease_events() == [
-        ("lease_acquired", 42),
-        ("lease_released", 42),
-        ("lease_acquired", behind),
-        ("lease_released", behind),
-        ("lease_acquired", 43),
-        ("lease_released", 43),
-    ]
-    assert [event.data["reason"] for event in await case.lease_history() if event.event == "lease_released"] == [
-        "released",
-        "token_behind",
-        "released",
-    ]
-    await case.work_off(nothing_left)
-    assert await case.violations(finished=True) == []
-
-
-async def test_of_two_holders_with_one_number_the_second_starts_a_later_term(
-    server: RedisServer, client: Redis, processes: Processes, tmp_path: Path
-) -> None:
-    case = await Case.prepared(server, client)
-    jobs = await case.stalled(3)
-    arm(tmp_path, "recover.before_write", "stop")
-    first = start_replica(processes, server, failpoints=tmp_path)
-    await claimed(tmp_path, "recover.before_write")
-    await client.delete(KEYS.token)
-    await case.end_lease()
-    async with leading(quick_settings(server)):
-        await wait_until(case.recovered, "the jobs are recovered")
-        first.resume()
-        await wait_until(lambda: case.events(EventName.REFUSED), "the write of the first holder is refused")
-    assert await case.recovered() == {job: [2] for job in jobs}
-    acquired = [event for event in await case.lease_events() if event[0] == "lease_acquired"]
-    assert acquired[:3] == [("lease_acquired", 1), ("lease_acquired", 1), ("lease_acquired", 2)]
-    assert {event.data["token"] for event in await case.events(EventName.REFUSED)} == {1}
-
-
-# ---- the fence
-
-
-@pytest.mark.usefixtures("seldom_looked")
-async def test_a_fence_that_was_evicted_ends_the_term_and_recovery_goes_on(server: RedisServer, client: Redis) -> None:
-    case = await Case.prepared(server, client)
-    async with leading(quick_settings(server, **ONCE), "lease_left") as leader:
-        assert (await recover_one(case))[1] == [1]
-        await client.delete(case.keys.lease)
-        assert (await recover_one(case))[1] == [2]
-    assert [report.facts["reason"] for report in leader.heard] == ["stale", "released"]
-    refused = await case.events(EventName.REFUSED)  # none where another write than a recovery met it first
-    assert {(event.data["token"], event.data.get("fence", "")) for event in refused} <= {(1, "")}
-    assert await case.fence_token() == 2
-    assert await case.violations() == []
-
-
-@pytest.mark.usefixtures("seldom_looked")
-async def test_a_paused_leader_finds_no_open_door_where_the_fence_was(
-    server: RedisServer, client: Redis, processes: Processes, tmp_path: Path
-) -> None:
-    case = await Case.prepared(server, client)
-    jobs = await case.stalled(3)
-    arm(tmp_path, "recover.before_write", "stop")
-    first = start_replica(processes, server, failpoints=tmp_path)
-    await claimed(tmp_path, "recover.before_write")
-    await case.end_lease()
-    async with leading(quick_settings(server, **ONCE)):
-        await wait_until(case.recovered, "the jobs are recovered")
-        late = await case.enqueue(1)  # ready: nothing that would make the new leader write
-        await client.delete(case.keys.lease)
-        first.resume()
-
-        async def refused() -> bool:  # housekeeping of the new leader may have been refused first, and begun a new term
-            return any(event.data["token"] == 1 for event in await case.events(EventName.REFUSED))
-
-        await wait_until(refused, "the write of the first leader is refused")
-    assert await case.recovered() == {job: [2] for job in jobs}
-    assert set((await case.state()).ready) == {*jobs, *late}
-
-
-async def test_with_fence_and_counter_gone_together_the_agreement_remembers(server: RedisServer, client: Redis) -> None:
-    case = await Case.prepared(server, client)
-    await client.set(KEYS.token, 4)
-    async with leading(quick_settings(server)):
-        assert (await recover_one(case))[1] == [5]
-    await client.delete(KEYS.token, case.keys.lease)
-    async with leading(quick_settings(server)):
-        assert (await recover_one(case))[1] == [6]
-    assert await case.violations() == []
-
-
-async def test_with_everything_of_ours_gone_recovery_starts_over_and_the_old_leader_is_refused(
-    server: RedisServer, client: Redis, processes: Processes, tmp_path: Path
-) -> None:
-    case = await Case.prepared(server, client)
-    jobs = await case.stalled(3)
-    arm(tmp_path, "recover.before_write", "stop")
-    first = start_replica(processes, server, failpoints=tmp_path)
-    await claimed(tmp_path, "recover.before_write")
-    await client.delete(*(key for key in await client.keys("*") if key != b"orders"))
-    async with leading(quick_settings(server)) as leader:
-        await wait_until(case.recovered, "the jobs are recovered")
-        fence = await client.get(case.keys.lease)
-        first.resume()
-        await wait_until(lambda: case.events(EventName.REFUSED), "the write of the old leader is refused")
-        assert (await client.get(case.keys.lease), leader.reaper.held) == (fence, True)
-    assert await case.recovered() == {job: [1] for job in jobs}
-
-
-# ---- another namespace
-
-
-async def test_a_second_namespace_on_a_group_refuses_loudly_and_writes_nothing(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    case = await Case.prepared(server, client)
-    async with leading(quick_settings(server, namespace="blue")):
-        await recover_one(case)
-    agreed = (await dump(client))[case.keys.agreement]
-    (job,) = await case.enqueue(1)
-    await case.stall(*await case.read())
-    async with leading(quick_settings(server, namespace="green"), "error") as leader:
-        report = await case.wait_for_report(lambda report: bool(report.refusal), "green refuses", namespace="green")
-        await wait_until(leader.errors, "the refusal is reported")
-        assert report.refusal == "foreign_namespace"
-        untouched = await dump(client)
-        assert (untouched[case.keys.agreement], await case.pending()) == (agreed, [(job, "w1", 1)])
-        async with leading(quick_settings(server, namespace="blue")):
-            await wait_until(lambda: _was_recovered(case, job), "blue recovers the job")
-    assert [error.split(":")[0] for error in leader.errors()] == ["foreign_namespace"]
-    assert "namespace 'blue' serves this group" in leader.errors()[0]
-    assert any(
-        record.levelname == "ERROR" and "'green' writes nothing here" in record.message for record in caplog.records
-    )
-    assert (await case.recovered())[job] == [2]
+    return job, (await case.recovered())[job]
 
 
 async def _was_recovered(case: Case, job: str) -> bool:
     return job in await case.recovered()
 
 
-async def test_after_an_eviction_one_of_two_namespaces_serves_and_the_other_refuses(
-    server: RedisServer, client: Redis
-) -> None:
-    case = await Case.prepared(server, client)
-    async with (
-        leading(quick_settings(server, namespace="blue")),
-        leading(quick_settings(server, namespace="green")),
-    ):
-        await wait_until(lambda: _refusals(case), "one of them refuses")
-        await client.delete(case.keys.lease)
-        _, tokens = await recover_one(case)
-        assert len(tokens) == 1
-        await wait_until(lambda: _refusals(case), "one of them refuses")
-        assert (await recover_one(case))[1] == tokens, "whoever serves goes on doing so"
+# ---- the lease alone
+
+
+async def deleted(case: Case) -> None:
+    """Somebody deletes the lease."""
+    assert await case.client.delete(case.keys.lease)
+
+
+async def evicted(case: Case) -> None:
+    """Redis needs memory, and evicts what has an expiry."""
+    lost = await case.holder()
+    await case.client.config_set("maxmemory-policy", "volatile-ttl")
+    await case.client.config_set("maxmemory", "1")
+
+    async def is_gone() -> bool:
+        await case.client.ping()
+        return await case.holder() != lost
+
+    await wait_until(is_gone, "the lease is evicted")
+    await case.client.config_set("maxmemory", "0")
+
+
+@pytest.mark.parametrize("loss", [deleted, evicted])
+async def test_a_lease_that_is_lost_is_taken_again_and_no_job_is_recovered_twice(case: Case, loss: Loss) -> None:
+    async with leading(quick_settings(case.server), "lease_left") as replica:
+        first, tokens = await recover_one(case)
+        assert tokens == [1]
+        stalled = await case.stalled(5)
+        await loss(case)
+        more = await case.stalled(5)
+        await wait_until(lambda: _was_recovered(case, more[-1]), "the last job is recovered")
+        assert sorted(await case.work_off(nothing_left)) == sorted([*stalled, *more])
+        last = await case.token()
+        assert last > 1
+    assert {job: len(found) for job, found in (await case.recovered()).items()} == dict.fromkeys(
+        [first, *stalled, *more], 1
+    )
+    assert [report.facts["reason"] for report in replica.heard] == ["not_ours"] * (last - 1) + ["stopped"]
     assert await case.violations(finished=True) == []
 
 
-async def _refusals(case: Case) -> bool:
-    reports = [await case.report(namespace) for namespace in ("blue", "green")]
-    return sorted(report.refusal for report in reports if report) == ["", "foreign_namespace"]
+async def test_a_late_write_finds_no_open_door_where_the_lease_was(
+    case: Case, processes: Processes, tmp_path: Path
+) -> None:
+    jobs = await case.stalled(3)
+    arm(tmp_path, "recover.before_write", "stop")
+    first = start_replica(processes, case.server, failpoints=tmp_path)
+    await claimed(tmp_path, "recover.before_write")
+    await deleted(case)
+    first.resume()
+    await wait_until(lambda: case.events(EventName.REFUSED), "the write is refused")
+    await wait_until(lambda: _was_recovered(case, jobs[-1]), "the jobs are recovered")
+    assert await case.recovered() == {job: [2] for job in jobs}
+    (refused, *_) = await case.events(EventName.REFUSED)
+    assert (refused.data["token"], refused.data.get("lease", "")) == (1, "")
+
+
+async def test_a_late_write_of_an_earlier_term_is_refused_though_the_same_replica_holds_the_lease_again(
+    case: Case, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(case.server)
+    await client.script_load(RECOVER.source)
+    held = through.hold_request(runs(RECOVER))
+    async with leading(quick_settings(through)) as replica:
+        jobs = await case.stalled(3)
+        await held.wait()
+        before = await case.holder()
+        await deleted(case)
+        await wait_until(lambda: _was_recovered(case, jobs[-1]), "the jobs are recovered")
+        again = await case.holder()
+        assert replica_of(before) == replica_of(again) == replica.reaper.replica_id
+        held.release()
+
+        async def refused() -> bool:  # another write may have met the missing lease
+            return any(event.data.get("lease") == again for event in await case.events(EventName.REFUSED))
+
+        await wait_until(refused, "the late write is refused")
+    assert await case.recovered() == {job: [2] for job in jobs}
+    assert {event.data["token"] for event in await case.events(EventName.REFUSED)} == {1}
+
+
+async def test_a_late_write_is_refused_where_another_replica_has_taken_the_lost_lease(
+    case: Case, processes: Processes, tmp_path: Path
+) -> None:
+    jobs = await case.stalled(3)
+    arm(tmp_path, "recover.before_write", "stop")
+    first = start_replica(processes, case.server, failpoints=tmp_path)
+    await claimed(tmp_path, "recover.before_write")
+    earlier = replica_of(await case.holder())
+    await deleted(case)
+    async with leading(quick_settings(case.server), before=earlier):
+        await wait_until(lambda: _was_recovered(case, jobs[-1]), "the jobs are recovered")
+        late = await case.enqueue(1)
+        first.resume()
+        await wait_until(lambda: case.events(EventName.REFUSED), "the write of the first is refused")
+    assert await case.recovered() == {job: [2] for job in jobs}
+    assert {event.data["token"] for event in await case.events(EventName.REFUSED)} == {1}
+    assert set((await case.state()).ready) == {*jobs, *late}
+
+
+# ---- all that is ours
+
+
+async def test_where_the_group_forgets_its_terms_they_are_counted_anew_and_the_old_holder_is_refused(
+    case: Case, client: Redis, processes: Processes, tmp_path: Path
+) -> None:
+    jobs = await case.stalled(3)
+    arm(tmp_path, "recover.before_write", "stop")
+    first = start_replica(processes, case.server, failpoints=tmp_path)
+    await claimed(tmp_path, "recover.before_write")
+    earlier = replica_of(await case.holder())
+    await client.delete(*(key for key in await client.keys("*") if key != b"orders"))
+    async with leading(quick_settings(case.server), before=earlier) as second:
+        await wait_until(lambda: _was_recovered(case, jobs[-1]), "the jobs are recovered")
+        holder = await case.holder()
+        first.resume()
+        await wait_until(lambda: case.events(EventName.REFUSED), "the write of the first is refused")
+        assert (await case.holder(), second.reaper.held) == (holder, 1)
+    assert await case.recovered() == {job: [1] for job in jobs}
+    assert {event.data["lease"] for event in await case.events(EventName.REFUSED)} == {holder}
+
+
+# ---- two namespaces
+
+
+async def test_of_two_namespaces_on_a_group_one_serves_and_the_other_waits_for_its_turn(case: Case) -> None:
+    async with leading(quick_settings(case.server, namespace="blue")) as blue:
+        async with running(quick_settings(case.server, namespace="green"), "error") as green:
+            await wait_until(lambda: green.reaper.has_worked, "green knows who holds the lease")
+            assert (await recover_one(case))[1] == [1]
+            assert (blue.reaper.held, green.reaper.held) == (1, 0)
+            blue.reaper.stop()
+            await wait_until(lambda: green.reaper.held, "green holds the lease")
+            assert (await recover_one(case))[1] == [2]
+    assert green.errors() == []
+    assert await case.lease_events() == [("lease_taken", 1), ("lease_left", 1), ("lease_taken", 2), ("lease_left", 2)]
+    assert await case.violations(finished=True) == []
+
+
+async def test_where_two_namespaces_lose_the_lease_one_of_them_serves(case: Case) -> None:
+    async with (
+        leading(quick_settings(case.server, namespace="blue")) as blue,
+        running(quick_settings(case.server, namespace="green")) as green,
+    ):
+        await wait_until(lambda: green.reaper.has_worked, "green knows who holds the lease")
+        await deleted(case)
+        assert (await recover_one(case))[1] == [2]
+        await wait_until(lambda: blue.reaper.held + green.reaper.held == 1, "one of them holds the lease")
+        assert (await recover_one(case))[1] == [2], "whoever serves goes on doing so"
+    assert await case.violations(finished=True) == []
