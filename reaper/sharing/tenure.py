@@ -9,7 +9,7 @@ import anyio
 from redis.exceptions import RedisError
 
 from reaper.failpoints import failpoint
-from reaper.layout import server_refusal
+from reaper.layout import layout_refusal, server_refusal
 from reaper.lease import OFFER_MS, EndOfTerm, GroupLease, Taken, Term
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.group_watch import GroupWatch
@@ -143,11 +143,19 @@ class Tenure:
         rank = order.index(self._context.replica_id) if self._context.replica_id in order else len(order)
         if self._context.settings.observe:
             self.has_answer = True
-            return (Term("", 0) if rank == 0 else None), self._tick_s
+            return (await self._observe() if rank == 0 else None), self._tick_s
         if rank and not self._is_noticed and (wait_s := await self._wait_s_of_others(rank)):
             return None, wait_s
         self._is_noticed = self._was_free = False
         return await self._attempt(holder)
+
+    async def _observe(self) -> Term:
+        """Begin a term that writes nothing, and tell whether the policy could work."""
+        client, keys, policy = self._context.client, self.group.keys, self.group.redelivery
+        refusal = await server_refusal(client, keys, policy) or await layout_refusal(client, keys.stream, policy)
+        self._notes.layout(refusal)
+        self._notes.worked(TAKE)
+        return Term("", 0)
 
     async def _wait_s_of_others(self, rank: int) -> float:
         """Look whether nobody holds the lease though others come first. Return for how long to wait, 0 = not at all."""
