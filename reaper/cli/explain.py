@@ -117,7 +117,7 @@ def _facts(one: Explanation) -> list[tuple[str, str]]:
         ("consumers", ", ".join(job.consumers)),
         ("reason", f"{job.reason}: {job.error}" if job.error else job.reason),
         ("recovery", group.mode and f"{group.mode}, {group.policy}"),
-        ("leader", one.leader and f"{one.leader} (term {one.token})"),
+        ("holder", one.holder and f"{one.holder} (token {one.token}, lease {duration(one.lease_left_ms)} left)"),
     ]
 
 

@@ -84,8 +84,8 @@ async def _set_paused(settings: ReaperSettings, keys: GroupKeys, paused: bool, m
 async def forget(keys: GroupKeys, with_dead_letters: bool, yes: bool, machine: bool, settings: ReaperSettings) -> None:
     """Remove stream-reaper's keys of a group from Redis.
 
-    Stop the replicas and the embedded workers of the group first. The stream and its consumer group stay. Scheduled
-    jobs become ready before their schedule is removed.
+    Stop the embedded workers of the group first, and remove it from the settings of the replicas. The stream and its
+    consumer group stay. Scheduled jobs become ready before their schedule is removed.
     """
     async with connected(settings, keys) as (client, _):
         await check_exists(client, keys)

@@ -10,7 +10,7 @@ from reaper.cli.doctor import doctor
 from reaper.cli.explain import explain_command
 from reaper.cli.groups import groups
 from reaper.cli.lazy import LazyGroup
-from reaper.cli.leader import leader
+from reaper.cli.replicas import drain_command, replicas
 from reaper.cli.run import run
 from reaper.cli.status import status
 from workers.runtime.options import examples
@@ -37,7 +37,7 @@ def main(context: click.Context) -> None:
         context.color = False
 
 
-for command in (run, status, groups, dead_letters, explain_command, leader, doctor, acl):
+for command in (run, status, replicas, drain_command, groups, dead_letters, explain_command, doctor, acl):
     main.add_command(command)
 main.add_lazy("drill", "reaper.drill.cli", "Break an installation on purpose, and account for every job.")
 main.add_lazy("demo", "reaper.drill.cli", "Play the drill without recovery, with reapers, and embedded.")

@@ -23,10 +23,10 @@ from workers.telemetry.setup import exported
 @settings_options(ReaperSettings)
 @log_options
 def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
-    """Run one replica. The replicas of a namespace elect one leader.
+    """Run one replica. The replicas of a namespace share the groups.
 
-    SIGTERM and SIGINT release leadership and stop the replica. SIGHUP reads the settings file again: the groups and
-    their defaults.
+    SIGTERM and SIGINT hand its groups over to other replicas and stop it. SIGHUP reads the settings file again: the
+    groups and their defaults.
     """
     log_to_stderr(log_level, log_format)
     with errors_as_sentences():

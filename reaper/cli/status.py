@@ -14,6 +14,7 @@ from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.capabilities import Capability, capabilities_quietly, in_words
 from workers.protocol.errors import StreamReaperError
+from workers.protocol.messages import counted
 from workers.runtime.options import NEGATIVE_EXIT, DurationType, exit_code_of, help_end, show_error
 from workers.runtime.printing import show, show_json, styled
 
@@ -38,7 +39,7 @@ Screen = Callable[[Snapshot, Sequence[Problem]], list[str]]
 async def status(
     context: click.Context, /, machine: bool, brief: bool, watch: float | None, settings: ReaperSettings
 ) -> None:
-    """Show the leader, the groups and their problems."""
+    """Show the replicas, the groups and their problems."""
     asked: dict[Capability, bool | None] = {}
     lines = brief_lines if brief else status_lines
     while True:
@@ -81,7 +82,7 @@ def _clear(*, machine: bool, watch: bool) -> None:
 
 def status_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
     """Return the screen of ``reaper status``, with colours (they are taken out where they do not belong)."""
-    lines = [*_leadership_lines(snapshot)]
+    lines = [*_replica_lines(snapshot)]
     for group in snapshot.groups:
         troubles = [problem for problem in problems if problem.group == group.pair]
         lines += ["", *_group_lines(snapshot, group, troubles)]
@@ -91,43 +92,46 @@ def status_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
 
 def brief_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
     """Return a line for the service and one for each group, with their problems."""
-    leader = snapshot.leader
-    nobody = "observers only" if snapshot.is_tried_out else "no leader"
-    who = f"leader {leader.id}" if leader else "no reaper is needed" if snapshot.needs_no_reaper else nobody
-    followers = f"{len(snapshot.followers)} followers"
-    lines = [_brief_line(snapshot.namespace, [who, followers], [one for one in problems if not one.group])]
+    who = counted(len(snapshot.live), "live replica")
+    if not snapshot.live and (snapshot.is_tried_out or snapshot.needs_no_reaper):
+        who = "observers only" if snapshot.is_tried_out else "no reaper is needed"
+    lines = [_brief_line(snapshot.namespace, [who], [one for one in problems if not one.group])]
     for group in snapshot.groups:
-        facts = [_ready(group.main), _pending(group.main), f"dead letters {group.dead_letters}"]
+        holder = f"holder {group.held_by}" if group.held_by else ""
+        facts = [holder, _ready(group.main), _pending(group.main), f"dead letters {group.dead_letters}"]
         lines.append(_brief_line(group.pair, facts, [one for one in problems if one.group == group.pair]))
     return lines
 
 
 def _brief_line(name: str, facts: Sequence[str], problems: Sequence[Problem]) -> str:
     state = styled("degraded", "red") if problems else styled("healthy", "green")
-    return f"{styled(name, 'bold')}  {state}  {' · '.join([*facts, *(problem.text for problem in problems)])}"
+    parts = filter(None, [*facts, *(problem.text for problem in problems)])
+    return f"{styled(name, 'bold')}  {state}  {' · '.join(parts)}"
 
 
 def _row(label: str, *parts: str) -> str:
     return f"  {styled(f'{label:<10}', 'dim')}{' · '.join(part for part in parts if part)}"
 
 
-def _leadership_lines(snapshot: Snapshot) -> Iterator[str]:
-    leader = snapshot.leader
+def _replica_lines(snapshot: Snapshot) -> Iterator[str]:
     yield _row("namespace", snapshot.namespace)
     yield _row("server", snapshot.server, in_words(snapshot.capabilities))
-    if leader is None:
-        observing = f"none, {', '.join(one.id for one in snapshot.observers)} observes"
-        yield _row("leader", styled(observing, "yellow") if snapshot.is_tried_out else styled("none", "red"))
-    else:
+    if snapshot.live:
         yield _row(
-            "leader",
-            styled(leader.id, "bold"),
-            f"term {leader.token}",
-            f"lease {duration(snapshot.lease_left_ms)} left",
-            f"renewals failed {leader.renewals_failed}" if leader.renewals_failed else "",
-            styled("observes only", "yellow") if leader.observe else "",
+            "replicas", f"{len(snapshot.live)} live", f"{len(snapshot.silent)} silent" if snapshot.silent else ""
         )
-    yield _row("followers", *([follower.id for follower in snapshot.followers] or ["none"]))
+    elif snapshot.is_tried_out:
+        yield _row("replicas", styled(f"none, {', '.join(one.id for one in snapshot.observers)} observes", "yellow"))
+    else:
+        yield _row("replicas", styled("none", "yellow" if snapshot.needs_no_reaper else "red"))
+    for replica in snapshot.live:
+        groups = counted(snapshot.holds(replica.id), "group")
+        yield _row(
+            "",
+            styled(replica.id, "bold"),
+            f"{'observes' if replica.observe else 'holds'} {groups}",
+            styled("drained", "yellow") if replica.id in snapshot.drained else "",
+        )
 
 
 def _group_lines(snapshot: Snapshot, group: GroupState, problems: Sequence[Problem]) -> Iterator[str]:
@@ -151,7 +155,7 @@ def _group_lines(snapshot: Snapshot, group: GroupState, problems: Sequence[Probl
     )
     if group.retry.entries or group.policy == "retry-stream":
         yield _row("retries", _ready(group.retry), _pending(group.retry))
-    yield _leader_line(snapshot, group)
+    yield from _holder_lines(snapshot, group)
     silent = len(group.main.silent) + len(group.retry.silent)
     yield _row("consumers", str(group.main.consumers), f"silent with deliveries {silent}" if silent else "")
 
@@ -170,16 +174,22 @@ def _pending(source: SourceState) -> str:
     return f"pending {source.pending} (oldest idle {duration(source.oldest_pending_ms)})"
 
 
-def _leader_line(snapshot: Snapshot, group: GroupState) -> str:
+def _holder_lines(snapshot: Snapshot, group: GroupState) -> Iterator[str]:
     report = group.report
+    if group.holder:
+        left = f"lease {duration(group.lease_left_ms)} left"
+        yield _row("holder", styled(group.held_by, "bold"), f"token {group.token}", left)
+    elif not group.recovers_itself:
+        yield _row("holder", "none", f"observed by {group.served_by}" if group.served_by else "")
     if report is None:
-        return _row("watched", "by nobody", f"recovered {group.recovered}")
+        yield _row("watched", "no report", f"recovered {group.recovered}")
+        return
     since = snapshot.now_ms - group.reported_ms
     due = "none" if report.next_due_ms is None else duration(max(0, report.next_due_ms - since))
     scanned = (
         duration(max(0, group.reported_ms - report.last_scan_ms)) + " before" if report.last_scan_ms else "not yet"
     )
-    return _row(
+    yield _row(
         "watched",
         f"timers {report.timers}",
         f"next due {due}",

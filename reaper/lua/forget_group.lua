@@ -10,33 +10,31 @@
 -- KEYS[8] journal    {orders}:journal             stream
 -- KEYS[9…] others    {orders}:group:*             hashes: agreements of the stream's other groups. The journal stays
 --                                              while there is one
--- ARGV[1] group  ARGV[2] the lease the caller found ('' = none)
--- ARGV[3] '1' = remove dead letters too  ARGV[4] payload bytes after which the rest of the jobs is put off
--- ARGV[5] policy, where the group has agreed on none  ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN
+-- ARGV[1] group  ARGV[2] '1' = remove dead letters too  ARGV[3] payload bytes after which the rest of the jobs is put off
+-- ARGV[4] policy, where the group has agreed on none  ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
 --
 -- Returns {code, jobs made ready by this call, detail}:
 --   'done'           everything is removed that may be
 --   'embedded'       workers look after it by themselves; detail = one of them. Nothing was done
 --   'more'           jobs are still waiting in the schedule: call again
---   'served'         a leader has acted here since the caller looked; detail = its lease. Nothing was done
+--   'served'         a replica holds the lease; detail = the lease. Nothing was done
 --   'no_group'       jobs wait in the schedule, and there is no group for which they could become ready
 --   'held'           a waiting job cannot be made ready; detail = why
 --   'retry_waiting'  the retry stream holds jobs that are not settled; detail = how many entries it has
---   'dead_letters'   dead letters are there, and ARGV[3] is not set; they stay, everything else is removed
--- Fence: the caller checked that no live leader serves the group (that no embedded worker does is seen here); the lease it saw must still be there, or none (an
--- earlier call whose reply was lost). Without its lease a leader of the past finds itself stale.
+--   'dead_letters'   dead letters are there, and ARGV[2] is not set; they stay, everything else is removed
+-- Fence: the lease must be free, and no embedded worker may look after the group.
 
 local stream, retry, schedule, quarantine = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, lease, agreement, journal = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local group, budget = ARGV[1], tonumber(ARGV[4])
-local maxlen = ARGV[6] == '1' and tonumber(ARGV[7]) or 0
+local group, budget = ARGV[1], tonumber(ARGV[3])
+local maxlen = ARGV[5] == '1' and tonumber(ARGV[6]) or 0
 
 --- @prelude
 
 local PAGE = 100
 
 local found = redis.call('GET', lease) or ''
-if found ~= '' and found ~= ARGV[2] then
+if found ~= '' then
   return { 'served', 0, found }
 end
 if redis.call('HGET', agreement, 'recovery') == 'embedded' then
@@ -55,7 +53,7 @@ redis.call('HDEL', agreement, '')
 redis.call('ZREM', schedule, '') -- what follows a copy is asked for before it (open_for_writing)
 
 local moved = 0
-local policy = redis.call('HGET', agreement, 'policy') or ARGV[5]
+local policy = redis.call('HGET', agreement, 'policy') or ARGV[4]
 local target = (policy == 'retry-stream' or layout_refusal('stream', stream, at)) and retry or stream
 
 local function move(member)
@@ -110,7 +108,7 @@ if not retry_is_settled() then
   return { 'retry_waiting', moved, redis.call('XLEN', retry) }
 end
 
-redis.call('DEL', lease, agreement, quarantine, schedule)
+redis.call('DEL', agreement, quarantine, schedule)
 redis.call('UNLINK', retry)
 local other = false
 for i = 9, #KEYS do
@@ -120,7 +118,7 @@ if not other then
   redis.call('UNLINK', journal)
 end
 local letters = redis.call('EXISTS', dead) == 1 and redis.call('XLEN', dead) or 0
-if letters > 0 and ARGV[3] ~= '1' then
+if letters > 0 and ARGV[2] ~= '1' then
   return { 'dead_letters', moved, letters }
 end
 redis.call('UNLINK', dead)

@@ -3,7 +3,7 @@
 - `snapshot` reads the state at one moment, and `judgement` decides whether it is healthy
 - `doctor` finds settings and servers that cannot work
 - `job_search` and `explanation` find one job
-- `dead_letters`, `redrive`, `requeue`, `groups` and `terms` act
+- `dead_letters`, `redrive`, `requeue`, `groups` and `drain` act
 - `settings_file` writes the first settings file
 
 Rules:

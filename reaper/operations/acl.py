@@ -30,7 +30,7 @@ class Role(StrEnum):
     READ_ONLY = "read-only"
     """`reaper status`, `explain`, `doctor`, `dead-letters list|show`, and the status page without actions."""
     OPERATOR = "operator"
-    """The read-only commands, and `groups`, `leader step-down` and `dead-letters redrive|delete`."""
+    """The read-only commands, and `groups`, `drain` and `dead-letters redrive|delete`."""
 
 
 def roles_in(mode: RecoveryMode) -> list[Role]:
@@ -52,9 +52,11 @@ _OF_NAMESPACE = _samples(namespace_keys("reaper"))
 OTHER_AGREEMENTS = "{orders}:group:*"
 """Agreements of all groups of the stream, also of those that nobody has named."""
 _EVERYTHING = frozenset({*_OF_GROUP, *_OF_NAMESPACE})
-"""What people look at, and leaders."""
-_CHANNELS = frozenset({"{orders}:scheduled", "{orders}:scheduled:billing"})
+"""What people look at, and replicas."""
+_SCHEDULES = frozenset({"{orders}:scheduled", "{orders}:scheduled:billing"})
 """A notice about a job that falls due sooner is published under the name of its schedule."""
+_LEASES = frozenset({"{orders}:lease:billing"})
+"""A notice about a lease that was handed over is published under its name, among replicas."""
 _NOTICES = frozenset({"publish", "subscribe"})
 
 _DESCRIBED_KEY = re.compile(r"^-- KEYS\[\d+…?\](.*)$", re.MULTILINE)
@@ -101,18 +103,12 @@ _WORKER_SCRIPTS = [
 ]  # fmt: skip
 _EMBEDDED_SCRIPTS = [(_PROTOCOL, name) for name in ("recover", "move_due", "keep_house", "look_at_group")]
 _REAPER_SCRIPTS = [
-    *((_PROTOCOL, name) for name in ("beat", "recover", "move_due", "keep_house", "look_at_group")),
-    *(
-        (_REAPER, name)
-        for name in (
-            "acquire_lease", "renew_lease", "release_lease", "raise_token", "register_replica",
-            "take_over_group", "inspect_layout", "report_lost",
-        )
-    ),
+    *((_PROTOCOL, name) for name in ("recover", "move_due", "keep_house", "look_at_group")),
+    *((_REAPER, name) for name in ("register", "lease_take", "tick", "lease_hand", "inspect_layout", "report_lost")),
 ]  # fmt: skip
 _READ_SCRIPTS = [(_REAPER, name) for name in ("count_after", "find_scheduled", "inspect_layout")]
 _OPERATOR_SCRIPTS = [
-    (_REAPER, name) for name in ("pause_group", "forget_group", "redrive_dead_letters", "requeue", "step_down")
+    (_REAPER, name) for name in ("pause_group", "forget_group", "redrive_dead_letters", "requeue")
 ]  # fmt: skip
 
 _CONNECTION = frozenset({"ping", "info", "time"})
@@ -127,9 +123,9 @@ _LISTENS = frozenset({"subscribe"})
 _DIRECT: dict[Role, frozenset[str]] = {
     Role.PRODUCER: frozenset({"xadd", "wait"}),
     Role.WORKER: frozenset({"xreadgroup", "hmget", "xinfo|consumers"}),
-    Role.REAPER: _READS | _LISTENS | {"xread", "xreadgroup", "xadd", "hdel"},  # xreadgroup: to ask for CLAIM
+    Role.REAPER: _READS | _LISTENS | {"xread", "xreadgroup", "xadd", "hdel", "zrem"},  # xreadgroup: to ask for CLAIM
     Role.READ_ONLY: _READS,
-    Role.OPERATOR: _READS | {"xdel", "hdel"},
+    Role.OPERATOR: _READS | {"xdel", "hdel", "zadd", "zrem"},
 }
 _DIRECT_KEYS: dict[Role, frozenset[str]] = {
     Role.PRODUCER: frozenset({"orders"}),
@@ -142,7 +138,7 @@ _DIRECT_KEYS: dict[Role, frozenset[str]] = {
 NEWER = frozenset({"xnack"})
 """Commands that only some servers know (Redis 8.8): others reject a rule that names one, and scripts do without."""
 _ONLY_EMBEDDED = {"join_group": frozenset({"del"})}
-"""What a script runs for embedded workers alone: they remove the fence of a leader that is gone."""
+"""What a script runs for embedded workers alone: they remove a lease of the reaper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +205,12 @@ def rules_of(
     if scripts:
         commands |= _SCRIPTING
     streams = dict.fromkeys([*(keys.stream for keys in pairs), *([stream] if stream else [])])
+    channels = keys & (_SCHEDULES | _LEASES if role is Role.REAPER else _SCHEDULES)
     return Rules(
         role,
         tuple(sorted(commands - NEWER)),
         tuple(dict.fromkeys([*_spelt(keys, pairs, namespaces, streams), *_of_observers(role, namespaces)])),
-        tuple(dict.fromkeys(_spelt(keys & _CHANNELS if commands & _NOTICES else (), pairs, (), streams))),
+        tuple(dict.fromkeys(_spelt(channels if commands & _NOTICES else (), pairs, (), streams))),
         tuple(sorted(commands & NEWER)),
     )
 
@@ -290,7 +287,7 @@ def _quote(word: str) -> str:
 
 # --- the commands of a script
 
-_CALL = re.compile(r"(?:redis\.p?call|\btry)\('([A-Z]+)'(?:,\s*'([A-Z]+)')?")
+_CALL = re.compile(r"(?:redis\.p?call|\btry)\((?:redis\.call, )?'([A-Z]+)'(?:,\s*'([A-Z]+)')?")
 _WITH_SUBCOMMANDS = frozenset({"xinfo", "xgroup"})
 
 

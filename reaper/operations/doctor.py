@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 
+from reaper.lease import SHORTEST_TTL, TICKS, TTL_PART
 from reaper.operations.examination import Examination
 from reaper.operations.findings import NOT_SEEN, Finding, note, ok, unknown, wrong
 from reaper.operations.group_findings import check_group
 from reaper.operations.judgement import Problem, judge, replica_notes
 from reaper.operations.server_findings import check_keys, check_rights, check_server_facts
-from reaper.operations.state import Snapshot
+from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
-from reaper.settings import RENEW_PART, RENEWALS_TRIED, TRUST_PART
+from workers.protocol.messages import counted
 from workers.runtime.settings import to_ms
+
+SHORTEST_TTL_MS = to_ms(SHORTEST_TTL)
 
 
 def diagnose(examined: Examination) -> tuple[Finding, ...]:
@@ -21,62 +24,51 @@ def diagnose(examined: Examination) -> tuple[Finding, ...]:
         *check_server_facts(examined.server),
         check_rights(examined.server, any_group=bool(examined.groups)),
         *check_keys(examined.foreign),
-        *(_leadership(examined, snapshot, problems) if snapshot else [unknown("leader", NOT_SEEN)]),
+        *(_replicas(examined, snapshot, problems) if snapshot else [unknown("replicas", NOT_SEEN)]),
         *(finding for facts in examined.groups for finding in check_group(examined, facts, problems)),
     )
 
 
-def _leadership(examined: Examination, snapshot: Snapshot, problems: Sequence[Problem]) -> Iterator[Finding]:
+def _replicas(examined: Examination, snapshot: Snapshot, problems: Sequence[Problem]) -> Iterator[Finding]:
     if snapshot.needs_no_reaper:
-        yield ok("leader", "none is needed, because the workers recover stalled jobs")
+        yield ok("replicas", "none is needed, because the workers recover stalled jobs")
     for problem in problems:
         if not problem.group:
-            yield wrong("leader", problem.text)
-    leader = snapshot.leader
-    if leader:
-        yield ok("leader", f"{leader.id} leads (term {leader.token})")
-        yield from _replicas_disagree(snapshot)
-        yield from _lease(examined, snapshot)
+            yield wrong("replicas", problem.text)
+    for replica in snapshot.live:
+        yield ok("replicas", f"{replica.id} holds {counted(snapshot.holds(replica.id), 'group')}")
     for text in replica_notes(snapshot):
         yield note("replicas", text)
+    if snapshot.live:
+        yield from _leases(examined, snapshot)
 
 
-def _replicas_disagree(snapshot: Snapshot) -> Iterator[Finding]:
-    """Name pairs and values that live replicas have set differently: a failover would change them."""
-    replicas = snapshot.live
-    for pair in sorted({pair for replica in replicas for pair in replica.groups}):
-        told = {
-            replica.id: (report.visibility_ms, report.max_deliveries, report.redelivery) if report else None
-            for replica in replicas
-            for report in [replica.groups.get(pair)]
-        }
-        if len(set(told.values())) > 1:
-            each = "; ".join(f"{name}: {_settings_text(value)}" for name, value in sorted(told.items()))
-            yield wrong("settings", f"replicas have different settings, so a failover changes them: {each}", pair)
-
-
-def _settings_text(value: tuple[int, int, str] | None) -> str:
-    if value is None:
-        return "not watched"
-    return f"visibility timeout {duration(value[0])}, max deliveries {value[1]}, {value[2]}"
-
-
-def _lease(examined: Examination, snapshot: Snapshot) -> Iterator[Finding]:
-    """Judge the lease by the TTL that its holder names, or, without a holder, by the operator's settings."""
-    _, at, ttl = snapshot.holder.rpartition("@")
-    ttl_ms = int(ttl) if at and ttl.isdigit() else to_ms(examined.settings.lease_ttl)
-    patience_ms = ttl_ms * (TRUST_PART - RENEW_PART) / RENEWALS_TRIED
-    if examined.server.round_trip_ms > patience_ms:
+def _leases(examined: Examination, snapshot: Snapshot) -> Iterator[Finding]:
+    """Judge the leases by the TTL that each holder names, or, without a holder, by the operator's settings."""
+    ttls = {group.pair: _ttl_ms(examined, group) for group in snapshot.groups if not group.recovers_itself}
+    late = [pair for pair, ttl_ms in ttls.items() if examined.server.round_trip_ms > ttl_ms / TICKS]
+    if late:
+        shortest = min(ttls[pair] for pair in late)
         yield wrong(
             "lease",
-            f"Redis answers within {examined.server.round_trip_ms:.0f} ms, but a renewal may take only "
-            f"{patience_ms:.0f} ms, so terms will end without a reason. Raise lease_ttl.",
+            f"Redis answers within {examined.server.round_trip_ms:.0f} ms, and a lease of {duration(shortest)} is "
+            f"renewed every {duration(shortest // TICKS)}, so leases can expire. Raise lease_ttl and the visibility "
+            "timeout, or move the replicas closer to Redis.",
         )
     for group in snapshot.groups:
-        if not group.recovers_itself and 0 < group.visibility_ms < ttl_ms:
+        if group.pair in ttls and 0 < group.visibility_ms < SHORTEST_TTL_MS * TTL_PART:
             yield note(
                 "lease",
-                f"lease_ttl ({duration(ttl_ms)}) is longer than the visibility timeout "
-                f"({duration(group.visibility_ms)}), so recovery is late after a crash of the leader. Lower lease_ttl.",
+                f"the visibility timeout ({duration(group.visibility_ms)}) is shorter than "
+                f"{duration(SHORTEST_TTL_MS * TTL_PART)}, so recovery waits one more timeout after a crash of the "
+                "holder. Raise it.",
                 group.pair,
             )
+
+
+def _ttl_ms(examined: Examination, group: GroupState) -> int:
+    _, at, ttl = group.holder.rpartition("@")
+    if at and ttl.isdigit():
+        return int(ttl)
+    by_visibility = max(SHORTEST_TTL_MS, (group.visibility_ms or SHORTEST_TTL_MS) // TTL_PART)
+    return min(to_ms(examined.settings.lease_ttl), by_visibility)

@@ -145,7 +145,7 @@ async def _examine_server(
         trips.append((time.perf_counter() - began) * 1000)
         ahead_ms = at_ms - round(time.time() * 1000)
     user: Any = await _allowed(client, "ACL", "WHOAMI")
-    capabilities = await capabilities_of(client, f"{settings.namespace_keys.lease}:absent")
+    capabilities = await capabilities_of(client, f"{settings.namespace_keys.live}:absent")
     rules = rules_of(Role.REAPER, RecoveryMode.REAPER, pairs, [settings.namespace_keys], url=settings.redis_url)
     newer = rules.newer if capabilities[Capability.XNACK] else ()
     missing, missing_newer = None, None

@@ -6,7 +6,7 @@ from typing import Any
 
 from reaper.operations.fate import FATAL, Fate, count_of, fate_of
 from reaper.operations.job_search import FoundJob, Place
-from reaper.operations.judgement import REFUSALS
+from reaper.operations.judgement import REFUSALS, judge_service
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
 from reaper.settings import LONGEST_VISIBILITY_MS
@@ -23,8 +23,10 @@ class Explanation:
     job: FoundJob
     group: GroupState
     now_ms: int
-    leader: str
+    holder: str
+    """ID of the replica that holds the lease of the group; '' = no replica holds it."""
     token: int
+    lease_left_ms: int
     due_in_ms: int | None
     """Until the next thing happens by itself; 0 = now, None = nothing is due at a known time."""
     next: str
@@ -57,8 +59,9 @@ class Explanation:
             "visibility_ms": visibility_of(self.job, self.group),
             "mode": self.group.mode,
             "policy": self.group.policy,
-            "leader": self.leader,
+            "holder": self.holder,
             "token": self.token,
+            "lease_left_ms": self.lease_left_ms,
             "due_in_ms": self.due_in_ms,
             "next": self.next,
             "obstacles": list(self.obstacles),
@@ -80,14 +83,14 @@ def visibility_of(job: FoundJob, group: GroupState) -> int:
 def explain(job: FoundJob, group: GroupState, snapshot: Snapshot) -> Explanation:
     """Decide what happens next with a job."""
     due, then = _next(job, group, snapshot.now_ms)
-    leader = snapshot.leader
     waits = job.place in (Place.PENDING, Place.SCHEDULED, Place.QUARANTINED)
     return Explanation(
         job=job,
         group=group,
         now_ms=snapshot.now_ms,
-        leader=leader.id if leader else "",
-        token=leader.token if leader else snapshot.token,
+        holder=group.held_by,
+        token=group.token,
+        lease_left_ms=group.lease_left_ms,
         due_in_ms=due,
         next=then,
         obstacles=tuple(_obstacles(group, snapshot)) if waits else tuple(_obstacles_to_reading(job, group)),
@@ -181,13 +184,11 @@ def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
         yield str(group.recovery_wait)
     if group.recovers_itself:
         return
-    leader, report = snapshot.leader, group.report
-    if leader is None:
-        yield "there is no leader: nothing is recovered before one is elected"
-    elif report is None:
-        yield "the leader does not watch this group: add it to the replicas' settings"
-    elif leader.observe:
-        yield "the leader only observes: nothing is recovered"
+    if not snapshot.live:
+        yield "no replica is alive: nothing is recovered before one is started"
+    for _, why in judge_service(snapshot, group):
+        yield why
+    report = group.report
     if report and report.refusal:
         yield f"recovery refuses: {REFUSALS.get(report.refusal, report.refusal)}"
     if report and report.error:

@@ -6,7 +6,7 @@ from math import ceil
 
 from reaper.operations.examination import Examination, GroupFacts, ServerFacts
 from reaper.operations.findings import NOT_SEEN, Finding, Level, note, ok, unknown, wrong
-from reaper.operations.judgement import Problem, ProblemKind
+from reaper.operations.judgement import Problem
 from reaper.operations.state import GroupState
 from reaper.operations.words import duration
 from workers.protocol.calls.refusals import explained
@@ -25,7 +25,7 @@ def check_group(examined: Examination, facts: GroupFacts, problems: Sequence[Pro
         yield unknown("group", NOT_SEEN, facts.keys.pair)
         return
     state = examined.state_of(facts.keys.pair)
-    found = [*_states(facts, state, problems), *_layout(facts), *_trimming(facts)]
+    found = [*_states(facts, problems), *_layout(facts), *_trimming(facts)]
     if state:
         found += [
             *([note("recovery", str(state.recovery_wait))] if state.recovery_wait else ()),
@@ -39,10 +39,9 @@ def check_group(examined: Examination, facts: GroupFacts, problems: Sequence[Pro
     yield from (replace(finding, group=facts.keys.pair) for finding in found)
 
 
-def _states(facts: GroupFacts, state: GroupState | None, problems: Sequence[Problem]) -> Iterator[Finding]:
-    embedded = state is not None and state.recovers_itself
+def _states(facts: GroupFacts, problems: Sequence[Problem]) -> Iterator[Finding]:
     for problem in problems:
-        if problem.group == facts.keys.pair and not (embedded and problem.trouble is ProblemKind.UNSERVED):
+        if problem.group == facts.keys.pair:
             yield wrong(str(problem.trouble), problem.text)
 
 

@@ -11,12 +11,13 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from reaper.operations.foreign_keys import foreign_keys
+from reaper.operations.state import replica_of
 from reaper.replicas import Replica, read_replicas
 from reaper.settings import GroupSettings
 from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
 from workers.protocol.calls.group_load import group_names
 from workers.protocol.errors import ConfigurationError, NotPossibleError
-from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
+from workers.protocol.keys import GroupKeys, group_keys, namespace_keys, split_pair
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
 from workers.protocol.messages import Redelivery, counted, text, told
 from workers.protocol.scripts import load_script
@@ -59,7 +60,7 @@ async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
 def known_groups(configured: Iterable[GroupSettings], replicas: Iterable[Replica]) -> list[GroupKeys]:
     """Return the groups of the settings and of the replicas' registrations, each once, sorted."""
     names = {(group.stream, group.group) for group in configured}
-    names |= {(report.stream, report.group) for replica in replicas for report in replica.groups.values()}
+    names |= {found for replica in replicas for pair in replica.watched if (found := split_pair(pair))}
     return [group_keys(stream, group) for stream, group in sorted(names)]
 
 
@@ -116,24 +117,15 @@ async def forget(
     found = await foreign_keys(client, [keys])
     if found:
         raise ForgetRefusedError(f"cannot forget the group: {found}. Rename one of them.")
-    fence = text(await client.get(keys.lease) or b"")
-    await _check_unserved(client, keys, {namespace, fence.partition(":")[0] or namespace})
-    candidates = [
-        keys.lease,
-        keys.agreement,
-        keys.quarantine,
-        keys.schedule,
-        keys.retry,
-        keys.journal,
-        keys.dead,
-    ]
+    await _check_unserved(client, keys, namespace)
+    candidates = [keys.agreement, keys.quarantine, keys.schedule, keys.retry, keys.journal, keys.dead]
     before = [key for key in candidates if await client.exists(key)]
     others = await _other_agreements(client, keys, known)
     places = [
         keys.stream, keys.retry, keys.schedule, keys.quarantine, keys.dead, keys.lease, keys.agreement, keys.journal,
         *others,
     ]  # fmt: skip
-    args: list[str | int] = [keys.group, fence, int(dead_letters), CALL_BYTES, Redelivery.STREAM, *journal]
+    args: list[str | int] = [keys.group, int(dead_letters), CALL_BYTES, Redelivery.STREAM, *journal]
     script, code, detail, made_ready = load_script("reaper", "forget_group"), b"more", b"", 0
     while code == b"more":
         code, moved, detail = await script.run_idempotent(client, places, args)
@@ -148,15 +140,15 @@ async def forget(
     )
 
 
-async def _check_unserved(client: Redis, keys: GroupKeys, namespaces: set[str]) -> None:
+async def _check_unserved(client: Redis, keys: GroupKeys, namespace: str) -> None:
+    """Raise ForgetRefusedError if a live replica watches the group. The script looks whether one holds its lease."""
     now = await server_ms(client)
-    for namespace in sorted(namespaces):
-        for replica in await read_replicas(client, namespace_keys(namespace)):
-            if replica.is_live(now) and keys.pair in replica.groups:
-                raise ForgetRefusedError(
-                    f"cannot forget {keys.pair}: it is still served by replica {replica.id} ({replica.role}) of "
-                    f"namespace {namespace!r}. Remove the group from its settings (SIGHUP reloads them), or stop it."
-                )
+    for replica in await read_replicas(client, namespace_keys(namespace)):
+        if replica.is_live(now) and keys.pair in replica.watched:
+            raise ForgetRefusedError(
+                f"cannot forget {keys.pair}: replica {replica.id} of namespace {namespace!r} still watches it. Remove "
+                "the group from its settings (SIGHUP reloads them), or stop it."
+            )
 
 
 async def _other_agreements(client: Redis, keys: GroupKeys, known: Iterable[GroupKeys]) -> list[str]:
@@ -168,7 +160,7 @@ async def _other_agreements(client: Redis, keys: GroupKeys, known: Iterable[Grou
 def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> None:
     """Raise ForgetRefusedError if the script rejected the call with one of its codes."""
     reasons = {
-        "served": "a leader has just written to it. Stop the replicas that serve it",
+        "served": f"its lease is held by {replica_of(detail)}. Stop this replica, wait until the lease expires",
         "embedded": f"worker {detail} and other embedded workers recover it. Stop them (a crashed one counts until its "
         "registration expires)",
         "no_group": f"jobs wait in {keys.schedule}, and stream {keys.stream!r} has no group {keys.group!r} to read "

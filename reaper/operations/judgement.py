@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from reaper.operations.state import Count, GroupState, Snapshot
-from reaper.operations.words import with_group
-from reaper.replicas import LEADER, GroupReport
+from reaper.operations.words import duration, with_group
+from reaper.replicas import GroupReport, Replica
 from reaper.settings import is_observers
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
 from workers.protocol.messages import LAST_ENTRY_ID, counted, on_one_line
@@ -31,7 +31,6 @@ MOST_NAMED = 3
 """Groups that a line names of which the same is said."""
 
 REFUSALS = LAYOUT_REFUSALS | {
-    "foreign_namespace": "the reapers of another namespace serve this group. Stop one of the two",
     "no_group": "the stream or its group does not exist. Create it, or set recreate_groups",
 }
 
@@ -40,9 +39,11 @@ class ProblemKind(StrEnum):
     """Kinds of problems. Each makes the service degraded."""
 
     NO_REPLICA = "no_replica"
-    NO_LEADER = "no_leader"
     NO_GROUPS = "no_groups"
     UNSERVED = "unserved"
+    """No live replica watches the group."""
+    UNHELD = "unheld"
+    """No live replica holds its lease."""
     REFUSED = "refused"
     MISMATCH = "mismatch"
     SCAN_TOO_OLD = "scan_too_old"
@@ -69,16 +70,13 @@ class Problem:
 
 def judge(snapshot: Snapshot) -> tuple[Problem, ...]:
     """Return every reason why the service is degraded. Empty if it is healthy."""
-    problems = [*_judge_leadership(snapshot)]
+    problems = [*_judge_replicas(snapshot)]
     for group in snapshot.groups:
         problems += [Problem(trouble, group.pair, text) for trouble, text in _judge_group(snapshot, group)]
     return tuple(problems)
 
 
-_NO_LEASE = "no replica holds the lease. If this lasts, see the logs of the replicas and `reaper doctor`"
-
-
-def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
+def _judge_replicas(snapshot: Snapshot) -> Iterator[Problem]:
     if snapshot.needs_no_reaper or (snapshot.is_tried_out and snapshot.groups):
         return
     if not snapshot.live:
@@ -88,17 +86,35 @@ def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
             "",
             f"no live replica in namespace {snapshot.namespace!r}. Start `{start}`, or name its namespace.",
         )
-    elif snapshot.leader is None:
-        why = f"the lease is held by {snapshot.holder}, which is not alive" if snapshot.holder else _NO_LEASE
-        yield Problem(ProblemKind.NO_LEADER, "", f"no leader: {why}.")
     if not snapshot.groups:
         yield Problem(ProblemKind.NO_GROUPS, "", "no group is watched. Set groups.")
 
 
+def judge_service(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
+    """Yield the reason why no live replica serves the group, if there are live replicas."""
+    watching = [replica for replica in snapshot.live if group.pair in replica.watched]
+    cannot = group.report and (group.report.refusal or group.report.error)
+    if group.served_by or not snapshot.live:
+        return
+    if group.held_by and not is_observers(snapshot.namespace):
+        why = (
+            f"the lease is held by {group.held_by}, which is not a live replica of this namespace. If it has ended, "
+            "another replica takes over when the lease expires. If it serves another namespace, remove the group from "
+            "the settings of one of the two."
+        )
+        yield ProblemKind.UNHELD, why
+    elif not watching and not group.recovers_itself:
+        yield ProblemKind.UNSERVED, "no live replica watches this group. Add it to the settings of the replicas."
+    elif watching and not cannot and not is_observers(snapshot.namespace):
+        why = (
+            "no replica holds the lease of this group. If this lasts, see the logs of the replicas and `reaper doctor`."
+        )
+        yield ProblemKind.UNHELD, why
+
+
 def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
     report = group.report
-    if report is None and snapshot.leader is not None:
-        yield ProblemKind.UNSERVED, "the leader does not watch this group. Add it to the settings of the replicas."
+    yield from judge_service(snapshot, group)
     if group.paused:
         yield ProblemKind.PAUSED, f"recovery is paused. Run `reaper groups resume {group.keys.word}` to resume it."
     refusal = report.refusal if report else ""
@@ -179,17 +195,17 @@ def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Prob
     if report.last_scan_ms and age > _oldest_scan_ms(report):
         yield (
             ProblemKind.SCAN_TOO_OLD,
-            f"the last scan was {age / 1000:.0f} s old when the leader reported. See its log.",
+            f"the last scan was {age / 1000:.0f} s old when the holder of the lease reported. See its log.",
         )
     if report.late_ms > _may_be_late_ms(group):
         yield (
             ProblemKind.OVERDUE,
-            f"recovery is {report.late_ms / 1000:.0f} s late. Check recovery_rate and the log of the leader.",
+            f"recovery is {report.late_ms / 1000:.0f} s late. Check recovery_rate and the log of {group.served_by}.",
         )
     if report.held:
         yield (
             ProblemKind.HELD,
-            f"{counted(report.held, 'overdue delivery')} cannot be redelivered. See the log of the leader.",
+            f"{counted(report.held, 'overdue delivery')} cannot be redelivered. See the log of {group.served_by}.",
         )
     if report.error:
         yield ProblemKind.ERROR, report.error
@@ -278,22 +294,37 @@ def _several(pairs: Sequence[str]) -> str:
 
 def replica_notes(snapshot: Snapshot) -> Iterator[str]:
     """Return the notes about replicas."""
-    leader = snapshot.leader
-    if leader and leader.observe:
-        yield "the leader only observes and recovers no job"
+    if is_observers(snapshot.namespace) and snapshot.live:
+        yield "the replicas only observe and recover no job"
     if snapshot.is_tried_out:
         names = ", ".join(one.id for one in snapshot.observers)
         yield f"no replica recovers jobs: {names} observes. `reaper status --observe` shows what it would recover."
-    if leader and leader.role == LEADER and not snapshot.followers:
-        yield "there is no follower to take over from the leader. Start a second replica."
+    recovering = [replica for replica in snapshot.live if not replica.observe]
+    if len(recovering) == 1:
+        yield f"there is no replica to take over from {recovering[0].id}. Start a second replica."
     for replica in snapshot.live:
-        if replica.leads and replica is not leader:
-            yield f"replica {replica.id} still reports that it leads (token {replica.token}). The fence rejects it."
+        if until_ms := snapshot.drained.get(replica.id):
+            left = duration(until_ms - snapshot.now_ms)
+            yield f"replica {replica.id} is drained for {left} more. `reaper drain {replica.id} --undo` ends this."
+    yield from _different_settings(recovering)
     for replica in snapshot.silent:
         yield f"replica {replica.id} has not registered for {(snapshot.now_ms - replica.at_ms) // 1000} s"
     versions = sorted({replica.version for replica in snapshot.live})
     if len(versions) > 1:
         yield f"replicas of several versions are running: {', '.join(versions)}"
+
+
+def _different_settings(replicas: Sequence[Replica]) -> Iterator[str]:
+    """Replicas take groups only from replicas with the same settings."""
+    by_settings: dict[str, list[str]] = {}
+    for replica in replicas:
+        by_settings.setdefault(replica.settings, []).append(replica.id)
+    if len(by_settings) > 1:
+        sides = " and ".join(", ".join(names) for names in by_settings.values())
+        yield (
+            f"replicas have different settings, so they do not take groups from each other: {sides}. Give all replicas "
+            "the same settings."
+        )
 
 
 def _observed(report: GroupReport) -> Iterator[str]:
@@ -331,7 +362,6 @@ def _group_notes(group: GroupState, now_ms: int) -> Iterator[str]:
 
 def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
     """Return what ``reaper status -o json`` prints."""
-    leader = snapshot.leader
     return {
         "status": "degraded" if problems else "healthy",
         "problems": [asdict(problem) for problem in problems],
@@ -340,12 +370,13 @@ def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         "namespace": snapshot.namespace,
         "server": snapshot.server,
         "capabilities": dict(snapshot.capabilities),
-        "leader": leader.id if leader else None,
-        "holder": snapshot.holder,
-        "token": snapshot.token,
-        "lease_left_ms": snapshot.lease_left_ms,
         "replicas": [
-            asdict(replica, dict_factory=with_group) | {"live": replica in snapshot.live}
+            asdict(replica, dict_factory=with_group)
+            | {
+                "live": replica in snapshot.live,
+                "holds": snapshot.holds(replica.id),
+                "drained_until_ms": snapshot.drained.get(replica.id),
+            }
             for replica in snapshot.replicas
         ],
         "groups": [asdict(group, dict_factory=with_group) for group in snapshot.groups],

@@ -54,7 +54,7 @@ def _eviction(server: ServerFacts) -> Finding:
         return ok("eviction", "maxmemory-policy noeviction")
     return wrong(
         "eviction",
-        f"maxmemory-policy {policy}: when memory is full, Redis deletes keys, for example jobs or the lease. "
+        f"maxmemory-policy {policy}: when memory is full, Redis deletes keys, for example jobs or leases. "
         "Set noeviction.",
     )
 
@@ -108,7 +108,7 @@ def _reply_limit(server: ServerFacts) -> int:
 
 
 def _writes(server: ServerFacts) -> Iterator[Finding]:
-    """Report a server that rejects every write. Then no replica leads, although all reads look healthy."""
+    """Report a server that rejects every write. Then no replica holds a lease, although all reads look healthy."""
     in_time = server.info.get("min_slaves_good_slaves")  # is there where min-replicas-to-write is set
     least = server.configured("min-replicas-to-write", "1")
     if in_time is not None and int(in_time) < int(least):

@@ -8,9 +8,9 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from reaper.operations.groups import known_groups
-from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
+from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState, replica_of
 from reaper.replicas import GroupReport, Replica, parse_replicas
-from reaper.settings import WatchedGroup, observers_of
+from reaper.settings import WatchedGroup, is_observers, observers_of
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.beat import recovery_wait
 from workers.protocol.calls.membership import complaints
@@ -58,30 +58,24 @@ async def take_snapshot(
         snapshot = replace(snapshot, observers=await _look_for_observers(client, keys, snapshot.now_ms))
     settings = {group.keys: group for group in configured}
     known = known_groups(configured, snapshot.live or snapshot.observers or snapshot.replicas)
-    states = [
-        await _read_group(client, pair, snapshot.leader, snapshot.now_ms, settings.get(pair))
-        for pair in dict.fromkeys((*known, *asked))
-    ]
+    states = [await _read_group(client, pair, snapshot, settings.get(pair)) for pair in dict.fromkeys((*known, *asked))]
     return replace(snapshot, groups=tuple(states))
 
 
 async def look_at_namespace(client: Redis, keys: NamespaceKeys, server: str = "") -> Snapshot:
-    """Read the leader and the replicas, without groups. Raises as `take_snapshot`."""
+    """Read the replicas, without groups. Raises as `take_snapshot`."""
     pipe = client.pipeline(transaction=False)
     pipe.time()
-    pipe.get(keys.lease)
-    pipe.pttl(keys.lease)
-    pipe.get(keys.token)
     pipe.hgetall(keys.replicas)
-    time, lease, lease_left, token, heartbeats = _readable(await pipe.execute(raise_on_error=False))
+    pipe.zrange(keys.drained, 0, -1, withscores=True)
+    time, heartbeats, drained = _readable(await pipe.execute(raise_on_error=False))
+    now_ms = time_ms(time)
     return Snapshot(
-        now_ms=time_ms(time),
+        now_ms=now_ms,
         namespace=keys.namespace,
         server=server,
-        holder=text(lease or b""),
-        lease_left_ms=max(0, lease_left or 0),
-        token=whole_number(token, 0),
         replicas=parse_replicas((heartbeats or {}).values()),
+        drained={text(name): int(until_ms) for name, until_ms in drained or () if until_ms > now_ms},
     )
 
 
@@ -108,18 +102,25 @@ def _readable(replies: Iterable[Any]) -> list[Any]:
 
 
 async def _read_group(
-    client: Redis, keys: GroupKeys, leader: Replica | None, now_ms: int, configured: WatchedGroup | None
+    client: Redis, keys: GroupKeys, snapshot: Snapshot, configured: WatchedGroup | None
 ) -> GroupState:
+    now_ms = snapshot.now_ms
     pipe = client.pipeline(transaction=False)
+    pipe.get(keys.lease)
+    pipe.pttl(keys.lease)
     pipe.hgetall(keys.agreement)
     pipe.zcard(keys.schedule)
     pipe.zcount(keys.schedule, QUARANTINE_SCORE, "+inf")
     pipe.zcard(keys.stream_schedule)
     pipe.hlen(keys.quarantine)
     pipe.xlen(keys.dead)
-    agreed, scheduled, quarantined, delayed, out, dead = _readable(await pipe.execute(raise_on_error=False))
+    lease, left_ms, agreed, scheduled, quarantined, delayed, out, dead = _readable(
+        await pipe.execute(raise_on_error=False)
+    )
+    holder = text(lease or b"")
     agreement = {text(name): text(value) for name, value in (agreed or {}).items()}
-    report = leader.groups.get(keys.pair) if leader else None
+    serving, reporting = _who_serves(snapshot, keys.pair, holder)
+    report = reporting.groups.get(keys.pair) if reporting else None
     visibility_ms = _first_number(
         agreement.get("visibility_ms"),
         report.visibility_ms if report else None,
@@ -139,7 +140,7 @@ async def _read_group(
         policy=policy,
         visibility_ms=visibility_ms,
         max_deliveries=max_deliveries,
-        mismatches=find_mismatches(agreement, None if leader and leader.observe else report, now_ms),
+        mismatches=find_mismatches(agreement, None if reporting and reporting.observe else report, now_ms),
         paused=agreement.get("paused") == "1",
         recovery_wait=recovery_wait(agreement, now_ms),
         main=await _read_source(client, keys.stream, keys.group, now_ms, visibility_ms, in_place=in_place),
@@ -156,10 +157,22 @@ async def _read_group(
         lost_deliveries_ms=_first_number(agreement.get("lost_delivery_ms")),
         groups_lost=_first_number(agreement.get("groups_lost")),
         groups_lost_ms=_first_number(agreement.get("groups_lost_ms")),
-        served_by=leader.id if leader and report else "",
+        holder=holder,
+        lease_left_ms=max(0, left_ms or 0),
+        token=_first_number(agreement.get("token")),
+        served_by=serving.id if serving else "",
         report=report,
-        reported_ms=leader.at_ms if leader else 0,
+        reported_ms=reporting.at_ms if reporting else 0,
     )
+
+
+def _who_serves(snapshot: Snapshot, pair: str, holder: str) -> tuple[Replica | None, Replica | None]:
+    """Return the live replica that serves the group, and the one whose report counts."""
+    reporting = next((replica for replica in snapshot.live if pair in replica.groups), None)
+    if is_observers(snapshot.namespace):
+        return reporting, reporting
+    serving = snapshot.replica(replica_of(holder))
+    return serving, serving if holder else reporting
 
 
 def _first_number(*values: str | int | None) -> int:
@@ -171,21 +184,22 @@ def _first_number(*values: str | int | None) -> int:
 
 
 def find_mismatches(agreement: Mapping[str, str], report: GroupReport | None, now_ms: int) -> tuple[str, ...]:
-    """Name the group settings that differ from those of the leader or of live workers.
+    """Name the group settings that differ from those of the holder or of live workers.
 
     An observer (no ``report``) writes nothing, so it may have other values.
     """
     found = _complaints(agreement, now_ms)
     if report is not None:
-        leads = {
+        holds = {
             "recovery": "reaper",
             "policy": report.redelivery,
             "visibility_ms": str(report.visibility_ms),
             "max_deliveries": str(report.max_deliveries),
         }
         found += [
-            f"the group agreed on {name} = {agreement[name]}, and the leader has {value}: give all processes the same"
-            for name, value in leads.items()
+            f"the group agreed on {name} = {agreement[name]}, and the holder of its lease has {value}: give all "
+            "processes the same"
+            for name, value in holds.items()
             if agreement.get(name) and agreement[name] != value
         ]
     return tuple(found)

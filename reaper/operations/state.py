@@ -4,6 +4,8 @@
 milliseconds. Moments are the server's clock.
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reaper.replicas import GroupReport, Replica
@@ -11,6 +13,14 @@ from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.capabilities import Capabilities
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode
+
+_OFFER = "offer:"
+_NONCE = re.compile(r"\.[0-9a-f]+@\d+$")
+
+
+def replica_of(holder: str) -> str:
+    """Return the ID of the replica in the value of a lease: ``replica.nonce@TTL``, or ``offer:replica``."""
+    return _NONCE.sub("", holder.removeprefix(_OFFER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,7 @@ class SourceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """One stream/group pair, as Redis shows it, and as the leading replica reports it."""
+    """One stream/group pair, as Redis shows it, and as the replica reports it that holds its lease."""
 
     stream: str
     group: str
@@ -83,7 +93,7 @@ class GroupState:
     recovered: int = 0
     """Since the group was first served."""
     stale_writes_refused: int = 0
-    """Writes of earlier terms that the fence refused."""
+    """Writes that were rejected, because their replica did not hold the lease any more."""
     lost_payload: int = 0
     """Entries that were found deleted although they were pending, since the group was first served."""
     lost_payload_ms: int = 0
@@ -95,15 +105,26 @@ class GroupState:
     """How often somebody destroyed the group, or deleted all of its consumers, since it was first served."""
     groups_lost_ms: int = 0
     """When that was found last, by the server's clock; 0 = never. The same above."""
+    holder: str = ""
+    """Value of the group's lease; '' = no replica holds it."""
+    lease_left_ms: int = 0
+    token: int = 0
+    """Counts the terms of the group."""
     served_by: str = ""
-    """ID of the live replica that leads and watches the pair."""
+    """ID of the live replica that holds the lease; among observers, of one that observes the group."""
     report: GroupReport | None = None
+    """From that replica. If no replica holds the lease, from one that cannot serve the group."""
     reported_ms: int = 0
 
     @property
     def pair(self) -> str:
         """The pair in its written form ``orders/billing``."""
         return f"{self.stream}/{self.group}"
+
+    @property
+    def held_by(self) -> str:
+        """ID of the replica that holds the lease, alive or not; '' = no replica holds it."""
+        return replica_of(self.holder)
 
     @property
     def recovers_itself(self) -> bool:
@@ -126,12 +147,9 @@ class Snapshot:
     """Product and version, such as ``Valkey 9.1.2``; '' = nobody asked."""
     capabilities: Capabilities = field(default_factory=dict)
     """What the server can; empty = nobody asked."""
-    holder: str = ""
-    """Who holds the lease; '' = nobody."""
-    lease_left_ms: int = 0
-    token: int = 0
-    """Fencing token of the latest term."""
     replicas: tuple[Replica, ...] = ()
+    drained: Mapping[str, int] = field(default_factory=dict)
+    """IDs of the replicas that are to hold no group, and until when."""
     observers: tuple[Replica, ...] = ()
     """Live replicas that only observe, in a namespace of their own; looked for where nobody else is alive."""
     groups: tuple[GroupState, ...] = ()
@@ -151,15 +169,17 @@ class Snapshot:
         return tuple(replica for replica in self.replicas if not replica.is_live(self.now_ms))
 
     @property
-    def leader(self) -> Replica | None:
-        """The live replica that leads. The lease's holder has priority over the reports of replicas.
+    def able(self) -> tuple[Replica, ...]:
+        """The live replicas that may hold groups."""
+        return tuple(replica for replica in self.live if not replica.observe and replica.id not in self.drained)
 
-        Without a holder there is no leader, because a replica whose writes are all rejected cannot say so.
-        """
-        leaders = [replica for replica in self.live if replica.leads and self.holder]
-        holding = [replica for replica in self.live if self.holder.startswith(replica.id + ".")]
-        candidates = holding or leaders
-        return max(candidates, key=lambda replica: replica.token) if candidates else None
+    def replica(self, replica_id: str) -> Replica | None:
+        """Return the live replica with this ID, or None."""
+        return next((replica for replica in self.live if replica.id == replica_id), None)
+
+    def holds(self, replica_id: str) -> int:
+        """Return how many of the groups the replica serves."""
+        return sum(group.served_by == replica_id for group in self.groups)
 
     @property
     def needs_no_reaper(self) -> bool:
@@ -173,9 +193,3 @@ class Snapshot:
         return (
             bool(self.observers) and not self.live and all(not one.mode or one.recovers_itself for one in self.groups)
         )
-
-    @property
-    def followers(self) -> tuple[Replica, ...]:
-        """The live replicas that could take over."""
-        leader = self.leader
-        return tuple(replica for replica in self.live if replica is not leader and not replica.leads)

@@ -11,9 +11,9 @@ from typing import Any
 from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import Selection, choose, select
+from reaper.operations.drain import DRAIN_S, drain, undo_drain
 from reaper.operations.groups import check_exists, known_groups, set_paused
 from reaper.operations.redrive import RedriveOutcome, redrive, redrive_as_set
-from reaper.operations.terms import COOLDOWN_S, ask_to_step_down, replica_of
 from reaper.replicas import read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
@@ -88,11 +88,16 @@ class Actions:
             number += 1
             yield letter.entry_id
 
-    async def step_down(self, _sent: Mapping[str, Any]) -> str:
-        """Ask the leader to release its lease."""
-        keys = self._settings.namespace_keys
-        holder = await ask_to_step_down(self._client, keys, cooldown_ms=round(COOLDOWN_S * 1000))
-        return _told(f"{replica_of(holder)} was asked to step down")
+    async def drain(self, sent: Mapping[str, Any]) -> str:
+        """Have a replica hand its groups over, and take none for some minutes."""
+        replica = await drain(self._client, self._settings.namespace_keys, _replica(sent), round(DRAIN_S * 1000))
+        return _told(f"{replica.id} hands its groups over, and takes none for {DRAIN_S / 60:g} minutes")
+
+    async def undo_drain(self, sent: Mapping[str, Any]) -> str:
+        """Let a replica take groups again."""
+        replica_id = _replica(sent)
+        await undo_drain(self._client, self._settings.namespace_keys, replica_id)
+        return _told(f"{replica_id} may take groups again")
 
     async def _group(self, sent: Mapping[str, Any]) -> GroupKeys:
         """Return the group that the page sent. Raises ConfigurationError if no replica knows it."""
@@ -116,6 +121,13 @@ def _selection(sent: Mapping[str, Any]) -> Selection:
         raise ConfigurationError("invalid request: id and reason must be text.")
     ids = [given["id"]] if given["id"] is not None else []
     return choose(ids, reason=given["reason"])
+
+
+def _replica(sent: Mapping[str, Any]) -> str:
+    replica_id = sent.get("replica")
+    if not isinstance(replica_id, str):
+        raise ConfigurationError("invalid request: replica must be text.")
+    return replica_id
 
 
 def _told(message: str) -> str:

@@ -46,7 +46,7 @@ async def replica_app(reaper: Reaper, pulse: Pulse, token: bytes | None) -> Asyn
     """Make the app, with Redis clients of its own, for the loop it is served in. Pages keep no probe waiting."""
     settings = reaper.settings
     client = commands_client(settings.redis_url, timeout_s=REDIS_TIMEOUT_S, max_connections=4)
-    home = settings.namespace_keys.lease
+    home = settings.namespace_keys.replicas
     probing = commands_client(settings.redis_url, key=home, timeout_s=REDIS_TIMEOUT_S, max_connections=1)
     try:
         page = Page(client, reaper, token)
@@ -92,7 +92,8 @@ class Page:
             "pause": partial(self._actions.set_paused, paused=True),
             "resume": partial(self._actions.set_paused, paused=False),
             "redrive": self._actions.redrive,
-            "step-down": self._actions.step_down,
+            "drain": self._actions.drain,
+            "undo-drain": self._actions.undo_drain,
         }
         return [
             Route("/", _page, methods=["GET"]),

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import quantiles
 from typing import Any
 
@@ -15,7 +15,6 @@ from reaper.operations.judgement import as_json, judge
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
 from reaper.operations.streams import newest_first
-from reaper.operations.terms import read_terms
 from reaper.service import Reaper
 from workers.protocol.capabilities import Capabilities, capabilities_quietly, in_words
 from workers.protocol.events import EventName, LifecycleEvent, events_of
@@ -25,7 +24,6 @@ from workers.runtime.clock import monotonic
 
 KEPT_S = 0.8
 """A look serves everybody for so long."""
-TERMS = 8
 RECOVERIES = 120
 FIRST_LOOK = 2_000
 """Journal entries that are read for recoveries at first; later only what is new."""
@@ -103,12 +101,9 @@ class Overview:
     async def _look(self) -> Mapping[str, Any]:
         snapshot = await self.snapshot()
         pairs = [group.keys for group in snapshot.groups]
-        terms = await read_terms(self._client, self._reaper.settings.namespace_keys, TERMS)
         return {
             **as_json(snapshot, judge(snapshot)),
             "can": in_words(snapshot.capabilities),
-            "terms": [asdict(term) | {"replica": term.replica} for term in terms],
-            "followers": [replica.id for replica in snapshot.followers],
             "recoveries": await self._recoveries(pairs, snapshot.now_ms),
             "consumers": [one for keys in pairs for one in await self._consumers(keys)],
             "dead_letters": [one for keys in pairs for one in await self._dead_letters(keys)],

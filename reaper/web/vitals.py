@@ -10,12 +10,11 @@ from reaper.operations.judgement import as_json, judge
 from reaper.operations.snapshot import take_snapshot
 from reaper.service import Reaper
 from workers.protocol.address import shown_address
+from workers.protocol.messages import counted
 from workers.runtime.health_server import Pulse
 
 LIVENESS_TIMEOUT_S = 30.0
 """`/livez` fails once the event loop has not answered for this long."""
-RENEWAL_SLACK_S = 5.0
-"""A leader that has not renewed for its lease's TTL and this should have ended by itself: it hangs."""
 
 
 class ReaperCondition:
@@ -27,15 +26,10 @@ class ReaperCondition:
 
     def ailments(self) -> Sequence[str]:
         """Why the process should be restarted. An outage of Redis is no reason, because a restart would not end it."""
-        settings = self._reaper.settings
-        found = self._pulse.ailments(LIVENESS_TIMEOUT_S)
-        silent_s = self._reaper.since_renewal_s
-        if silent_s is not None and silent_s > settings.lease_ttl.total_seconds() + RENEWAL_SLACK_S:
-            found.append(f"it leads, and has not renewed its lease for {silent_s:.0f} s")
-        return found
+        return self._pulse.ailments(LIVENESS_TIMEOUT_S)
 
     def is_ready(self) -> bool:
-        """Ready means that it has taken part, also as a follower, and that Redis rejects none of its calls."""
+        """Ready means that it knows who holds each lease, and that Redis rejects none of its calls."""
         return self._reaper.has_worked and not self._reaper.refusals
 
     def is_stopping(self) -> bool:
@@ -43,15 +37,14 @@ class ReaperCondition:
         return self._reaper.is_stopping
 
     def summary(self) -> str:
-        """Say whether it leads."""
+        """Say how many groups it holds."""
         if self._reaper.is_stopping:
             return "leaving"
         if self._reaper.refusals:
             return f"Redis refuses: {'; '.join(self._reaper.refusals)}"
-        term = self._reaper.term
-        if term is not None:
-            return f"leads, token {term.token}"
-        return "follows" if self._reaper.has_registered else "starting"
+        if not self._reaper.has_registered:
+            return "starting"
+        return f"holds {self._reaper.held} of {counted(len(self._reaper.settings.groups), 'group')}"
 
 
 class ReaperVitals(ReaperCondition):
@@ -66,14 +59,14 @@ class ReaperVitals(ReaperCondition):
         self._probing = probing
 
     async def obstacles(self) -> Sequence[str]:
-        """Ready means that it has taken part (so scripts run), that Redis answers, and rejects none of its calls.
+        """Ready means that it knows who holds each lease, and that Redis answers, and rejects none of its calls.
 
-        A follower is, too.
+        A replica that holds no group is, too.
         """
         if self._reaper.refusals:
             return [f"Redis refuses: {why}" for why in self._reaper.refusals]
         if not self._reaper.has_worked:
-            return ["the replica has not registered and taken part in an election yet"]
+            return ["the replica has not registered, or does not know yet who holds the lease of each group"]
         try:
             await self._probing.ping()
         except (RedisError, OSError) as error:

@@ -1,0 +1,62 @@
+"""Drains a replica: it hands its groups over to other replicas, and takes none for a while.
+
+The mark is in the sorted set ``{<namespace>}:drained``. Every replica reads it when it registers.
+"""
+
+from collections.abc import Sequence
+
+import anyio
+from redis.asyncio import Redis
+
+from reaper.operations.groups import known_groups
+from reaper.operations.snapshot import look_at_namespace
+from reaper.operations.state import replica_of
+from reaper.replicas import Replica
+from workers.protocol.errors import NotPossibleError
+from workers.protocol.keys import GroupKeys, NamespaceKeys
+from workers.protocol.messages import text
+
+DRAIN_S = 300.0
+"""How long a drained replica takes no groups, by default."""
+LOOK_S = 0.2
+
+
+async def drain(client: Redis, keys: NamespaceKeys, replica_id: str, for_ms: int) -> Replica:
+    """Mark a live replica as drained for ``for_ms``, and return what it says of itself.
+
+    Raises NotPossibleError if it is not alive, or if no other replica could take its groups, and what redis-py raises.
+    """
+    seen = await look_at_namespace(client, keys)
+    replica = seen.replica(replica_id)
+    if replica is None:
+        is_silent = any(one.id == replica_id for one in seen.silent)
+        why = "it is not alive, so other replicas take its groups" if is_silent else "no replica has this ID"
+        raise NotPossibleError(f"cannot drain {replica_id!r}: {why}. See `reaper replicas`.")
+    if not any(one.id != replica_id and one.settings == replica.settings for one in seen.able):
+        raise NotPossibleError(
+            f"cannot drain {replica_id!r}: no other live replica with the same settings could take its groups. "
+            "Start a second replica."
+        )
+    await client.zadd(keys.drained, {replica_id: seen.now_ms + for_ms})
+    return replica
+
+
+async def undo_drain(client: Redis, keys: NamespaceKeys, replica_id: str) -> bool:
+    """Let a replica take groups again. Return whether it was drained. Raises what redis-py raises."""
+    return bool(await client.zrem(keys.drained, replica_id))
+
+
+async def await_drained(client: Redis, replica: Replica, timeout_s: float) -> int:
+    """Wait until the replica holds no lease. Return how many it still holds after ``timeout_s``."""
+    groups = known_groups((), [replica])
+    held = await _count_held(client, groups, replica.id)
+    with anyio.move_on_after(timeout_s):
+        while held:
+            await anyio.sleep(LOOK_S)
+            held = await _count_held(client, groups, replica.id)
+    return held
+
+
+async def _count_held(client: Redis, groups: Sequence[GroupKeys], replica_id: str) -> int:
+    holders = [text(await client.get(group.lease) or b"") for group in groups]
+    return sum(replica_of(holder) == replica_id for holder in holders)
