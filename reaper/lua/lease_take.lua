@@ -40,16 +40,19 @@ local refusal = layout_refusal(ARGV[5], stream, at) -- raises where the stream's
 -- Harmless, and a write: under maxmemory a replica can take the lease all the same.
 redis.call('HDEL', agreement, '')
 local token = whole_number(redis.call('HGET', agreement, 'token'), 0)
+local is_lost = token == 0 -- with the settings: the term goes on under another number, as 0 is none
+if was ~= holder or is_lost then
+  token = token + 1
+  redis.call('HSET', agreement, 'token', string.format('%.0f', token))
+end
 if was == holder then
   redis.call('PEXPIRE', lease, ttl)
 else
-  token = token + 1
-  redis.call('HSET', agreement, 'token', string.format('%.0f', token))
   redis.call('SET', lease, holder, 'PX', ttl)
-  if ARGV[9] == '1' then -- an idle group gets no journal only for this
-    redis.pcall('XADD', journal, 'NOMKSTREAM', 'MAXLEN', '~', ARGV[10], '*', 'event', 'lease_taken', 'group', group, 'holder', holder,
-      'token', string.format('%.0f', token))
-  end
+end
+if ARGV[9] == '1' and (was ~= holder or is_lost) then -- an idle group gets no journal only for this
+  redis.pcall('XADD', journal, 'NOMKSTREAM', 'MAXLEN', '~', ARGV[10], '*', 'event', 'lease_taken', 'group', group, 'holder', holder,
+    'token', string.format('%.0f', token))
 end
 
 -- Keeps the higher value for workers that go by it. Without earlier group settings, the value stays that workers have written which
