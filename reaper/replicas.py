@@ -6,7 +6,7 @@ not matter. A reader ignores unknown fields, and uses defaults for fields that a
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Annotated, Any
@@ -102,7 +102,7 @@ class Replica:
     terms: Whole = 0
     """Leases that this replica has taken."""
     server: str = ""
-    watched: Sequence[str] = ()
+    watched: tuple[str, ...] = ()
     """The pairs that it may serve."""
     groups: Mapping[str, GroupReport] = field(default_factory=dict)
     """By pair (``stream/group``): those that it holds or observes, and those that it cannot serve."""

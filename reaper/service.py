@@ -250,6 +250,6 @@ class Reaper:
             observe=self.settings.observe,
             terms=self._tenures.terms,
             server=self.server,
-            watched=[group.keys.pair for group in self.settings.groups],
+            watched=tuple(group.keys.pair for group in self.settings.groups),
             groups=self._tenures.reports(),
         )

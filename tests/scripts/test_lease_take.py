@@ -80,9 +80,9 @@ async def test_an_attempt_whose_reply_was_lost_wins_again_with_the_same_token(sc
 async def test_a_holder_writes_the_settings_again_and_keeps_its_term(scene: Scene) -> None:
     await take(scene, A)
     await scene.client.delete(scene.keys.agreement)
-    assert (await taken(scene, A, visibility_ms=60_000)).before == ("", "", "", "")
+    assert await take(scene, A, visibility_ms=60_000) == Taken(1, "", ("", "", "", ""), ""), "0 would say that it lost"
     agreement = (await scene.state())["{orders}:group:billing"]
-    assert agreement == {**FIRST, "visibility_ms": "60000"}
+    assert agreement == {**FIRST, "visibility_ms": "60000", "token": "1"}
 
 
 async def test_an_offer_lets_in_the_one_that_it_is_for_and_nobody_else(scene: Scene) -> None:

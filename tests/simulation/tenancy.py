@@ -63,7 +63,8 @@ class Tenancy:
     def told(self, event: LifecycleEvent, when: str) -> None:
         """Look whether a worker recovers by itself while a replica holds the lease."""
         lease = self._world.server.keys.find(LEASE)
-        if event.data.get("mode") == EMBEDDED and lease:
+        script = script_names().get(self._world.server.script[0])
+        if event.data.get("mode") == EMBEDDED and script == "recover" and lease:
             self._add(f"a worker recovered by itself, and the lease is {lease!r}", when)
 
     def step_over(self, caller: str, when: str) -> None:
