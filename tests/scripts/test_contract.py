@@ -90,7 +90,8 @@ def _used_by_offset(kind: str, body: str) -> set[int]:
     first = re.search(r"local first = (\d+)", body)
     looped = {int(first[1])} if first else set()
     shifted = {int(shift) + n for shift in re.findall(rf"{kind}\[i \+ (\d+)\]", body) for n in range(1, 5)}
-    return looped | shifted
+    ranges = re.findall(r"for i = (\d+), (\d+) do", body) if f"{kind}[i]" in body else []
+    return looped | shifted | {number for low, high in ranges for number in range(int(low), int(high) + 1)}
 
 
 @each_script

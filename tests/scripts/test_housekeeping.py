@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from tests.scripts.scene import HOLDER, Scene, entry_id
@@ -246,15 +245,6 @@ async def test_a_group_is_paused_and_resumed(scene: Scene) -> None:
     assert (await scene.state())["{orders}:group:billing"] == {"paused": "1"}
     assert [await pause(scene, 0), await pause(scene, 0)] == [1, 0]
     assert await scene.state() == before
-
-
-async def test_a_replica_registers_even_when_memory_is_full(client: Redis) -> None:
-    register = load_script("reaper", "register_replica")
-    await register.run(client, ["{reaper}:replicas"], ["r1", "{}"])
-    await client.config_set("maxmemory", "1")
-    assert await register.run(client, ["{reaper}:replicas"], ["r2", '{"leads":true}']) == 1
-    await client.config_set("maxmemory", "0")
-    assert await dump(client) == {"{reaper}:replicas": {"r1": "{}", "r2": '{"leads":true}'}}
 
 
 @pytest.mark.parametrize("ago_ms", [1_000, 3_600_000])

@@ -1,8 +1,11 @@
 """lease_take.lua: a replica takes the lease of a group that is free or offered to it, and writes what is agreed on."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from tests.scripts.leases import HOUR_MS, TTL_MS, Held, Taken, expire, found, hand, holder_of, take, taken
 from tests.scripts.scene import Scene, entry_id
@@ -148,6 +151,16 @@ async def test_a_replica_may_have_dots_and_at_signs_in_its_name(scene: Scene) ->
     await hand(scene, A, "host.1@x")
     assert (await taken(scene, mine)).token == 2
     assert isinstance(await take(scene, holder_of("host")), Held)
+
+
+async def test_who_may_not_set_the_lease_writes_nothing(scene: Scene) -> None:
+    await scene.client.acl_setuser("no-set", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-set"])
+    before = await scene.state()
+    other = scene.client.connection_pool.connection_kwargs
+    async with Redis(host=other["host"], port=other["port"], username="no-set", password="x") as client:
+        with pytest.raises(ResponseError):
+            await take(replace(scene, client=client), A)
+    assert await scene.state() == before
 
 
 async def test_a_lease_of_another_type_is_an_error(scene: Scene) -> None:
