@@ -40,11 +40,11 @@ local refusal = layout_refusal(ARGV[5], stream, at) -- raises where the stream's
 -- Harmless, and a write: under maxmemory a replica can take the lease all the same.
 redis.call('HDEL', agreement, '')
 local token = whole_number(redis.call('HGET', agreement, 'token'), 0)
+redis.call('SET', lease, holder, 'PX', ttl) -- first: who may not do this writes nothing
 if was ~= holder or token == 0 then -- 0: the hash was lost
   token = token + 1
   redis.call('HSET', agreement, 'token', string.format('%.0f', token))
 end
-redis.call('SET', lease, holder, 'PX', ttl)
 if was ~= holder and ARGV[9] == '1' then -- an idle group gets no journal only for this
   redis.pcall('XADD', journal, 'NOMKSTREAM', 'MAXLEN', '~', ARGV[10], '*', 'event', 'lease_taken', 'group', group, 'holder', holder,
     'token', string.format('%.0f', token))

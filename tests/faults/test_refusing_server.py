@@ -88,9 +88,7 @@ async def test_a_node_that_is_demoted_and_promoted_again_is_served_again(
             await handler.has_started(10)
             await client.execute_command("REPLICAOF", "127.0.0.1", free_port())
             handler.open_gate()
-            await wait_until(
-                lambda: errors and not reaper.held, "worker and leader are told that they may not write"
-            )
+            await wait_until(lambda: errors and not reaper.held, "worker and leader are told that they may not write")
             await client.execute_command("REPLICAOF", "NO", "ONE")
             enqueued |= await scene.enqueue(client, 10)
             await scene.holds(reaper)

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from tests.scripts.scene import FENCE, Scene, ready
+from tests.scripts.scene import HOLDER, Scene, ready
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
 
-async def forget(scene: Scene, *, fence: str = FENCE, dead_letters: bool = False, budget_bytes: int = 10**9) -> Any:
+async def forget(scene: Scene, *, fence: str = HOLDER, dead_letters: bool = False, budget_bytes: int = 10**9) -> Any:
     """Return code, jobs made ready, detail."""
     keys = scene.keys
     return await load_script("reaper", "forget_group").run(

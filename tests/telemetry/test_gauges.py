@@ -39,7 +39,7 @@ FAR_AWAY_MS = 10**14
 async def group(client: Redis) -> None:
     """A group with one delivery pending, and some jobs of each other kind."""
     group = Group(client)
-    await group.prepare(fence=None)
+    await group.prepare(lease=None)
     await group.stalled()
     await client.zadd(KEYS.schedule, {b"one": FAR_AWAY_MS, b"two": FAR_AWAY_MS})
     await client.zadd(KEYS.stream_schedule, {b"three": FAR_AWAY_MS})
