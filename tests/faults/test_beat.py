@@ -61,7 +61,9 @@ async def test_an_observer_notes_nothing(server: RedisServer, client: Redis) -> 
     await client.hset(scene.KEYS.agreement, mapping={"beat": 5, "unbroken": 5})
     async with scene.running_reaper(server.url, visibility_timeout=3_600, observe=True) as reaper:
         pair = scene.KEYS.pair
-        await wait_until(lambda: pair in reaper.reports() and reaper.reports()[pair].last_full_scan_ms, "it has scanned")
+        await wait_until(
+            lambda: pair in reaper.reports() and reaper.reports()[pair].last_full_scan_ms, "it has scanned"
+        )
         before = await client.hmget(scene.KEYS.agreement, ["beat", "unbroken"])
     assert before == [b"5", b"5"]
 

@@ -3,7 +3,7 @@
 import pytest
 from redis.asyncio import Redis
 
-from tests.faults.reapers import Case, running, nothing_left, quick_settings
+from tests.faults.reapers import Case, nothing_left, quick_settings, running
 from tests.faults.scene import KEYS, Handler, running_worker
 from tests.support.beats import let_beat
 from tests.support.dump import dump
