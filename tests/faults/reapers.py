@@ -93,7 +93,7 @@ async def running(
 
 
 @asynccontextmanager
-async def leading(
+async def holding(
     settings: ReaperSettings, *listened_to: ReaperEvent, before: str = "", after: str = ""
 ) -> AsyncIterator["Listened"]:
     """Run a replica in this process until the block ends. It holds the group, or observes it, when the block begins."""

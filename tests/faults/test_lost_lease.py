@@ -11,7 +11,7 @@ from tests.conftest import StartProxy
 from tests.faults.reapers import (
     Case,
     claimed,
-    leading,
+    holding,
     nothing_left,
     quick_settings,
     replica_of,
@@ -71,7 +71,7 @@ async def evicted(case: Case) -> None:
 
 @pytest.mark.parametrize("loss", [deleted, evicted])
 async def test_a_lease_that_is_lost_is_taken_again_and_no_job_is_recovered_twice(case: Case, loss: Loss) -> None:
-    async with leading(quick_settings(case.server), "lease_left") as replica:
+    async with holding(quick_settings(case.server), "lease_left") as replica:
         first, tokens = await recover_one(case)
         assert tokens == [1]
         stalled = await case.stalled(5)
@@ -110,7 +110,7 @@ async def test_a_late_write_of_an_earlier_term_is_refused_though_the_same_replic
     through = await proxy(case.server)
     await client.script_load(RECOVER.source)
     held = through.hold_request(runs(RECOVER))
-    async with leading(quick_settings(through)) as replica:
+    async with holding(quick_settings(through)) as replica:
         jobs = await case.stalled(3)
         await held.wait()
         before = await case.holder()
@@ -137,7 +137,7 @@ async def test_a_late_write_is_refused_where_another_replica_has_taken_the_lost_
     await claimed(tmp_path, "recover.before_write")
     earlier = replica_of(await case.holder())
     await deleted(case)
-    async with leading(quick_settings(case.server), before=earlier):
+    async with holding(quick_settings(case.server), before=earlier):
         await wait_until(lambda: _was_recovered(case, jobs[-1]), "the jobs are recovered")
         late = await case.enqueue(1)
         first.resume()
@@ -159,7 +159,7 @@ async def test_where_the_group_forgets_its_terms_they_are_counted_anew_and_the_o
     await claimed(tmp_path, "recover.before_write")
     earlier = replica_of(await case.holder())
     await client.delete(*(key for key in await client.keys("*") if key != b"orders"))
-    async with leading(quick_settings(case.server), before=earlier) as second:
+    async with holding(quick_settings(case.server), before=earlier) as second:
         await wait_until(lambda: _was_recovered(case, jobs[-1]), "the jobs are recovered")
         holder = await case.holder()
         first.resume()
@@ -173,7 +173,7 @@ async def test_where_the_group_forgets_its_terms_they_are_counted_anew_and_the_o
 
 
 async def test_of_two_namespaces_on_a_group_one_serves_and_the_other_waits_for_its_turn(case: Case) -> None:
-    async with leading(quick_settings(case.server, namespace="blue")) as blue:
+    async with holding(quick_settings(case.server, namespace="blue")) as blue:
         async with running(quick_settings(case.server, namespace="green"), "error") as green:
             await wait_until(lambda: green.reaper.has_worked, "green knows who holds the lease")
             assert (await recover_one(case))[1] == [1]
@@ -188,7 +188,7 @@ async def test_of_two_namespaces_on_a_group_one_serves_and_the_other_waits_for_i
 
 async def test_where_two_namespaces_lose_the_lease_one_of_them_serves(case: Case) -> None:
     async with (
-        leading(quick_settings(case.server, namespace="blue")) as blue,
+        holding(quick_settings(case.server, namespace="blue")) as blue,
         running(quick_settings(case.server, namespace="green")) as green,
     ):
         await wait_until(lambda: green.reaper.has_worked, "green knows who holds the lease")

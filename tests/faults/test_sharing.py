@@ -3,6 +3,7 @@
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Self
 
 import anyio
 import pytest
@@ -17,7 +18,7 @@ from tests.faults.reapers import (
     Case,
     Listened,
     claimed,
-    leading,
+    holding,
     nothing_left,
     quick_settings,
     replica_of,
@@ -97,7 +98,7 @@ async def test_a_holder_that_was_paused_over_its_expiry_writes_nothing_and_gets_
     await claimed(tmp_path, "recover.before_write")
     holder = await case.holder()
     await case.end_lease()
-    async with leading(quick_settings(case.server), after=replica_of(holder)):
+    async with holding(quick_settings(case.server), after=replica_of(holder)):
         await wait_until(case.recovered, "the jobs are recovered")
         first.resume()
         await first.prints("write rejected, the lease of the group is not ours any more")
@@ -146,7 +147,7 @@ class Sharing:
         self._running = AsyncExitStack()
         self.replicas: list[Listened] = []
 
-    async def __aenter__(self) -> "Sharing":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -286,12 +287,12 @@ async def test_quarantined_jobs_are_released_by_the_next_holder(case: Case) -> N
         state = await case.state()
         return len(state.scheduled) == 3 and state.released == 1
 
-    async with leading(quick_settings(case.server)):
+    async with holding(quick_settings(case.server)):
         await wait_until(quarantined, "one is released, the others are quarantined")
     # Between two terms the one that was out settles.
     assert await case.work_off(lambda state: not state.ready) == jobs[:1]
     assert len((await case.state()).scheduled) == 3
-    async with leading(quick_settings(case.server)):
+    async with holding(quick_settings(case.server)):
         assert await case.work_off(nothing_left) == jobs[1:]
     assert await case.violations(finished=True) == []
 
