@@ -288,9 +288,7 @@ async def test_a_visibility_timeout_that_makes_a_failover_a_gap_is_noted(scene: 
 
 
 @pytest.mark.parametrize(("ttl_ms", "found"), [(3_000, []), (2_999, ["lease"])])
-async def test_a_lease_that_can_expire_between_two_ticks_is_found(
-    scene: Scene, ttl_ms: int, found: list[str]
-) -> None:
+async def test_a_lease_that_can_expire_between_two_ticks_is_found(scene: Scene, ttl_ms: int, found: list[str]) -> None:
     await _served(scene)
     await scene.client.set(scene.keys.lease, f"alice-1-abc.0a@{ttl_ms}", px=SELDOM_MS)
     examined = await examine(scene.client, ReaperSettings(), "Redis")
