@@ -30,12 +30,14 @@ class ReplicaMetrics:
         namespace: str,
         *,
         held: Callable[[], int],
+        watched: Callable[[], int],
         reports: Callable[[], Mapping[str, GroupReport]],
         refused: Callable[[], int],
         look: Callable[[GroupKeys], Awaitable[GroupLoad]],
     ) -> None:
         self._of_replica: Attributes = {telemetry.NAMESPACE: namespace}
         self._held = held
+        self._watched = watched
         self._reports = reports
         self._refused = refused
         self._known: Known = {}
@@ -48,6 +50,7 @@ class ReplicaMetrics:
             return
         with ExitStack() as shown:
             shown.callback(OBSERVATIONS.add(instruments.LEASES_HELD, lambda: [(self._held(), self._of_replica)]))
+            shown.callback(OBSERVATIONS.add(instruments.GROUPS_WATCHED, lambda: [(self._watched(), self._of_replica)]))
             shown.callback(OBSERVATIONS.add(instruments.REFUSED, lambda: [(self._refused(), self._of_replica)]))
             shown.enter_context(self._gauges.shown())
             while True:

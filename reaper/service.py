@@ -21,6 +21,8 @@ from typing import Literal, Self, get_args
 import anyio
 from anyio.abc import TaskStatus
 
+from reaper.batches import Batches
+from reaper.lease import TICK
 from reaper.metrics import ReplicaMetrics
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport, Replica
@@ -82,6 +84,7 @@ class Reaper:
             settings=settings,
             client=self._client,
             leases=self._leases,
+            ticks=Batches(self._leases, TICK, settings.tick_window.total_seconds()),
             notices=Notices(self._listener),
             callbacks=self._callbacks,
             changed=self._registry.at_once,
@@ -91,6 +94,7 @@ class Reaper:
         self._metrics = ReplicaMetrics(
             self._keys.namespace,
             held=lambda: self.held,
+            watched=lambda: 0 if self.settings.observe else len(self.settings.groups),
             reports=self._tenures.reports,
             refused=lambda: len(self.refusals),
             look=lambda keys: look_at_group(self._client, keys),
@@ -249,6 +253,6 @@ class Reaper:
             observe=self.settings.observe,
             terms=self._tenures.terms,
             server=self.server,
-            watched=[group.keys.pair for group in self.settings.groups],
+            watched=tuple(group.keys.pair for group in self.settings.groups),
             groups=self._tenures.reports(),
         )

@@ -98,7 +98,7 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen, kit: Ki
             usage = (await meters.read(supervisor.measure())).since(before)
             await anyio.sleep(3 * stage.settings.look_s)  # so that the screen shows the end
             playing.cancel_scope.cancel()
-        # Workers first, so that the leader lives until their last settlements.
+        # Workers first, so that the lease is held until their last settlements.
         await supervisor.stop(*WORKERS)
         await supervisor.stop(Role.REAPER)
     await witness.look()
@@ -139,7 +139,7 @@ async def _clock_ahead_s(stage: Stage) -> float:
 
 
 async def _until_ready(stage: Stage, supervisor: Supervisor, strangers: int) -> None:
-    """Wait until every worker waits for jobs, beside ``strangers`` of a shared Redis, and a reaper leads.
+    """Wait until every worker waits for jobs, beside ``strangers`` of a shared Redis, and a reaper holds the lease.
 
     Raises NotReadyError.
     """
@@ -156,8 +156,8 @@ async def _missing(stage: Stage, strangers: int) -> str:
     waiting, expected = await queries.waiting_readers(stage) - strangers, stage.settings.workers
     if waiting < expected:
         return f"{waiting} of {expected} readers of {stage.settings.workers} workers were ready"
-    if stage.recovery.by_reapers and not await queries.fence(stage):
-        return "no reaper led"
+    if stage.recovery.by_reapers and not await queries.holder(stage):
+        return "no reaper held the lease"
     return ""
 
 

@@ -26,7 +26,7 @@ HELP = f"""Break an installation on purpose, and account for every job.
 
 Starts workers and reapers as processes, replays a trace of jobs, kills and pauses processes at the given times,
 and prints a ledger. The drill succeeds if every job is settled or dead-lettered, the dead letters are the poison
-jobs, and the write of a leader that was paused past its lease was rejected. Timeouts are short, so that a drill
+jobs, and the write of a holder that was paused past its lease was rejected. Timeouts are short, so that a drill
 ends while you watch. They are not for production.
 
 \b
@@ -38,7 +38,7 @@ Recovery:
 \b
 Faults, in seconds after the first job (* or as soon after as there is a process to hit):
 {chr(10).join(f"  {form.example:<20} {form.does}" for form in FORMS.values())}
-Where no reapers run, pause-leader only kills a worker, and the other faults of reapers are left out.
+Where no reapers run, pause-holder only kills a worker, and the other faults of reapers are left out.
 """
 _FIELDS = DrillSettings.model_fields
 _redis_option = click.option("--redis-url", envvar="REAPER_REDIS_URL", help=_FIELDS["redis_url"].description)
@@ -54,7 +54,7 @@ _format_option = format_option("Print text, or nothing but the report as JSON.")
         "reaper drill --recovery embedded --fault kill-worker@4 --fault pause-redis@8+5",
         "reaper drill --redis-url redis://127.0.0.1:6379/5 --workers 8",
         ok="every job has the promised end",
-        no="a job or a write of a stale leader has not",
+        no="a job or a write of a stale holder has not",
     ),
 )
 @click.option(
@@ -152,8 +152,8 @@ def show_and_perform(plan: DrillPlan, *, machine: bool = False) -> list[Ending]:
     introduction = (
         f"{counted(len(plan.jobs), 'job')} in {seconds(plan.jobs[-1].at):.0f} s "
         f"(trace: {trace.name if trace else 'generated'}), {', '.join(cast)}.\n"
-        f"visibility timeout {seconds(settings.visibility_timeout):g} s, lease TTL {seconds(settings.lease_ttl):g} s, "
-        f"scan interval {seconds(settings.scan):g} s, max_deliveries {settings.max_deliveries}: short, so that you can "
+        f"visibility timeout {seconds(settings.visibility_timeout):g} s, lease TTL {seconds(settings.ttl):g} s, "
+        f"tick {seconds(settings.scan):.2g} s, max_deliveries {settings.max_deliveries}: short, so that you can "
         f"watch. Not for production.\nFaults: {' '.join(map(str, settings.faults)) or 'none'}."
     )
     show(*fitted(introduction.split("\n")))

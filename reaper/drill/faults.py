@@ -17,8 +17,8 @@ class FaultKind(StrEnum):
     KILL_WORKER = "kill-worker"
     PAUSE_WORKER = "pause-worker"
     POISON = "poison"
-    KILL_LEADER = "kill-leader"
-    PAUSE_LEADER = "pause-leader"
+    KILL_HOLDER = "kill-holder"
+    PAUSE_HOLDER = "pause-holder"
     KILL_REAPERS = "kill-reapers"
     PAUSE_REDIS = "pause-redis"
     LONG_JOBS = "long-jobs"
@@ -42,7 +42,7 @@ class Form:
     """The amount if none is written."""
     lasts: bool = False
     """Whether ``+seconds`` follows."""
-    hits: Literal["", "leaders", "redis"] = ""
+    hits: Literal["", "reapers", "redis"] = ""
     """The processes that it hits, if they are no workers. ``redis`` does not answer meanwhile, or rejects writes."""
 
     @property
@@ -61,14 +61,14 @@ FORMS: Mapping[str, Form] = {
         "pause-worker@4+6", "SIGSTOP of the worker with the most jobs in flight for 6 s *", lasts=True
     ),
     FaultKind.POISON: Form("poison@4", "a job that kills every worker that runs it (poison:3@4: three jobs)", _JOBS),
-    FaultKind.KILL_LEADER: Form("kill-leader@4", "kill -9 of the reaper that leads *", hits="leaders"),
-    FaultKind.PAUSE_LEADER: Form(
-        "pause-leader@4",
-        "a worker is killed, then the leader is paused past its lease while it is about to recover the jobs *",
-        hits="leaders",
+    FaultKind.KILL_HOLDER: Form("kill-holder@4", "kill -9 of the reaper that holds the lease *", hits="reapers"),
+    FaultKind.PAUSE_HOLDER: Form(
+        "pause-holder@4",
+        "a worker is killed, then the holder is paused past its lease while it is about to recover the jobs *",
+        hits="reapers",
     ),
     FaultKind.KILL_REAPERS: Form(
-        "kill-reapers@4+10", "kill -9 of all reapers, which start again 10 s later", lasts=True, hits="leaders"
+        "kill-reapers@4+10", "kill -9 of all reapers, which start again 10 s later", lasts=True, hits="reapers"
     ),
     FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", "SIGSTOP of Redis for 10 s", lasts=True, hits="redis"),
     FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", "no fault: 20 more jobs at once, 6 s each", _JOBS, lasts=True),
@@ -131,16 +131,16 @@ def parse_fault(text: str, forms: Mapping[str, Form] = FORMS) -> Fault:
     return Fault(kind, at, found["amount"] or form.default, lasts)
 
 
-DEFAULT_FAULTS = tuple(map(parse_fault, ("kill-worker@1.5", "poison@5", "kill-leader@8", "pause-leader@12")))
+DEFAULT_FAULTS = tuple(map(parse_fault, ("kill-worker@1.5", "poison@5", "kill-holder@8", "pause-holder@12")))
 """Far enough apart for ``max_deliveries`` 3. The killed worker's jobs have run again before the poison job
 comes (visibility timeout and longest job: 3.35 s), so no other job crashes more than twice before it runs alone."""
 
-DEMO_FAULTS = tuple(map(parse_fault, ("kill-worker@1", "poison@4.5", "kill-leader@7", "pause-leader@9.5")))
+DEMO_FAULTS = tuple(map(parse_fault, ("kill-worker@1", "poison@4.5", "kill-holder@7", "pause-holder@9.5")))
 """The same, a little closer together, so that three acts take about a minute."""
 
 
 def without_reapers(fault: Fault) -> Fault | None:
     """Return the fault that is played if no reaper runs; None if there is none."""
-    if fault.kind == FaultKind.PAUSE_LEADER:  # it kills a worker first
+    if fault.kind == FaultKind.PAUSE_HOLDER:  # it kills a worker first
         return replace(fault, kind=FaultKind.KILL_WORKER)
-    return None if fault.kind in FORMS and FORMS[fault.kind].hits == "leaders" else fault
+    return None if fault.kind in FORMS and FORMS[fault.kind].hits == "reapers" else fault

@@ -14,7 +14,7 @@ import anyio
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.faults import AFTER_PAUSE_S, Fault, FaultKind
-from reaper.drill.leader_faults import LeaderFaults
+from reaper.drill.holder_faults import HolderFaults
 from reaper.drill.ledger import Ledger, build_ledger, objections
 from reaper.drill.records import Effect, InjectedFault, MissedFault
 from reaper.drill.recoveries import Recovery
@@ -43,15 +43,15 @@ class Kit:
     async def plays(self, tools: Toolbox) -> Mapping[str, Play]:
         """Return a function for each kind of fault, before the act begins. Raises what redis-py raises."""
         workers = WorkerFaults(tools)
-        leaders = LeaderFaults(tools, workers)
+        holders = HolderFaults(tools, workers)
         return {
             FaultKind.KILL_WORKER: workers.kill_worker,
             FaultKind.PAUSE_WORKER: workers.pause_worker,
             FaultKind.POISON: workers.poison,
             FaultKind.LONG_JOBS: workers.long_jobs,
-            FaultKind.KILL_LEADER: leaders.kill_leader,
-            FaultKind.PAUSE_LEADER: leaders.pause_leader,
-            FaultKind.KILL_REAPERS: leaders.kill_reapers,
+            FaultKind.KILL_HOLDER: holders.kill_holder,
+            FaultKind.PAUSE_HOLDER: holders.pause_holder,
+            FaultKind.KILL_REAPERS: holders.kill_reapers,
             FaultKind.PAUSE_REDIS: partial(_pause_redis, tools),
         }
 

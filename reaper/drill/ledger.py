@@ -16,15 +16,18 @@ from reaper.drill.faults import AFTER_PAUSE_S, FaultKind
 from reaper.drill.figures import Healthy, Spread, healthy_jobs, spread
 from reaper.drill.promises import Fate, check_now, early_ms, fates, is_timed, places
 from reaper.drill.records import Effect, InjectedFault, MissedFault, ProcessRun, Role, Step
-from workers.protocol.events import EventName
+from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.messages import counted
 from workers.runtime.options import UNREACHABLE_EXIT
 
-FENCED_VERBS = ("recover", "move_due")
-"""Verbs of ``refused`` events that mean: a write of an earlier term met the fence of a later one."""
 MOST_SENTENCES = 5
 """Of one promise."""
 _FAILING = Effect.CUTS | Effect.AWAY
+
+
+def is_stale_write(event: LifecycleEvent) -> bool:
+    """Tell whether a write of an earlier term was refused, because its lease was not there any more."""
+    return event.event == EventName.REFUSED and event.data.get("verb") in ("recover", "move_due")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def build_ledger(evidence: Evidence) -> Ledger:
     timed = [event for event in events if is_timed(event)]
     late_ms = [event.data["idle_ms"] - event.data.get("visibility_ms", history.visibility_ms) for event in timed]
     refused = evidence.named(EventName.REFUSED)
-    stale = sum(event.data.get("verb") in FENCED_VERBS for event in refused)
+    stale = sum(map(is_stale_write, refused))
     known = {loss.job for loss in losses if loss.forgotten}
     count = Counter(found.values())
     return Ledger(
@@ -120,12 +123,12 @@ def build_ledger(evidence: Evidence) -> Ledger:
 def objections(ledger: Ledger, faults: Iterable[str]) -> list[str]:
     """Return a sentence for each thing that is wrong. ``faults`` are the kinds that were asked for."""
     unexplained = [start.n for start in ledger.second_starts if start.cause is Cause.UNEXPLAINED]
-    stale_missing = FaultKind.PAUSE_LEADER in faults and ledger.stale_writes_rejected == 0
+    stale_missing = FaultKind.PAUSE_HOLDER in faults and ledger.stale_writes_rejected == 0
     found = {
         f"{counted(ledger.stuck, 'job is', 'jobs are')} stuck": ledger.stuck,
         f"payloads that did not arrive as they were sent: {_some(ledger.altered)}": ledger.altered,
         f"jobs started again for no reason: {_some(unexplained)}": unexplained,
-        "a leader was to be paused past its lease, and no stale write of it was rejected": stale_missing,
+        "a holder was to be paused past its lease, and no stale write of it was rejected": stale_missing,
         f"processes that ended by themselves: {_some(ledger.unexpected_ends)}": ledger.unexpected_ends,
     } | {f"{missed.kind} was left out: {missed.why}": True for missed in ledger.missed}
     return [*ledger.violations, *(sentence for sentence, wrong in found.items() if wrong)]

@@ -29,7 +29,7 @@ def figures(tools: Toolbox) -> dict[str, str]:
     }
     if tools.stage.recovery.by_reapers:
         alive = tools.supervisor.alive(Role.REAPER)
-        shown["leader"] = next((run.name for run in alive if queries.belongs_to(view.holder, run.name)), "none")
+        shown["holder"] = next((run.name for run in alive if queries.belongs_to(view.holder, run.name)), "none")
     return {name: str(figure) for name, figure in shown.items()}
 
 

@@ -172,13 +172,28 @@ def early_ms(history: History, event: LifecycleEvent) -> int:
 
 
 def fenced(history: History) -> Iterator[str]:
-    """I3: once a later term has acted on the group, no earlier one does."""
-    highest = 0
-    for event in _reaper_events(history):
-        token = int(event.data.get("token", 0))
-        if token < highest:
-            yield f"I3: job {event.job} was {event.event} by term {token} after term {highest} had acted"
-        highest = max(highest, token)
+    """I3: only the holder of the lease acts on the group. The journal has the order of the terms.
+
+    It does not have the term that began before there was a journal, so until the first `lease_taken` no token may be
+    lower than one before it. Tokens start over when Redis loses the group's hash.
+    """
+    holder, token, highest = None, None, 0
+    for event in history.events:
+        if event.event == EventName.LEASE_TAKEN:
+            holder, token = event.data.get("holder"), event.number("token")
+        elif event.event == EventName.LEASE_LEFT:
+            if holder not in (None, event.data.get("holder")):
+                yield f"I3: {event.data.get('holder')} left the lease, and {holder or 'nobody'} held it"
+            holder, token = "", None
+        elif not _is_by_a_replica(event):
+            continue
+        elif holder is None:
+            if event.data["token"] < highest:
+                yield f"I3: job {event.job} was {event.event} by term {event.data['token']} after term {highest} acted"
+            highest = max(highest, event.data["token"])
+        elif event.data["token"] != token:
+            whose = f"in term {token}" if token is not None else "after the end of a term"
+            yield f"I3: job {event.job} was {event.event} by term {event.data['token']} {whose}"
 
 
 def settled_once(history: History) -> Iterator[str]:
@@ -214,7 +229,7 @@ def settled_once(history: History) -> Iterator[str]:
 
 
 def _ended_twice(history: History) -> Iterator[str]:
-    """Two leaders that both act on an entry end it twice. One that is made ready or taken over in place goes on."""
+    """Two replicas that both act on an entry end it twice. One that is made ready or taken over in place goes on."""
     ends = Counter(
         (event.job, str(event.data["entry"]))
         for event in history.events
@@ -325,11 +340,9 @@ def _is_failure(event: LifecycleEvent) -> bool:
     return event.event == EventName.NACKED and event.data.get("verb") != "retry"
 
 
-def _reaper_events(history: History) -> Iterator[LifecycleEvent]:
-    """Yield the events of leaders, in order. A worker's own dead letters have the same mode, and no term."""
-    for event in history.events:
-        if event.event in _RECOVERIES and event.data.get("mode") == "reaper" and "token" in event.data:
-            yield event
+def _is_by_a_replica(event: LifecycleEvent) -> bool:
+    """Tell whether a replica wrote it. A worker's own dead letters have the same mode, and no term."""
+    return event.event in _RECOVERIES and event.data.get("mode") == "reaper" and "token" in event.data
 
 
 def _generation(event: LifecycleEvent) -> Generation:

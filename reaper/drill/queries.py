@@ -23,7 +23,7 @@ class View:
     quarantined: int = 0
     dead: int = 0
     holder: str = ""
-    """The holder of the lease. Empty if no reaper leads."""
+    """The holder of the lease. Empty if no reaper holds it."""
     last_delivered: bytes = b"0-0"
     """The group's position in the stream."""
 
@@ -87,13 +87,9 @@ async def waiting_readers(stage: Stage) -> int:
 
 
 async def holder(stage: Stage) -> str:
-    """Return the holder of the lease. Empty if no reaper leads."""
-    return text(await stage.namespace_client.get(stage.namespace.lease) or b"")
-
-
-async def fence(stage: Stage) -> str:
-    """Return the group's fence. Empty if there is none yet."""
-    return text(await stage.client.get(stage.keys.lease) or b"")
+    """Return the holder of the group's lease. Empty if no reaper holds it, also while it is offered to one."""
+    found = text(await stage.client.get(stage.keys.lease) or b"")
+    return "" if found.startswith("offer:") else found
 
 
 def belongs_to(name: str, process: str) -> bool:
@@ -141,6 +137,5 @@ async def forget(stage: Stage) -> None:
     keys, namespace = stage.keys, stage.namespace
     await stage.client.unlink(
         keys.stream, keys.retry, keys.stream_schedule, keys.schedule, keys.dead, keys.lease, keys.agreement,
-        keys.quarantine, keys.journal, namespace.lease, namespace.token, namespace.replicas,
-        namespace.journal,
+        keys.quarantine, keys.journal, namespace.replicas, namespace.live, namespace.drained, namespace.journal,
     )  # fmt: skip

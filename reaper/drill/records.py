@@ -120,7 +120,7 @@ class InjectedFault:
     target: str
     at: float
     holder: str = ""
-    """The lease's holder, for faults that hit a leader."""
+    """The lease's holder, for faults that hit its holder."""
     until: float | None = None
     """The time at which a paused process continued, or killed ones were started again."""
     in_flight: int = 0

@@ -59,7 +59,7 @@ class DrillSettings(Section):
     visibility_timeout: Seconds = seconds(
         2, "How long a delivery may go without a heartbeat.", least=SHORTEST_VISIBILITY
     )
-    lease_ttl: Seconds = seconds(1.5, "How long a lease lasts without a renewal.", least=timedelta(seconds=0.5))
+    lease_ttl: Seconds = seconds(1.5, "How long a lease lasts without a tick, at most.", least=timedelta(seconds=0.5))
     redis_url: str | None = Field(
         None, repr=False, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
     )
@@ -87,9 +87,14 @@ class DrillSettings(Section):
         return tuple(parse_fault(one, cls.forms) if isinstance(one, str) else one for one in value)
 
     @property
+    def ttl(self) -> timedelta:
+        """How long a lease really lasts without a tick: a short visibility timeout makes it shorter."""
+        return min(self.lease_ttl, max(timedelta(seconds=1), self.visibility_timeout / 4))
+
+    @property
     def scan(self) -> timedelta:
-        """The time between two tail scans of the leader."""
-        return min(timedelta(seconds=1), self.visibility_timeout / 4)
+        """The time between two ticks of the holder."""
+        return min(self.ttl / 3, self.visibility_timeout / 4)
 
     @property
     def look_s(self) -> float:
@@ -187,10 +192,10 @@ class DrillSettings(Section):
             )
         if self.policy == IN_PLACE and not recovery.promises:
             raise ConfigurationError("--policy in-place needs a recovery. Use --recovery reaper or embedded.")
-        if self.reapers == 1 and any(fault.kind == FaultKind.PAUSE_LEADER for fault in self.faults_for(recovery)):
+        if self.reapers == 1 and any(fault.kind == FaultKind.PAUSE_HOLDER for fault in self.faults_for(recovery)):
             raise ConfigurationError(
-                "--fault pause-leader needs another reaper, which leads while the first is paused. Set --reapers to "
-                "2 or more."
+                "--fault pause-holder needs another reaper, which takes the lease while the first is paused. Set "
+                "--reapers to 2 or more."
             )
 
     def as_json(self, recovery: Recovery) -> dict[str, Any]:

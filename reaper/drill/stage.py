@@ -49,8 +49,8 @@ def set_stage(
     """Return the stage of one act, and make its folder. ``names`` are those of the stream and the namespace."""
     stream, namespace = group_keys(names[0], GROUP), namespace_keys(names[1])
     client = server.client(patience_s=settings.away_s, key=stream.stream)
-    leaders = client if server.single else server.client(patience_s=settings.away_s, key=namespace.lease)
-    stage = Stage(client, leaders, server, settings, recovery, folder / recovery.name, stream, namespace)
+    replicas = client if server.single else server.client(patience_s=settings.away_s, key=namespace.replicas)
+    stage = Stage(client, replicas, server, settings, recovery, folder / recovery.name, stream, namespace)
     stage.failpoints.mkdir(parents=True)
     stage.reaper_settings.write_text(f"visibility_timeout = {settings.visibility_timeout.total_seconds()}\n", "utf-8")
     return stage

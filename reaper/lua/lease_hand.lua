@@ -14,6 +14,7 @@ local lease, agreement, journal, holder, to = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 if redis.call('GET', lease) ~= holder then
   return 0
 end
+redis.call('HDEL', agreement, '') -- harmless, and a write: a replica can leave under maxmemory too
 if to == '' then
   redis.call('DEL', lease)
 else

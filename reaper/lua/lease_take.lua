@@ -17,7 +17,7 @@
 -- or {0, who holds the lease, for how many ms}: nothing was done.
 -- What changes is the next version of the agreement: the moment it was made, in ms. Where a value is lower than before, what was
 -- agreed on before is kept for a while as `former_…`, for those who cannot know better yet (prelude).
--- Fence: SET NX. Our own value counts as taken: it is what a lost reply looks like. The token is for people. It decides nothing.
+-- Fence: nobody else holds the lease. Our own value counts as taken: it is what a lost reply looks like. The token is for people. It decides nothing.
 
 --- @prelude
 --- @heartbeat
@@ -40,16 +40,14 @@ local refusal = layout_refusal(ARGV[5], stream, at) -- raises where the stream's
 -- Harmless, and a write: under maxmemory a replica can take the lease all the same.
 redis.call('HDEL', agreement, '')
 local token = whole_number(redis.call('HGET', agreement, 'token'), 0)
-if was == holder then
-  redis.call('PEXPIRE', lease, ttl)
-else
+redis.call('SET', lease, holder, 'PX', ttl) -- first: who may not do this writes nothing
+if was ~= holder or token == 0 then -- 0: the hash was lost
   token = token + 1
   redis.call('HSET', agreement, 'token', string.format('%.0f', token))
-  redis.call('SET', lease, holder, 'PX', ttl)
-  if ARGV[9] == '1' then -- an idle group gets no journal only for this
-    redis.pcall('XADD', journal, 'NOMKSTREAM', 'MAXLEN', '~', ARGV[10], '*', 'event', 'lease_taken', 'group', group, 'holder', holder,
-      'token', string.format('%.0f', token))
-  end
+end
+if was ~= holder and ARGV[9] == '1' then -- an idle group gets no journal only for this
+  redis.pcall('XADD', journal, 'NOMKSTREAM', 'MAXLEN', '~', ARGV[10], '*', 'event', 'lease_taken', 'group', group, 'holder', holder,
+    'token', string.format('%.0f', token))
 end
 
 -- Keeps the higher value for workers that go by it. Without earlier group settings, the value stays that workers have written which

@@ -264,7 +264,8 @@ class GroupWatch:
             for source in self._sources.values():
                 source.scanner.forget_gone()
             self._journal_at = journal_at
-            self._quarantine.wake()  # some may have been quarantined in an earlier term
+            if not self._has_scanned:
+                self._quarantine.wake()  # some may have been released in an earlier term
             await self._report_lost()
         self._has_scanned = True
 

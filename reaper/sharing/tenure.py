@@ -9,7 +9,7 @@ import anyio
 from redis.exceptions import RedisError
 
 from reaper.failpoints import failpoint
-from reaper.layout import server_refusal
+from reaper.layout import layout_refusal, server_refusal
 from reaper.lease import OFFER_MS, EndOfTerm, GroupLease, Taken, Term
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.group_watch import GroupWatch
@@ -56,6 +56,9 @@ class Tenure:
         self._was_free = False
         self._look_at_s = self._keeps_until_s = 0.0
         self._holder = ""
+        """The value that we take the lease by; '' = the next attempt draws one."""
+        self._may_be_ours = False
+        """The lease may have that value: after a reload, and after an attempt without an answer."""
         self._end: Callable[[EndOfTerm], None] | None = None
         self._watch: GroupWatch | None = None
         self.has_answer = False
@@ -66,7 +69,7 @@ class Tenure:
         settings = self._context.settings
         self.group = group
         self._lease = GroupLease(
-            self._context.leases, group, self._context.replica_id, settings.lease_of(group),
+            self._context.leases, self._context.ticks, group, self._context.replica_id, settings.lease_of(group),
             Journal.at(settings.journal, settings.journal_maxlen),
         )  # fmt: skip
         self._tick_s = settings.tick_of(group).total_seconds()
@@ -115,39 +118,49 @@ class Tenure:
 
     async def _follow(self) -> Term:
         """Wait until the lease is ours."""
-        holder, self._holder = self._holder or self._lease.new_holder(), ""
         try:
             while True:
                 self._wakes = anyio.Event()
+                self._holder = self._holder or self._lease.new_holder()
                 try:
-                    term, wait_s = await self._try(holder)
+                    term, wait_s = await self._try(self._holder)
                 except (RedisError, OSError) as error:
                     # The attempt may have won. The same holder asks again, and its own value counts as won.
                     self._notes.failed(TAKE, error)
                     term, wait_s = None, random.uniform(*RETRY_S)
                 if term:
+                    self._holder = ""
                     return term
                 with anyio.move_on_after(wait_s):
                     await self._wakes.wait()
         except anyio.get_cancelled_exc_class():
-            # The attempt that was cut off may have won, so the lease must not stay behind.
-            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 1), suppress(RedisError, OSError):
-                await self._lease.hand(holder, "", EndOfTerm.STOPPED)
+            if self._may_be_ours:  # the attempt that was cut off may have won, so the lease must not stay behind
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 1), suppress(RedisError, OSError):
+                    await self._lease.hand(self._holder, "", EndOfTerm.STOPPED)
             raise
 
     async def _try(self, holder: str) -> tuple[Term | None, float]:
         """Take the lease if it is our turn. Return the term, or None and when to try again (s)."""
-        order = self._order
-        if not order:
+        order, me = self._order, self._context.replica_id
+        if me not in order and not self._may_be_ours:  # unknown yet, or drained
             return None, self._tick_s
-        rank = order.index(self._context.replica_id) if self._context.replica_id in order else len(order)
+        rank = order.index(me) if me in order else len(order)
         if self._context.settings.observe:
             self.has_answer = True
-            return (Term("", 0) if rank == 0 else None), self._tick_s
-        if rank and not self._is_noticed and (wait_s := await self._wait_s_of_others(rank)):
+            return (await self._observe() if rank == 0 else None), self._tick_s
+        is_called = self._is_noticed or self._may_be_ours
+        if rank and not is_called and (wait_s := await self._wait_s_of_others(rank)):
             return None, wait_s
         self._is_noticed = self._was_free = False
         return await self._attempt(holder)
+
+    async def _observe(self) -> Term:
+        """Begin a term that writes nothing, and tell whether the policy could work."""
+        client, keys, policy = self._context.client, self.group.keys, self.group.redelivery
+        refusal = await server_refusal(client, keys, policy) or await layout_refusal(client, keys.stream, policy)
+        self._notes.layout(refusal)
+        self._notes.worked(TAKE)
+        return Term("", 0)
 
     async def _wait_s_of_others(self, rank: int) -> float:
         """Look whether nobody holds the lease though others come first. Return for how long to wait, 0 = not at all."""
@@ -171,11 +184,13 @@ class Tenure:
             return None, UNABLE_S
         async with self._context.room:
             failpoint("lease.before_take")
+            self._may_be_ours = True
             taken = await self._lease.take(holder, recreate=self._context.settings.recreate_groups)
             failpoint("lease.after_take")
-        self.has_answer = True
+        self.has_answer, self._may_be_ours = True, False
         self._notes.worked(TAKE)
         if not taken.token:
+            self._holder = ""  # a call of a term that is over must not pass for one of the next
             return None, min(taken.left_ms / 1000, self._tick_s) + random.uniform(0.001, EXPIRY_JITTER_S)
         self._took(taken)
         return Term(holder, taken.token), 0
@@ -223,7 +238,7 @@ class Tenure:
         """Hand the lease to the next replica in the order, in bounded time. Otherwise it expires."""
         self._context.changed()
         if reason is EndOfTerm.RELOADED:
-            self._holder = term.holder
+            self._holder, self._may_be_ours = term.holder, bool(term.holder)
             return
         if not term.holder:
             return

@@ -95,5 +95,5 @@ async def test_its_health_check_tells_a_process_that_lives_from_none(
     url.write_text(server.url)
     variables = {"REAPER_HEALTH_PORT": str(port), "REAPER_REDIS_URL_FILE": str(url), "REAPER_GROUPS": "orders/billing"}
     replica = processes.reaper(env=own | variables)
-    await replica.prints("leadership acquired")
+    await replica.prints("lease taken")
     assert (await anyio.run_process(check, check=False)).returncode == 0

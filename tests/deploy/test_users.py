@@ -24,7 +24,7 @@ from workers.protocol.connection import commands_client
 pytestmark = pytest.mark.anyio
 
 SETTINGS = DEPLOY / "compose/reaper.toml"
-SEEN_SOON = {"process_resident_memory_bytes", "reaper_lease_held", "reaper_in_flight", "reaper_recovered_total"}
+SEEN_SOON = {"process_resident_memory_bytes", "reaper_leases_held", "reaper_in_flight", "reaper_recovered_total"}
 
 
 @dataclass
@@ -70,7 +70,7 @@ async def test_strangers_may_only_ask_whether_it_is_there(guarded: Guarded) -> N
 @pytest.mark.contract
 async def test_a_user_may_not_do_what_is_not_its_work(guarded: Guarded) -> None:
     client = commands_client(guarded.url("worker"))
-    for words in (("FLUSHALL",), ("GET", "{reaper}:lease"), ("XADD", "mail", "*", "a", "b")):
+    for words in (("FLUSHALL",), ("GET", "{orders}:lease:billing"), ("XADD", "mail", "*", "a", "b")):
         with pytest.raises(RedisError, match=r"(?i)permissions"):
             await client.execute_command(*words)
     await client.aclose()

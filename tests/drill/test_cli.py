@@ -63,10 +63,10 @@ def theatre(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Theatre:
 @pytest.mark.parametrize(
     ("words", "played"),
     [
-        ((), ["kill-worker", "poison", "kill-leader", "pause-leader"]),
+        ((), ["kill-worker", "poison", "kill-holder", "pause-holder"]),
         (("--limit", "450"), ["kill-worker", "poison"]),
         (("--limit", "60"), []),
-        (("--limit", "60", "--fault", "kill-leader@8"), ["kill-leader"]),
+        (("--limit", "60", "--fault", "kill-holder@8"), ["kill-holder"]),
     ],
     ids=["whole trace", "a part", "hardly any", "asked for"],
 )
@@ -99,7 +99,7 @@ def test_options_reach_the_programme(theatre: Theatre) -> None:
     (plan,) = theatre.played
     settings = plan.settings
     assert (settings.faults, settings.bare_worker) == ((), False)
-    assert (settings.scan.total_seconds(), settings.look_s) == (1.0, 1.0)
+    assert (settings.ttl.total_seconds(), settings.scan.total_seconds(), settings.look_s) == (1.5, 0.5, 1.0)
     assert (settings.redis_url, settings.keep_keys) == (SERVER.url, True)
     assert len(plan.jobs) == 3
 
@@ -147,7 +147,7 @@ def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> Non
         (("--decode-ms", "8e7"), "takes more than a day. Lower --prefill-ms or --decode-ms"),
         (("--concurrency", "99999"), "(as flag --concurrency) cannot be '99999'. Write a whole number from 1 to 10000"),
         (("--fault", "none", "--fault", "kill-worker@1"), "--fault none excludes other faults. Remove one of them."),
-        (("--reapers", "1", "--fault", "pause-leader@1"), "--fault pause-leader needs another reaper"),
+        (("--reapers", "1", "--fault", "pause-holder@1"), "--fault pause-holder needs another reaper"),
         (("--keep-keys",), "--keep-keys needs a Redis of your own. Name it with --redis-url."),
         (
             ("--redis-url", SERVER.url, "--fault", "pause-redis@1+1"),

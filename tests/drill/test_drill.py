@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 FEW = ("--workers", "1", "--no-bare-worker", "--reapers", "1")
 """What is not about who takes over needs no others: starting a process costs as much as a drill does."""
 
-FAULTS = ("kill-worker@0.5", "poison@1", "kill-leader@2", "pause-leader@4")
+FAULTS = ("kill-worker@0.5", "poison@1", "kill-holder@2", "pause-holder@4")
 
 
 def _drill(processes: Processes, *options: str, folder: Path | None = None) -> Running:
@@ -49,9 +49,9 @@ async def test_every_job_is_accounted_for_after_every_fault(processes: Processes
     assert told["early_recoveries"] == 0
     assert told["stale_writes_rejected"] >= 1
     assert sorted({fault["kind"] for fault in told["faults"]}) == [
-        "kill-leader",
+        "kill-holder",
         "kill-worker",
-        "pause-leader",
+        "pause-holder",
         "poison",
     ]
     assert {"worker_killed", "poison"} <= {start["cause"] for start in told["second_starts"]}
@@ -79,14 +79,14 @@ async def test_embedded_workers_account_for_every_job_without_any_reaper(process
     report = tmp_path / "report.json"
     drill = _drill(
         processes, "--recovery", "embedded", "--limit", "200",
-        *with_faults("kill-worker:w1@0.5", "kill-leader@0.5", "poison@1.5"), "--output", str(report),
+        *with_faults("kill-worker:w1@0.5", "kill-holder@0.5", "poison@1.5"), "--output", str(report),
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
     told = read(report)
     assert (told["recovery"], told["balanced"], told["objections"]) == ("embedded", True, [])
     assert (told["enqueued"], told["settled"], told["dead_lettered"], told["lost"]) == (201, 200, 1, 0)
     assert (told["early_recoveries"], told["settings"]["reapers"]) == (0, 0)
-    assert [(one["asked"], one["played"]) for one in told["left_out"]] == [("kill-leader@0.5", None)]
+    assert [(one["asked"], one["played"]) for one in told["left_out"]] == [("kill-holder@0.5", None)]
     assert [(fault["kind"], fault["target"]) for fault in told["faults"]] == [
         ("kill-worker", "w1-1"),
         ("poison", "job 201"),
@@ -220,7 +220,7 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
     processes: Processes, tmp_path: Path, ending: str, code: int
 ) -> None:
     drill = _drill(processes, *FEW, "--limit", "350", *with_faults("none"), folder=tmp_path)
-    await drill.prints(r"1\.\d s .* leader r\d")
+    await drill.prints(r"1\.\d s .* holder r\d")
     children = _children(drill.pid)
     assert len(children) == 3, "Redis, a worker, a reaper"
     getattr(drill, ending)()
@@ -234,7 +234,7 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
     [
         (("--fault", "kill-woker@1"), "error: unknown --fault 'kill-woker'. Did you mean 'kill-worker'?"),
         (("--trace", "nowhere.csv"), "error: cannot read --trace nowhere.csv: No such file or directory."),
-        (("--reapers", "1"), "error: --fault pause-leader needs another reaper"),
+        (("--reapers", "1"), "error: --fault pause-holder needs another reaper"),
         (("--fault", "pause-redis@4"), "error: cannot read --fault 'pause-redis@4'"),
         (
             ("--recovery", "none", "--policy", "in-place"),

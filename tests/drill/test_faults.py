@@ -19,7 +19,7 @@ from workers.protocol.errors import ConfigurationError
 
 def test_a_fault_is_a_kind_and_a_time() -> None:
     assert parse_fault("kill-worker@4") == Fault(FaultKind.KILL_WORKER, timedelta(seconds=4))
-    assert parse_fault(" pause-leader@2.5 ") == Fault(FaultKind.PAUSE_LEADER, timedelta(seconds=2.5))
+    assert parse_fault(" pause-holder@2.5 ") == Fault(FaultKind.PAUSE_HOLDER, timedelta(seconds=2.5))
     assert parse_fault("long-jobs:20@4+6") == Fault(
         FaultKind.LONG_JOBS, timedelta(seconds=4), "20", timedelta(seconds=6)
     )
@@ -44,7 +44,7 @@ def test_a_fault_is_printed_as_it_is_written(fault: Fault) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("kill-leder@4", "unknown --fault 'kill-leder'. Did you mean 'kill-leader'?"),
+        ("kill-hodler@4", "unknown --fault 'kill-hodler'. Did you mean 'kill-holder'?"),
         ("", "unknown --fault ''. Known are"),
         *(
             (text, f"cannot read --fault '{text}'. Write it like 'poison@4', for 4 seconds after the first job")
@@ -70,7 +70,7 @@ def test_what_is_no_fault_is_refused_with_what_to_write_instead(text: str, sente
     assert sentence in str(refusal.value)
 
 
-def test_without_leaders_the_faults_that_hit_workers_are_left() -> None:
+def test_without_reapers_the_faults_that_hit_workers_are_left() -> None:
     asked = [*DEFAULT_FAULTS, parse_fault("kill-reapers@3+2"), parse_fault("kill-worker:half@4")]
     assert [str(without_reapers(fault)) for fault in asked] == [
         "kill-worker@1.5", "poison@5", "None", "kill-worker@12", "None", "kill-worker:half@4",

@@ -122,7 +122,7 @@ def test_overshoot_is_measured_past_the_visibility_timeout_and_a_negative_one_is
     assert (ledger.early_recoveries, ledger.recovered) == (2, 5)
 
 
-def test_refused_writes_of_leaders_and_refused_settlements_are_counted_apart() -> None:
+def test_refused_writes_of_holders_and_refused_settlements_are_counted_apart() -> None:
     rows = [event("refused", verb=verb) for verb in ("recover", "move_due", "ack", "nack", "ack")]
     ledger = build_ledger(evidence([], events=rows))
     assert (ledger.stale_writes_rejected, ledger.settlements_rejected) == (2, 3)
@@ -186,7 +186,7 @@ def test_what_is_wrong_is_said_in_a_sentence(ledger: Ledger, objection: str) -> 
     assert objections(ledger, []) == [objection]
 
 
-def test_a_leader_that_was_to_be_paused_must_have_had_a_write_refused() -> None:
+def test_a_holder_that_was_to_be_paused_must_have_had_a_write_refused() -> None:
     assert objections(replace(GOOD, stale_writes_rejected=1), list(FaultKind)) == []
-    (objection,) = objections(GOOD, [FaultKind.PAUSE_LEADER])
+    (objection,) = objections(GOOD, [FaultKind.PAUSE_HOLDER])
     assert "no stale write of it was rejected" in objection

@@ -24,6 +24,10 @@ def by_reaper(name: str, job: str, *, token: int = 1, idle_ms: int = 1000, **dat
     return event(name, job, mode="reaper", token=token, idle_ms=idle_ms, visibility_ms=1000, **data)
 
 
+def lease(name: str, token: int, holder: str = "") -> LifecycleEvent:
+    return event(name, "", token=token, holder=holder or f"r{token}.ab@1000")
+
+
 def twice(job: str) -> list[Execution]:
     return [Execution(job)] * 2
 
@@ -36,6 +40,7 @@ GOOD = History(
         by_reaper("recovered", "slow", idle_ms=1100),
         event("acked", "slow", entry="2-1", delivery=1, generation=0),
         by_reaper("recovered", "bad"),
+        lease("lease_taken", 2),
         by_reaper("quarantined", "bad", token=2),
         by_reaper("recovered", "bad", token=2, idle_ms=-1),
         by_reaper("dead_lettered", "bad", token=2),
@@ -75,9 +80,35 @@ VIOLATIONS = {
         with_events(by_reaper("recovered", "done", token=2, idle_ms=999)),
         "I2: job done was recovered after 999 ms, 1 ms too early",
     ),
-    "an earlier term acted after a later one": (
+    "an earlier term acted in a later one": (
         with_events(by_reaper("quarantined", "done", token=1)),
-        "I3: job done was quarantined by term 1 after term 2 had acted",
+        "I3: job done was quarantined by term 1 in term 2",
+    ),
+    "a later term acted before it began": (
+        with_events(by_reaper("quarantined", "done", token=3), lease("lease_taken", 3)),
+        "I3: job done was quarantined by term 3 in term 2",
+    ),
+    "a term acted after its end": (
+        with_events(lease("lease_left", 2), by_reaper("quarantined", "done", token=2)),
+        "I3: job done was quarantined by term 2 after the end of a term",
+    ),
+    "a term acted after its end, which began before there was a journal": (
+        replace(
+            GOOD, events=[*GOOD.events[:4], lease("lease_left", 1), by_reaper("quarantined", "bad"), *GOOD.events[4:]]
+        ),
+        "I3: job bad was quarantined by term 1 after the end of a term",
+    ),
+    "of the terms before there was a journal, an earlier one acted after a later one": (
+        replace(GOOD, events=[by_reaper("quarantined", "done", token=2), *GOOD.events]),
+        "I3: job slow was recovered by term 1 after term 2 acted",
+    ),
+    "the lease was left by another replica": (
+        with_events(lease("lease_left", 2, "r9.ab@1000")),
+        "I3: r9.ab@1000 left the lease, and r2.ab@1000 held it",
+    ),
+    "the lease was left twice": (
+        with_events(lease("lease_left", 2), lease("lease_left", 2)),
+        "I3: r2.ab@1000 left the lease, and nobody held it",
     ),
     "a job was acknowledged twice": (
         with_events(event("acked", "done", entry="3-1", delivery=1, generation=0)),
@@ -288,8 +319,14 @@ def test_a_job_that_failed_each_time_may_be_given_up() -> None:
     ],
     ids=["refused", "given up by its worker"],
 )
-def test_what_no_leader_did_is_not_judged_as_if_one_had(told: LifecycleEvent) -> None:
+def test_what_no_replica_did_is_not_judged_as_if_one_had(told: LifecycleEvent) -> None:
     assert check(with_events(told)) == []
+
+
+def test_tokens_start_over_when_redis_has_lost_the_hash_of_the_group() -> None:
+    begins_again = [lease("lease_taken", 1), by_reaper("quarantined", "done", token=1)]
+    assert check(with_events(*begins_again)) == []
+    assert check(with_events(lease("lease_left", 0, "r2.ab@1000"), *begins_again)) == []  # it was lost in a term
 
 
 def test_where_an_event_does_not_say_it_the_visibility_timeout_is_the_groups() -> None:

@@ -23,7 +23,7 @@ LEDGER = Ledger(
     recovered=1,
     recovery_s=Spread(1.25, 1.25, 1.25),
     stale_writes_rejected=1,
-    faults=(InjectedFault("kill-leader", "r1-1", 104.0, "r1-1-9.aa"),),
+    faults=(InjectedFault("kill-holder", "r1-1", 104.0, "r1-1-9.aa"),),
 )
 
 TABLE = """\
@@ -109,7 +109,7 @@ def test_healthy_jobs_are_told_with_their_throughput() -> None:
 def test_the_report_for_machines_counts_seconds_from_the_start() -> None:
     report = json.loads(json.dumps(as_json(LEDGER, started_at=100.0, objections=["something"])))
     assert report["faults"] == [
-        {"kind": "kill-leader", "target": "r1-1", "time": 4.0, "until": None, "in_flight": 0, "jobs": []}
+        {"kind": "kill-holder", "target": "r1-1", "time": 4.0, "until": None, "in_flight": 0, "jobs": []}
     ]
     assert report["second_starts"] == [
         {

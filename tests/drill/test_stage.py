@@ -143,6 +143,7 @@ async def test_nothing_of_an_act_stays_in_a_redis_that_is_not_ours(stage: Stage)
     await stage.client.set("mine", "1")
     await _enqueue(stage, 1)
     await stage.client.set(stage.keys.lease, "x")
-    await stage.client.set(stage.namespace.token, 3)
+    await stage.client.zadd(stage.namespace.live, {"digest/r1": 1})
+    await stage.client.zadd(stage.namespace.drained, {"r1": 1})
     await queries.forget(stage)
     assert await stage.client.keys("*") == [b"mine"]

@@ -108,7 +108,7 @@ async def test_a_slot_moves_while_jobs_run(binary: Path, recovery: str) -> None:
 async def test_a_replica_is_promoted_that_lags_behind(binary: Path, recovery: str) -> None:
     """It has received no heartbeat for longer than the visibility timeout, and no beat either."""
     with started_cluster(binary, replicas=1) as cluster:
-        home = cluster.owner(scene.NAMESPACE.lease)
+        home = cluster.owner(scene.NAMESPACE.replicas)
         stream = next(stream for stream in cluster.streams() if cluster.owner(stream) is not home)
         master = cluster.owner(stream)
         replica = cluster.nodes[cluster.nodes.index(master) + len(cluster.masters())]

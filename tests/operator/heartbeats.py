@@ -5,7 +5,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from reaper.replicas import GroupReport, Replica
-from tests.scripts.scene import FENCE
+from tests.scripts.scene import HOLDER
 from workers.protocol.keys import group_keys, namespace_keys
 
 KEYS = namespace_keys("reaper")
@@ -56,6 +56,6 @@ async def register(client: Redis, *replicas: Replica) -> None:
 async def hold(client: Redis, *reports: GroupReport, now_ms: int, **values: Any) -> None:
     """Let ``alice`` hold orders/billing, which ``bob`` watches too; both have a heartbeat that is fresh for hours."""
     alice = a_replica("alice", *reports, at_ms=now_ms, **{"heartbeat_ms": SELDOM_MS, **values})
-    await client.set(GROUP.lease, FENCE, px=SELDOM_MS)
+    await client.set(GROUP.lease, HOLDER, px=SELDOM_MS)
     await client.hset(GROUP.agreement, "token", str(TOKEN))
     await register(client, alice, a_replica("bob", at_ms=now_ms, heartbeat_ms=SELDOM_MS))

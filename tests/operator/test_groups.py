@@ -9,7 +9,7 @@ from tests.conftest import StartProxy
 from tests.operator.conftest import Answer, Command, run_command
 from tests.operator.dead import give_up
 from tests.operator.heartbeats import a_replica, a_report, register
-from tests.scripts.scene import FENCE, Scene, entry_id, ready
+from tests.scripts.scene import HOLDER, Scene, entry_id, ready
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from workers.protocol.keys import group_keys
@@ -285,7 +285,7 @@ async def test_forgetting_twice_says_that_nothing_is_left(scene: Scene, reaper: 
 async def test_a_forgotten_group_can_be_served_again(scene: Scene, reaper: Command) -> None:
     await _used(scene)
     await _forget(scene, reaper)
-    await scene.client.set(scene.keys.lease, FENCE)
+    await scene.client.set(scene.keys.lease, HOLDER)
     stalled = text(await scene.client.execute_command("XADD", "orders", "*", "n", 3))
     await scene.deliver(stalled)
     assert len((await scene.recover(stalled))[6]) == 1

@@ -68,7 +68,7 @@ async def hostile(client: Redis) -> Scene:
     """A group in which everything that somebody else can write is hostile."""
     scene = Scene(client, keys=group_keys(STREAM, GROUP))
     keys = scene.keys
-    await scene.prepare(fence=f"alice{EVIL}-1-abc.0a@1000")
+    await scene.prepare(lease=f"alice{EVIL}-1-abc.0a@1000")
     await scene.add("reaper.job", EVIL_BYTES, "reaper.consumers", EVIL_BYTES, EVIL_BYTES, EVIL_BYTES, at=JOB)
     await client.execute_command(
         "XCLAIM", keys.stream, keys.group, EVIL_BYTES, 0, JOB, "IDLE", 99_000, "FORCE", "JUSTID", "LASTID", JOB

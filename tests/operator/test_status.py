@@ -15,7 +15,7 @@ from tests.conftest import StartProxy, StartServer
 from tests.operator.conftest import Command, run_command
 from tests.operator.dead import give_up
 from tests.operator.heartbeats import KEYS, SELDOM_MS, a_replica, a_report, hold, register
-from tests.scripts.scene import FENCE, Scene
+from tests.scripts.scene import HOLDER, Scene
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
@@ -177,7 +177,7 @@ async def test_json_holds_replicas_and_groups(scene: Scene, reaper: Command) -> 
         1,
     )
     assert (group["recovered"], group["report"]["recovered"], group["served_by"]) == (12, 5, "alice-1-abc")
-    assert (group["holder"], group["token"], group["lease_left_ms"] > 0) == (FENCE, 7, True)
+    assert (group["holder"], group["token"], group["lease_left_ms"] > 0) == (HOLDER, 7, True)
 
 
 async def test_watch_prints_until_it_is_ended(scene: Scene, server: RedisServer, processes: Processes) -> None:

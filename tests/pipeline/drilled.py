@@ -16,7 +16,7 @@ from tests.pipeline.streams import connected, read_all
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 
-FAULTS = ("kill-worker@0.5", "poison@0.8", "kill-leader@1.5")
+FAULTS = ("kill-worker@0.5", "poison@0.8", "kill-holder@1.5")
 Entry = tuple[bytes, Sequence[bytes]]
 
 

@@ -25,7 +25,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="stream-reaper-picture-") as name, started_server() as server:
         folder = Path(name)
         to = ("--redis-url", server.url)
-        faults = ("--fault", "kill-worker@2", "--fault", "poison@3", "--fault", "kill-leader@5")
+        faults = ("--fault", "kill-worker@2", "--fault", "poison@3", "--fault", "kill-holder@5")
         _reaper("drill", *to, "--keep-keys", "--limit", "400", "--quiet", *faults, folder=folder)
         _reaper("pipeline", "ingest", *to, "--lake", "lake", "--available-now", folder=folder)
         _reaper("pipeline", "report", *to, "--lake", "lake", "--output", "report.html", folder=folder)

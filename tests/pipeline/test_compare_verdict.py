@@ -331,7 +331,7 @@ def test_a_scenario_that_is_misspelt_is_a_sentence() -> None:
 
 
 def test_the_page_shows_figures_verdicts_and_what_was_left_out() -> None:
-    left_out = [{"asked": "kill-leader@4", "played": None, "why": "no reaper runs"}]
+    left_out = [{"asked": "kill-holder@4", "played": None, "why": "no reaper runs"}]
     drills = [
         played("reaper"),
         played("embedded", left_out=left_out, recovery_s={"p50": 2.0, "p99": 9.0, "max": 9.0}),
@@ -343,7 +343,7 @@ def test_the_page_shows_figures_verdicts_and_what_was_left_out() -> None:
         "Better: reaper",
         "2.200 s",
         "9.000 s",
-        "kill-leader@4 was left out (no reaper runs)",
+        "kill-holder@4 was left out (no reaper runs)",
         "claim was &lt;not&gt; played.",
         "none: 2 jobs are &lt;lost&gt;.",
     ):

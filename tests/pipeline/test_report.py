@@ -141,7 +141,7 @@ def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSe
             for at in (60, 61)
         ),
         stories.event("recovered", NOON_MS, group=None, token=1),
-        stories.event("lease_acquired", NOON_MS, stream=stories.NAMESPACE_JOURNAL, token=1),
+        stories.event("fault_injected", NOON_MS, stream=stories.NAMESPACE_JOURNAL, group=None, kind="poison"),
         stories.event("teleported", NOON_MS, "6-0", group=None),
     ]
     letters = [

@@ -19,7 +19,7 @@ from reaper.recovery.notes import (
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
 from reaper.service import EVENTS
-from reaper.settings import ReaperSettings, WatchedGroup
+from reaper.settings import WatchedGroup
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.upkeep import Released
@@ -378,14 +378,14 @@ async def test_an_observer_reports_each_and_logs_what_it_comes_to_where_that_is_
 # ---- reports
 
 
-def test_a_follower_reports_its_settings_alone() -> None:
-    assert settings_report(ReaperSettings(full_scan_interval=2), BILLING) == GroupReport(
+def test_a_report_has_the_settings_and_the_tally() -> None:
+    assert settings_report(BILLING, Tally(recovered=3)) == GroupReport(
         stream="orders",
         group="billing",
         visibility_ms=30_000,
         max_deliveries=3,
         redelivery="stream",
-        scan_interval_ms=500,
+        recovered=3,
     )
 
 

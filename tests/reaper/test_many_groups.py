@@ -1,4 +1,4 @@
-"""A leader of many groups: its lease is renewed whatever they do, and they are taken over and scanned in turn."""
+"""A replica of many groups extends each lease whatever else it does. It takes and scans them in turn."""
 
 from contextlib import AsyncExitStack
 from typing import Any
@@ -8,9 +8,9 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from reaper.lease import GroupLease, Taken
 from reaper.recovery.context import SCANS_AT_A_TIME
 from reaper.recovery.scanner import Scanner
-from reaper.recovery.writer import GroupWriter, TakeOver
 from tests.faults.scene import holds, running_reaper
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
@@ -23,20 +23,22 @@ MANY = 3 * SCANS_AT_A_TIME
 STREAMS = [f"orders-{number}" for number in range(MANY)]
 
 
-async def test_a_lease_is_renewed_while_groups_use_every_connection_they_may(server: RedisServer) -> None:
+async def test_a_lease_is_extended_while_groups_use_every_connection_they_may(
+    server: RedisServer, client: Redis
+) -> None:
+    await client.xgroup_create("orders", "billing", mkstream=True)
     async with running_reaper(server.url) as reaper, AsyncExitStack() as taken:
         token = await holds(reaper)
         for _ in range(reaper._client.connection_pool.max_connections):
             await taken.enter_async_context(connection_of_ones_own(reaper._client))
-        renewed = set[float | None]()
+        seen = set[int]()
 
-        def renewed_often() -> bool:
-            renewed.add(reaper._elector._renewed_at)
-            return len(renewed) > 5
+        def ticked_often() -> bool:
+            seen.add(reaper.reports()["orders/billing"].last_scan_ms)
+            return len(seen) > 5
 
-        await wait_until(renewed_often, "the lease is renewed")
-        assert reaper.term is not None
-        assert reaper.term.token == token
+        await wait_until(ticked_often, "the lease is extended")
+        assert await holds(reaper) == token
 
 
 async def test_a_pool_that_is_used_up_is_no_outage(server: RedisServer) -> None:
@@ -59,7 +61,7 @@ async def test_a_server_that_is_not_there_is_an_outage() -> None:
     assert not isinstance(raised.value, AllInUseError)
 
 
-@pytest.mark.parametrize("what", ["taken over", "scanned"])
+@pytest.mark.parametrize("what", ["taken", "scanned"])
 async def test_groups_have_their_turn(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -75,29 +77,26 @@ async def test_groups_have_their_turn(
         await gate.wait()
         under_way -= 1
 
-    take_over, full = GroupWriter.take_over, Scanner.full
+    take, full = GroupLease.take, Scanner.full
 
-    async def counted_take_over(writer: GroupWriter, *, recreate: bool) -> TakeOver:
+    async def counted_take(lease: GroupLease, holder: str, *, recreate: bool) -> Taken:
         await counted()
-        return await take_over(writer, recreate=recreate)
+        return await take(lease, holder, recreate=recreate)
 
     async def counted_full(scanner: Scanner) -> int:
         await counted()
         return await full(scanner)
 
-    if what == "taken over":
-        monkeypatch.setattr(GroupWriter, "take_over", counted_take_over)
+    if what == "taken":
+        monkeypatch.setattr(GroupLease, "take", counted_take)
     else:
         monkeypatch.setattr(Scanner, "full", counted_full)
     groups = ",".join(f"{stream}/billing" for stream in STREAMS)
     async with running_reaper(server.url, groups=groups) as reaper:
-        await holds(reaper)
         await wait_until(lambda: under_way == SCANS_AT_A_TIME, f"as many as may be are {what}")
         gate.set()
         await wait_until(
-            lambda: (
-                len(reports := reaper._work.reports()) == MANY and all(one.last_scan_ms for one in reports.values())
-            ),
+            lambda: len(reports := reaper.reports()) == MANY and all(one.last_scan_ms for one in reports.values()),
             "every group is scanned",
         )
     assert most == SCANS_AT_A_TIME

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reaper.replicas import FOLLOWER, LEADER, GroupReport, Replica, Whole
+from reaper.replicas import GroupReport, Replica, Whole
 from workers.protocol.events import MOST
 
 wholes = st.integers(-MOST, MOST)
@@ -25,10 +25,16 @@ def test_every_heartbeat_reads_back_as_it_was_written(replica: Replica) -> None:
     assert Replica.from_json(replica.to_json()) == replica
 
 
-def replica(role: str = FOLLOWER) -> Replica:
+def replica(**groups: int) -> Replica:
+    """Return one with reports on ``groups``, by the token of the term."""
+    reports = {
+        pair: GroupReport(stream=pair, group="g", visibility_ms=1, max_deliveries=1, redelivery="stream", token=token)
+        for pair, token in groups.items()
+    }
     return Replica(
-        id="a-1", name="a", host="h", pid=1, version="1", role=role, started_ms=0, at_ms=100_000, heartbeat_ms=5_000
-    )
+        id="a-1", name="a", host="h", pid=1, version="1", started_ms=0, at_ms=100_000, heartbeat_ms=5_000,
+        groups=reports,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("now_ms", "live"), [(100_000, True), (115_000, True), (115_001, False)])
@@ -36,6 +42,5 @@ def test_a_replica_is_gone_once_three_heartbeats_were_missed(now_ms: int, live: 
     assert replica().is_live(now_ms) is live
 
 
-@pytest.mark.parametrize(("role", "leads"), [(LEADER, True), (FOLLOWER, False)])
-def test_the_leader_acts(role: str, leads: bool) -> None:
-    assert replica(role).leads is leads
+def test_it_holds_the_groups_that_it_reports_with_a_term() -> None:
+    assert replica(orders=3, mails=0).held == ("orders",)

@@ -233,14 +233,13 @@ async def test_what_was_recovered_while_a_page_was_on_its_way_is_not_watched_aga
     scene: Scene, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = await scene.stalled(), await scene.stalled()
-    read = Scanner._read_page
+    saw = Scanner.saw
 
-    async def read_late(scanner: Scanner) -> list[Any]:
-        rows = await read(scanner)
+    def see_late(scanner: Scanner, rows: Sequence[Any]) -> None:
         scanner.recovered([one.encode()])
-        return rows
+        saw(scanner, rows)
 
-    monkeypatch.setattr(Scanner, "_read_page", read_late)
+    monkeypatch.setattr(Scanner, "saw", see_late)
     assert await watched.scanner.full() == 2
     assert watched.armed_ids() == [two]
     monkeypatch.undo()

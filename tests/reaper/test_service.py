@@ -10,8 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.metrics import ReplicaMetrics
-from reaper.registration import FORGET_AFTER_HEARTBEATS
-from reaper.replicas import FOLLOWER, LEADER, Replica
+from reaper.replicas import Replica
 from reaper.service import EVENTS, Reaper
 from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy
@@ -28,11 +27,12 @@ from workers.runtime.callbacks import Report
 pytestmark = pytest.mark.anyio
 
 KEYS = namespace_keys("reaper")
+LEASE = group_keys("orders", "billing").lease
 
 
 def settings_for(server: Any, **given: Any) -> ReaperSettings:
     """Times are long, so that events come from the test only. Heartbeats look as if they were served for long."""
-    fixed = {"redis_url": server.url, "groups": "orders/billing", "lease_ttl": 60, "heartbeat_interval": 60}
+    fixed = {"redis_url": server.url, "groups": "orders/billing", "lease_ttl": 60, "tick_interval": 0.05}
     settings = PacedSettings(**(fixed | given))
     let_beat_of(server.url, [group.keys for group in settings.watched])
     return settings
@@ -65,9 +65,10 @@ class Heard:
         return [report.facts for report in self.reports if report.name == name]
 
 
-async def leading(reaper: Reaper) -> Reaper:
-    await wait_until(lambda: reaper.held, "it leads")
-    return reaper
+async def holding(reaper: Reaper) -> int:
+    """Wait until it holds a group. Return the token of the term."""
+    await wait_until(lambda: reaper.held, "it holds the group")
+    return max(report.token for report in reaper.reports().values())
 
 
 async def recovered(client: Redis, count: int, group: str = "billing") -> None:
@@ -93,11 +94,11 @@ async def newest(client: Redis, stream: str) -> str:
 
 async def test_inside_the_block_it_takes_part_and_after_it_nothing_is_left(server: RedisServer, client: Redis) -> None:
     async with Reaper(settings_for(server)) as reaper:
-        await leading(reaper)
-        assert reaper.term is not None
-        assert (reaper.term.token, await client.get(KEYS.lease)) == (1, reaper.term.holder.encode())
+        assert await holding(reaper) == 1
+        holder: Any = await client.get(LEASE)
+        assert holder.startswith(reaper.replica_id.encode() + b".")
     assert not reaper.held
-    assert await client.exists(KEYS.lease, KEYS.replicas) == 0
+    assert await client.exists(LEASE, KEYS.replicas, KEYS.live) == 0
 
 
 def test_it_can_be_made_and_callbacks_registered_before_any_event_loop_runs() -> None:
@@ -113,7 +114,7 @@ async def test_stop_ends_run(server: RedisServer) -> None:
     reaper = Reaper(settings_for(server))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reaper.run)
-        await leading(reaper)
+        await holding(reaper)
         reaper.stop()
     assert not reaper.held
 
@@ -148,18 +149,18 @@ async def test_an_instance_runs_once(server: RedisServer) -> None:
 async def test_an_error_of_the_block_comes_out_as_it_is(server: RedisServer, client: Redis) -> None:
     with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block's own error
         async with Reaper(settings_for(server)) as reaper:
-            await leading(reaper)
+            await holding(reaper)
             raise ZeroDivisionError
-    assert await client.exists(KEYS.lease) == 0
+    assert await client.exists(LEASE) == 0
 
 
-async def test_a_block_that_is_cancelled_releases_leadership(server: RedisServer, client: Redis) -> None:
+async def test_a_block_that_is_cancelled_leaves_the_lease(server: RedisServer, client: Redis) -> None:
     with anyio.CancelScope() as scope:
         async with Reaper(settings_for(server)) as reaper:
-            await leading(reaper)
+            await holding(reaper)
             scope.cancel()
             await anyio.sleep_forever()
-    assert (scope.cancelled_caught, await client.exists(KEYS.lease)) == (True, 0)
+    assert (scope.cancelled_caught, await client.exists(LEASE)) == (True, 0)
 
 
 async def test_redis_out_of_reach_is_said_at_once_and_disturbs_nothing_around_it() -> None:
@@ -176,10 +177,10 @@ async def test_a_hung_redis_does_not_keep_it_from_stopping_nor_its_connections_o
     server: RedisServer, proxy: StartProxy, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reaper.service.FAREWELL_S", 0.1)
-    monkeypatch.setattr("reaper.election.elector.RELEASE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("reaper.sharing.tenure.LEAVE_S", 0.1)
     through = await proxy(server)
     async with Reaper(settings_for(server, redis_url=through.url)) as reaper:
-        await leading(reaper)
+        await holding(reaper)
         through.blackhole()
     await through.mend()
     await wait_until(lambda: alone(client), "only the test's own connection is left")
@@ -195,9 +196,8 @@ async def test_what_happens_is_reported_in_order_with_its_facts(
     heard = Heard(reaper := Reaper(settings_for(server)))
     async with reaper:
         await wait_until(lambda: "recovered" in heard.names, "the job is recovered")
-        holder = (await leading(reaper)).term.holder  # type: ignore[union-attr]
     assert heard.names == ["lease_taken", "stalled", "recovered", "lease_left"]
-    leadership = {"holder": holder, "token": 1}
+    term = {"stream": "orders", "group": "billing", "token": 1}
     delivery = {
         "stream": "orders",
         "group": "billing",
@@ -208,10 +208,10 @@ async def test_what_happens_is_reported_in_order_with_its_facts(
         "idle_ms": heard.facts("stalled")[0]["idle_ms"],
     }
     assert [report.facts for report in heard.reports] == [
-        leadership,
+        term,
         delivery,
         delivery | {"new_entry": await newest(client, "orders"), "reason": "visibility_timeout"},
-        leadership | {"reason": "released"},
+        term | {"reason": "stopped"},
     ]
     assert delivery["idle_ms"] >= 60_000
 
@@ -289,24 +289,23 @@ async def test_what_stalls_in_the_retry_stream_is_recovered_too(
 async def test_an_agreement_that_was_lost_is_written_again_in_the_same_term(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:
-    async with Reaper(settings_for(server, tick_interval=0.05, lease_ttl=1)) as reaper:  # a look every half a second
-        await wait_until(lambda: client.hexists(scene.keys.agreement, "fence_token"), "it has taken the group over")
-        token = reaper.term.token if reaper.term else 0
+    async with Reaper(settings_for(server)) as reaper:
+        token = await holding(reaper)
         await client.delete(scene.keys.agreement)
         await wait_until(lambda: client.hget(scene.keys.agreement, "visibility_ms"), "the agreement is there again")
-        assert (await client.hget(scene.keys.agreement, "fence_token"), token > 0) == (b"%d" % token, True)
+        assert (token, max(report.token for report in reaper.reports().values())) == (1, 1)
 
 
-async def test_a_leader_that_meets_a_later_fence_ends_its_term(
+async def test_a_replica_that_finds_another_holder_ends_its_term(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:
     heard = Heard(reaper := Reaper(settings_for(server, tick_interval=0.05)))
     async with reaper:
-        await wait_until(lambda: client.exists(scene.keys.lease), "it has taken the group over")
-        await client.set(scene.keys.lease, "reaper:9:bob")
+        await holding(reaper)
+        await client.set(scene.keys.lease, "bob.0@60000", px=60_000)
         await scene.stalled()
         await wait_until(lambda: "lease_left" in heard.names, "its term is over")
-    assert heard.facts("lease_left")[0]["reason"] == "stale"
+    assert heard.facts("lease_left")[0]["reason"] == "not_ours"
 
 
 async def test_a_callback_that_fails_is_logged_and_keeps_nobody_from_hearing(
@@ -336,7 +335,7 @@ async def test_a_callback_that_hangs_holds_up_neither_recovery_nor_the_end(
     reaper.on("lease_left")(_hang)
     async with reaper:
         await recovered(client, 1)
-    assert await client.exists(KEYS.lease, KEYS.replicas) == 0
+    assert await client.exists(LEASE, KEYS.replicas) == 0
 
 
 async def _hang(_report: Report) -> None:
@@ -346,7 +345,7 @@ async def _hang(_report: Report) -> None:
 def test_an_event_that_is_never_reported_cannot_be_listened_to() -> None:
     reaper = Reaper(ReaperSettings())
     with pytest.raises(
-        ValueError, match=r"event 'recoverd' is unknown\. Choose one of dead_lettered, error, leadership_acq"
+        ValueError, match=r"event 'recoverd' is unknown\. Choose one of dead_lettered, error, lease_left"
     ):
         reaper.on("recoverd")  # type: ignore[arg-type]
 
@@ -359,23 +358,19 @@ async def registered(client: Redis) -> dict[str, Replica]:
     return {replica_id.decode(): Replica.from_json(heartbeat) for replica_id, heartbeat in heartbeats.items()}
 
 
-async def roles(client: Redis) -> list[str]:
-    return sorted(replica.role for replica in (await registered(client)).values())
-
-
-async def test_replicas_register_what_they_are_and_what_they_watch(server: RedisServer, client: Redis) -> None:
+async def test_replicas_register_what_they_are_and_what_they_hold(server: RedisServer, client: Redis) -> None:
     async def both() -> bool:
-        return await roles(client) == [FOLLOWER, LEADER]
+        found = (await registered(client)).values()
+        return len(found) == 2 and sum(len(replica.held) for replica in found) == 1
 
     async with Reaper(settings_for(server, name="a")) as one, Reaper(settings_for(server, name="b")) as other:
-        await wait_until(both, "one leads and the other follows")
+        await wait_until(both, "one holds the group")
         found = await registered(client)
     assert set(found) == {one.replica_id, other.replica_id}
-    assert {(replica.name, *replica.groups, replica.terms) for replica in found.values()} in (
-        {("a", "orders/billing", 1), ("b", "orders/billing", 0)},
-        {("a", "orders/billing", 0), ("b", "orders/billing", 1)},
-    )
+    assert {replica.name for replica in found.values()} == {"a", "b"}
+    assert {tuple(replica.watched) for replica in found.values()} == {("orders/billing",)}
     assert {replica.server for replica in found.values()} == {shown(server.binary)}
+    assert len({replica.settings for replica in found.values()}) == 1
 
 
 async def test_who_leaves_unregisters_and_the_others_stay(server: RedisServer, client: Redis) -> None:
@@ -389,28 +384,6 @@ async def test_who_leaves_unregisters_and_the_others_stay(server: RedisServer, c
         assert list(await registered(client)) == [stays.replica_id]
 
 
-async def test_the_leader_removes_replicas_that_died_long_ago(server: RedisServer, client: Redis) -> None:
-    def heartbeat(replica_id: str, age_ms: int) -> str:
-        at_ms = now_ms - age_ms
-        return Replica(
-            id=replica_id, name="", host="", pid=1, version="", role=FOLLOWER, started_ms=0, at_ms=at_ms,
-            heartbeat_ms=5_000,
-        ).to_json()  # fmt: skip
-
-    now_ms = await Scene(client).now_ms()
-    long_ago = 5_000 * FORGET_AFTER_HEARTBEATS + 60_000
-    await client.hset(
-        KEYS.replicas,
-        mapping={"dead": heartbeat("dead", long_ago), "silent": heartbeat("silent", 60_000), "garbage": "{"},
-    )
-    async with Reaper(settings_for(server)) as reaper:
-
-        async def tidy() -> bool:
-            return set(await client.hkeys(KEYS.replicas)) == {b"silent", reaper.replica_id.encode()}
-
-        await wait_until(tidy, "only the dead are gone")
-
-
 # ---- reload
 
 
@@ -420,10 +393,10 @@ async def test_a_pair_that_is_added_is_served_in_the_same_term(server: RedisServ
     late = Scene(client, group_keys("mails", "send"))
     await late.stalled()
     async with Reaper(settings_for(server)) as reaper:
-        await leading(reaper)
+        await holding(reaper)
         reaper.reload(settings_for(server, groups="orders/billing,mails/send"))
         await wait_until(lambda: client.hget(late.keys.agreement, "recovered"), "the new pair is served")
-        assert (reaper.term.token if reaper.term else 0, len(reaper.settings.watched)) == (1, 2)
+        assert {report.token for report in reaper.reports().values()} == {1}
 
 
 async def test_a_pair_that_is_taken_out_is_left_alone(server: RedisServer, scene: Scene) -> None:
@@ -497,13 +470,11 @@ async def test_a_hundred_starts_and_stops_leave_no_task_connection_or_key_behind
         reaper = Reaper(settings_for(server))
         async with reaper:
             if turn % 4 == 0:
-                await wait_until(lambda: client.exists(KEYS.lease), "somebody leads")
+                await wait_until(lambda: client.exists(LEASE), "it holds the group")
             for _ in range(turn):
                 await anyio.lowlevel.checkpoint()
     assert asyncio.all_tasks() == before
-    assert sorted(await client.keys("*")) == sorted(
-        key.encode() for key in ("orders", scene.keys.agreement, scene.keys.lease, KEYS.token, KEYS.journal)
-    )
+    assert sorted(await client.keys("*")) == sorted(key.encode() for key in ("orders", scene.keys.agreement))
     await wait_until(lambda: alone(client), "only the test's own connection is left")
 
 
@@ -512,7 +483,7 @@ async def test_a_refusal_and_its_end_are_registered_at_once(server: RedisServer,
     await client.xgroup_create("orders", "audit", "0")
 
     async def refusal() -> str | None:
-        reports = [one.groups["orders/billing"] for one in (await registered(client)).values() if one.leads]
+        reports = [one.groups["orders/billing"] for one in (await registered(client)).values() if one.held]
         return reports[0].refusal if reports else None
 
     async with Reaper(settings_for(server, heartbeat_interval=3_600, visibility_timeout=1, tick_interval=0.05)):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from reaper.settings import TRUST_MARGIN, GroupSettings, ReaperSettings, WatchedGroup
+from reaper.settings import GroupSettings, ReaperSettings, WatchedGroup
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import Redelivery
 from workers.runtime.settings import load_settings
@@ -44,17 +44,31 @@ def seconds(*values: float) -> tuple[timedelta, ...]:
 
 
 @pytest.mark.parametrize(
-    ("ttl", "renew", "trust", "retry"), [(10, 3, 7, 5), (2, 0.6, 1.4, 1), (60, 18, 42, 30)], ids=str
+    ("lease_ttl", "visibility_s", "lease_s"),
+    [(10, 3_600, 10), (10, 30, 7.5), (10, 8, 2), (10, 2, 1), (0.5, 2, 0.5), (60, 30, 7.5)],
+    ids=str,
 )
-def test_renewal_trust_and_retry_scale_with_the_ttl(ttl: float, renew: float, trust: float, retry: float) -> None:
-    settings = load(lease_ttl=ttl)
-    assert (settings.renew, settings.trust, settings.acquire_retry) == seconds(renew, trust, retry)
+def test_four_leases_fit_into_a_visibility_timeout_so_that_a_failover_is_no_gap(
+    lease_ttl: float, visibility_s: float, lease_s: float
+) -> None:
+    settings = load(groups="orders/billing", lease_ttl=lease_ttl, visibility_timeout=visibility_s)
+    assert (settings.lease_of(settings.watched[0]),) == seconds(lease_s)
 
 
-@given(st.integers(500, 10**9).map(lambda ms: timedelta(milliseconds=ms)))
-def test_every_ttl_leaves_room_for_a_lost_renewal_and_the_trust_ends_before_the_lease(ttl: timedelta) -> None:
-    settings = ReaperSettings(lease_ttl=ttl)
-    assert settings.renew * 2 <= settings.trust <= settings.lease_ttl - TRUST_MARGIN
+@given(
+    st.integers(500, 10**9).map(lambda ms: timedelta(milliseconds=ms)),
+    st.integers(100, 10**9).map(lambda ms: timedelta(milliseconds=ms)),
+)
+def test_two_ticks_may_fail_within_a_lease_and_a_timeout_sees_four(ttl: timedelta, visibility: timedelta) -> None:
+    settings = ReaperSettings(groups="orders/billing", lease_ttl=ttl, visibility_timeout=visibility)
+    [group] = settings.watched
+    rounded = timedelta(microseconds=4)
+    assert settings.tick_of(group) * 3 <= settings.lease_of(group) + rounded
+    assert settings.tick_of(group) * 4 <= visibility + rounded
+
+
+def test_a_replica_registers_ten_times_within_a_lease() -> None:
+    assert (load(lease_ttl=60).registration, load(lease_ttl=2).registration) == seconds(1, 0.2)
 
 
 # ---- groups
@@ -126,7 +140,7 @@ def test_a_stream_that_would_share_the_journal_of_the_namespace_is_refused(obser
 
 
 @pytest.mark.parametrize("namespace", ["a:b", "a{b", "a}b"])
-def test_a_namespace_that_would_break_keys_and_fences_is_refused(namespace: str) -> None:
+def test_a_namespace_that_would_break_keys_is_refused(namespace: str) -> None:
     assert complaint(namespace=namespace) == (
         f"namespace '{namespace}' contains '{{', '}}' or ':'. Use letters, digits, '-' and '_'."
     )
@@ -134,31 +148,23 @@ def test_a_namespace_that_would_break_keys_and_fences_is_refused(namespace: str)
 
 def test_a_namespace_too_long_for_its_observers_is_refused_where_they_start() -> None:
     longest = "n" * 255
-    assert load(namespace=longest).namespace_keys.lease == f"{{{longest}}}:lease"
+    assert load(namespace=longest).namespace_keys.live == f"{{{longest}}}:live"
     assert "is longer than 255 bytes" in complaint(namespace=longest, observe=True)
 
 
-def test_observers_have_leadership_keys_of_their_own() -> None:
-    assert (load().namespace_keys.lease, load(observe=True).namespace_keys.lease) == (
-        "{reaper}:lease",
-        "{reaper-observe}:lease",
+def test_observers_have_keys_of_their_own() -> None:
+    assert (load().namespace_keys.live, load(observe=True).namespace_keys.live) == (
+        "{reaper}:live",
+        "{reaper-observe}:live",
     )
 
 
 # ---- scanning
 
 
-@pytest.mark.parametrize(("visibility_s", "interval_s"), [(30, 1), (4, 1), (2, 0.5), (0.2, 0.05)], ids=str)
-def test_a_group_is_scanned_at_least_four_times_within_its_visibility_timeout(
-    visibility_s: float, interval_s: float
-) -> None:
-    settings = load(groups="orders/billing", visibility_timeout=visibility_s)
-    assert (settings.scan_interval_of(settings.watched[0]),) == seconds(interval_s)
-
-
 def test_a_group_is_scanned_for_new_deliveries_more_often_than_in_full() -> None:
     settings = load(groups="orders/billing", full_scan_interval=2)
-    assert (settings.scan_interval_of(settings.watched[0]),) == seconds(0.5)
+    assert (settings.tick_of(settings.watched[0]),) == seconds(0.5)
 
 
 # ---- names

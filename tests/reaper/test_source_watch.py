@@ -1,4 +1,4 @@
-"""When a leader's timers fire, and what becomes of them: under a virtual clock, with a server that is played."""
+"""When a replica's timers fire, and what becomes of them: under a virtual clock, with a server that is played."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ import anyio
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from reaper.recovery.context import TermContext
+from reaper.recovery.context import ReplicaContext
 from reaper.recovery.notes import GroupNotes
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.source_watch import RETRY_MS, SourceWatch
@@ -65,8 +65,8 @@ class World:
             server_ms=monotonic_ms,
         )
         self.watch = SourceWatch(
-            cast("TermContext", context),
-            GroupWriter(cast("Any", self), group, Authority("reaper", 7, "alice", 0), Journal(1, 100)),
+            cast("ReplicaContext", context),
+            GroupWriter(cast("Any", self), group, Authority("alice", 7), Journal(1, 100)),
             group.keys.stream,
             notes=self.notes,
             telemetry=GroupTelemetry(group, 7),

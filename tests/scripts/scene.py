@@ -13,7 +13,7 @@ from workers.protocol.keys import GroupKeys, group_keys, stream_keys
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
-FENCE = "alice-1-abc.0a@10000"
+HOLDER = "alice-1-abc.0a@10000"
 LONG_IDLE_MS = 60_000
 QUARANTINE_SCORE = 2**52
 BINARY = b"\xff\x00\r\n\xc3("
@@ -45,11 +45,11 @@ class Scene:
         """Note whose scene it is: one for another user is made of it by `dataclasses.replace`."""
         self._admin = self._admin or self.client
 
-    async def prepare(self, *, fence: str | None = FENCE) -> None:
-        """Create the stream, the group and a leader's fence."""
+    async def prepare(self, *, lease: str | None = HOLDER) -> None:
+        """Create the stream, the group and its lease."""
         await self.client.xgroup_create(self.keys.stream, self.keys.group, "0", mkstream=True)
-        if fence is not None:
-            await self.client.set(self.keys.lease, fence)
+        if lease is not None:
+            await self.client.set(self.keys.lease, lease)
 
     async def add(self, *flat: Word, stream: str | None = None, at: str | None = None) -> str:
         """Add an entry with these flat fields (``n``, its number, by default); returns its ID."""
@@ -155,13 +155,13 @@ class Scene:
         ]  # fmt: skip
 
     async def recover(
-        self, *ids: str, source: str | None = None, fence: str = FENCE, visibility_ms: int = 30_000,
+        self, *ids: str, source: str | None = None, lease: str = HOLDER, visibility_ms: int = 30_000,
         max_deliveries: int = 3, policy: str = "stream", journal: bool = True,
     ) -> Any:  # fmt: skip
-        """Run ``recover`` as the leader."""
+        """Run ``recover`` as the holder of the lease."""
         await self._beats_if_new(visibility_ms)
         await self._terms(policy=policy, visibility_ms=visibility_ms, max_deliveries=max_deliveries)
-        words: list[Word] = [self.keys.group, 1_000 * journal, fence, 7, 10**9, *ids]
+        words: list[Word] = [self.keys.group, 1_000 * journal, lease, 7, 10**9, *ids]
         return await RECOVER.run(self.client, [*self._names(source), self.keys.lease], words)
 
     async def walk(

@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from tests.scripts.scene import BINARY, FENCE, Scene, Word, shown
+from tests.scripts.scene import BINARY, HOLDER, Scene, Word, shown
 from tests.support.patience import PATIENCE_S, scaled
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ async def test_a_job_becomes_an_entry_with_its_id_behind_its_own_fields(scene: S
     assert await scene.state() == {
         "orders": {"entries": [("new-1", *(shown(word) for word in PAYLOAD), "reaper.job", "mail-1")], "billing": []},
         "{orders}:enqueued": {"j:mail-1": "now"},
-        "{orders}:lease:billing": FENCE,
+        "{orders}:lease:billing": HOLDER,
     }
 
 

@@ -1,27 +1,25 @@
-"""keep_house, report_lost, count_after, pause_group, register_replica: what is tidied and reported."""
+"""keep_house, report_lost, count_after, pause_group: what is tidied and reported."""
 
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from tests.scripts.scene import FENCE, Scene, entry_id
-from tests.support.dump import dump
+from tests.scripts.scene import HOLDER, Scene, entry_id
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
-STALE = [None, "reaper:8:bob", "reaper:6:bob", "reaper:7:bob", "other:7:alice"]
+STALE = [None, "bob.a1b2c3d4@10000", "alice-1-abc.0a@5000", "alice-1-abc.00@10000", "offer:alice-1-abc", "alice-1-abc"]
 
 
-async def keep_house(scene: Scene, silence_ms: int | str = "", *, fence: str = FENCE) -> Any:
+async def keep_house(scene: Scene, silence_ms: int | str = "", *, lease: str = HOLDER) -> Any:
     """Run ``keep_house``."""
     keys = scene.keys
     return await load_script("workers.protocol", "keep_house").run(
         scene.client,
         [keys.stream, keys.lease, keys.agreement, keys.journal],
-        [fence, keys.group, silence_ms, 1, 1_000, 7],
+        [lease, keys.group, silence_ms, 1, 1_000, 7],
     )
 
 
@@ -31,7 +29,7 @@ async def report_lost(scene: Scene, *ids: str, is_certain: bool = True, source: 
     return await load_script("reaper", "report_lost").run(
         scene.client,
         [source or keys.stream, keys.lease, keys.agreement, keys.journal],
-        [FENCE, keys.group, "w1", int(is_certain), "retry" if source else "stream", 1, 1_000, 7, *ids],
+        [HOLDER, keys.group, "w1", int(is_certain), "retry" if source else "stream", 1, 1_000, 7, *ids],
     )
 
 
@@ -55,7 +53,7 @@ async def pause(scene: Scene, flag: int) -> Any:
     return await load_script("reaper", "pause_group").run(scene.client, [scene.keys.agreement], [flag])
 
 
-async def set_fence(scene: Scene, found: str | None) -> None:
+async def set_lease(scene: Scene, found: str | None) -> None:
     await scene.client.delete(scene.keys.lease)
     if found:
         await scene.client.set(scene.keys.lease, found)
@@ -193,10 +191,10 @@ async def test_without_the_group_no_entry_is_reported(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("found", STALE)
-async def test_only_the_whole_fence_lets_a_leader_keep_house(scene: Scene, found: str | None) -> None:
+async def test_only_the_holder_of_the_lease_keeps_house(scene: Scene, found: str | None) -> None:
     await scene.agree(last_id="1-1")
     await scene.client.xgroup_createconsumer("orders", "billing", "silent")
-    await set_fence(scene, found)
+    await set_lease(scene, found)
     before = await scene.state()
     stale = [b"stale", (found or "").encode()]
     assert (await keep_house(scene, 0), await report_lost(scene)) == (stale, stale)
@@ -206,13 +204,13 @@ async def test_only_the_whole_fence_lets_a_leader_keep_house(scene: Scene, found
 
 
 @pytest.mark.parametrize(("recovery", "code"), [("embedded", b"ok"), ("reaper", b"stale"), ("", b"stale")])
-async def test_without_a_fence_only_embedded_workers_keep_house(scene: Scene, recovery: str, code: bytes) -> None:
+async def test_without_a_lease_only_embedded_workers_keep_house(scene: Scene, recovery: str, code: bytes) -> None:
     await scene.agree(recovery=recovery)
-    assert (await keep_house(scene, fence=""))[0] == code
+    assert (await keep_house(scene, lease=""))[0] == code
     assert ("last_id" in (await scene.state())["{orders}:group:billing"]) == (code == b"ok")
 
 
-async def test_a_leader_keeps_house_when_memory_is_full(scene: Scene) -> None:
+async def test_a_holder_keeps_house_when_memory_is_full(scene: Scene) -> None:
     await scene.stalled()
     await scene.fill_memory()
     kept, paused = await keep_house(scene), await pause(scene, 1)
@@ -246,15 +244,6 @@ async def test_a_group_is_paused_and_resumed(scene: Scene) -> None:
     assert (await scene.state())["{orders}:group:billing"] == {"paused": "1"}
     assert [await pause(scene, 0), await pause(scene, 0)] == [1, 0]
     assert await scene.state() == before
-
-
-async def test_a_replica_registers_even_when_memory_is_full(client: Redis) -> None:
-    register = load_script("reaper", "register_replica")
-    await register.run(client, ["{reaper}:replicas"], ["r1", "{}"])
-    await client.config_set("maxmemory", "1")
-    assert await register.run(client, ["{reaper}:replicas"], ["r2", '{"leads":true}']) == 1
-    await client.config_set("maxmemory", "0")
-    assert await dump(client) == {"{reaper}:replicas": {"r1": "{}", "r2": '{"leads":true}'}}
 
 
 @pytest.mark.parametrize("ago_ms", [1_000, 3_600_000])

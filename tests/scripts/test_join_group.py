@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from tests.scripts.scene import FENCE, Scene, Word, entry_id
+from tests.scripts.scene import HOLDER, Scene, Word, entry_id
 from workers.protocol.calls.membership import delete_consumers as leave
 from workers.protocol.scripts import load_script
 
@@ -266,11 +266,11 @@ async def test_consumers_of_a_destroyed_group_are_an_error(scene: Scene) -> None
 
 # ---- who recovers
 
-BY_REAPER = {"policy": "stream", "recovery": "reaper", "fence_token": "7"}
+BY_REAPER = {"policy": "stream", "recovery": "reaper", "token": "7"}
 
 
 async def served(scene: Scene, left_ms: int) -> None:
-    """Let a leader serve the group that is sure to do so for another ``left_ms``."""
+    """Let a replica serve the group that is sure to do so for another ``left_ms``."""
     await scene.agree(**BY_REAPER, served_until=await scene.now_ms() + left_ms)
 
 
@@ -280,18 +280,18 @@ async def test_where_nobody_has_agreed_yet_an_embedded_worker_begins(bare: Scene
     assert (await join(bare, recovery="embedded", worker="w2")).begins == 0
 
 
-async def test_while_a_leader_serves_the_group_an_embedded_worker_stands_by(scene: Scene) -> None:
+async def test_while_a_replica_serves_the_group_an_embedded_worker_stands_by(scene: Scene) -> None:
     await served(scene, 20_000)
     joined = await join(scene, recovery="embedded", word=GoesBy())
     assert (joined.agreed[3], joined.begins) == ("reaper", 0)
     assert 15_000 < joined.served_ms <= 20_000
     assert joined.mismatch == "recovery reaper is agreed, embedded is set"
     state = await scene.state()
-    assert state["{orders}:lease:billing"] == FENCE
+    assert state["{orders}:lease:billing"] == HOLDER
     assert (await words(scene))["w1.1"] == f"worker w1: {joined.mismatch}"
 
 
-async def test_a_leader_that_has_gone_is_waited_for_no_longer_than_it_serves_though_the_clock_was_set_back(
+async def test_a_replica_that_has_gone_is_waited_for_no_longer_than_it_serves_though_the_clock_was_set_back(
     scene: Scene,
 ) -> None:
     await served(scene, 3_600_000)
@@ -303,14 +303,14 @@ async def test_a_leader_that_has_gone_is_waited_for_no_longer_than_it_serves_tho
     assert (await join(scene, recovery="embedded")).begins == 1
 
 
-async def test_when_the_leader_is_gone_an_embedded_worker_begins_and_removes_the_fence(scene: Scene) -> None:
+async def test_when_the_replica_is_gone_an_embedded_worker_begins_and_removes_the_lease(scene: Scene) -> None:
     await served(scene, -1)
     joined = await join(scene, recovery="embedded")
     assert (joined.agreed[3], joined.served_ms, joined.begins, joined.mismatch) == ("embedded", 0, 1, "")
     state = await scene.state()
     assert "{orders}:lease:billing" not in state
     agreement = state["{orders}:group:billing"]
-    assert (agreement["recovery"], agreement["fence_token"]) == ("embedded", "7"), "no earlier term gets back in"
+    assert (agreement["recovery"], agreement["token"]) == ("embedded", "7")
 
 
 async def test_embedded_workers_may_give_back_in_place(bare: Scene) -> None:
@@ -321,26 +321,26 @@ async def test_embedded_workers_may_give_back_in_place(bare: Scene) -> None:
     assert await bare.client.hget(bare.keys.agreement, "version") == version
 
 
-async def test_embedded_workers_that_take_the_group_over_from_a_leader_write_their_policy(scene: Scene) -> None:
+async def test_embedded_workers_that_take_the_group_over_from_a_replica_write_their_policy(scene: Scene) -> None:
     await scene.agree(policy="stream", recovery="reaper", version=1)
     joined = await join(scene, recovery="embedded", policy="in-place", word=GoesBy())
     assert (joined.agreed[0], joined.agreed[3], joined.begins, joined.mismatch) == ("in-place", "embedded", 1, "")
     assert int(await scene.client.hget(scene.keys.agreement, "version") or 0) > 1, "others are to learn of it"
-    assert "{orders}:lease:billing" not in await scene.state(), "the leader's went with it"
+    assert "{orders}:lease:billing" not in await scene.state(), "the replica's went with it"
     follower = await join(scene, recovery="embedded", policy="stream", worker="w2")
     assert follower.agreed[0] == "in-place", "later ones follow"
     assert follower.mismatch == "policy in-place is agreed, stream is set"
 
 
-async def test_while_a_leader_serves_the_group_embedded_workers_change_nothing(scene: Scene) -> None:
+async def test_while_a_replica_serves_the_group_embedded_workers_change_nothing(scene: Scene) -> None:
     await served(scene, 20_000)
     joined = await join(scene, recovery="embedded", policy="in-place")
     assert (joined.agreed[0], joined.agreed[3], joined.begins) == ("stream", "reaper", 0)
     assert joined.mismatch == "policy stream is agreed, in-place is set; recovery reaper is agreed, embedded is set"
-    assert (await scene.state())["{orders}:lease:billing"] == FENCE
+    assert (await scene.state())["{orders}:lease:billing"] == HOLDER
 
 
-async def test_a_plain_workers_word_binds_nobody_while_no_leader_has_come(bare: Scene) -> None:
+async def test_a_plain_workers_word_binds_nobody_while_no_replica_has_come(bare: Scene) -> None:
     await join(bare, recovery="reaper")
     assert (await join(bare, recovery="embedded")).agreed[3] == "embedded"
 

@@ -27,8 +27,8 @@ async def test_recovery_tells_of_every_consumer(scene: Scene, name: bytes) -> No
     assert [one.data["consumer"] for one in await _told(scene)] == [text(name)] * 4
 
 
-@pytest.mark.parametrize("fence", NAMES)
-async def test_a_refusal_tells_of_any_fence(scene: Scene, fence: bytes) -> None:
-    await scene.client.set(scene.keys.lease, fence)
+@pytest.mark.parametrize("lease", NAMES)
+async def test_a_refusal_tells_of_any_lease(scene: Scene, lease: bytes) -> None:
+    await scene.client.set(scene.keys.lease, lease)
     assert (await scene.recover(await scene.stalled()))[0] == b"stale"
-    assert [(one.event, one.data["fence"]) for one in await _told(scene)] == [("refused", text(fence))]
+    assert [(one.event, one.data["lease"]) for one in await _told(scene)] == [("refused", text(lease))]

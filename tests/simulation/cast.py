@@ -12,9 +12,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from reaper.drill.promises import Execution
+from reaper.operations.drain import drain
 from reaper.operations.groups import forget, set_paused
 from reaper.operations.redrive import Redrive, redrive
-from reaper.operations.terms import ask_to_step_down
 from reaper.service import Reaper
 from reaper.settings import GroupSettings, ReaperSettings
 from tests.simulation import plays
@@ -48,7 +48,9 @@ SERVED_PART = 0.65
 """A live worker can be served for this part of its visibility timeout at least before anything is taken from it: an
 outage of up to a third is too short to be noticed."""
 SCANS_PART, FULL_SCANS_PART = 1 / 8, 0.5
-"""How often replicas scan here, and scan fully, in visibility timeouts."""
+"""How often replicas scan here at least, and scan fully, in visibility timeouts."""
+REGISTRATIONS = 5
+"""So many fit into a lease."""
 
 
 class Actor:
@@ -483,9 +485,9 @@ class Replica(Actor):
             max_deliveries=setting.max_deliveries,
             redelivery=Redelivery(setting.redelivery),
             lease_ttl=timedelta(seconds=setting.lease_s),
-            scan_interval=timedelta(seconds=setting.visibility_s * SCANS_PART),
             full_scan_interval=timedelta(seconds=setting.visibility_s * FULL_SCANS_PART),
-            heartbeat_interval=timedelta(seconds=max(setting.lease_s, setting.visibility_s / 4)),
+            registration_interval=timedelta(seconds=setting.longest_lease_s / REGISTRATIONS),
+            heartbeat_interval=timedelta(seconds=setting.visibility_s / 4),
             journal=setting.journal,
             journal_maxlen=1_000_000,
             recreate_groups=True,
@@ -500,6 +502,16 @@ class Replica(Actor):
     @property
     def is_wanted(self) -> bool:
         return not self.world.recovers_itself
+
+    @property
+    def replica_id(self) -> str:
+        """The replica's ID, or '' before it has ever begun."""
+        return self.reaper.replica_id if self.reaper is not None else ""
+
+    @property
+    def serves(self) -> bool:
+        """Tell whether it believes that it holds the lease, and watches the group."""
+        return self.reaper is not None and self.reaper.held > 0
 
     async def _hear(self, report: Report) -> None:
         self.world.told(report.facts)
@@ -546,16 +558,16 @@ class Operators:
             except (RedisError, StreamReaperError, OSError):
                 await asyncio.sleep(1)
 
-    async def step_down(self) -> None:
-        """Ask the leader to step down."""
+    async def drain(self, replica_id: str, seconds: float) -> None:
+        """Have a replica hand over what it holds, and hold nothing for some time."""
         client = commands_client(URL)
         try:
-            await ask_to_step_down(client, NAMESPACE, cooldown_ms=5_000, alone=True)
+            await drain(client, NAMESPACE, replica_id, round(seconds * 1000))
         finally:
             await client.aclose()
 
     async def forget(self) -> None:
-        """Have the group forgotten, whoever may know it still; refused where a leader or workers serve it."""
+        """Have the group forgotten, whoever may know it still; refused where a replica or workers serve it."""
         client = commands_client(URL)
         try:
             await forget(client, KEYS, namespace=NAMESPACE.namespace)

@@ -2,7 +2,7 @@
 
 When a process does a certain step, for example sends a recovery call, a fault hits it.
 
-Faults at instants that are drawn by themselves hardly ever meet. In 300 of those stories, for example, no leader's call
+Faults at instants that are drawn by themselves hardly ever meet. In 300 of those stories, for example, no replica's call
 arrived after its term had ended. So stories have scenes from the lists below, or conjunctions that are drawn.
 """
 
@@ -14,12 +14,23 @@ from typing import Any
 from tests.simulation import plays
 from tests.simulation.faults import FAULTS, workers_of
 from tests.simulation.plays import Act
-from tests.simulation.story import ITSELF, LEADER, REAPER, SHORTEST_LEASE_S, WRITE, NewJob, Setting, Step, Story
+from tests.simulation.story import (
+    HOLDER,
+    ITSELF,
+    OFFERED_TO,
+    REAPER,
+    SHORTEST_LEASE_S,
+    WRITE,
+    NewJob,
+    Setting,
+    Step,
+    Story,
+)
 from tests.simulation.unserved import NEEDED
 
-BY_LEADERS = (
-    "sent recover", "sent recover", "ran recover", "sent tick",
-    "ran tick", "event recovered", "event quarantined", "fence",
+BY_HOLDERS = (
+    "sent recover", "sent recover", "ran recover", "sent move_due", "sent tick", "ran tick", "event recovered",
+    "event quarantined", "sent lease_take", "lease taken", "lease offered",
 )  # fmt: skip
 BY_WORKERS = (
     "sent ack", "sent settle", "ran ack", "ran settle", "sent extend", "ran extend",
@@ -34,7 +45,7 @@ OF_SERVER = (
     "scripts",
 )  # fmt: skip
 OF_OPERATORS = (
-    "step-down", "brake", "visibility", "limit", "policy", "forget", "flush", "destroy-group", "delete-consumer",
+    "drain", "brake", "visibility", "limit", "policy", "forget", "flush", "destroy-group", "delete-consumer",
 )  # fmt: skip
 
 
@@ -70,27 +81,37 @@ _KILLED_LATER = Cue("started", "kill", ITSELF, (0.01, 0.03), later=0.5)
 _HELD = Cue("sent recover", "part", ITSELF, leases=_TERM, value="requests")
 _HELD_LATER = Cue("sent recover", "part", ITSELF, leases=_TERM, value="requests", later=1.25)
 
-SCENES_OF_LEADERS = (
-    # a stale leader after a failover, a released quarantined job, and both
+SCENES_OF_HOLDERS = (
+    # a stale holder after a failover, a released quarantined job, and both
     (_KILLED, _HELD),
     (_KILLED, Cue("", "failover", parts=_SHORT, later=0.5), _HELD),
     (_KILLED, _KILLED_LATER, _HELD_LATER),
     (_KILLED, _KILLED_LATER, Cue("", "failover", parts=_SHORT, later=0.8), _HELD_LATER),
     (_KILLED, _KILLED_LATER, Cue("", "failover", parts=_SHORT, later=1.1), _HELD_LATER),
-    (_KILLED, Cue("sent tick", "part", ITSELF, leases=_TERM, value="requests")),
+    (_KILLED, Cue("sent move_due", "part", ITSELF, leases=_TERM, value="requests")),
     (_KILLED, Cue("sent recover", "pause", ITSELF, leases=_TERM)),
     (_KILLED, Cue("sent recover", "kill", ITSELF)),
-    (_KILLED, _KILLED_LATER, Cue("event quarantined", "kill", LEADER)),
+    (_KILLED, _KILLED_LATER, Cue("event quarantined", "kill", HOLDER)),
     # a term begins
-    (Cue("started", "part", ITSELF, _LONG), Cue("fault part", "step-down")),
-    (Cue("started", "deny", parts=_SOME, value="subscribe"), Cue("fault deny", "step-down")),
-    (_KILLED, Cue("event quarantined", "clock", value=-90.0), Cue("fault clock", "step-down")),
-    (_KILLED, Cue("", "pause", LEADER, leases=_TERM, later=0.5)),
+    (Cue("started", "part", ITSELF, _LONG), Cue("fault part", "drain", HOLDER)),
+    (Cue("started", "deny", parts=_SOME, value="subscribe"), Cue("fault deny", "drain", HOLDER)),
+    (_KILLED, Cue("event quarantined", "clock", value=-90.0), Cue("fault clock", "drain", HOLDER)),
+    (_KILLED, _KILLED_LATER, Cue("event quarantined", "drain", HOLDER)),
+    # in the middle of a hand-over: who is offered the lease is not there, or comes late
+    (Cue("started", "drain", HOLDER), Cue("lease offered", "pause", ITSELF, leases=_TERM)),
+    (Cue("started", "drain", HOLDER), Cue("lease offered", "kill", ITSELF)),
+    (Cue("started", "drain", HOLDER), Cue("lease offered", "kill", OFFERED_TO)),
+    (_KILLED, Cue("started", "drain", HOLDER), Cue("lease offered", "pause", OFFERED_TO, leases=_TERM)),
+    (_KILLED, Cue("started", "drain", HOLDER), Cue("lease offered", "failover", parts=_SHORT)),
+    (Cue("sent lease_take", "part", ITSELF, leases=_TERM, value="replies"),),
+    (Cue("started", "stop", HOLDER), Cue("lease taken", "stop", ITSELF)),
+    (_KILLED, Cue("", "freeze", parts=_SOME, later=0.5)),
+    (_KILLED, Cue("", "pause", HOLDER, leases=_TERM, later=0.5)),
     # servers and operators that refuse
     (_KILLED, Cue("sent recover", "deny", parts=_SOME, value=WRITE)),
     (_KILLED, Cue("sent recover", "deny", parts=_SOME, value="xclaim")),
     (_KILLED, Cue("", "deny", parts=_LONG, value="subscribe", later=0.3)),
-    (_KILLED, Cue("sent extend", "deny", parts=_SOME, value=WRITE), Cue("fault deny", "part", LEADER)),
+    (_KILLED, Cue("sent extend", "deny", parts=_SOME, value=WRITE), Cue("fault deny", "part", HOLDER)),
     (_KILLED, Cue("sent recover", "memory", parts=_SOME)),
     (_KILLED, Cue("sent recover", "brake", parts=_SOME)),
     # settings that change
@@ -145,7 +166,7 @@ def with_conjunctions(story: Story) -> Story:
 
 def _draw_scenes(random: Random, story: Story, setting: Setting) -> Iterator[Step]:
     """Draw some scenes, one after the other in turn, so that each comes equally often."""
-    scenes = (*SCENES_OF_LEADERS, *SCENES) if setting.recovery == REAPER else SCENES
+    scenes = (*SCENES_OF_HOLDERS, *SCENES) if setting.recovery == REAPER else SCENES
     turn = story.seed // 4 * 2 + story.seed % 2
     for number, begins in enumerate(SCENES_BEGIN):
         at = random.uniform(begins, begins + 0.1) * story.length_s
@@ -167,23 +188,24 @@ def _draw(random: Random, setting: Setting, length_s: float) -> Iterator[Step]:
         at = round(random.uniform(0.1, 0.5) * length_s, 1)
         yield replace(FAULTS["kill"].draw(random, setting, at), who=who)
     for _ in range(random.choice((2, 3, 4))):
-        by_leader = setting.recovery == REAPER and random.random() < 0.5
-        on = random.choice(BY_LEADERS if by_leader else BY_WORKERS)
+        by_holder = setting.recovery == REAPER and random.random() < 0.5
+        on = random.choice(BY_HOLDERS if by_holder else BY_WORKERS)
         at = round(random.uniform(0, 0.6) * length_s, 1)
         first = _HOLDS.get(on[:4], "") if random.random() < 0.5 else ""
         first = first or random.choice(OF_ITSELF if random.random() < 0.5 else OF_SERVER)
         yield from _one(random, setting, at, first, ITSELF if first in OF_ITSELF else "", on)
         for then in random.sample((*OF_ITSELF, *OF_SERVER, *OF_OPERATORS), random.choice((0, 1, 2))):
-            whose = random.choice((ITSELF, ITSELF, LEADER, *workers_of(setting))) if then in OF_ITSELF else ""
+            whose = random.choice((ITSELF, ITSELF, HOLDER, *workers_of(setting))) if then in OF_ITSELF else ""
+            whose = HOLDER if then == "drain" else whose
             yield from _one(random, setting, at, then, whose, f"fault {first}")
 
 
 def _one(random: Random, setting: Setting, at: float, kind: str, who: str, on: str) -> Iterator[Step]:
-    if not FAULTS[kind].may(setting) or (who == LEADER and setting.recovery != REAPER):
+    if not FAULTS[kind].may(setting) or (who == HOLDER and setting.recovery != REAPER):
         return
     step = replace(FAULTS[kind].draw(random, setting, at), who=who, on=on)
-    if kind in ("part", "pause", "suspend") and random.random() < 0.7:  # long enough for another one to lead
-        step = replace(step, seconds=round(setting.lease_s * random.uniform(1.0, 2.5), 1))
+    if kind in ("part", "pause", "suspend") and random.random() < 0.7:  # long enough for another one to take the lease
+        step = replace(step, seconds=round(setting.longest_lease_s * random.uniform(1.0, 2.5), 1))
     if kind == "deny" and random.random() < 0.5:
         step = replace(step, value=random.choice(NEEDED))
     yield step
@@ -192,7 +214,7 @@ def _one(random: Random, setting: Setting, at: float, kind: str, who: str, on: s
 def _one_of_scene(random: Random, setting: Setting, at: float, cue: Cue) -> Step:
     at = round(at + cue.later * setting.visibility_s, 1)
     step = replace(FAULTS[cue.kind].draw(random, setting, at), who=cue.who, on=cue.on)
-    unit_s, parts = (setting.lease_s, cue.leases) if cue.leases else (setting.visibility_s, cue.parts)
+    unit_s, parts = (setting.longest_lease_s, cue.leases) if cue.leases else (setting.visibility_s, cue.parts)
     if parts:
         step = replace(step, seconds=round(unit_s * random.uniform(*parts), 1))
     return step if cue.value is None else replace(step, value=cue.value)

@@ -53,7 +53,7 @@ def _draw_story(seed: int) -> Story:
 
 def _draw_setting(random: Random) -> Setting:
     recovery = random.choice((REAPER, REAPER, REAPER, EMBEDDED))
-    replicas = random.choice((1, 2, 2, 3))
+    replicas = random.choice((1, 2, 2, 3, 4))
     visibility_s = random.choice((60.0, 120.0, 300.0, 600.0))
     return Setting(
         version=random.choice(VERSIONS),
@@ -61,8 +61,8 @@ def _draw_setting(random: Random) -> Setting:
         redelivery=random.choice(("stream", "retry-stream")),
         visibility_s=visibility_s,
         max_deliveries=random.choice((1, 2, 3, 3, 3, 5)),
-        # In proportion: a short lease beside a long timeout is renewed a hundred times before anything is overdue.
-        lease_s=max(SHORTEST_LEASE_S, visibility_s * random.choice((1 / 6, 1 / 2, 1.0, 2.0))),
+        # In proportion: a short lease beside a long timeout is extended a hundred times before anything is overdue.
+        lease_s=max(SHORTEST_LEASE_S, visibility_s * random.choice((1 / 10, 1 / 6, 1 / 4))),
         workers=random.choice((1, 2, 2, 3)),
         bare_workers=random.choice((0, 0, 0, 1)) if recovery == REAPER else 0,
         replicas=replicas,

@@ -31,19 +31,19 @@ class Drops:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._unseen: dict[str, Dropped] = {}
-        """By job: what went with a consumer that is none of ours, and no leader has looked since."""
+        """By job: what went with a consumer that is none of ours, and no replica has looked since."""
         self._foreign: set[str] = set()
-        """Jobs that went with a consumer that is none of ours: nobody but the leader that saw it knows of them."""
-        self._leader_began_at = -inf
+        """Jobs that went with a consumer that is none of ours: nobody but the holder that saw it knows of them."""
+        self._holder_began_at = -inf
 
-    def leader_begins(self) -> None:
-        """Note that a leader begins to watch the group: it knows nothing of what went with consumers before."""
-        self._leader_began_at = self._world.loop.now
+    def holder_begins(self) -> None:
+        """Note that a holder begins to watch the group: it knows nothing of what went with consumers before."""
+        self._holder_began_at = self._world.loop.now
         self._world.ledger.lost |= self._foreign
         self._foreign.clear()
 
-    def leader_looks(self) -> None:
-        """Note that a leader looks who is there: to everybody, a consumer that is there again has settled all."""
+    def replica_looks(self) -> None:
+        """Note that a replica looks who is there: to everybody, a consumer that is there again has settled all."""
         unseen, self._unseen = self._unseen, {}
         for job, dropped in unseen.items():
             group = self._group(dropped.place[0])
@@ -152,7 +152,7 @@ class Drops:
         """Tell whether nobody can tell of what was idle for so long.
 
         Nobody can where nothing tells one group from another. Of a consumer whose worker is registered the journal
-        tells that it is gone (keep_house.lua); of another one's deliveries, or without a journal, the leader alone
+        tells that it is gone (keep_house.lua); of another one's deliveries, or without a journal, the holder alone
         tells, if a full scan of its own can have seen them (decision 12). Nobody tells where the clock was set back
         just before: what a worker then says of when it has proved its life lies in the future, and counts for nothing.
         """
@@ -166,9 +166,9 @@ class Drops:
         is_told_of = world.story.setting.journal and all(
             world.command("HEXISTS", KEYS.agreement, b"member:" + name) for name in consumer
         )
-        is_seen = "xpending" not in world.server.denied.get("default", ())  # by leaders, in full scans
+        is_seen = "xpending" not in world.server.denied.get("default", ())  # by holders, in full scans
         seen_ms = world.story.setting.visibility_s * 1000 * FULL_SCANS_PART
-        idle_ms = min(idle_ms, (world.loop.now - self._leader_began_at) * 1000)
-        if not consumer:  # a group: whoever has its jobs in hand tells while it lives, and a leader that has seen them
+        idle_ms = min(idle_ms, (world.loop.now - self._holder_began_at) * 1000)
+        if not consumer:  # a group: whoever has its jobs in hand tells while it lives, and a holder that has seen them
             return not is_seen
         return not is_told_of and (world.recovers_itself or not is_seen or idle_ms < seen_ms)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.cast import Replica
 from tests.simulation.places import KEYS
 from tests.simulation.story import EMBEDDED, IN_PLACE, REAPER, Setting, Step
 from tests.simulation.unserved import NEEDED
@@ -231,8 +232,10 @@ def _brake(world: "World", step: Step) -> None:
     world.operate(f"pause for {step.seconds:g} s", lambda: world.operators.brake(step.seconds))
 
 
-def _step_down(world: "World", step: Step) -> None:  # noqa: ARG001
-    world.operate("step down", world.operators.step_down)
+def _drain(world: "World", step: Step) -> None:
+    replica = world.actors[step.who]
+    assert isinstance(replica, Replica)
+    world.operate(f"drain {step.who}", lambda: world.operators.drain(replica.replica_id, step.seconds))
 
 
 def _redrive(world: "World", step: Step) -> None:  # noqa: ARG001
@@ -342,7 +345,7 @@ FAULTS = {
         Fault("limit", "The reapers are told: {value}.", _reload, value=_other_limit, modes=_ONLY_REAPER),
         Fault("policy", "The reapers are told: {value}.", _reload, value=_other_policy, modes=_ONLY_REAPER),
         Fault("brake", "An operator pauses the group for {seconds}.", _brake, None, (0.1, 3), modes=_ONLY_REAPER),
-        Fault("step-down", "An operator asks the leader to step down.", _step_down, modes=_ONLY_REAPER),
+        Fault("drain", "An operator drains {who} for {seconds}.", _drain, replicas_of, (0.1, 1), modes=_ONLY_REAPER),
         Fault(
             "mode",
             "Recovery is switched, to embedded or back; workers are restarted, and there again after {seconds}.",

@@ -1,7 +1,6 @@
 """Has the product look less often at what nobody waits for: virtual time is free, but commands are not.
 
-A worker asks every 2 seconds whether there is a job, and a replica looks ten times a second for answers that do not
-come. Timeouts of the simulation are minutes long, so both may take longer, in proportion to them: an hour of a story
+A worker asks every 2 seconds whether there is a job, and a replica registers every second. Timeouts of the simulation are minutes long, so both may take longer, in proportion to them: an hour of a story
 with long timeouts holds no more looks than some minutes of one with short ones. Nothing else is changed by it.
 """
 
@@ -11,8 +10,8 @@ from typing import Any
 from unittest import mock
 
 from reaper import metrics
-from reaper.election import elector
-from reaper.recovery import beats, group_watch, retrying, source_watch
+from reaper.recovery import group_watch, source_watch
+from reaper.sharing import tenure, tenures
 from tests.simulation.story import Setting
 from workers.embedded import autoclaim, upkeep
 from workers.loop import reading
@@ -33,24 +32,23 @@ def _unnamed() -> None:
 def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     """Yield what waits for how long: the module or function, the name there, and the value."""
     visibility_s = setting.visibility_s
-    look_s = min(visibility_s / 10, setting.lease_s / 4)  # well within the trust window, 0.7 of the lease
     retry_s = visibility_s / 60
-    yield elector, "PROMPT_S", 3 * look_s
-    yield elector, "FAILURE_PAUSE_S", min(retry_s, setting.lease_s / 8)
+    yield tenure, "RETRY_S", (0.1, min(retry_s, setting.lease_s / 8))
+    yield tenure, "UNABLE_S", retry_s
+    yield tenures, "RERANK_S", visibility_s / 6
     yield pauses, "LONGEST_PAUSE_S", 2 * retry_s
-    yield beats, "LONGEST_BEAT_S", visibility_s / 6
-    yield beats, "LOOK_S", visibility_s / 24
     yield autoclaim, "REFUSED_S", retry_s
     yield reading, "REFUSED_S", visibility_s / 12
     yield reading, "BLOCK_MS", block_ms(setting)
     yield connection.reader_client, "block_ms", block_ms(setting)
     yield connection, "_driver_info", _unnamed
-    yield metrics, "LEADING_POLL_S", visibility_s / 6
+    yield metrics, "HELD_POLL_S", visibility_s / 6
     yield notices, "PING_S", visibility_s
     yield notices, "RECONNECT_S", retry_s
-    yield retrying, "INSIST_S", (0.1, retry_s)
     yield group_watch, "QUARANTINE_RETRY_S", retry_s
     yield group_watch, "SCHEDULES_RETRY_S", retry_s
+    yield group_watch, "SCHEDULES_LOOK_S", visibility_s / 2
+    yield group_watch, "FULL_RETRY_S", retry_s
     yield source_watch, "RETRY_MS", round(retry_s * 1000)
     yield schedules, "LATEST_LOOK_S", visibility_s / 2
     yield source_watch, "LATEST_WAKE_S", visibility_s / 2

@@ -3,7 +3,7 @@
 A situation is a moment and circumstances. One event happens while a condition holds. The code that sees a moment
 announces it (`Reached.note`). The moments are ``fault <kind>``, ``event <name>``, ``error <code>``, ``sent <script>``,
 ``ran <script>``, ``failed <script>``, ``again <script>`` (the same process calls it once more for the same entry),
-``fence``, ``killed``, and ``started``.
+``lease taken``, ``lease kept``, ``lease offered``, ``killed``, and ``started``.
 """
 
 import re

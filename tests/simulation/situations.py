@@ -1,18 +1,21 @@
 """The situations that a run of 300 stories has to reach, each at least once.
 
-A run that never reached one of them shows less than it seems to. For example, in no story a leader was replaced while
-its recovery call was on its way. `tests.simulation.reached` notes them, `tests.simulation.conjunctions` causes most.
+A run that never reached one of them shows less than it seems to. For example, in no story a lease was taken by
+another replica while a recovery call was on its way. `tests.simulation.reached` notes them, `tests.simulation.conjunctions` causes most.
 """
 
 from collections.abc import Callable, Iterable
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from reaper.sharing.ranking import ranked
 from tests.simulation.places import KEYS
 from tests.simulation.reached import Moment, Situation, While
 from tests.simulation.story import EMBEDDED, IN_PLACE
+from tests.simulation.tenancy import FREED, KEPT, OFFER, OFFERED, TAKEN
 
 if TYPE_CHECKING:
+    from tests.simulation.cast import Replica
     from tests.simulation.world import World
 
 # ---- circumstances
@@ -100,6 +103,11 @@ def says(*words: bytes) -> While:
     return lambda _, moment: any(word in moment.said[:60] for word in words)
 
 
+def starts(word: bytes) -> While:
+    """The script's whole answer begins with ``word``."""
+    return lambda _, moment: moment.said.startswith(word)
+
+
 def with_data(**data: Any) -> While:
     """The event has these fields."""
     return lambda _, moment: moment.event is not None and all(moment.event.data.get(k) == v for k, v in data.items())
@@ -143,11 +151,51 @@ def changed_mode(world: "World", _: Moment) -> bool:
     return world.recovery != world.story.setting.recovery
 
 
+# ---- leases
+
+
+def after_an_offer(world: "World", moment: Moment) -> bool:
+    """The lease was offered to the replica that takes it."""
+    return any(one.process.name == moment.by for one in _offered(world, moment) if one.process)
+
+
+def after_an_offer_to_another(world: "World", moment: Moment) -> bool:
+    """The lease was offered to another replica than the one that takes it."""
+    return moment.said.startswith(OFFER) and not after_an_offer(world, moment)
+
+
+def to_a_paused_replica(world: "World", moment: Moment) -> bool:
+    """The replica that the lease is offered to stands still."""
+    return any(_is_paused(one.process) for one in _offered(world, moment))
+
+
+def _offered(world: "World", moment: Moment) -> list["Replica"]:
+    return [one for one in world.replicas() if OFFER + one.replica_id.encode() == moment.said]
+
+
+def after_an_expiry(_: "World", moment: Moment) -> bool:
+    """The holder before has neither offered nor freed the lease."""
+    return bool(moment.said) and moment.said != FREED and not moment.said.startswith(OFFER)
+
+
+def went_on_lately(world: "World", moment: Moment) -> bool:
+    """The process that sent the command has been paused until just now."""
+    since = world.went_on.get(moment.by, -inf)
+    return world.loop.now - since <= world.story.setting.visibility_s / 4
+
+
+def second_in_rank(world: "World", moment: Moment) -> bool:
+    """Another replica that lives comes first for the group."""
+    living = {one.replica_id: one.process.name for one in world.replicas() if one.process and not one.process.dead}
+    order = [living[one] for one in ranked(filter(None, living), KEYS.pair)]
+    return order[1:2] == [moment.by]
+
+
 # ---- the list
 
-RECOVERS, RELEASES = "ran recover", "ran tick"
+RECOVERS, RELEASES = "ran recover", "ran move_due"
 SETTLES, BEATS = "ran settle", "ran extend"
-STALE, WAITS = says(b"stale"), says(b"waits")
+STALE, WAITS, NOT_OURS = says(b"stale"), says(b"waits"), starts(b":0")
 FAILED_OVER = lately("failover", "loss", part=2)
 
 
@@ -156,19 +204,37 @@ def _one(name: str, moment: str, *circumstances: While) -> Situation:
 
 
 SITUATIONS = (
-    # leadership
-    _one("a stale leader tried to recover", RECOVERS, STALE),
-    _one("a stale leader tried to recover after a failover", RECOVERS, STALE, FAILED_OVER),
-    _one("a stale leader tried to recover while a quarantined job was released", RECOVERS, STALE, released),
-    _one("a stale leader tried to release a quarantined job", RELEASES, STALE),
-    _one("a leader's recovery ran after the leader's death", RECOVERS, by_a_dead_process),
-    _one("a term began while a quarantined job was released", "fence", released),
-    _one("a term began after the server's clock was set", "fence", lately("clock")),
-    _one("a term began after an operator asked for it", "fence", lately("step-down", part=0.5)),
-    _one("a term began while another replica was paused", "fence", paused("reaper")),
-    _one("a term began while a worker was out of sight", "fence", out_of_sight("worker")),
-    _one("a term began while a command was denied", "fence", denied),
-    _one("a term began after a failover", "fence", lately("failover")),
+    # leases
+    _one("a stale holder tried to recover", RECOVERS, STALE, by("reaper")),
+    _one("a stale holder tried to recover after a failover", RECOVERS, STALE, FAILED_OVER),
+    _one("a stale holder tried to recover while a quarantined job was released", RECOVERS, STALE, released),
+    _one("a stale holder tried to release a quarantined job", RELEASES, STALE, by("reaper")),
+    _one("a stale holder ticked", "ran tick", NOT_OURS),
+    _one("a holder's recovery ran after the holder's death", RECOVERS, by_a_dead_process, by("reaper")),
+    _one("a paused holder wrote late, while another replica held the lease", RECOVERS, STALE, went_on_lately),
+    _one("a lease was taken while a quarantined job was released", TAKEN, released),
+    _one("a lease was taken after the server's clock was set", TAKEN, lately("clock")),
+    _one("a lease was taken while a worker was out of sight", TAKEN, out_of_sight("worker")),
+    _one("a lease was taken while a command was denied", TAKEN, denied),
+    _one("a lease was taken after a failover", TAKEN, lately("failover")),
+    _one("a lease was handed over because its holder was drained", TAKEN, after_an_offer, lately("drain", part=0.5)),
+    _one("a lease was handed over because its holder stopped", TAKEN, after_an_offer, lately("stop")),
+    _one("a lease was handed over while a quarantined job was released", TAKEN, after_an_offer, released),
+    _one("a lease was handed over while a worker was out of sight", TAKEN, after_an_offer, out_of_sight("worker")),
+    _one("a lease was offered to a replica that was paused", OFFERED, to_a_paused_replica),
+    _one("a lease was offered while a quarantined job was released", OFFERED, released),
+    _one("an offer was not taken, and another replica took the lease", TAKEN, after_an_offer_to_another),
+    _one("a lease expired while its holder was paused", TAKEN, after_an_expiry, paused("reaper")),
+    _one("a lease expired while a quarantined job was released", TAKEN, after_an_expiry, released),
+    _one(
+        "a lease expired while the server was frozen or away",
+        TAKEN,
+        after_an_expiry,
+        lately("freeze", "restart", "load"),
+    ),
+    _one("a lease expired because its holder was killed", TAKEN, after_an_expiry, lately("kill", "power-off")),
+    _one("a lease was taken by the second in rank", TAKEN, second_in_rank),
+    _one("a holder took its lease again", KEPT),
     # recovery
     _one("a leader recovered a job by policy stream", "event recovered", setting(redelivery="stream")),
     _one("a leader recovered a job by policy retry-stream", "event recovered", setting(redelivery="retry-stream")),

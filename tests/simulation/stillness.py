@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
+from reaper.settings import LEASES
 from tests.simulation.cast import SCANS_PART
 from tests.simulation.places import GROUP, KEYS, NAMESPACE
 from tests.simulation.server.streams import Stream
@@ -47,7 +48,7 @@ class Stillness:
     def bound_s(self) -> float:
         """The longest time for which promise I6 lets a delivery stand still after the last fault."""
         setting, timeouts = self._world.story.setting, self._world.visibilities
-        lease_s = setting.lease_s if self._world.story.has_replicas else 0.0
+        lease_s = min(setting.lease_s, max(timeouts) / LEASES) if self._world.story.has_replicas else 0.0
         longest = min(max(timeouts), max(self._agreed_s, timeouts[-1]) + self._former_s)
         return longest + lease_s + SCANS * SCANS_PART * setting.visibility_s
 

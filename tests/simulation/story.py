@@ -7,12 +7,13 @@ from the story's seed, too.
 from dataclasses import dataclass, field
 from typing import Any
 
+from reaper.settings import LEASES
 from tests.simulation.plays import Play
 
 REAPER, EMBEDDED = "reaper", "embedded"
 IN_PLACE = "in-place"
 SHORTEST_LEASE_S = 20.0
-LEADER, ITSELF = "the leader", "the process of that moment"
+HOLDER, ITSELF, OFFERED_TO = "the holder of the lease", "the process of that moment", "who is offered the lease"
 """Whom a fault befalls is found out when it happens."""
 WRITE = "write"
 """Denied in place of a command: a server that lacks replicas takes no writes (`min-replicas-to-write`)."""
@@ -41,6 +42,11 @@ class Setting:
     """Workers know the visibility timeout; else they learn it from the agreement."""
 
     @property
+    def longest_lease_s(self) -> float:
+        """How long a lease lasts here at most, by the visibility timeout at the beginning."""
+        return min(self.lease_s, self.visibility_s / LEASES)
+
+    @property
     def processes(self) -> int:
         """The number of workers, replicas, and producers."""
         return self.workers + self.bare_workers + self.replicas + 1
@@ -51,7 +57,7 @@ class Setting:
         named = "named " if self.named else ""
         crew = [f"{self.workers} {named}workers ({self.concurrency} slots each)"]
         crew += [f"{self.bare_workers} bare workers"] if self.bare_workers else []
-        crew += [f"{self.replicas} replicas (lease {self.lease_s:g} s)"] if self.recovery == REAPER else []
+        crew += [f"{self.replicas} replicas (lease {self.longest_lease_s:g} s)"] if self.recovery == REAPER else []
         return (
             f"Redis {self.version}; recovery {self.recovery}, policy {self.redelivery}, visibility timeout "
             f"{self.visibility_s:g} s, {self.max_deliveries} deliveries; {', '.join(crew)}."

@@ -18,7 +18,6 @@ from reaper.drill.promises import (
     FinalState,
     History,
     check_now,
-    fenced,
     gives_a_delivery_back,
 )
 from tests.simulation.places import GROUP, KEYS
@@ -30,7 +29,8 @@ from tests.simulation.server.replies import Reply
 from tests.simulation.server.streams import Stream
 from tests.simulation.server.words import entry_id as number_of
 from tests.simulation.server.words import id_text
-from workers.protocol.events import EventName, LifecycleEvent, decode_entry
+from tests.simulation.tenancy import Tenancy
+from workers.protocol.events import LifecycleEvent, decode_entry
 from workers.protocol.messages import CLAIM_READY_MS, pair_up, read_metadata, text
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 STREAM, RETRY, DEAD, JOURNAL = (key.encode() for key in (KEYS.stream, KEYS.retry, KEYS.dead, KEYS.journal))
 SCHEDULES = frozenset({KEYS.schedule.encode(), KEYS.stream_schedule.encode()})
-FENCE = KEYS.lease.encode()
-RECOVERIES = frozenset({EventName.RECOVERED, EventName.QUARANTINED, EventName.DEAD_LETTERED})
 SOURCES = frozenset({STREAM, RETRY})
 ENTRIES = frozenset({STREAM, RETRY, DEAD})
 
@@ -77,17 +75,9 @@ class Witness:
         self.untold: list[LifecycleEvent] = []
         """What the journal would tell of deliveries that were given back, had somebody been allowed to write it."""
         self._seen = [0, 0, 0]
-        self._last: LifecycleEvent | None = None
-        """The latest event that a leader of the highest term so far has written."""
-        self._fences: dict[int, str] = {}
-        """By token: who installed it."""
-        self._holders: dict[int, str] = {}
-        """By token: the process that has recovered in its name."""
-        self._fence = 0
+        self.tenancy = Tenancy(world)
         self.caller = ""
         """Whose command runs; '' where it is nobody's."""
-        self.leader = ""
-        """The process that has installed the latest fence."""
         self.steps = 0
 
     @property
@@ -102,6 +92,7 @@ class Witness:
         handler = _HANDLERS.get(words[0].upper())
         if handler is not None:
             handler(self, words, reply)
+        self.tenancy.wrote(words, reply)
 
     def was_not_allowed(self, words: Sequence[bytes]) -> None:
         """Note an event that a script would have written, because effects go on without the journal (it is written by
@@ -124,9 +115,6 @@ class Witness:
         self._moved.clear()
         self._claimed_at.clear()
         self._seen = [0, 0, 0]
-        self._last, self._fence = None, 0
-        self._fences.clear()
-        self._holders.clear()
         values, self._is_reading_anew = self._keys.values, True
         for key in (*ENTRIES, JOURNAL):
             stream = values.get(key)
@@ -139,12 +127,13 @@ class Witness:
                 for member in schedule.scores:
                     self._scheduled(key, member)
         self._touched.clear()
-        self._holders.clear()  # the writers of the rest are unknown
         self._is_reading_anew = False
+        self.tenancy.begin_anew()
 
     def step_over(self) -> None:
         """Judge what a command, or a script as a whole, has done."""
         self.steps += 1
+        self.tenancy.step_over(self.caller, self.when)
         if self._moved:
             self._judge_owners()
         if not self._touched:
@@ -197,8 +186,7 @@ class Witness:
         self._lives[event.job].events.append(event)
         if not self._is_reading_anew:
             self._world.note(f"event {event.event}", Moment(self.caller, event=event))
-        if event.data.get("mode") == "reaper" and "token" in event.data and event.event in RECOVERIES:
-            self._judge_term(event)
+            self.tenancy.told(event, self.when)
 
     def _acknowledged(self, words: Sequence[bytes], reply: Reply) -> None:  # noqa: ARG002
         self._touch_entries(words[1], words[3:])
@@ -245,31 +233,7 @@ class Witness:
     def _all_moved(self, words: Sequence[bytes], reply: Reply) -> None:  # noqa: ARG002
         self._touched.update(dict.fromkeys(self._lives))
 
-    def _set(self, words: Sequence[bytes], reply: Reply) -> None:
-        if words[1] == FENCE and reply is not None:
-            _, token, holder = text(words[2]).split(":", 2)
-            number, before = int(token), self._fence
-            if number < before or self._fences.setdefault(number, holder) != holder:
-                self._world.findings.add(
-                    f"I3: the fence {text(words[2])} follows {before}:{self._fences.get(before)}", self.when
-                )
-            if number > before:
-                self.leader = self.caller
-                self._world.note("fence", Moment(self.caller))
-            self._fence = max(before, number)
-
     # ---- judgement
-
-    def _judge_term(self, event: LifecycleEvent) -> None:
-        """Look whether a term that is over goes on, and whether each is one process's."""
-        add, token = self._world.findings.add, int(event.data["token"])
-        for sentence in fenced(History({}, FinalState(), events=[one for one in (self._last, event) if one])):
-            add(sentence, self.when)
-        if self._last is None or token >= int(self._last.data["token"]):
-            self._last = event
-        holder = self._holders.setdefault(token, self.caller)
-        if self.caller != holder:
-            add(f"I3: term {token} is {holder}'s, and {self.caller} writes in its name", self.when)
 
     def _hear_ledger(self) -> None:
         ledger = self._world.ledger
@@ -368,5 +332,4 @@ _HANDLERS: dict[bytes, Callable[[Witness, Sequence[bytes], Reply], None]] = {
     b"XGROUP": Witness._all_moved,
     b"DEL": Witness._all_moved,
     b"UNLINK": Witness._all_moved,
-    b"SET": Witness._set,
 }

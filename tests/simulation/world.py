@@ -17,13 +17,13 @@ from typing import Any
 import hiredis
 
 from reaper.drill.promises import Execution
-from tests.simulation.cast import Actor, Operators, Producers, make_actors
+from tests.simulation.cast import Actor, Operators, Producers, Replica, make_actors
 from tests.simulation.drops import Drops
 from tests.simulation.entropy import number_tasks
 from tests.simulation.faults import FAULTS, OF_NETWORK
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Link, Network
-from tests.simulation.places import EPOCH_S, GROUP, KEYS
+from tests.simulation.places import EPOCH_S, GROUP, KEYS, NAMESPACE
 from tests.simulation.plays import Ledger, Telling
 from tests.simulation.reached import Moment, Reached, script_in
 from tests.simulation.server import ModelServer, Session
@@ -31,7 +31,8 @@ from tests.simulation.server.streams import Pending, Stream
 from tests.simulation.server.words import entry_id as number_of
 from tests.simulation.server.words import id_text
 from tests.simulation.situations import SITUATIONS
-from tests.simulation.story import EMBEDDED, ITSELF, LEADER, REAPER, WRITE, Step, Story
+from tests.simulation.story import EMBEDDED, HOLDER, ITSELF, OFFERED_TO, REAPER, WRITE, Step, Story
+from tests.simulation.tenancy import OFFER
 from tests.simulation.undisturbed import take_down
 from tests.simulation.unserved import Unserved
 from tests.simulation.witness import Witness
@@ -42,7 +43,7 @@ from workers.protocol.messages import pair_up, read_metadata, text
 logger = logging.getLogger(__name__)
 
 LISTS_CONSUMERS = b"\r\nCONSUMERS\r\n"
-"""In the request of a leader that looks whose consumers are missing."""
+"""In the request of a replica that looks whose consumers are missing."""
 MOST_CLIENTS = 10_000
 LOADS_AFTER_S = 0.1
 SUPERVISED_S = (1.0, 3.0)
@@ -131,6 +132,8 @@ class World:
         self._waiting: dict[str, list[Step]] = {}
         self.befell: dict[str, float] = {}
         """When a fault of each kind began last, in seconds of the story."""
+        self.went_on: dict[str, float] = {}
+        """When a process that was paused went on, in the same way."""
         self.network = Network(self.loop, Random(f"network {story.seed}"), self._accept, self.server_process)
         self.network.watch = self._hear
         self.network.answered = self._blame_what_is_handed_out
@@ -152,7 +155,7 @@ class World:
         self.has_lost_writes = False
         self.has_lost_ends = False
         """The server has lost which deliveries are over."""
-        """Sources whose group was destroyed, or may be taken for another one by the next leader's look."""
+        """Sources whose group was destroyed, or may be taken for another one by the next holder's look."""
         self._unheld: dict[tuple[str, bytes, bytes], float] = {}
         """By consumer, stream and entry: when the server lost that the one has the other."""
         self._writes_lost: list[tuple[float, float]] = []
@@ -207,7 +210,7 @@ class World:
         if what == "request":
             self.witness.caller = link.process.name if link.process else ""
             if LISTS_CONSUMERS in data and link.process and link.process.role.startswith("reaper"):
-                self.drops.leader_looks()
+                self.drops.replica_looks()
         self._digest.update(b"%.6f %d " % (self.loop.now, link.number) + data)
         if self._tell:
             who = link.process.name if link.process else "judge"
@@ -216,8 +219,9 @@ class World:
     def _sends(self, link: Link, data: bytes) -> None:
         if name := script_in(data, self.server.scripts):
             self.note(f"sent {name}", Moment(link.process.name if link.process else ""))
-            if name == "take_over_group":
-                self.drops.leader_begins()
+            actor = self.actors.get(link.process.role) if link.process else None
+            if name == "lease_take" and isinstance(actor, Replica) and not actor.serves:
+                self.witness.tenancy.asks(link.process.name)
 
     def _callback_failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -311,6 +315,7 @@ class World:
 
         def resume() -> None:
             process.resume()
+            self.went_on[process.name] = self.loop.now
             if not process.dead:
                 self.say(f"{process.name} goes on.")
 
@@ -675,8 +680,18 @@ class World:
                 self.loop.call_when(self.loop.now, self._befall, replace(step, who=who), context=self.context)
 
     def _role_meant_by(self, who: str, moment: Moment) -> str | None:
-        role = {LEADER: self.witness.leader, ITSELF: moment.by}.get(who, who).partition("#")[0]
+        meant = {HOLDER: self.witness.tenancy.holder, ITSELF: moment.by, OFFERED_TO: self._offered_to(moment)}
+        role = meant.get(who, who).partition("#")[0]
         return role if role in self.actors or not who else None
+
+    def _offered_to(self, moment: Moment) -> str:
+        """Return the role of the replica that is offered the lease, or ''."""
+        to = text(moment.said.removeprefix(OFFER))
+        return next((one.role for one in self.replicas() if to and one.replica_id == to), "")
+
+    def replicas(self) -> list[Replica]:
+        """Return all replicas, alive or not."""
+        return [actor for actor in self.actors.values() if isinstance(actor, Replica)]
 
     def _befall(self, step: Step) -> None:
         if self.healed:
@@ -709,6 +724,7 @@ class World:
                 actor.process.resume()
             if actor.supervised:
                 self.launch(role)
+        self.command("DEL", NAMESPACE.drained)
         self.operate("resume", lambda: self.operators.set_paused(False))
 
     def end(self) -> None:

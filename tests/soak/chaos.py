@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.recoveries import Recovery
-from tests.soak.kinds import AGAINST_LEADERS, AGAINST_REDIS, FAILOVERS, SoakKind, objection_to
+from tests.soak.kinds import AGAINST_REAPERS, AGAINST_REDIS, FAILOVERS, SoakKind, objection_to
 from workers.loop.membership import REFRESH_S
 from workers.protocol.address import Topology
 
@@ -28,9 +28,9 @@ _STEP_S = 0.25
 """How much later the next attempt is, where nothing of the deck may come now."""
 
 BLOWS = FAILOVERS | {
-    FaultKind.KILL_WORKER, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_LEADER,
+    FaultKind.KILL_WORKER, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_HOLDER,
 }  # fmt: skip
-"""Kinds that take deliveries from workers (`pause-leader` kills one, so that there is something to recover; a failover
+"""Kinds that take deliveries from workers (`pause-holder` kills one, so that there is something to recover; a failover
 may forget that they have settled)."""
 ENDS_BARE_LOOPS = frozenset({
     SoakKind.RESTART_REDIS, SoakKind.FILL_REDIS, SoakKind.CUT_CONNECTIONS, SoakKind.FAIL_OVER, SoakKind.SHUT_DOWN,
@@ -38,7 +38,7 @@ ENDS_BARE_LOOPS = frozenset({
 NOT_WITHOUT_US = ENDS_BARE_LOOPS | {SoakKind.SHORTEN_VISIBILITY, SoakKind.DESTROY_GROUP, SoakKind.DELETE_CONSUMER}
 """What only our workers survive: a bare loop ends with its connection, makes no group again, extends nothing, and
 gives no word."""
-DELAYS = AGAINST_LEADERS | AGAINST_REDIS | {SoakKind.CLOCK_STEP, SoakKind.DESTROY_GROUP}
+DELAYS = AGAINST_REAPERS | AGAINST_REDIS | {SoakKind.CLOCK_STEP, SoakKind.DESTROY_GROUP}
 """Kinds that put off the recovery of what others have stalled."""
 
 
@@ -83,7 +83,7 @@ APART = (
     _apart(
         [SoakKind.DESTROY_GROUP],
         [*BLOWS, FaultKind.POISON],
-        "What a dead worker held when the group was destroyed is known to a leader only, and in embedded mode to "
+        "What a dead worker held when the group was destroyed is known to a holder only, and in embedded mode to "
         "nobody: it is lost as documented (decision 12).",
     ),
     _apart(
@@ -104,14 +104,14 @@ APART = (
         "A delivery without a heartbeat for two thirds of a visibility timeout is not held again (decision 12).",
     ),
     _apart(
-        [FaultKind.PAUSE_LEADER],
+        [FaultKind.PAUSE_HOLDER],
         [*DELAYS],
-        "No data is lost by it, but a leader that is to meet the fence of another must live, and another must lead.",
+        "No data is lost by it, but a holder that is to meet the lease of another must live, and another must take it.",
     ),
     _apart(
         [SoakKind.SHORTEN_VISIBILITY],
-        [*AGAINST_LEADERS, *AGAINST_REDIS, SoakKind.DESTROY_GROUP],
-        "The new value is applied by a leader that is told of it: there must be one.",
+        [*AGAINST_REAPERS, *AGAINST_REDIS, SoakKind.DESTROY_GROUP],
+        "The new value is written by a holder that is told of it: there must be one.",
     ),
     _apart(
         [SoakKind.SHORTEN_VISIBILITY],
@@ -150,8 +150,8 @@ def _some_workers(dice: random.Random, conditions: Conditions) -> str:
 CATALOGUE: Mapping[str, Draft] = {
     FaultKind.KILL_WORKER: Draft(_some_workers),
     FaultKind.PAUSE_WORKER: Draft(lasts=(0.5, 2.5)),
-    FaultKind.KILL_LEADER: Draft(),
-    FaultKind.PAUSE_LEADER: Draft(),
+    FaultKind.KILL_HOLDER: Draft(),
+    FaultKind.PAUSE_HOLDER: Draft(),
     FaultKind.KILL_REAPERS: Draft(lasts=(0.2, 2.0)),
     FaultKind.PAUSE_REDIS: Draft(lasts=(0.2, 2.0)),
     SoakKind.RESTART_REDIS: Draft(lasts=(0.1, 1.0)),
@@ -177,9 +177,9 @@ def kinds_for(recovery: Recovery, *, reapers: int, topology: Topology = Topology
     """Return the kinds that can be played there, in the order of the catalogue."""
     missing = {kind for kind in CATALOGUE if objection_to(kind, topology)}
     if not recovery.by_reapers:
-        missing |= AGAINST_LEADERS
+        missing |= AGAINST_REAPERS
     elif reapers < 2:
-        missing.add(FaultKind.PAUSE_LEADER)
+        missing.add(FaultKind.PAUSE_HOLDER)
     if not recovery.promises:  # no worker of theirs survives it, or there are no group settings
         missing |= NOT_WITHOUT_US
     return [kind for kind in CATALOGUE if kind not in missing]
@@ -284,7 +284,7 @@ class Schedule:
         for other in beside:
             if rule := rule_between(fault.kind, other.kind):
                 return rule.why
-        if fault.kind == FaultKind.PAUSE_LEADER and any(
+        if fault.kind == FaultKind.PAUSE_HOLDER and any(
             span.fault.kind == SoakKind.SHORTEN_VISIBILITY and span.fault.at < fault.at for span in self._spans
         ):
             return (
@@ -312,9 +312,9 @@ def calm_s(kind: str, conditions: Conditions) -> float:
             return rerun_s
         case FaultKind.POISON:
             return conditions.max_deliveries * (conditions.visibility_s + RESTART_S)
-        case FaultKind.PAUSE_LEADER:
+        case FaultKind.PAUSE_HOLDER:
             return rerun_s + failover_s
-        case FaultKind.KILL_LEADER | FaultKind.KILL_REAPERS | SoakKind.CUT_CONNECTIONS:
+        case FaultKind.KILL_HOLDER | FaultKind.KILL_REAPERS | SoakKind.CUT_CONNECTIONS:
             return failover_s
         case SoakKind.KILL_MASTER | SoakKind.PAUSE_MASTER:
             return FAILOVER_S + failover_s + rerun_s

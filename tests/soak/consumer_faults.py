@@ -19,15 +19,15 @@ from workers.protocol.messages import Pending, counted, text
 MOST = 10_000
 """Deliveries of one consumer that are looked at: more than any worker of a drill holds."""
 SCANS = 2
-"""Full scans until the leader knows the last deliveries of the dead worker. One may have begun before its death."""
+"""Full scans until the holder knows the last deliveries of the dead worker. One may have begun before its death."""
 SCANNED_S = 5.0
-"""Longest wait for a full scan. A chaos may have no leader."""
+"""Longest wait for a full scan. In a chaos, no replica may hold the lease."""
 APART_MS = 100
 """Least time between two full scans. Less is the error of measuring."""
 TOLD_S = 90.0
 """Until the word of a dead worker has ended, and somebody has kept house since: once in 33 s in embedded mode."""
 REPORTED_S = 2.0
-"""A leader that tells of the consumer also tells of each delivery, some moments later. Without a leader nobody does."""
+"""A holder that tells of the consumer also tells of each delivery, some moments later. Without a holder nobody does."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class ConsumerFaults:
         return ""
 
     async def _wait_for_scans(self) -> None:
-        """Wait until the leader has scanned all of the group. After each full scan it makes its marker anew."""
+        """Wait until the holder has scanned all of the group. After each full scan it makes its marker anew."""
 
         async def made_ms() -> int:
             stage = self.tools.stage

@@ -18,12 +18,12 @@ from tests.soak.chaos import BLOWS, rule_between
 from tests.soak.kinds import FAILOVERS, SoakKind
 
 NOTHING_LEFT = "all was over before it could come without costing an innocent job its last delivery or its payload"
-NEEDS_LEADER = frozenset({FaultKind.PAUSE_LEADER, SoakKind.DESTROY_GROUP, SoakKind.SHORTEN_VISIBILITY})
+NEEDS_HOLDER = frozenset({FaultKind.PAUSE_HOLDER, SoakKind.DESTROY_GROUP, SoakKind.SHORTEN_VISIBILITY})
 NEEDS_NOTHING_STRANDED = FAILOVERS | {FaultKind.POISON, SoakKind.DESTROY_GROUP}
 """(A failover may forget that a job was settled at its last delivery.)"""
 NEEDS_NO_POISON = BLOWS | NEEDS_NOTHING_STRANDED
-LED_FOR_S = 3.0
-"""Whoever has led for so long has seen the whole group, where full scans come every second."""
+HELD_FOR_S = 3.0
+"""A replica that has held the lease for so long has seen the whole group, where full scans come every second."""
 _POLL_S = 0.1
 
 
@@ -33,8 +33,8 @@ class Gate:
 
     tools: Toolbox
     _playing: list[str] = field(default_factory=list)
-    _led: tuple[str, float] = ("", 0.0)
-    """Who led when it was looked last, and since when, as far as it was looked."""
+    _held: tuple[str, float] = ("", 0.0)
+    """The holder of the lease when it was looked last, and since when, as far as it was looked."""
 
     async def play(self, fault: Fault, inject: Callable[[Fault], Awaitable[str]]) -> str:
         """Inject ``fault`` as soon as it may come. Return '' or the reason why it could not."""
@@ -64,16 +64,16 @@ class Gate:
             return False
         if kind == FaultKind.POISON and await questions.anything_lost_before(stage, self.tools.witness.view):
             return False  # fresh poison takes all deliveries but one from the jobs beside it, so this must be the first
-        return kind not in NEEDS_LEADER or not stage.recovery.by_reapers or await self._is_led()
+        return kind not in NEEDS_HOLDER or not stage.recovery.by_reapers or await self._is_held()
 
-    async def _is_led(self) -> bool:
-        """Tell whether the same reaper has led for a while."""
+    async def _is_held(self) -> bool:
+        """Tell whether the same reaper has held the lease for a while."""
         holder = await queries.holder(self.tools.stage)
         if not any(queries.belongs_to(holder, run.name) for run in self.tools.supervisor.alive(Role.REAPER)):
             holder = ""
-        if holder != self._led[0]:
-            self._led = holder, anyio.current_time()
-        return bool(holder) and anyio.current_time() - self._led[1] >= LED_FOR_S
+        if holder != self._held[0]:
+            self._held = holder, anyio.current_time()
+        return bool(holder) and anyio.current_time() - self._held[1] >= HELD_FOR_S
 
     async def _anything_stranded(self) -> bool:
         """Tell whether a dead process holds anything, or a job is at its last delivery or quarantined before it."""

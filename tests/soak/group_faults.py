@@ -15,7 +15,7 @@ from tests.soak.settings import SoakSettings
 from workers.protocol.messages import counted
 
 STARTED_S = 10.0
-"""A follower this old listens to SIGHUP; a younger one might end of it, and reads its settings just now."""
+"""A replica this old listens to SIGHUP; a younger one might end of it, and reads its settings just now."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class GroupFaults:
             return await stage.client.hget(stage.keys.agreement, "visibility_ms") == agreed_ms.encode()
 
         if not await tools.within(PATIENCE_S, is_agreed):
-            return "no leader has taken the new settings over"
+            return "no holder has written the new settings"
         await tools.note(
             InjectedFault(fault.kind, f"{seconds:g} s", at),
             f"the visibility timeout is {seconds:g} s from now on, was {tools.visibility_s:g}",

@@ -88,7 +88,7 @@ SOAK_FORMS: Mapping[str, Form] = {
     ),
 }
 
-AGAINST_LEADERS = frozenset(kind for kind, form in SOAK_FORMS.items() if form.hits == "leaders")
+AGAINST_REAPERS = frozenset(kind for kind, form in SOAK_FORMS.items() if form.hits == "reapers")
 AGAINST_REDIS = frozenset(kind for kind, form in SOAK_FORMS.items() if form.hits == "redis")
 NEEDS_REPLICA = frozenset({SoakKind.FAIL_OVER, SoakKind.SHUT_DOWN})
 FAILOVERS = frozenset({SoakKind.KILL_MASTER, SoakKind.PAUSE_MASTER})

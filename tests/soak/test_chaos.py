@@ -21,7 +21,7 @@ from tests.soak.chaos import (
     patience_s,
     rule_between,
 )
-from tests.soak.kinds import AGAINST_LEADERS, FAILOVERS, SOAK_FORMS, SoakKind
+from tests.soak.kinds import AGAINST_REAPERS, FAILOVERS, SOAK_FORMS, SoakKind
 from workers.protocol.address import Topology
 
 SEEDS = range(20)
@@ -59,7 +59,7 @@ def test_a_seed_draws_the_same_on_every_machine_and_in_every_process() -> None:
         "poison@8",
         "pause-clients:all@9.4+3.1",
         "kill-reapers@10.4+1.7",
-        "kill-leader@10.7",
+        "kill-holder@10.7",
     ]
 
 
@@ -74,8 +74,8 @@ def test_every_kind_that_can_be_played_is_drawn_sooner_or_later(recovery: str) -
 
 
 def test_what_cannot_be_played_is_not_drawn() -> None:
-    assert not AGAINST_LEADERS & set(kinds_for(RECOVERIES["embedded"], reapers=0))
-    assert FaultKind.PAUSE_LEADER not in kinds_for(RECOVERIES["reaper"], reapers=1)
+    assert not AGAINST_REAPERS & set(kinds_for(RECOVERIES["embedded"], reapers=0))
+    assert FaultKind.PAUSE_HOLDER not in kinds_for(RECOVERIES["reaper"], reapers=1)
     assert not NOT_WITHOUT_US & set(kinds_for(RECOVERIES["none"], reapers=0))
 
 
@@ -138,12 +138,12 @@ def test_no_job_can_die_with_its_worker_as_often_as_makes_a_dead_letter_of_it(re
     [
         ("poison", "kill-worker"),
         ("poison", "pause-worker"),
-        ("poison", "pause-leader"),
+        ("poison", "pause-holder"),
         ("poison", "poison"),
         ("destroy-group", "kill-worker"),
         ("destroy-group", "pause-worker"),
         ("destroy-group", "poison"),
-        ("destroy-group", "kill-leader"),
+        ("destroy-group", "kill-holder"),
         ("destroy-group", "kill-reapers"),
         ("destroy-group", "pause-redis"),
         ("destroy-group", "clock-step"),
@@ -151,14 +151,14 @@ def test_no_job_can_die_with_its_worker_as_often_as_makes_a_dead_letter_of_it(re
         ("delete-consumer", "kill-worker"),
         ("delete-consumer", "pause-worker"),
         ("delete-consumer", "poison"),
-        ("delete-consumer", "kill-leader"),
+        ("delete-consumer", "kill-holder"),
         ("delete-consumer", "pause-redis"),
         ("delete-consumer", "clock-step"),
         ("delete-consumer", "destroy-group"),
         ("delete-consumer", "shorten-visibility"),
-        ("pause-leader", "kill-reapers"),
-        ("pause-leader", "pause-redis"),
-        ("shorten-visibility", "kill-leader"),
+        ("pause-holder", "kill-reapers"),
+        ("pause-holder", "pause-redis"),
+        ("shorten-visibility", "kill-holder"),
         ("shorten-visibility", "pause-worker"),
         ("pause-redis", "pause-redis"),
         ("pause-redis", "restart-redis"),
@@ -181,12 +181,12 @@ def test_these_are_kept_apart(one: str, other: str) -> None:
         ("kill-worker", "kill-worker"),
         ("kill-worker", "kill-reapers"),
         ("kill-worker", "pause-redis"),
-        ("poison", "kill-leader"),
+        ("poison", "kill-holder"),
         ("poison", "pause-redis"),
         ("poison", "clock-step"),
         ("kill-worker", "restart-redis"),
         ("pause-worker", "fill-redis"),
-        ("kill-leader", "cut-connections"),
+        ("kill-holder", "cut-connections"),
         ("clock-step", "restart-redis"),
         ("kill-reapers", "clock-step"),
         ("long-jobs", "destroy-group"),
@@ -205,11 +205,11 @@ def test_what_puts_off_recovery_makes_longer_what_is_under_way() -> None:
     assert schedule.objection(_fault(FaultKind.POISON, over + 0.5))
 
 
-def test_no_leader_is_paused_once_the_visibility_timeout_was_shortened() -> None:
+def test_no_holder_is_paused_once_the_visibility_timeout_was_shortened() -> None:
     schedule = Schedule(_conditions())
     schedule.add(_fault(SoakKind.SHORTEN_VISIBILITY, 30))
-    assert not schedule.objection(_fault(FaultKind.PAUSE_LEADER, 2))
-    assert schedule.objection(_fault(FaultKind.PAUSE_LEADER, 90))
+    assert not schedule.objection(_fault(FaultKind.PAUSE_HOLDER, 2))
+    assert schedule.objection(_fault(FaultKind.PAUSE_HOLDER, 90))
 
 
 def test_some_chaos_has_a_bare_worker_and_nothing_that_it_would_not_survive() -> None:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 KILL = parse_fault("kill-worker@1")
 POISON, DESTROY = parse_fault("poison@1"), parse_fault("destroy-group@1", SOAK_FORMS)
-PAUSE, PAUSE_LEADER = parse_fault("pause-redis@1+1"), parse_fault("pause-leader@1")
+PAUSE, PAUSE_HOLDER = parse_fault("pause-redis@1+1"), parse_fault("pause-holder@1")
 
 
 class Company(Supervisor):
@@ -173,16 +173,16 @@ async def test_redis_is_not_stopped_twice_at_a_time(play: Play) -> None:
             play.end()
 
 
-async def test_a_leader_that_is_to_be_paused_has_led_for_a_while(
+async def test_a_holder_that_is_to_be_paused_has_held_the_lease_for_a_while(
     client: Redis, server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = _stage(client, server, tmp_path, "reaper")
-    monkeypatch.setattr("tests.soak.gate.LED_FOR_S", 0.2)
+    monkeypatch.setattr("tests.soak.gate.HELD_FOR_S", 0.2)
     await client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
     play = Play(stage)
-    await client.set(stage.namespace.lease, "r1-1-7.ab")
-    async with _waiting(play, PAUSE_LEADER):  # that one is dead
-        await client.set(stage.namespace.lease, "r2-1-7.ab")
+    await client.set(stage.keys.lease, "r1-1-7.ab")
+    async with _waiting(play, PAUSE_HOLDER):  # that one is dead
+        await client.set(stage.keys.lease, "r2-1-7.ab")
         play.has("r2-1", Role.REAPER)
 
 

@@ -35,12 +35,12 @@ class Scene:
         return running
 
     async def reaper(self, *flags: str) -> Running:
-        """Start a reaper and wait until it leads."""
+        """Start a reaper and wait until it holds the lease."""
         running = self.processes.reaper(
             "--redis-url", self.server.url, "--groups", "orders/billing", *VISIBILITY, "--lease-ttl", "2", *flags,
             env=self._env,
         )  # fmt: skip
-        await running.prints("leadership acquired")
+        await running.prints("lease taken")
         return running
 
     async def produce(self, *fields: str) -> str:

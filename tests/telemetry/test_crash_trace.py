@@ -192,8 +192,8 @@ async def test_a_redrive_is_told_of_in_the_jobs_trace(scene: Scene) -> None:
 async def test_the_status_pages_redrive_is_told_of_too(scene: Scene, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef", encoding="utf-8")
-    leader = await scene.reaper("--max-deliveries", "1", "--health-port", "0", "--actions-token-file", str(token))
-    port = int((await leader.prints(r"health endpoint started: url=http://[\d.]+:(\d+)"))[1])
+    reaper = await scene.reaper("--max-deliveries", "1", "--health-port", "0", "--actions-token-file", str(token))
+    port = int((await reaper.prints(r"health endpoint started: url=http://[\d.]+:(\d+)"))[1])
     await scene.worker("--max-deliveries", "1")
     job = await scene.produce("fails=1")
     await scene.spans(job, "send", "process", "nack")

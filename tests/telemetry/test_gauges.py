@@ -1,4 +1,4 @@
-"""The gauges of a group: the leader shows them, and in embedded mode the workers do, in the same words."""
+"""The gauges of a group: the holder shows them, and in embedded mode the workers do, in the same words."""
 
 import re
 import urllib.request
@@ -16,7 +16,7 @@ from tests.workers.scene import KEYS, make_worker, running
 from workers import Job
 from workers.protocol.scripts import load_script
 from workers.telemetry import names as telemetry
-from workers.telemetry.instruments import GAUGES, HELD, LEASE_HELD, REFUSED, REFUSES, TERM, Gauge
+from workers.telemetry.instruments import GAUGES, GROUPS_WATCHED, HELD, LEASES_HELD, REFUSED, REFUSES, Gauge
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -26,9 +26,9 @@ def _shown(gauge: Gauge) -> str:
     return f"{gauge.name}_{'seconds' if gauge.unit == 's' else ''}".replace(".", "_").rstrip("_")
 
 
-BY_LEADERS = {_shown(gauge) for gauge in (REFUSES, HELD)}
-"""What a leader alone knows of its work."""
-OF_GROUPS = {_shown(gauge) for gauge in GAUGES if gauge not in (LEASE_HELD, TERM, REFUSED)}
+BY_HOLDERS = {_shown(gauge) for gauge in (REFUSES, HELD)}
+"""What a holder alone knows of its work."""
+OF_GROUPS = {_shown(gauge) for gauge in GAUGES if gauge not in (LEASES_HELD, GROUPS_WATCHED, REFUSED)}
 HEALTH = ("--health-port", "0")
 PATIENT = ("--visibility-timeout", "600")
 """What a foreign consumer holds stays with it."""
@@ -39,7 +39,7 @@ FAR_AWAY_MS = 10**14
 async def group(client: Redis) -> None:
     """A group with one delivery pending, and some jobs of each other kind."""
     group = Group(client)
-    await group.prepare(fence=None)
+    await group.prepare(lease=None)
     await group.stalled()
     await client.zadd(KEYS.schedule, {b"one": FAR_AWAY_MS, b"two": FAR_AWAY_MS})
     await client.zadd(KEYS.stream_schedule, {b"three": FAR_AWAY_MS})
@@ -60,7 +60,7 @@ async def gauges(process: Running) -> Mapping[str, float]:
     return {name: float(value) for name, value in series if name.partition("{")[0] in OF_GROUPS}
 
 
-async def all_gauges(process: Running, names: set[str] = OF_GROUPS - BY_LEADERS) -> Mapping[str, float]:
+async def all_gauges(process: Running, names: set[str] = OF_GROUPS - BY_HOLDERS) -> Mapping[str, float]:
     """Wait until it shows every gauge of groups that it can know."""
 
     async def complete() -> Mapping[str, float]:
@@ -77,18 +77,18 @@ def counts(shown: Mapping[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.usefixtures("group")
-async def test_embedded_workers_show_the_same_gauges_as_a_leader(scene: Scene) -> None:
+async def test_embedded_workers_show_the_same_gauges_as_a_holder(scene: Scene) -> None:
     scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
     workers = [await scene.worker(*PATIENT, *HEALTH, "--recovery", "embedded", "--name", name) for name in ("a", "b")]
     by_workers = [await all_gauges(worker) for worker in workers]
     for worker in workers:
         worker.terminate()
         assert await worker.wait() == 0, worker.output
-    leader = await scene.reaper(*PATIENT, *HEALTH)
-    of_leader = await all_gauges(leader, OF_GROUPS)
-    assert all('messaging_destination_name="orders"' in name for name in of_leader)
-    by_leader = {name: value for name, value in of_leader.items() if name.partition("{")[0] not in BY_LEADERS}
-    assert {frozenset(shown) for shown in by_workers} == {frozenset(by_leader)}
+    holder = await scene.reaper(*PATIENT, *HEALTH)
+    of_holder = await all_gauges(holder, OF_GROUPS)
+    assert all('messaging_destination_name="orders"' in name for name in of_holder)
+    by_holder = {name: value for name, value in of_holder.items() if name.partition("{")[0] not in BY_HOLDERS}
+    assert {frozenset(shown) for shown in by_workers} == {frozenset(by_holder)}
     expected = {
         "reaper_in_flight": 1.0,
         "reaper_scheduled": 3.0,
@@ -96,13 +96,13 @@ async def test_embedded_workers_show_the_same_gauges_as_a_leader(scene: Scene) -
         "reaper_dead_letters": 4.0,
         "reaper_recovery_paused": 0.0,
     }
-    assert [counts(shown) for shown in (*by_workers, by_leader)] == [expected] * 3
-    ages = [next(value for name, value in shown.items() if "pending" in name) for shown in (*by_workers, by_leader)]
+    assert [counts(shown) for shown in (*by_workers, by_holder)] == [expected] * 3
+    ages = [next(value for name, value in shown.items() if "pending" in name) for shown in (*by_workers, by_holder)]
     assert all(60 <= age < 3_600 for age in ages)
     assert ages[0] <= ages[2]
 
 
-async def test_a_leader_shows_what_is_paused_and_what_it_refuses_beside_what_it_may_not_see(
+async def test_a_holder_shows_what_is_paused_and_what_it_refuses_beside_what_it_may_not_see(
     scene: Scene, client: Redis
 ) -> None:
     scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
@@ -114,10 +114,10 @@ async def test_a_leader_shows_what_is_paused_and_what_it_refuses_beside_what_it_
     await client.execute_command("ACL", "SETUSER", "blind", "on", ">nothing", *rights)
     url = scene.server.url.replace("redis://", "redis://blind:nothing@")
     groups = "hidden/billing,orders/billing,mail/billing"
-    leader = await scene.reaper(*PATIENT, *HEALTH, "--groups", groups, "--redis-url", url)
+    holder = await scene.reaper(*PATIENT, *HEALTH, "--groups", groups, "--redis-url", url)
 
     async def told() -> bool:
-        shown = await gauges(leader)
+        shown = await gauges(holder)
         of_streams = {
             (name.partition("{")[0], re.findall(r'destination_name="(\w+)"', name)[0]): value
             for name, value in shown.items()
@@ -156,7 +156,9 @@ async def test_nobody_looks_where_nothing_is_measured(
     scene: Scene, client: Redis, monkeypatch: pytest.MonkeyPatch, measures: bool
 ) -> None:
     monkeypatch.setattr(telemetry, "is_measuring", lambda: measures)
-    looks, *others = (load_script("workers.protocol", name).digest for name in ("look_at_group", "keep_house", "move_due"))
+    looks, *others = (
+        load_script("workers.protocol", name).digest for name in ("look_at_group", "keep_house", "move_due")
+    )
 
     async def ran(*digests: str) -> bool:
         return all(await client.script_exists(*digests))

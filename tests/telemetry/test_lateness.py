@@ -34,7 +34,7 @@ def latency(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     return recorded
 
 
-def test_of_what_a_leader_recovers(latency: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_what_a_replica_recovers(latency: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.telemetry.names.is_measuring", lambda: True)
     group = WatchedGroup(
         stream="orders",

@@ -10,7 +10,7 @@ import pytest
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 from tests.telemetry.scene import Scene
-from workers.telemetry.instruments import GAUGES, HELD, LEASE_HELD, REFUSES, TERM
+from workers.telemetry.instruments import GAUGES, GROUPS_WATCHED, HELD, LEASES_HELD, REFUSES
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -31,7 +31,7 @@ async def test_everything_is_measured_and_no_label_names_a_job_or_a_consumer(sce
     metrics = scene.received.metrics
     wanted = {
         "messaging.client.sent.messages", "messaging.client.consumed.messages", "messaging.client.operation.duration",
-        "messaging.process.duration", "reaper.recovered", "reaper.recovery.latency", "reaper.elections",
+        "messaging.process.duration", "reaper.recovered", "reaper.recovery.latency", "reaper.leases.taken",
         "reaper.scan.duration", "reaper.lost_deliveries", "reaper.lost", "reaper.false_recoveries",
         *(gauge.name for gauge in GAUGES),
     }  # fmt: skip
@@ -47,7 +47,7 @@ async def test_everything_is_measured_and_no_label_names_a_job_or_a_consumer(sce
     }
 
 
-async def test_embedded_workers_measure_all_but_leadership(scene: Scene) -> None:
+async def test_embedded_workers_measure_all_but_leases(scene: Scene) -> None:
     embedded = ("--recovery", "embedded")
     first = await scene.worker(*embedded)
     await scene.produce("kills=1")
@@ -57,7 +57,7 @@ async def test_embedded_workers_measure_all_but_leadership(scene: Scene) -> None
     wanted = {
         "messaging.client.sent.messages", "messaging.client.consumed.messages", "messaging.client.operation.duration",
         "messaging.process.duration", "reaper.recovered", "reaper.recovery.latency", "reaper.scan.duration",
-        "reaper.lost", *(gauge.name for gauge in GAUGES if gauge not in (LEASE_HELD, TERM, REFUSES, HELD)),
+        "reaper.lost", *(gauge.name for gauge in GAUGES if gauge not in (LEASES_HELD, GROUPS_WATCHED, REFUSES, HELD)),
     }  # fmt: skip
     metrics = scene.received.metrics
     await wait_until(lambda: wanted <= metrics.keys(), "every metric has come")

@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import SocketStream
+from reaper.election.elector import Elector, EndOfTerm, Term
+from reaper.recovery.term import TermWork
 from redis.asyncio import Redis
 
-from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.operations.acl import Role, rules_of
-from reaper.recovery.term import TermWork
 from reaper.service import Reaper
 from reaper.web import vitals
 from reaper.web.serve import serving_health as serving_replica

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from tests.scripts.scene import Scene
+from tests.scripts.scene import HOLDER, Scene
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal, RefusalKind
@@ -24,12 +24,12 @@ from workers.protocol.calls.upkeep import (
 )
 from workers.upkeep.cleanup import GroupCleanup
 from workers.upkeep.quarantine import POLL_S, Quarantine
-from workers.upkeep.schedules import LATEST_LOOK_S, LOOKS_PER_SIGN, Schedules
+from workers.upkeep.schedules import LATEST_LOOK_S, Schedules
 
 pytestmark = pytest.mark.anyio
 
-LEADER = Authority("reaper", 7, "alice", serves_for_ms=20_000)
-"""As the scene's fence has it."""
+OWNER = Authority(HOLDER, 7)
+"""As the scene's lease has it."""
 JOURNAL, NO_JOURNAL = Journal(1, 1_000), Journal(0, 1_000)
 STALE = Refusal(RefusalKind.STALE, "reaper:7:alice")
 QUICK_S, SLOW_S = POLL_S
@@ -66,9 +66,9 @@ def quarantined_of(*answers: Released | Refusal | Exception, jitter: float = 0.0
     return Quarantine(call, lambda _: None, jitter=jitter), call  # type: ignore[arg-type]
 
 
-def schedules_of(*answers: Moved | Refusal | Exception, serves_for_ms: int = 0) -> tuple[Schedules, Answers]:
+def schedules_of(*answers: Moved | Refusal | Exception) -> tuple[Schedules, Answers]:
     call = Answers(answers)
-    return Schedules(call, lambda _: None, lambda: None, serves_for_ms=serves_for_ms), call  # type: ignore[arg-type]
+    return Schedules(call, lambda _: None, lambda: None), call  # type: ignore[arg-type]
 
 
 async def told_by(step: Callable[[], Awaitable[Refusal | None]]) -> Refusal | Exception | None:
@@ -166,11 +166,19 @@ async def test_schedules_are_looked_at_when_something_is_due_and_else_now_and_th
 
 
 @virtual
-async def test_a_leader_looks_often_enough_to_be_known_as_alive() -> None:
-    schedules, call = schedules_of(due_in(None), serves_for_ms=2_000)
-    for _ in range(3):
+@pytest.mark.parametrize(("seen_ms", "pause_s"), [(1_000, 0.5), (LATEST_LOOK_S * 1_000, LATEST_LOOK_S)])
+async def test_somebody_who_saw_that_a_job_is_due_earlier_wakes_it(seen_ms: int, pause_s: float) -> None:
+    schedules, call = schedules_of(due_in(None), due_in(None))
+
+    async def see() -> None:
+        await anyio.sleep(0.5)
+        schedules.due_in(seen_ms)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(see)
         await schedules.step()
-    assert call.pauses == [2 / LOOKS_PER_SIGN] * 2
+        await schedules.step()
+    assert call.pauses == [pause_s]
 
 
 @virtual
@@ -202,13 +210,13 @@ async def scene(client: Redis) -> Scene:
     return prepared
 
 
-either = pytest.mark.parametrize("authority", [LEADER, AGREEMENT], ids=["a leader", "embedded workers"])
+either = pytest.mark.parametrize("authority", [OWNER, AGREEMENT], ids=["a holder", "embedded workers"])
 
 
 async def give_to(scene: Scene, authority: Authority) -> None:
-    """Let ``authority`` look after the group. The scene's fence is the leader's."""
+    """Let ``authority`` look after the group. The scene's lease is the holder's."""
     await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3)
-    if not authority.fence:
+    if not authority.holder:
         await scene.client.delete(scene.keys.lease)
         await scene.agree(recovery="embedded")
 
@@ -219,7 +227,7 @@ async def test_whoever_may_makes_ready_what_is_due(scene: Scene, authority: Auth
     await scene.make_due(scene.keys.stream_schedule)
     await give_to(scene, authority)
     moved = await move_due(scene.client, scene.keys, authority, JOURNAL)
-    assert moved == Moved(next_due_ms=None, held=0, why="", quarantined=0, agreed=authority is AGREEMENT)
+    assert moved == Moved(next_due_ms=None, held=0, why="", quarantined=0)
     assert await scene.client.xlen(scene.keys.stream) == 1
 
 
@@ -251,10 +259,10 @@ async def test_whoever_may_keeps_house(scene: Scene, authority: Authority, caplo
 
 
 @pytest.mark.parametrize(
-    "authority", [Authority("reaper", 6, "alice"), AGREEMENT], ids=["an earlier leader", "embedded workers"]
+    "authority", [Authority("alice.0@10000", 6), AGREEMENT], ids=["an earlier holder", "embedded workers"]
 )
 async def test_nobody_else_may(scene: Scene, authority: Authority) -> None:
-    """A leader of term 7 looks after the group."""
+    """The holder in term 7 looks after the group."""
     await scene.recover(await scene.stalled("n", 1, times=2))
     await scene.enqueue(("job-1", 60_000, "n", 1))
     await scene.make_due(scene.keys.stream_schedule)

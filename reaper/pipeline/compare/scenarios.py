@@ -93,9 +93,9 @@ SCENARIOS = {
         ),
         Scenario("poison", "A poison job among bystanders", ("poison@4",)),
         Scenario(
-            "leader-and-workers",
-            "The leader dies with half the workers",
-            ("long-jobs:40@3+2", "kill-leader@4", "kill-worker:half@4"),
+            "holder-and-workers",
+            "The holder of the lease dies with half the workers",
+            ("long-jobs:40@3+2", "kill-holder@4", "kill-worker:half@4"),
         ),
         Scenario(
             "no-reaper", "No reaper is alive for 20 s, and a worker crashes", ("kill-reapers@3+20", "kill-worker@4")

@@ -71,6 +71,8 @@ class ModelServer(Core):
         self._is_serving = False
         self._script_wrote = False
         self._run_id = 0
+        self.script: tuple[bytes, list[bytes]] = b"", []
+        """Digest and arguments of the script that this command runs, or has run."""
 
     # ---- connections
     def connect(self, send: Callable[[bytes], None], on_close: Callable[[], None] = lambda: None) -> Session:
@@ -115,7 +117,7 @@ class ModelServer(Core):
     def execute(self, session: Session, words: list[bytes]) -> Reply:
         """Run one command; return its reply."""
         self.set_time(self.clock.now_us())
-        self.session = session
+        self.session, self.script = session, (b"", [])
         try:
             found = self.find(words)
             self._check(session, found)
@@ -294,7 +296,7 @@ class ModelServer(Core):
             raise ReplyError("ERR Number of keys can't be greater than number of args")
         if count < 0:
             raise ReplyError("ERR Number of keys can't be negative")
-        self.in_script, self._script_wrote = True, False
+        self.in_script, self._script_wrote, self.script = True, False, (digest, words[3 + count :])
         try:
             return self._engine.run(digest, words[3 : 3 + count], words[3 + count :], self._call_of_script, self._may)
         finally:

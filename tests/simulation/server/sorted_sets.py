@@ -83,6 +83,19 @@ def zrem(core: Core, words: list[bytes]) -> Reply:
     return removed
 
 
+@command("ZREMRANGEBYSCORE", 4, "write")
+def zremrangebyscore(core: Core, words: list[bytes]) -> Reply:
+    """ZREMRANGEBYSCORE key min max"""
+    found = _existing(core, words[1])
+    first, last = _bounds(found, words[2], words[3])
+    removed = [member for _, member in found.rows[first:last]]
+    for member in removed:
+        found.remove(member)
+    if removed and not len(found):
+        core.keys.remove(words[1])
+    return len(removed)
+
+
 @command("ZCARD", 2, "read")
 def zcard(core: Core, words: list[bytes]) -> Reply:
     """ZCARD key"""

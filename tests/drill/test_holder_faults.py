@@ -1,4 +1,4 @@
-"""The leader is stopped between deciding and writing: whoever comes by is known to the drill, and goes on at last."""
+"""The holder is stopped between deciding and writing: whoever comes by is known to the drill, and goes on at last."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,15 +8,15 @@ from typing import Any, cast
 import pytest
 
 from reaper import failpoints
-from reaper.drill import leader_faults
+from reaper.drill import holder_faults
 from reaper.drill.faults import Fault, parse_fault
-from reaper.drill.leader_faults import FAILPOINT, LeaderFaults
+from reaper.drill.holder_faults import FAILPOINT, HolderFaults
 from reaper.drill.records import ProcessRun, Role
 from reaper.drill.toolbox import Toolbox
 
 pytestmark = pytest.mark.anyio
 
-LEADER = ProcessRun("r1-1", Role.REAPER, 4711, 0.0)
+HOLDER = ProcessRun("r1-1", Role.REAPER, 4711, 0.0)
 
 
 class Reapers:
@@ -26,7 +26,7 @@ class Reapers:
         self.resumed: list[str] = []
 
     def alive(self, _role: Role) -> list[ProcessRun]:
-        return [LEADER]
+        return [HOLDER]
 
     def is_paused(self, _run: ProcessRun) -> bool:
         return True
@@ -41,29 +41,29 @@ def reapers() -> Reapers:
 
 
 @pytest.fixture
-def faults(tmp_path: Path, reapers: Reapers, monkeypatch: pytest.MonkeyPatch) -> LeaderFaults:
+def faults(tmp_path: Path, reapers: Reapers, monkeypatch: pytest.MonkeyPatch) -> HolderFaults:
     async def overdue(_self: object) -> bool:
         return True
 
     async def kills_one(_fault: Fault, _why: str) -> list[SimpleNamespace]:
         return [SimpleNamespace(idle_ms=2_000)]
 
-    monkeypatch.setattr(LeaderFaults, "_anything_overdue", overdue)
+    monkeypatch.setattr(HolderFaults, "_anything_overdue", overdue)
     nothing = cast("Any", None)
     stage = cast("Any", SimpleNamespace(failpoints=tmp_path, settings=SimpleNamespace(visibility_timeout=nothing)))
     monkeypatch.setattr(Toolbox, "visibility_s", 2.0)
     tools = Toolbox(stage, cast("Any", reapers), nothing, nothing)
-    return LeaderFaults(tools, cast("Any", SimpleNamespace(kill_busy_workers=kills_one)))
+    return HolderFaults(tools, cast("Any", SimpleNamespace(kill_busy_workers=kills_one)))
 
 
 def comes_by(folder: Path) -> None:
-    """Claim the failpoint as the leader does; it stops at once."""
+    """Claim the failpoint as the holder does; it stops at once."""
     if failpoints.is_armed(folder, FAILPOINT):
-        (folder / FAILPOINT).rename(folder / f"{FAILPOINT}.hit.{LEADER.pid}")
+        (folder / FAILPOINT).rename(folder / f"{FAILPOINT}.hit.{HOLDER.pid}")
 
 
 async def test_whoever_comes_by_while_the_drill_looks_is_found_at_the_next_look(
-    faults: LeaderFaults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    faults: HolderFaults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failpoints.arm(tmp_path, FAILPOINT, "stop")
     is_armed, claimed_by = failpoints.is_armed, failpoints.claimed_by
@@ -72,21 +72,21 @@ async def test_whoever_comes_by_while_the_drill_looks_is_found_at_the_next_look(
         def looks(folder: Path, name: str) -> Any:
             found = look(folder, name)
             if is_armed(folder, name):
-                (folder / FAILPOINT).rename(folder / f"{FAILPOINT}.hit.{LEADER.pid}")
+                (folder / FAILPOINT).rename(folder / f"{FAILPOINT}.hit.{HOLDER.pid}")
             return found
 
         return looks
 
     monkeypatch.setattr(failpoints, "is_armed", and_then(is_armed))
     monkeypatch.setattr(failpoints, "claimed_by", and_then(claimed_by))
-    assert await faults._catch_leader() is None
-    assert await faults._catch_leader() == LEADER
+    assert await faults._catch_holder() is None
+    assert await faults._catch_holder() == HOLDER
 
 
 async def test_whoever_comes_by_when_it_is_given_up_goes_on(
-    faults: LeaderFaults, reapers: Reapers, monkeypatch: pytest.MonkeyPatch
+    faults: HolderFaults, reapers: Reapers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leader_faults, "PATIENCE_S", 0)
+    monkeypatch.setattr(holder_faults, "PATIENCE_S", 0)
     disarm = failpoints.disarm
 
     def too_late(folder: Path, name: str) -> None:
@@ -94,5 +94,5 @@ async def test_whoever_comes_by_when_it_is_given_up_goes_on(
         disarm(folder, name)
 
     monkeypatch.setattr(failpoints, "disarm", too_late)
-    assert await faults.pause_leader(parse_fault("pause-leader@1")) == "no leader came to write a recovery"
-    assert reapers.resumed == [LEADER.name]
+    assert await faults.pause_holder(parse_fault("pause-holder@1")) == "no holder came to write a recovery"
+    assert reapers.resumed == [HOLDER.name]

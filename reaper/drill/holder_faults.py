@@ -1,4 +1,4 @@
-"""Faults that hit the leader, or all reapers."""
+"""Faults that hit the holder of the group's lease, or all reapers."""
 
 import time
 from dataclasses import dataclass, field
@@ -9,36 +9,36 @@ import anyio
 from reaper import failpoints
 from reaper.drill import queries
 from reaper.drill.faults import Fault, FaultKind
+from reaper.drill.ledger import is_stale_write
 from reaper.drill.records import InjectedFault, ProcessRun, Role
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
 from reaper.drill.worker_faults import NOBODY_BUSY, WorkerFaults
-from workers.protocol.events import EventName
 
 FAILPOINT = "recover.before_write"
-"""Between deciding and writing: the leader has chosen the entries to recover, and has not sent the call yet."""
+"""Between deciding and writing: the holder has chosen the entries to recover, and has not sent the call yet."""
 ARMED_BEFORE_DUE_S = 0.25
-"""So early that a busy machine is in time. A leader that is stopped too early is continued and stopped again."""
+"""So early that a busy machine is in time. A holder that is stopped too early is continued and stopped again."""
 
 
 @dataclass(slots=True)
-class LeaderFaults:
+class HolderFaults:
     """Each method injects one fault, and returns the reason if it could not. One fault is played at a time."""
 
     tools: Toolbox
     workers: WorkerFaults
     _one: anyio.Lock = field(default_factory=anyio.Lock)
 
-    async def kill_leader(self, _fault: Fault) -> str:
-        """Kill the reaper that leads, as soon as one does."""
+    async def kill_holder(self, _fault: Fault) -> str:
+        """Kill the reaper that holds the lease, as soon as one does."""
         async with self._one:
-            found = await self.tools.once(self._leading)
+            found = await self.tools.once(self._holding)
             if not found:
-                return "no reaper led"
+                return "no reaper held the lease"
             run, holder = found
             self.tools.supervisor.kill(run)
             await self.tools.note(
-                InjectedFault(FaultKind.KILL_LEADER, run.name, run.killed_at or time.time(), holder),
-                f"kill -9 of the leader {run.name}",
+                InjectedFault(FaultKind.KILL_HOLDER, run.name, run.killed_at or time.time(), holder),
+                f"kill -9 of the holder {run.name}",
             )
             return ""
 
@@ -58,15 +58,15 @@ class LeaderFaults:
             supervisor.let_start(Role.REAPER)
         return ""
 
-    async def _leading(self) -> tuple[ProcessRun, str] | None:
+    async def _holding(self) -> tuple[ProcessRun, str] | None:
         holder = await queries.holder(self.tools.stage)
         for run in self.tools.supervisor.alive(Role.REAPER):
             if queries.belongs_to(holder, run.name):
                 return run, holder
         return None
 
-    async def pause_leader(self, fault: Fault) -> str:
-        """Stop the leader between deciding and writing, wait until another reaper leads, and let it continue."""
+    async def pause_holder(self, fault: Fault) -> str:
+        """Stop the holder between deciding and writing, wait for another one, and let the first one continue."""
         tools, folder = self.tools, self.tools.stage.failpoints
         async with self._one:
             stranded = await self.workers.kill_busy_workers(fault, ", so that there is something to recover")
@@ -74,24 +74,24 @@ class LeaderFaults:
                 return NOBODY_BUSY
             earliest_due_s = tools.visibility_s - max(row.idle_ms for row in stranded) / 1000
             await anyio.sleep(max(0.0, earliest_due_s - ARMED_BEFORE_DUE_S))
-            paused = await tools.within(PATIENCE_S, self._catch_leader)
+            paused = await tools.within(PATIENCE_S, self._catch_holder)
             failpoints.disarm(folder, FAILPOINT)
             if not paused:
                 late = self._claimant()
                 if late:  # it has passed the failpoint at the last moment
                     await tools.within(PATIENCE_S, partial(tools.supervisor.is_paused, late))
                     tools.supervisor.resume(late)
-                return "no leader came to write a recovery"
+                return "no holder came to write a recovery"
             try:
-                await self._let_another_lead(paused)
+                await self._let_another_hold(paused)
             finally:
                 tools.supervisor.resume(paused)
             return ""
 
-    async def _catch_leader(self) -> ProcessRun | None:
-        """Return the leader once it is stopped with something overdue in its hands.
+    async def _catch_holder(self) -> ProcessRun | None:
+        """Return the holder once it is stopped with something overdue in its hands.
 
-        Timers are hints, so most calls are about jobs that were settled long ago. A leader that was stopped before such
+        Timers are hints, so most calls are about jobs that were settled long ago. A holder that was stopped before such
         a call continues at once.
         """
         folder, supervisor = self.tools.stage.failpoints, self.tools.supervisor
@@ -116,28 +116,24 @@ class LeaderFaults:
         rows = await queries.pending(self.tools.stage)
         return any(row.idle_ms >= self.tools.visibility_s * 1000 for row in rows)
 
-    async def _let_another_lead(self, paused: ProcessRun) -> None:
+    async def _let_another_hold(self, paused: ProcessRun) -> None:
         tools, stage = self.tools, self.tools.stage
-        at, fence = time.time(), await queries.fence(stage)
-        holder = fence.rpartition(":")[2]
-        fault = InjectedFault(FaultKind.PAUSE_LEADER, paused.name, at, holder)
-        await tools.note(fault, f"the leader {paused.name} is paused between deciding and writing")
+        at, holder, refused = time.time(), await queries.holder(stage), self._stale_writes()
+        fault = InjectedFault(FaultKind.PAUSE_HOLDER, paused.name, at, holder)
+        await tools.note(fault, f"the holder {paused.name} is paused between deciding and writing")
 
-        async def another_acts() -> bool:
-            return await queries.fence(stage) != fence
+        async def another_holds() -> bool:
+            return await queries.holder(stage) not in ("", holder)
 
         async def nothing_overdue() -> bool:
             return not await self._anything_overdue()
 
-        await tools.within(PATIENCE_S + stage.settings.lease_ttl.total_seconds(), another_acts)
+        await tools.within(PATIENCE_S + stage.settings.ttl.total_seconds(), another_holds)
         await tools.within(PATIENCE_S, nothing_overdue)
         tools.supervisor.resume(paused)
-        tools.over(fault, f"{paused.name} continues, as if it still led")
+        tools.over(fault, f"{paused.name} continues, as if it still held the lease")
+        await tools.within(PATIENCE_S, lambda: self._stale_writes() > refused)
 
-        def term_is_over() -> bool:
-            return any(
-                event.event in (EventName.LEASE_LOST, EventName.LEASE_RELEASED) and event.data.get("holder") == holder
-                for event in tools.witness.events
-            )
-
-        await tools.within(PATIENCE_S, term_is_over)
+    def _stale_writes(self) -> int:
+        """Return how many writes of earlier terms were refused. A replica journals nothing when it finds that out."""
+        return sum(is_stale_write(event) for event in self.tools.witness.events)

@@ -1,0 +1,106 @@
+"""A typed call for each script of the lease of a group, and what they say."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.scripts.scene import Scene
+from workers.protocol.scripts import load_script
+
+TTL_MS = 10_000
+HOUR_MS = 3_600_000
+"""A lease that no busy machine lets expire."""
+
+
+def holder_of(replica: str, nonce: str = "1", ttl_ms: int = TTL_MS) -> str:
+    """Return a value of the lease."""
+    return f"{replica}.{nonce * 16}@{ttl_ms}"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The answer to an attempt that won."""
+
+    token: int
+    refusal: str
+    before: tuple[str, ...]
+    created_at: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """The answer to an attempt that did not win."""
+
+    holder: str
+    left_ms: int
+
+
+async def take(
+    scene: Scene,
+    holder: str,
+    *,
+    ttl_ms: int = TTL_MS,
+    policy: str = "stream",
+    visibility_ms: int = 30_000,
+    max_deliveries: int = 3,
+    recreate: bool = False,
+    journal: bool = True,
+) -> Taken | Held:
+    """Run ``lease_take``."""
+    keys = scene.keys
+    won, *reply = await load_script("reaper", "lease_take").run(
+        scene.client,
+        [keys.stream, keys.lease, keys.agreement, keys.retry, keys.journal],
+        [
+            holder, ttl_ms, holder.rpartition(".")[0], keys.group, policy, visibility_ms, max_deliveries, int(recreate),
+            int(journal), 1_000,
+        ],
+    )  # fmt: skip
+    if not won:
+        return Held(_text(reply[0]), reply[1])
+    token, at_ms, refusal, *before, created_at = reply
+    assert abs(at_ms - await scene.now_ms()) < 5_000
+    return Taken(token, _text(refusal), tuple(map(_text, before)), _text(created_at))
+
+
+async def taken(scene: Scene, holder: str, **options: Any) -> Taken:
+    """Run ``lease_take``, which has to win."""
+    answer = await take(scene, holder, **options)
+    assert isinstance(answer, Taken), answer
+    return answer
+
+
+async def tick(
+    scene: Scene, holder: str, *, ttl_ms: int = TTL_MS, after: str = "-", retry_after: str = "", page: int = 100
+) -> Any:
+    """Run ``tick``."""
+    keys = scene.keys
+    return await load_script("reaper", "tick").run(
+        scene.client,
+        [keys.stream, keys.agreement, keys.journal, keys.retry, keys.lease, keys.schedule, keys.stream_schedule],
+        [holder, ttl_ms, keys.group, after, retry_after, page],
+    )
+
+
+async def hand(scene: Scene, holder: str, to: str, *, offer_ms: int = 2_000, journal: bool = True) -> Any:
+    """Run ``lease_hand``."""
+    keys = scene.keys
+    return await load_script("reaper", "lease_hand").run(
+        scene.client,
+        [keys.lease, keys.agreement, keys.journal],
+        [holder, to, offer_ms, keys.group, "stopped", int(journal), 1_000],
+    )
+
+
+async def found(scene: Scene) -> str | None:
+    """Return the lease."""
+    value: Any = await scene.client.get(scene.keys.lease)
+    return None if value is None else _text(value)
+
+
+async def expire(scene: Scene) -> None:
+    """Let the lease expire."""
+    await scene.client.pexpire(scene.keys.lease, 0)
+
+
+def _text(value: bytes) -> str:
+    return value.decode()

@@ -1,0 +1,371 @@
+"""lease_take.lua: a replica takes the lease of a group that is free or offered to it, and writes what is agreed on."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from tests.scripts.leases import HOUR_MS, TTL_MS, Held, Taken, expire, found, hand, holder_of, take, taken
+from tests.scripts.scene import Scene, entry_id
+
+pytestmark = pytest.mark.anyio
+
+A, A_AGAIN, B = holder_of("alice", "a"), holder_of("alice", "b"), holder_of("bob", "c")
+AGREEMENT = {
+    "policy": "stream",
+    "visibility_ms": "30000",
+    "max_deliveries": "3",
+    "recovery": "reaper",
+    "served_until": "now",
+    "serves_for": "20000",
+    "version": "now",
+}
+FIRST = {**AGREEMENT, "former_until": "now"}
+
+
+@pytest.fixture
+async def scene(scene: Scene) -> Scene:
+    """A group whose lease nobody has ever taken."""
+    await scene.client.delete(scene.keys.lease)
+    return scene
+
+
+# ---- who gets it
+
+
+async def test_the_first_one_takes_a_free_lease_and_writes_what_is_agreed(scene: Scene) -> None:
+    assert await take(scene, A) == Taken(1, "", ("", "", "", ""), "")
+    assert await scene.state() == {
+        "orders": {"entries": [], "billing": []},
+        "{orders}:lease:billing": A,
+        "{orders}:group:billing": {"token": "1", **FIRST},
+    }
+    assert TTL_MS - 5_000 < await scene.client.pttl(scene.keys.lease) <= TTL_MS
+
+
+async def test_while_it_is_held_the_others_learn_by_whom_and_for_how_long_and_change_nothing(scene: Scene) -> None:
+    await take(scene, A)
+    before = await scene.state()
+    answer = await take(scene, B, visibility_ms=5_000)
+    assert isinstance(answer, Held)
+    assert (answer.holder, 0 < answer.left_ms <= TTL_MS) == (A, True)
+    assert await take(scene, A_AGAIN) == Held(A, answer.left_ms) or await found(scene) == A
+    assert await scene.state() == before
+
+
+@pytest.mark.parametrize("who", [B, A, A_AGAIN], ids=["another", "the same value", "a new term"])
+async def test_once_it_has_expired_anybody_takes_it_in_a_new_term(scene: Scene, who: str) -> None:
+    await take(scene, A)
+    await expire(scene)
+    assert (await taken(scene, who)).token == 2
+    assert await found(scene) == who
+
+
+async def test_who_takes_it_learns_what_was_agreed(scene: Scene) -> None:
+    await take(scene, A, visibility_ms=5_000)
+    await expire(scene)
+    assert (await taken(scene, B)).before == ("stream", "5000", "3", "reaper")
+    assert (await scene.state())["{orders}:group:billing"] == {"token": "2", **FIRST}
+
+
+async def test_an_attempt_whose_reply_was_lost_wins_again_with_the_same_token(scene: Scene) -> None:
+    mine = holder_of("alice", "a", HOUR_MS)
+    await take(scene, mine, ttl_ms=HOUR_MS)
+    await scene.client.pexpire(scene.keys.lease, HOUR_MS // 2)
+    before = await scene.state()
+    assert (await taken(scene, mine, ttl_ms=HOUR_MS)).token == 1
+    assert await scene.client.pttl(scene.keys.lease) > HOUR_MS // 2
+    assert await scene.state() == before
+
+
+async def test_a_holder_writes_the_settings_again_and_keeps_its_term(scene: Scene) -> None:
+    await take(scene, A)
+    await scene.client.delete(scene.keys.agreement)
+    assert await take(scene, A, visibility_ms=60_000) == Taken(1, "", ("", "", "", ""), ""), "0 would say that it lost"
+    agreement = (await scene.state())["{orders}:group:billing"]
+    assert agreement == {**FIRST, "visibility_ms": "60000", "token": "1"}
+
+
+async def test_an_offer_lets_in_the_one_that_it_is_for_and_nobody_else(scene: Scene) -> None:
+    await take(scene, A)
+    await hand(scene, A, "bob")
+    carol, alice = await take(scene, holder_of("carol")), await take(scene, A)
+    assert isinstance(carol, Held)
+    assert isinstance(alice, Held)
+    assert (carol.holder, 0 < carol.left_ms <= 2_000) == ("offer:bob", True)
+    assert (await taken(scene, B)).token == 2
+    assert await found(scene) == B
+    assert await scene.client.pttl(scene.keys.lease) > 2_000
+
+
+async def test_an_offer_that_nobody_has_taken_ends(scene: Scene) -> None:
+    await take(scene, A)
+    await hand(scene, A, "bob")
+    await expire(scene)
+    assert (await taken(scene, A_AGAIN)).token == 2
+
+
+async def test_each_term_has_a_higher_token(scene: Scene) -> None:
+    tokens = []
+    for holder in (A, B, A_AGAIN):
+        tokens.append((await taken(scene, holder)).token)
+        await scene.client.delete(scene.keys.lease)
+    assert tokens == [1, 2, 3]
+
+
+@pytest.mark.parametrize("lost", ["many", "-1", "1.5", ""])
+async def test_a_token_that_is_no_number_begins_anew(scene: Scene, lost: str) -> None:
+    await scene.agree(token=lost)
+    assert (await taken(scene, A)).token == 1
+    assert (await scene.state())["{orders}:group:billing"]["token"] == "1"
+
+
+@pytest.mark.parametrize("expiry_ms", [None, 10 * HOUR_MS], ids=["no expiry", "clock set back"])
+@pytest.mark.parametrize(
+    ("lease", "longest_ms"),
+    [(holder_of("bob", "c", 40_000), 40_000), ("who is this", TTL_MS), ("offer:carol", TTL_MS)],
+    ids=["its own TTL", "ours", "an offer"],
+)
+async def test_a_lease_that_would_never_end_is_cut(
+    scene: Scene, lease: str, longest_ms: int, expiry_ms: int | None
+) -> None:
+    await scene.client.set(scene.keys.lease, lease, px=expiry_ms)
+    assert await take(scene, A) == Held(lease, longest_ms)
+    assert longest_ms - 5_000 < await scene.client.pttl(scene.keys.lease) <= longest_ms
+    assert await found(scene) == lease
+
+
+async def test_a_lease_longer_than_ours_is_left_alone(scene: Scene) -> None:
+    theirs = holder_of("bob", "c", 10 * TTL_MS)
+    await scene.client.set(scene.keys.lease, theirs, px=9 * TTL_MS)
+    answer = await take(scene, A)
+    assert isinstance(answer, Held)
+    assert (answer.holder, TTL_MS < answer.left_ms <= 9 * TTL_MS) == (theirs, True)
+
+
+async def test_a_replica_may_have_dots_and_at_signs_in_its_name(scene: Scene) -> None:
+    mine = holder_of("host.1@x")
+    await take(scene, A)
+    await hand(scene, A, "host.1@x")
+    assert (await taken(scene, mine)).token == 2
+    assert isinstance(await take(scene, holder_of("host")), Held)
+
+
+async def test_who_may_not_set_the_lease_writes_nothing(scene: Scene) -> None:
+    await scene.client.acl_setuser("no-set", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-set"])
+    before = await scene.state()
+    other = scene.client.connection_pool.connection_kwargs
+    async with Redis(host=other["host"], port=other["port"], username="no-set", password="x") as client:
+        with pytest.raises(ResponseError):
+            await take(replace(scene, client=client), A)
+    assert await scene.state() == before
+
+
+async def test_a_lease_of_another_type_is_an_error(scene: Scene) -> None:
+    await scene.client.hset(scene.keys.lease, "a", "b")  # type: ignore[misc]
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        await take(scene, A)
+
+
+# ---- what is told
+
+
+async def test_a_term_is_told_of_where_there_is_a_journal(scene: Scene) -> None:
+    await scene.client.xadd(scene.keys.journal, {"event": "joined", "group": "billing"})
+    await take(scene, A)
+    await take(scene, A)
+    [_, told] = (await scene.state())["{orders}:journal"]
+    assert told == ("lease_taken", "", {"group": "billing", "holder": A, "token": 1})
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+async def test_an_idle_group_gets_no_journal_for_it(scene: Scene, is_wanted: bool) -> None:
+    await take(scene, A, journal=is_wanted)
+    assert not await scene.client.exists(scene.keys.journal)
+
+
+async def test_a_broken_journal_keeps_nobody_from_the_lease(scene: Scene) -> None:
+    await scene.client.set(scene.keys.journal, "in the way")
+    assert (await taken(scene, A)).token == 1
+
+
+# ---- the layout of the stream
+
+
+async def test_a_policy_that_cannot_work_here_is_reported(scene: Scene) -> None:
+    await scene.client.xgroup_create("orders", "audit", "0")
+    assert (await taken(scene, A)).refusal == "several_groups"
+    assert (await taken(scene, A, policy="retry-stream")).refusal == ""
+
+
+async def test_explicit_ids_are_reported(scene: Scene) -> None:
+    await scene.add(at="5-1")
+    assert (await taken(scene, A)).refusal == "explicit_ids"
+
+
+async def test_an_empty_stream_that_a_library_made_by_one_entry_is_served(scene: Scene) -> None:
+    """As walrus makes it; and a group on it, which begins there."""
+    for made in ("0-1", "5-1"):
+        await scene.client.delete("orders")
+        await scene.add(at=made)
+        await scene.client.xdel("orders", made)
+        await scene.client.xgroup_create("orders", "billing", "0")
+        knows = made == "0-1" or "entries-added" in await scene.client.xinfo_stream("orders")
+        assert (await taken(scene, A)).refusal == ("" if knows else "explicit_ids")
+
+
+async def test_a_stream_of_explicit_ids_that_is_empty_by_now_is_not(scene: Scene) -> None:
+    for made in ("5-1", "6-1"):
+        await scene.add(at=made)
+        await scene.client.xdel("orders", made)
+    assert (await taken(scene, A)).refusal == "explicit_ids"
+
+
+async def test_the_retry_stream_is_made_with_its_group_where_the_policy_needs_it(scene: Scene) -> None:
+    await take(scene, A, policy="retry-stream")
+    assert (await scene.state())["{orders}:retry:billing"] == {"entries": [], "billing": []}
+
+
+async def test_a_stream_that_does_not_exist_yet_can_be_served(scene: Scene) -> None:
+    await scene.client.delete("orders")
+    assert (await taken(scene, A)).refusal == ""
+    assert "orders" not in await scene.state()
+
+
+async def test_a_key_that_is_no_stream_is_an_error_and_changes_nothing(scene: Scene) -> None:
+    await scene.client.delete("orders")
+    await scene.client.set("orders", "in the way")
+    before = await scene.state()
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        await take(scene, A)
+    assert await scene.state() == before
+
+
+async def test_a_lease_can_be_taken_when_memory_is_full(scene: Scene) -> None:
+    await scene.fill_memory()
+    answer = await take(scene, A, policy="retry-stream")
+    again = await take(scene, A, policy="retry-stream")
+    await scene.free_memory()
+    assert isinstance(answer, Taken)
+    assert isinstance(again, Taken)
+    assert "{orders}:retry:billing" in await scene.state()
+
+
+# ---- former values
+
+
+async def agreed(scene: Scene, name: str) -> int | None:
+    """Return a number of the agreement."""
+    value = await scene.client.hget(scene.keys.agreement, name)
+    return None if value is None else int(value)
+
+
+async def test_what_else_is_remembered_of_the_group_stays(scene: Scene) -> None:
+    await scene.agree(paused="1", recovered="5", last_id="1-1")
+    await take(scene, A)
+    agreement = (await scene.state())["{orders}:group:billing"]
+    assert {"paused": "1", "recovered": "5", "last_id": "1-1"}.items() <= agreement.items()
+
+
+async def test_an_agreement_gets_a_version_and_keeps_it_until_something_changes(scene: Scene) -> None:
+    await take(scene, A)
+    first = await agreed(scene, "version")
+    assert first is not None
+    assert abs(first - await scene.now_ms()) < 5_000
+    await expire(scene)
+    await take(scene, B)
+    assert await agreed(scene, "version") == first
+    await scene.agree(version=first + 10**9)  # the clock went back
+    await take(scene, B, visibility_ms=60_000)
+    assert await agreed(scene, "version") == first + 10**9 + 1
+
+
+async def test_what_was_agreed_on_is_kept_for_a_while_where_it_is_shortened(scene: Scene) -> None:
+    await scene.agree(policy="stream", visibility_ms=60_000, max_deliveries=5, recovery="reaper")
+    await take(scene, A, visibility_ms=20_000)
+    assert (await agreed(scene, "former_visibility_ms"), await agreed(scene, "former_max_deliveries")) == (60_000, 5)
+    await take(scene, A, visibility_ms=6_000)
+    assert await agreed(scene, "former_visibility_ms") == 60_000, "the longest of those that somebody may go by"
+    until = await agreed(scene, "former_until")
+    assert until is not None
+    assert 30_000 < until - await scene.now_ms() <= 35_000
+    await scene.agree(former_until=1)
+    await take(scene, A, visibility_ms=4_000)
+    assert await agreed(scene, "former_visibility_ms") == 6_000
+
+
+async def test_the_first_settings_keep_what_workers_assumed_that_came_before(scene: Scene) -> None:
+    await scene.agree(former_visibility_ms=60_000, former_max_deliveries=5)
+    await take(scene, A)
+    assert await agreed(scene, "former_until") is not None
+    assert (await agreed(scene, "former_visibility_ms"), await agreed(scene, "former_max_deliveries")) == (60_000, 5)
+
+
+async def test_without_earlier_settings_and_workers_nothing_former_counts(scene: Scene) -> None:
+    await take(scene, A)
+    assert await agreed(scene, "former_visibility_ms") is None
+
+
+async def test_what_is_raised_needs_no_patience(scene: Scene) -> None:
+    await scene.agree(policy="stream", visibility_ms=6_000, max_deliveries=2, recovery="reaper")
+    await take(scene, A)
+    assert await agreed(scene, "former_until") is None
+
+
+# ---- a group that was destroyed
+
+
+async def destroyed(scene: Scene, *, last_id: str | None = None) -> None:
+    """Let the group be destroyed after it has delivered the first of two entries."""
+    for _ in range(2):
+        await scene.add()
+    await scene.client.xgroup_destroy("orders", "billing")
+    await scene.agree(last_id=last_id or entry_id(1))
+
+
+async def ready(scene: Scene) -> list[str]:
+    """Return what the group delivers."""
+    reply: Any = await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
+    return [one.decode() for one, _ in reply[0][1]]
+
+
+async def test_a_destroyed_group_is_created_again_where_it_stood_if_that_is_wanted(scene: Scene) -> None:
+    await destroyed(scene)
+    assert (await taken(scene, A)).created_at == ""
+    assert not await scene.client.xinfo_groups("orders")
+    assert (await taken(scene, A, recreate=True)).created_at == entry_id(1)
+    assert (await taken(scene, A, recreate=True)).created_at == ""
+    assert await ready(scene) == [entry_id(2)]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_in_a_stream_that_was_made_anew_the_group_begins_at_the_beginning(scene: Scene, is_there: bool) -> None:
+    """The IDs of a producer may lie below the position of before, and no worker would ever read them."""
+    await scene.client.delete("orders")
+    await scene.agree(last_id="5-9")
+    if is_there:
+        await scene.add(at="5-1")
+    assert (await taken(scene, A, recreate=True)).created_at == "0"
+    if not is_there:
+        await scene.add(at="5-1")
+    assert await ready(scene) == ["5-1"]
+
+
+@pytest.mark.parametrize("last_id", ["somewhere", None])
+async def test_without_a_known_position_no_group_is_created(scene: Scene, last_id: str | None) -> None:
+    await destroyed(scene, last_id=last_id)
+    if last_id is None:
+        await scene.client.delete(scene.keys.agreement)
+    assert (await taken(scene, A, recreate=True)).created_at == ""
+    assert not await scene.client.xinfo_groups("orders")
+
+
+async def test_a_group_is_created_again_when_memory_is_full(scene: Scene) -> None:
+    await destroyed(scene)
+    await scene.fill_memory()
+    answer = await take(scene, A, recreate=True)
+    await scene.free_memory()
+    assert isinstance(answer, Taken)
+    assert answer.created_at == entry_id(1)

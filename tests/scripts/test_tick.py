@@ -1,0 +1,193 @@
+"""tick.lua: the holder extends its lease, notes a beat, and learns what is new and what is due."""
+
+from typing import Any
+
+import pytest
+
+from tests.scripts.leases import HOUR_MS, TTL_MS, expire, found, hand, holder_of, take, tick
+from tests.scripts.scene import QUARANTINE_SCORE, Scene
+
+pytestmark = pytest.mark.anyio
+
+A, B = holder_of("alice", "a", HOUR_MS), holder_of("bob", "b", HOUR_MS)
+
+
+@pytest.fixture
+async def scene(scene: Scene) -> Scene:
+    """A group whose lease alice holds for an hour."""
+    await scene.client.delete(scene.keys.lease)
+    await take(scene, A, ttl_ms=HOUR_MS)
+    return scene
+
+
+async def tick_of_alice(scene: Scene, **options: Any) -> Any:
+    return await tick(scene, A, ttl_ms=HOUR_MS, **options)
+
+
+# ---- the lease
+
+
+async def test_an_idle_tick_extends_the_lease_and_says_when_it_was_served(scene: Scene) -> None:
+    await scene.client.pexpire(scene.keys.lease, HOUR_MS // 2)
+    await scene.agree(served_until="1")
+    before = await scene.state()
+    assert await tick_of_alice(scene) == 1
+    assert await scene.client.pttl(scene.keys.lease) > HOUR_MS // 2
+    settings = before["{orders}:group:billing"]
+    served = {"served_until": "now", "serves_for": str(2 * HOUR_MS)}
+    assert await scene.state() == before | {"{orders}:group:billing": settings | served}
+
+
+@pytest.mark.parametrize("lease", [None, B, "offer:alice", "alice", A[:-1], holder_of("alice", "b", HOUR_MS)])
+async def test_whose_lease_it_is_not_gets_0_and_nothing_is_written(scene: Scene, lease: str | None) -> None:
+    await scene.stalled()
+    await scene.client.delete(scene.keys.lease)
+    if lease is not None:
+        await scene.client.set(scene.keys.lease, lease, px=TTL_MS)
+    await scene.agree(beat="5", unbroken="4")
+    before = await scene.state(), await scene.client.hgetall(scene.keys.agreement)
+    assert await tick_of_alice(scene) == 0
+    assert (await scene.state(), await scene.client.hgetall(scene.keys.agreement)) == before
+    assert await scene.client.pttl(scene.keys.lease) <= TTL_MS
+
+
+async def test_an_expired_lease_is_not_taken_back_though_nobody_took_it(scene: Scene) -> None:
+    await expire(scene)
+    assert await tick_of_alice(scene) == 0
+    assert await found(scene) is None
+
+
+async def test_a_lease_that_was_handed_over_is_not_ours(scene: Scene) -> None:
+    await hand(scene, A, "bob")
+    assert await tick_of_alice(scene) == 0
+    assert await found(scene) == "offer:bob"
+
+
+# ---- the beat
+
+
+async def test_a_tick_notes_a_beat(scene: Scene) -> None:
+    await scene.agree(beat="5", unbroken="4")
+    await tick_of_alice(scene)
+    beat = int(await scene.client.hget(scene.keys.agreement, "beat") or 0)
+    assert abs(beat - await scene.now_ms()) < 5_000
+    assert int(await scene.client.hget(scene.keys.agreement, "gap") or 0) > 0
+
+
+async def test_without_the_group_there_is_no_beat_and_the_lease_is_ours_all_the_same(scene: Scene) -> None:
+    await scene.client.xgroup_destroy("orders", "billing")
+    await scene.client.pexpire(scene.keys.lease, HOUR_MS // 2)
+    *_, error = await tick_of_alice(scene)
+    assert b"NOGROUP" in error
+    assert await scene.client.hget(scene.keys.agreement, "beat") is None
+    assert await scene.client.pttl(scene.keys.lease) > HOUR_MS // 2
+
+
+# ---- what is new
+
+
+async def test_pending_entries_behind_a_position_are_told(scene: Scene) -> None:
+    ids = [await scene.stalled() for _ in range(4)]
+    due_ms, is_agreed, rows, retry_rows, error = await tick_of_alice(scene, after=f"({ids[0]}", page=2)
+    assert (due_ms, is_agreed, retry_rows, error) == (-1, 1, [], b"")
+    assert [(row[0].decode(), row[1], row[3]) for row in rows] == [(one, b"w1", 1) for one in ids[1:3]]
+    assert await tick_of_alice(scene, after=f"({ids[-1]}") == 1
+
+
+async def test_those_of_the_retry_stream_are_told_where_it_is_asked_for(scene: Scene) -> None:
+    await take(scene, A, ttl_ms=HOUR_MS, policy="retry-stream")
+    copy = await scene.add(stream=scene.keys.retry)
+    await scene.deliver(copy, stream=scene.keys.retry)
+    assert await tick_of_alice(scene) == 1
+    _, _, rows, retry_rows, error = await tick_of_alice(scene, retry_after="-")
+    assert (rows, [row[0].decode() for row in retry_rows], error) == ([], [copy], b"")
+
+
+async def test_a_lost_retry_stream_hides_nothing_of_the_stream(scene: Scene) -> None:
+    stalled = await scene.stalled()
+    _, _, rows, retry_rows, error = await tick_of_alice(scene, retry_after="-")
+    assert ([row[0].decode() for row in rows], retry_rows, b"NOGROUP" in error) == ([stalled], [], True)
+
+
+# ---- what is due
+
+
+async def schedule(scene: Scene, key: str, in_ms: int, member: str = "job") -> None:
+    await scene.client.zadd(key, {member: await scene.now_ms() + in_ms})
+
+
+async def due_ms(scene: Scene) -> int:
+    """Return when something is due, -1 = never."""
+    reply = await tick_of_alice(scene)
+    return -1 if reply == 1 else int(reply[0])
+
+
+@pytest.mark.parametrize("which", ["schedule", "stream_schedule"])
+async def test_a_tick_says_when_the_first_scheduled_job_is_due(scene: Scene, which: str) -> None:
+    key: str = getattr(scene.keys, which)
+    await schedule(scene, key, 60_000, "later")
+    assert 50_000 < await due_ms(scene) <= 60_000
+    await schedule(scene, key, 30_000)
+    assert 20_000 < await due_ms(scene) <= 30_000
+    await schedule(scene, key, -1, "late")
+    assert await due_ms(scene) == 0
+
+
+async def test_the_earlier_one_of_both_schedules_counts(scene: Scene) -> None:
+    await schedule(scene, scene.keys.schedule, 60_000)
+    await schedule(scene, scene.keys.stream_schedule, 30_000)
+    assert 20_000 < await due_ms(scene) <= 30_000
+    await schedule(scene, scene.keys.schedule, 10_000)
+    assert 0 < await due_ms(scene) <= 10_000
+
+
+@pytest.mark.parametrize("others_in_ms", [None, 60_000])
+async def test_a_quarantined_job_that_waits_to_be_released_is_due_at_once(
+    scene: Scene, others_in_ms: int | None
+) -> None:
+    await scene.client.zadd(scene.keys.schedule, {"quarantined": QUARANTINE_SCORE + 7})
+    if others_in_ms is not None:
+        await schedule(scene, scene.keys.schedule, others_in_ms)
+    assert await due_ms(scene) == 0
+
+
+# ---- what is wrong in the group does not cost the lease
+
+
+@pytest.mark.parametrize("which", ["stream", "schedule", "stream_schedule"])
+async def test_a_key_of_another_type_costs_no_lease(scene: Scene, which: str) -> None:
+    key: str = getattr(scene.keys, which)
+    await scene.client.delete(key)
+    await scene.client.set(key, "in the way")
+    await scene.client.pexpire(scene.keys.lease, HOUR_MS // 2)
+    *_, error = await tick_of_alice(scene)
+    assert b"WRONGTYPE" in error
+    assert await scene.client.pttl(scene.keys.lease) > HOUR_MS // 2
+
+
+async def test_one_schedule_of_another_type_does_not_hide_the_other(scene: Scene) -> None:
+    await scene.client.set(scene.keys.stream_schedule, "in the way")
+    await schedule(scene, scene.keys.schedule, -1)
+    assert (await tick_of_alice(scene))[0] == 0
+
+
+async def test_lost_settings_are_noticed(scene: Scene) -> None:
+    await scene.client.delete(scene.keys.agreement)
+    due, is_agreed, rows, retry_rows, error = await tick_of_alice(scene)
+    assert (due, is_agreed, rows, retry_rows, error) == (-1, 0, [], [], b"")
+    assert await found(scene) == A
+
+
+async def test_a_lease_can_be_extended_when_memory_is_full(scene: Scene) -> None:
+    await scene.client.pexpire(scene.keys.lease, HOUR_MS // 2)
+    await scene.fill_memory()
+    reply = await tick_of_alice(scene)
+    await scene.free_memory()
+    assert reply == 1
+    assert await scene.client.pttl(scene.keys.lease) > HOUR_MS // 2
+
+
+async def test_a_tick_writes_no_journal(scene: Scene) -> None:
+    await scene.stalled()
+    await tick_of_alice(scene)
+    assert not await scene.client.exists(scene.keys.journal)
