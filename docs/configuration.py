@@ -37,7 +37,7 @@ A setting comes from the first of these places that has it:
 6. the default
 
 A setting that is on or off has two flags, for example `--observe` and `--no-observe`.
-Each program ignores the settings of the other ones, and stops with an error if it finds a setting that no program has.
+Each program ignores the settings of the other ones, and rejects unknown settings.
 
 A variable that ends in `_FILE` names a file with the value, for example `REAPER_REDIS_URL_FILE`
 ([secrets](security.md#secrets)).
@@ -62,8 +62,6 @@ The address takes options, for example `redis://…?socket_keepalive=true`:
 - with TLS, where there are no settings (`Producer`, the Spark data source): `ssl_ca_certs`, `ssl_certfile`,
   `ssl_keyfile`, `ssl_password` and other `ssl_` options of redis-py
 - for Sentinels: `sentinel_username` and `sentinel_password`, the login at the Sentinels themselves
-
-A program rejects a server that the address does not describe: a replica, a Sentinel or a node of a cluster.
 
 All programs have these settings:
 """
