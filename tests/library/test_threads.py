@@ -104,7 +104,7 @@ async def test_a_plain_handler_extends_and_enqueues_through_its_thread(server: R
 async def test_counts_consumer_and_held_groups_are_read_from_any_thread(server: RedisServer, client: Redis) -> None:
     worker = make_worker(server.url, lambda _job: None)
     await enqueue(client, 1, 2)
-    async with Reaper(ReaperSettings(redis_url=server.url)) as reaper, running(worker):
+    async with Reaper(ReaperSettings(redis_url=server.url, groups="orders/billing")) as reaper, running(worker):
         await wait_until(lambda: worker.counts.acked == 2, "both jobs are done")
         await wait_until(lambda: reaper.held, "the reaper holds the group")
 
