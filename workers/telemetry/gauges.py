@@ -2,7 +2,7 @@
 
 They hold the last values of each group, and show them when metrics are collected. The same in both recovery modes.
 
-The holder of the lease reads the values in reaper mode, and every worker in embedded mode. Collecting happens in another
+The holder of the lease reads them in reaper mode, and every worker in embedded mode. Collecting happens in another
 thread, which only reads what was last seen.
 """
 
