@@ -106,10 +106,11 @@ class GroupLease:
         """Return the value of the lease in a new term. A call of an earlier term cannot pass for one of this term."""
         return f"{self.replica_id}.{secrets.token_hex(8)}@{to_ms(self.ttl)}"
 
-    async def take(self, holder: str, *, recreate: bool) -> Taken:
+    async def take(self, holder: str, *, recreate: bool, token: int = 0) -> Taken:
         """Take the lease if it is free or offered to us, and write the settings of the group (``lease_take.lua``).
 
-        ``recreate``: a group that was destroyed is created again. A holder may call it again, after a lost reply too.
+        ``recreate``: a group that was destroyed is created again. A holder may call it again, after a lost reply too,
+        with the token that it knows.
         """
         keys, group = self.keys, self.group
         won, *reply = await LEASE_TAKE.run(
@@ -117,7 +118,7 @@ class GroupLease:
             [keys.stream, keys.lease, keys.agreement, keys.retry, keys.journal],
             [
                 holder, to_ms(self.ttl), self.replica_id, keys.group, group.redelivery, to_ms(group.visibility_timeout),
-                group.max_deliveries, int(recreate), *self.journal,
+                group.max_deliveries, int(recreate), *self.journal, token,
             ],
         )  # fmt: skip
         if not won:

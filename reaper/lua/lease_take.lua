@@ -11,6 +11,7 @@
 -- ARGV[5] policy  ARGV[6] visibility timeout in ms  ARGV[7] max_deliveries
 -- ARGV[8] '1' = a group that was destroyed is created again, at its last known position (at the beginning of another stream)
 -- ARGV[9] journal: '1' = write events  ARGV[10] journal's MAXLEN
+-- ARGV[11] token that a holder knows, as the group may have lost its settings (0 = none)
 --
 -- Returns {1, token, server time in ms, why the policy cannot work here ('' | several_groups | explicit_ids), what was agreed before: policy,
 -- visibility_ms, max_deliveries, recovery; position at which the group was created ('' = it was not)},
@@ -39,12 +40,10 @@ end
 local refusal = layout_refusal(ARGV[5], stream, at) -- raises where the stream's key holds something else
 -- Harmless, and a write: under maxmemory a replica can take the lease all the same.
 redis.call('HDEL', agreement, '')
-local token = whole_number(redis.call('HGET', agreement, 'token'), 0)
+local token = math.max(whole_number(redis.call('HGET', agreement, 'token'), 0), whole_number(ARGV[11], 0))
 redis.call('SET', lease, holder, 'PX', ttl) -- first: who may not do this writes nothing
-if was ~= holder or token == 0 then -- 0: the hash was lost
-  token = token + 1
-  redis.call('HSET', agreement, 'token', string.format('%.0f', token))
-end
+token = (was ~= holder or token == 0) and token + 1 or token -- 0: the hash was lost
+redis.call('HSET', agreement, 'token', string.format('%.0f', token))
 if was ~= holder and ARGV[9] == '1' then -- an idle group gets no journal only for this
   redis.pcall('XADD', journal, 'NOMKSTREAM', 'MAXLEN', '~', ARGV[10], '*', 'event', 'lease_taken', 'group', group, 'holder', holder,
     'token', string.format('%.0f', token))

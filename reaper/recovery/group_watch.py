@@ -182,7 +182,8 @@ class GroupWatch:
 
     async def _write_settings(self) -> None:
         """Write the settings of the group again, and create a group that is missing, if that is wanted."""
-        taken = await self._lease.take(self._term.holder, recreate=self._context.settings.recreate_groups)
+        term, recreate = self._term, self._context.settings.recreate_groups
+        taken = await self._lease.take(term.holder, recreate=recreate, token=term.token)
         if taken.token:
             self._notes.took(taken)
         else:

@@ -82,7 +82,7 @@ def test_its_summary_fits_one_line_of_a_list(name: str, command: click.Command) 
 
 
 READING = [
-    ("status", "--groups", "orders/billing"), ("leader", "show"), ("doctor", "--groups", "orders/billing"),
+    ("status", "--groups", "orders/billing"), ("replicas",), ("doctor", "--groups", "orders/billing"),
     ("acl", "--groups", "orders/billing"), ("explain", "1-1", "--group", "orders/billing"),
     ("dead-letters", "list", "orders/billing"),
 ]  # fmt: skip
@@ -123,7 +123,7 @@ async def test_json_is_json(scene: Scene, reaper: Command, words: tuple[str, ...
     ("program", "typed", "completed"),
     [
         ("reaper", "reaper ex", "explain"),
-        ("reaper", "reaper leader st", "step-down"),
+        ("reaper", "reaper dead-letters red", "redrive"),
         ("reaper", "reaper acl wor", "worker"),
         ("reaper", "reaper dri", "drill"),
         ("reaper", "reaper drill --recovery e", "embedded"),

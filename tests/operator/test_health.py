@@ -316,11 +316,14 @@ def test_that_replicas_only_observe_is_noted() -> None:
     assert notes(observed) == ("the replicas only observe and recover no job",)
 
 
+DIFFER = (
+    "replicas have different settings, so they do not take groups from each other: alice-1-abc and bob-1-abc. Give all "
+    "replicas the same settings."
+)
+
+
 def test_replicas_with_different_settings_are_noted() -> None:
-    assert notes(a_snapshot(a_replica("alice", at_ms=NOW), a_replica("bob", at_ms=NOW, settings="other"))) == (
-        "replicas have different settings, so they do not take groups from each other: alice-1-abc and bob-1-abc. Give "
-        "all replicas the same settings.",
-    )
+    assert notes(a_snapshot(a_replica("alice", at_ms=NOW), a_replica("bob", at_ms=NOW, settings="other"))) == (DIFFER,)
 
 
 def test_what_may_have_been_a_false_recovery_is_a_note() -> None:

@@ -27,6 +27,7 @@ PAIR = "orders/billing"
 FIRST, SECOND, THIRD = ranked(["a", "b", "c"], PAIR)
 TTL_S = 7.5
 TICK_S = TTL_S / 3
+NO_CLIENT = cast("Any", None)
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ class Place:
     def __post_init__(self) -> None:
         settings = ReaperSettings(groups=PAIR)
         context = ReplicaContext(
-            self.me, settings, cast("Any", None), cast("Any", None), cast("Any", None), cast("Any", self.wakes), Callbacks(EVENTS),
+            self.me, settings, NO_CLIENT, NO_CLIENT, NO_CLIENT, cast("Any", self.wakes), Callbacks(EVENTS),
             lambda: None, monotonic_ms,
         )  # fmt: skip
         [self.group] = settings.watched

@@ -44,6 +44,7 @@ async def take(
     max_deliveries: int = 3,
     recreate: bool = False,
     journal: bool = True,
+    token: int = 0,
 ) -> Taken | Held:
     """Run ``lease_take``."""
     keys = scene.keys
@@ -52,7 +53,7 @@ async def take(
         [keys.stream, keys.lease, keys.agreement, keys.retry, keys.journal],
         [
             holder, ttl_ms, holder.rpartition(".")[0], keys.group, policy, visibility_ms, max_deliveries, int(recreate),
-            int(journal), 1_000,
+            int(journal), 1_000, token,
         ],
     )  # fmt: skip
     if not won:

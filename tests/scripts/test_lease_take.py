@@ -88,6 +88,15 @@ async def test_a_holder_writes_the_settings_again_and_keeps_its_term(scene: Scen
     assert agreement == {**FIRST, "visibility_ms": "60000", "token": "1"}
 
 
+async def test_a_holder_that_knows_its_token_writes_it_again(scene: Scene) -> None:
+    await scene.agree(token="6")
+    await take(scene, A)
+    await scene.client.delete(scene.keys.agreement)
+    assert (await taken(scene, A, token=7)).token == 7
+    await expire(scene)
+    assert (await taken(scene, B)).token == 8
+
+
 async def test_an_offer_lets_in_the_one_that_it_is_for_and_nobody_else(scene: Scene) -> None:
     await take(scene, A)
     await hand(scene, A, "bob")

@@ -108,11 +108,6 @@ class Tenancy:
             self._set(words[2], before, is_own=is_own)
         elif command == b"DEL" and reply == 1:
             self._ended = FREED
-        elif command == b"PEXPIRE" and is_own and script_names().get(world.server.script[0]) == "lease_take":
-            if witness.caller in self._asking:  # it begins anew, after a lost reply or with other settings
-                self._asking.discard(witness.caller)
-                world.drops.holder_begins()
-            world.note(KEPT, Moment(witness.caller))
 
     def _set(self, value: bytes, before: bytes, *, is_own: bool) -> None:
         world, caller, when = self._world, self._world.witness.caller, self._world.witness.when
@@ -123,6 +118,12 @@ class Tenancy:
                 self._add(f"{caller} offers a lease that is not its own: {text(before)}", when)
             self._ended = value
             world.note(OFFERED, Moment(caller, value))
+            return
+        if value == before and is_own:
+            if caller in self._asking:  # it begins anew, after a lost reply or with other settings
+                self._asking.discard(caller)
+                world.drops.holder_begins()
+            world.note(KEPT, Moment(caller))
             return
         if self._takers.setdefault(value, caller) != caller:
             self._add(f"{caller} takes the lease in the name of {self._takers[value]}", when)
