@@ -49,7 +49,7 @@ async def test_the_image_is_what_the_dockerfile_says(engine: Engine) -> None:
 async def test_all_of_it_comes_up(stack: Stack) -> None:
     """Compose with `make-users` and `up`.
 
-    All containers are healthy, one replica leads, and the status reports no problem.
+    All containers are healthy, one replica holds the lease, and the status reports no problem.
     """
     for service, number in (("redis", 1), ("reaper", REPLICAS), ("worker", 2)):
         names = stack.containers(service)
@@ -57,7 +57,7 @@ async def test_all_of_it_comes_up(stack: Stack) -> None:
         for name in names:
             await stack.is_healthy(name)
     await wait_until(lambda: stack.status()["status"] == "healthy", "the status is healthy")
-    assert sorted(one["role"] for one in stack.status()["replicas"]) == ["follower", "follower", "leader"]
+    assert sorted(one["holds"] for one in stack.status()["replicas"]) == [0, 0, 1]
 
 
 async def test_jobs_of_the_shop_are_done_and_what_is_no_order_is_a_dead_letter(stack: Stack) -> None:
@@ -96,18 +96,18 @@ async def test_workers_with_their_shipped_rights_read_on_after_their_words_were_
     assert stack.status()["status"] == "healthy"
 
 
-async def test_the_leader_is_killed(stack: Stack) -> None:
-    """The leader's process is killed. Another replica leads, the container starts again, and jobs go on."""
-    killed = stack.leader()
-    token = stack.status()["token"]
+async def test_the_holder_is_killed(stack: Stack) -> None:
+    """The holder's process is killed. Another replica takes the lease, the container starts again, and jobs go on."""
+    killed = stack.holder()
+    token = stack.status()["groups"][0]["token"]
     stack.kill(killed)
     jobs = [stack.enqueue(amount="1") for _ in range(10)]
 
-    def another_leads() -> bool:
+    def another_holds() -> bool:
         status = stack.status()
-        return bool(status["token"] > token and status["status"] == "healthy")
+        return bool(status["groups"][0]["token"] > token and status["status"] == "healthy")
 
-    await wait_until(another_leads, "another term has begun, and nothing is wrong")
+    await wait_until(another_holds, "another term has begun, and nothing is wrong")
     await stack.are_billed(*jobs)
     await stack.is_healthy(killed)
     assert stack.inspect(killed)["RestartCount"] == 1
