@@ -106,8 +106,7 @@ _REAPER_SCRIPTS = [
     *((_PROTOCOL, name) for name in ("recover", "move_due", "keep_house", "look_at_group")),
     *((_REAPER, name) for name in ("register", "lease_take", "tick", "lease_hand", "report_lost")),
 ]  # fmt: skip
-_PAGE_SCRIPTS = [(_REAPER, name) for name in ("count_after", "find_scheduled")]
-_READ_SCRIPTS = [*_PAGE_SCRIPTS, (_REAPER, "inspect_layout")]
+_READ_SCRIPTS = [(_REAPER, name) for name in ("count_after", "find_scheduled", "inspect_layout")]
 _OPERATOR_SCRIPTS = [
     (_REAPER, name) for name in ("pause_group", "forget_group", "redrive_dead_letters", "requeue")
 ]  # fmt: skip
@@ -236,7 +235,7 @@ def scripts_of(role: Role, mode: RecoveryMode) -> list[tuple[str, str]]:
     return {
         Role.PRODUCER: [(_PROTOCOL, "enqueue")],
         Role.WORKER: _WORKER_SCRIPTS + embedded,
-        Role.REAPER: _REAPER_SCRIPTS + _PAGE_SCRIPTS,
+        Role.REAPER: _REAPER_SCRIPTS + _READ_SCRIPTS,
         Role.READ_ONLY: _READ_SCRIPTS,
         Role.OPERATOR: _READ_SCRIPTS + _OPERATOR_SCRIPTS,
     }[role]

@@ -33,8 +33,7 @@ class Begun:
 
 async def open_journal(client: Redis, keys: GroupKeys) -> bytes:
     """Write an event, because a lease is journalled only if there is a journal. Return its entry."""
-    entry_id: bytes = await client.xadd(keys.journal, {"event": "benchmark", "group": keys.group})
-    return entry_id
+    return text(await client.xadd(keys.journal, {"event": "benchmark", "group": keys.group})).encode()
 
 
 async def terms_begun(client: Redis, keys: GroupKeys, after: bytes = b"") -> list[Begun]:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 HOUR_S = 3_600
 BACK, FORWARD = -HOUR_S, HOUR_S
-SOON = {"visibility_timeout": 1.5, "lease_ttl": 60}
+SOON: dict[str, Any] = {"visibility_timeout": 1.5, "lease_ttl": 60}
 STRANDED = 3
 
 

@@ -127,7 +127,7 @@ async def at_work(url: str, loads: list[Load], *, recovery: str = REAPER) -> Asy
     """Run two replicas, unless recovery is embedded, and a worker for each stream."""
     visibility_s = scaled(VISIBILITY_S)
     groups = ",".join(f"{load.stream}/{GROUP}" for load in loads)
-    times = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s}
+    times: dict[str, Any] = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s}
     async with AsyncExitStack() as running:
         reapers = [
             await running.enter_async_context(scene.running_reaper(url, groups=groups, **times))
@@ -276,7 +276,7 @@ async def test_the_rights_that_are_printed_are_enough(masters: Cluster, client: 
         for node in masters.nodes:
             node.command("ACL", "SETUSER", role.value, "reset", "on", ">secret", *rules.words())
         urls[role] = masters.url.replace("://", f"://{role.value}:secret@")
-    names = {"groups": f"{load.stream}/{GROUP}", "visibility_timeout": scaled(VISIBILITY_S)}
+    names: dict[str, Any] = {"groups": f"{load.stream}/{GROUP}", "visibility_timeout": scaled(VISIBILITY_S)}
     async with (
         scene.running_reaper(urls[Role.REAPER], **names) as reaper,
         scene.running_worker(

@@ -106,7 +106,7 @@ async def run_through(setup: Setup, client: Redis, fault: Fault, *, embedded: bo
     """Have ``fault`` befall the master under load, and judge what came of it."""
     load, before = Load(), setup.master
     visibility_s = scaled(VISIBILITY_S)
-    times = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s}
+    times: dict[str, Any] = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s}
     async with AsyncExitStack() as running:
         for _ in range(0 if embedded else 2):
             await running.enter_async_context(scene.running_reaper(setup.url, **times))

@@ -136,7 +136,7 @@ async def test_of_many_stalled_jobs_the_one_that_cannot_be_copied_is_held_and_to
     bad = await add_uncopyable(client)
     good |= await scene.enqueue(client, jobs // 2 - 1)
     await scene.strand(client, jobs, overdue=True)
-    reaper_settings = {"max_deliveries": max_deliveries, "full_scan_interval": 0.2}
+    reaper_settings: dict[str, Any] = {"max_deliveries": max_deliveries, "full_scan_interval": 0.2}
     async with scene.running_reaper(server.url, **reaper_settings) as reaper:
 
         @reaper.on("error")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -50,7 +51,7 @@ async def enqueue(client: Redis, keys: GroupKeys, number: int) -> set[str]:
 async def nobody_is_robbed(cluster: Cluster, keys: GroupKeys, recovery: str, fault: Fault) -> None:
     """Have full workers run long jobs, and another one die over some, and judge what came of the fault."""
     visibility_s, handler = scaled(VISIBILITY_S), scene.Handler()
-    times = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s}
+    times: dict[str, Any] = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s}
     async with AsyncExitStack() as running:
         client = await running.enter_async_context(commands_client(cluster.url))
         await client.xgroup_create(keys.stream, keys.group, "0", mkstream=True)

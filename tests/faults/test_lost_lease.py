@@ -173,14 +173,16 @@ async def test_where_the_group_forgets_its_terms_they_are_counted_anew_and_the_o
 
 
 async def test_of_two_namespaces_on_a_group_one_serves_and_the_other_waits_for_its_turn(case: Case) -> None:
-    async with holding(quick_settings(case.server, namespace="blue")) as blue:
-        async with running(quick_settings(case.server, namespace="green"), "error") as green:
-            await wait_until(lambda: green.reaper.has_worked, "green knows who holds the lease")
-            assert (await recover_one(case))[1] == [1]
-            assert (blue.reaper.held, green.reaper.held) == (1, 0)
-            blue.reaper.stop()
-            await wait_until(lambda: green.reaper.held, "green holds the lease")
-            assert (await recover_one(case))[1] == [2]
+    async with (
+        holding(quick_settings(case.server, namespace="blue")) as blue,
+        running(quick_settings(case.server, namespace="green"), "error") as green,
+    ):
+        await wait_until(lambda: green.reaper.has_worked, "green knows who holds the lease")
+        assert (await recover_one(case))[1] == [1]
+        assert (blue.reaper.held, green.reaper.held) == (1, 0)
+        blue.reaper.stop()
+        await wait_until(lambda: green.reaper.held, "green holds the lease")
+        assert (await recover_one(case))[1] == [2]
     assert green.errors() == []
     assert await case.lease_events() == [("lease_taken", 1), ("lease_left", 1), ("lease_taken", 2), ("lease_left", 2)]
     assert await case.violations(finished=True) == []

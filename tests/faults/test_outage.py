@@ -31,7 +31,7 @@ SLOW_JOBS = 12
 STRANDED = 3
 GAP_MS = 2 * 3_600_000
 TTL_S = 1
-TIMES = {"lease_ttl": TTL_S, "full_scan_interval": 0.2}
+TIMES: dict[str, Any] = {"lease_ttl": TTL_S, "full_scan_interval": 0.2}
 TAKE = load_script("reaper", "lease_take")
 
 Step = Callable[[], Awaitable[object]]

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from reaper.failpoints import arm
 from reaper.service import Reaper
+from reaper.sharing.ranking import ranked
 from tests.faults import scene
 from tests.faults.reapers import (
     QUICK,
@@ -166,7 +167,7 @@ class Sharing:
     async def are_shared(self, *able: Listened) -> list[str]:
         """Wait until each group is held by the one of ``able`` that comes first for it. Return the holders."""
         ids = [one.reaper.replica_id for one in able]
-        wanted = [scene.ranked(ids, case.keys.pair)[0] for case in self.cases]
+        wanted = [ranked(ids, case.keys.pair)[0] for case in self.cases]
 
         async def as_wanted() -> bool:
             return await self.holders() == wanted

@@ -41,7 +41,7 @@ def a_replica(name: str, *reports: GroupReport, at_ms: int, **values: Any) -> Re
         "started_ms": at_ms - 60_000,
         "at_ms": at_ms,
         "heartbeat_ms": 5_000,
-        "watched": [GROUP.pair],
+        "watched": (GROUP.pair,),
         "groups": {report.pair: report for report in reports},
     }
     return Replica(**(usual | values))

@@ -462,7 +462,7 @@ async def test_what_is_none_of_a_roles_business_is_denied(
 
 
 async def test_rights_are_read_from_the_scripts_and_what_they_reach_of_the_shared_parts() -> None:
-    assert commands_of("reaper", "lease_hand") == {"get", "del", "set", "publish", "xadd", "hget"}
+    assert commands_of("reaper", "lease_hand") == {"get", "del", "set", "publish", "xadd", "hget", "hdel"}
     assert {"zadd", "publish", "xadd", "xack"} <= commands_of("workers.protocol", "settle")
     assert "xautoclaim" not in commands_of("workers.protocol", "recover")
     assert {"xnack", "xclaim", "time", "xpending"} <= commands_of("workers.protocol", "settle")

@@ -135,7 +135,7 @@ def test_a_replica_that_cannot_serve_a_group_says_why_and_that_is_enough() -> No
 
 
 def test_a_group_that_no_replica_watches_is_named() -> None:
-    replicas = a_replica("alice", at_ms=NOW, watched=[]), a_replica("bob", at_ms=NOW, watched=["orders/audit"])
+    replicas = a_replica("alice", at_ms=NOW, watched=()), a_replica("bob", at_ms=NOW, watched=("orders/audit",))
     snapshot = a_snapshot(*replicas, report=None, holder="", served_by="")
     assert judge(snapshot) == (
         Problem(

@@ -177,7 +177,7 @@ async def test_a_redrive_journals_the_reason_as_it_is(hostile: Scene, reaper: Co
 
 
 async def test_what_was_removed_is_named_in_escapes(hostile: Scene, reaper: Command) -> None:
-    await hostile.client.delete(KEYS.replicas, hostile.keys.schedule)
+    await hostile.client.delete(KEYS.replicas, hostile.keys.schedule, hostile.keys.lease)
     answer = await reaper("groups", "forget", PAIR, "--yes")
     assert (answer.code, "removed {ord\\u202eers\\x9b2J}" in answer.out) == (0, True)
     assert raw_characters(answer.out + answer.err) == set()

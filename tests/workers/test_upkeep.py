@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 OWNER = Authority(HOLDER, 7)
 """As the scene's lease has it."""
 JOURNAL, NO_JOURNAL = Journal(1, 1_000), Journal(0, 1_000)
-STALE = Refusal(RefusalKind.STALE, "reaper:7:alice")
+STALE = Refusal(RefusalKind.STALE, HOLDER)
 QUICK_S, SLOW_S = POLL_S
 NOTHING = Released(quarantined=0, out=0, settled=0, jobs=())
 ONE_OUT = Released(quarantined=3, out=1, settled=0, jobs=())
