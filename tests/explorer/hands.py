@@ -69,7 +69,7 @@ class Hands:
         return self.board.call("hold", self.board.keys.stream, consumer, consumer, answered, entry_id, 1)
 
     def recover(self, *ids: bytes, source: str = "", lease: str = LEASE) -> Any:
-        """Recover entries as the leader."""
+        """Recover entries as the holder of the lease."""
         return self.board.call("recover", source or self.board.keys.stream, lease, TOKEN, BUDGET, *ids)
 
     def recover_stalled(self, *ids: bytes, source: str = "") -> Any:
@@ -81,9 +81,9 @@ class Hands:
         """Recover by a page, as an embedded worker."""
         return self.board.call("recover", self.board.keys.stream, "", 0, BUDGET, consumer, room, "-", 100)
 
-    def tick(self, lease: str = LEASE) -> Any:
+    def move_due(self, lease: str = LEASE) -> Any:
         """Move what is due, and look at the gate."""
-        return self.board.call("move_due", self.board.keys.stream, lease, TOKEN, 100, "")
+        return self.board.call("move_due", self.board.keys.stream, lease, TOKEN, 100)
 
     def event_of(self, recovered: Any) -> dict[bytes, bytes]:
         """Return the one event of a recovery."""

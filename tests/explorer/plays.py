@@ -88,7 +88,7 @@ def _act(world: World, player: Player, number: int) -> None:
         world.pass_time()
     elif number == RECOVER:
         if world.setting.recovery == "reaper":
-            world.lead()
+            world.recover()
         else:
             world.walk(player, world.random.choice((0, 1, 2, 3)))
     else:
@@ -101,7 +101,7 @@ def _act(world: World, player: Player, number: int) -> None:
 
 def _others_act(world: World, player: Player, drawn: float) -> None:
     if drawn < 0.93:
-        world.tick()
+        world.move_due()
     elif drawn < 0.95:
         world.make_due()
     elif drawn < 0.965:
@@ -109,7 +109,7 @@ def _others_act(world: World, player: Player, drawn: float) -> None:
             _arrive_late(world)
     elif drawn < 0.975:
         if world.setting.recovery == "reaper":
-            world.change_leader()
+            world.change_holder()
     elif world.setting.strangers and drawn < 0.99:
         world.delete_consumer(player)
     elif world.setting.failovers:
@@ -136,8 +136,8 @@ def rest(world: World) -> None:
         world.make_due()
         world.pass_time()
         if world.setting.recovery == "reaper":
-            world.lead()
-        world.tick()
+            world.recover()
+        world.move_due()
         for player in list(world.players):
             _work(world, player)
         if _is_at_rest(world):

@@ -63,7 +63,7 @@ async def test_what_a_lost_reply_has_brought_is_found(moves: Moves, board: Board
     )
 
 
-async def test_the_leader_recovers_and_ticks(group_moves: GroupMoves, board: Board, client: Redis) -> None:
+async def test_the_holder_recovers_and_moves_what_is_due(group_moves: GroupMoves, board: Board, client: Redis) -> None:
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     asked: dict[str, Any] = {"lease": LEASE, "token": 7, "most_bytes": 1 << 20}
     young = await group_moves.recover(client, STREAM, ids[:1], **asked)
@@ -73,8 +73,8 @@ async def test_the_leader_recovers_and_ticks(group_moves: GroupMoves, board: Boa
     assert (done.next_page, done.held, len(done.events)) == ("", [], 1)
     assert (await group_moves.recover(client, STREAM, ids, **{**asked, "lease": "other"})).status == "stale"
     board.age()
-    ticked = await group_moves.move_due(client, lease=LEASE, token=7, most=10)
-    assert (ticked.status, ticked.next_ms, ticked.released_now) == ("ok", -1, None)
+    moved = await group_moves.move_due(client, lease=LEASE, token=7, most=10)
+    assert (moved.status, moved.next_ms, moved.released_now) == ("ok", -1, None)
     assert (await group_moves.move_due(client, lease="other", token=7, most=10)).status == "stale"
 
 

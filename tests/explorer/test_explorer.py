@@ -23,7 +23,7 @@ BANDS = {
     "recovered": (500, 2_500),
 }
 """What happens in 1,000 plays. An error of the explorer once hid behind a counter that was too high."""
-LEADERS = {"fenced": (200, 900)}
+HOLDERS = {"fenced": (200, 900)}
 ONLY_OURS = {"rejected", "resent", "late", "old"}
 """What plain workers do not do."""
 
@@ -39,7 +39,7 @@ def test_plays_keep_the_promises(board: Board, name: str) -> None:
         result = play(board, setting, seed)
         counts.update(result.counts)
         assert not result.broken, told(seed, result)
-    bands = BANDS | (LEADERS if setting.recovery == "reaper" else {})
+    bands = BANDS | (HOLDERS if setting.recovery == "reaper" else {})
     outside = {
         what: counts[what]
         for what, (least, most) in bands.items()

@@ -52,16 +52,16 @@ def test_of_quarantined_jobs_the_second_is_released_when_the_first_has_shown_tha
     source = in_hand[0][0]
     hands.recover_stalled(*(entry for _, entry in in_hand), source=source)
     assert hands.board.scheduled(quarantined=True) == 2
-    assert hands.tick()[2:4] == [1, 1]
-    assert hands.tick()[4] == [], "the first one is in doubt"
+    assert hands.move_due()[2:4] == [1, 1]
+    assert hands.move_due()[4] == [], "the first one is in doubt"
     [(source, first, fields, _)] = hands.board.read(B)
     assert fields_of(fields)[b"reaper.quarantined"] == b"1"
     hands.extend(B, first, source=source, handling=0)
     for _ in range(2):  # sent again after a lost reply, too (rule W8)
         hands.extend(B, first, source=source, handling=1)
-    assert hands.tick()[4] == [], "it has arrived"
+    assert hands.move_due()[4] == [], "it has arrived"
     hands.extend(B, first, source=source)
-    assert hands.tick()[4] != [], "it runs"
+    assert hands.move_due()[4] != [], "it runs"
 
     [(other, second, _, _)] = hands.board.read(B)
     assert hands.event_of(hands.recover_stalled(second, source=other))[b"reason"] == b"never_arrived"
@@ -74,10 +74,10 @@ def test_a_settled_job_leaves_nothing_behind(hands: Hands, policy: str) -> None:
     in_hand = stalled_until_the_last(hands, policy, 1)
     [(source, entry)] = in_hand
     hands.recover_stalled(entry, source=source)
-    hands.tick()
+    hands.move_due()
     [(source, released, _, _)] = hands.board.read(B)
     assert hands.ack(B, released, source=source) == 1
-    assert hands.tick()[2:4] == [0, 0]
+    assert hands.move_due()[2:4] == [0, 0]
     assert [hands.board.pending(one) for one in hands.board.sources] == [[], []]
     assert hands.board.redis("EXISTS", hands.board.keys.schedule, hands.board.quarantine) == 0
     assert hands.board.redis("XLEN", hands.board.keys.retry) == 0
@@ -88,10 +88,10 @@ def test_a_delayed_job_is_ready_when_it_is_due(hands: Hands, policy: str) -> Non
     hands.fresh(policy)
     [entry] = hands.read(A)
     assert hands.settle(A, "nack", entry, delay=60_000) == [1]
-    assert 0 < hands.tick()[1] <= 60_000
+    assert 0 < hands.move_due()[1] <= 60_000
     [member] = hands.board.redis("ZRANGE", hands.board.keys.schedule, 0, -1)
     hands.board.redis("ZADD", hands.board.keys.schedule, 0, member)
-    assert hands.tick()[1] == -1
+    assert hands.move_due()[1] == -1
     [(_, _, fields, _)] = hands.board.read(B)
     assert fields_of(fields)[b"reaper.deliveries"] == b"1"
 
@@ -139,7 +139,7 @@ def test_a_full_server_lets_workers_settle(hands: Hands, policy: str) -> None:
     hands.board.redis("CONFIG", "SET", "maxmemory", "1")
     assert (hands.ack(A, *ids[:2]), hands.settle(A, "nack", ids[2])) == (2, [1])
     assert (hands.settle(A, "reject", ids[3])[0][0], hands.extend(A, ids[4])) == (2, 1)
-    assert (hands.recover(ids[5])[0], hands.tick()[0]) == (b"ok", b"ok")
+    assert (hands.recover(ids[5])[0], hands.move_due()[0]) == (b"ok", b"ok")
 
 
 @each_policy
@@ -166,9 +166,9 @@ def test_several_quarantined_jobs_are_out_where_many_of_our_workers_read(hands: 
     hands.recover_stalled(*(entry for _, entry in in_hand))
     for number in range(8):
         hands.board.redis("XGROUP", "CREATECONSUMER", "orders", "billing", f"w.{number:012x}")
-    assert [bool(hands.tick()[4]) for _ in range(3)] == [True, True, False]
+    assert [bool(hands.move_due()[4]) for _ in range(3)] == [True, True, False]
     hands.board.redis("XGROUP", "CREATECONSUMER", "orders", "billing", "plain")
-    assert hands.tick()[4] == []
+    assert hands.move_due()[4] == []
 
 
 @pytest.mark.parametrize("name", ["reaper.hand_backs", "reaper.waits"])

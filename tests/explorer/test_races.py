@@ -303,7 +303,7 @@ def test_a_journal_that_is_no_stream_stops_nothing(hands: Hands) -> None:
 def test_rubbish_in_the_schedule_is_put_off(hands: Hands) -> None:
     hands.fresh()
     hands.board.redis("ZADD", hands.board.keys.schedule, 0, b"rubbish", 0, b"\x81\xa1v\x01")
-    assert hands.tick()[0] == b"ok"
+    assert hands.move_due()[0] == b"ok"
     assert hands.board.redis("ZCOUNT", hands.board.keys.schedule, "-inf", 1) == 0
 
 
@@ -338,7 +338,7 @@ def test_a_fatal_count_is_a_dead_letter(hands: Hands) -> None:
     assert hands.event_of(hands.recover(entry))[b"event"] == b"dead_lettered"
 
 
-# ---- the fence and the beat
+# ---- the lease and the beat
 
 
 @pytest.mark.parametrize("lease", ["L0", ""])
@@ -346,7 +346,7 @@ def test_who_does_not_hold_the_lease_writes_nothing(hands: Hands, lease: str) ->
     hands.fresh()
     [entry] = hands.read(A)
     hands.board.age()
-    assert (hands.recover(entry, lease=lease), hands.tick(lease)) == ([b"stale", b"L1"], [b"stale", b"L1"])
+    assert (hands.recover(entry, lease=lease), hands.move_due(lease)) == ([b"stale", b"L1"], [b"stale", b"L1"])
     assert len(hands.board.pending("orders")) == 1
 
 

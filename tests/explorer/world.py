@@ -1,4 +1,4 @@
-"""The world of a play has jobs, workers, a leader or walkers, and faults between them.
+"""The world of a play has jobs, workers, a holder of the lease or walkers, and faults between them.
 
 Time passes by `XCLAIM … IDLE` on a real server. Only the workers are modelled.
 """
@@ -317,17 +317,18 @@ class World:
 
     # ---- who recovers
 
-    def lease_of(self, *, stale: bool = False) -> str:
-        """Return the lease of the leader or of the leader before. It is '' with embedded recovery."""
-        return "" if self.setting.recovery == "embedded" else f"L{self.term - stale}"
+    @property
+    def lease(self) -> str:
+        """The value of the lease in this term. It is '' with embedded recovery."""
+        return "" if self.setting.recovery == "embedded" else f"L{self.term}"
 
-    def lead(self, *, stale: bool = False) -> None:
-        """Recover as the leader."""
+    def recover(self, *, stale: bool = False) -> None:
+        """Recover as the holder of the lease, or as one that is it no more."""
         for source in self.board.sources:
             due = [row[0] for row in self.board.pending(source) if row[2] > V_MS]
             if not due:
                 continue
-            reply = self.run("recover", source, self.lease_of(stale=stale), 1, BUDGET, *due)
+            reply = self.run("recover", source, self.lease, 1, BUDGET, *due)
             if stale:
                 self._must_be_fenced(reply)
                 continue
@@ -350,21 +351,21 @@ class World:
         if reply[6]:
             self.say("recover", reply[6])
 
-    def tick(self, *, stale: bool = False) -> None:
+    def move_due(self, *, stale: bool = False) -> None:
         """Move what is due, and look at the gate."""
-        reply = self.run("move_due", self.board.keys.stream, self.lease_of(stale=stale), 1, 10, "")
+        reply = self.run("move_due", self.board.keys.stream, self.lease, 1, 10)
         if stale:
             self._must_be_fenced(reply)
             return
         if reply[0] != b"ok":
-            raise BrokenError(f"tick: {reply}")
+            raise BrokenError(f"move_due: {reply}")
         if reply[4]:
             self.say("released", reply[4])
             self.counts["released"] += 1
 
     def _must_be_fenced(self, reply: Any) -> None:
         if reply[0] != b"stale":
-            raise BrokenError(f"I3: a stale leader wrote: {reply}")
+            raise BrokenError(f"I3: a stale holder wrote: {reply}")
         self.counts["fenced"] += 1
 
     # ---- moves of the world itself
@@ -384,12 +385,14 @@ class World:
         for member in self.board.redis("ZRANGEBYSCORE", keys.schedule, "-inf", 2**51):
             self.board.redis("ZADD", keys.schedule, 0, member)
 
-    def change_leader(self) -> None:
-        """Give the lease to another one. It rejects writes of the former leader."""
+    def change_holder(self) -> None:
+        """Let the lease expire, be offered, and be taken. The former holder writes nothing in the end."""
+        left = self.random.choice((("DEL",), ("SET", "offer:another"), ("SET", f"L{self.term + 1}")))
+        self.board.redis(left[0], self.board.lease, *left[1:])
+        self.recover(stale=True)
+        self.move_due(stale=True)
         self.term += 1
-        self.board.redis("SET", self.board.lease, self.lease_of())
-        self.lead(stale=True)
-        self.tick(stale=True)
+        self.board.redis("SET", self.board.lease, self.lease)
 
     def delete_consumer(self, player: Player) -> None:
         """Delete the consumer of a worker, as a stranger."""
@@ -411,7 +414,7 @@ class World:
                 redis("RESTORE", key, 0, dumped)
             self.snapshot, self.has_lost_writes = None, True
             self.term += 1
-            redis("SET", self.board.lease, self.lease_of() or LEASE)
+            redis("SET", self.board.lease, self.lease or LEASE)
             self.counts["failovers"] += 1
             self.say("failover: writes lost")
 

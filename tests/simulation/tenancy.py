@@ -39,12 +39,21 @@ class Tenancy:
         self._before: tuple[bytes, int] = b"", 0
         """The lease before the command that runs, and its expiry by the server's clock in ms."""
         self._ended = b""
+        self._latest = b""
+        """The value by which the lease was taken last."""
+        self._used: set[bytes] = set()
+        """Values by which replicas have written."""
         self._has_acted = False
         """The command that runs has written in the group."""
         self._asking: set[str] = set()
         """The processes that have asked for the lease while they did not serve the group."""
         self.holder = ""
         """The process that took the lease last."""
+
+    @property
+    def _script(self) -> str:
+        """The name of the script that the command runs, or has run."""
+        return script_names().get(self._world.server.script[0], "")
 
     def asks(self, process: str) -> None:
         """Note that a process asks for the lease that does not serve the group now."""
@@ -63,8 +72,7 @@ class Tenancy:
     def told(self, event: LifecycleEvent, when: str) -> None:
         """Look whether a worker recovers by itself while a replica holds the lease."""
         lease = self._world.server.keys.find(LEASE)
-        script = script_names().get(self._world.server.script[0])
-        if event.data.get("mode") == EMBEDDED and script == "recover" and lease:
+        if event.data.get("mode") == EMBEDDED and self._script == "recover" and lease:
             self._add(f"a worker recovered by itself, and the lease is {lease!r}", when)
 
     def step_over(self, caller: str, when: str) -> None:
@@ -75,6 +83,8 @@ class Tenancy:
             if named != lease or self._takers.get(named) != caller:
                 whose = f"{text(named)}, of {self._takers[named]}," if named else "no lease"
                 self._add(f"a replica wrote by {whose} while the lease is {lease!r}", when)
+            if self._script != "lease_take":
+                self._used.add(named)
         self._has_acted = False
         self._look()
 
@@ -119,9 +129,12 @@ class Tenancy:
             return
         if self._takers.setdefault(value, caller) != caller:
             self._add(f"{caller} takes the lease in the name of {self._takers[value]}", when)
+        if value in self._used and value != self._latest:
+            self._add(f"{caller} takes the lease by a value of an earlier term", when)
         if before not in (b"", OFFER + value.rpartition(b".")[0]):
             self._add(f"{caller} takes the lease while it is {text(before)}", when)
         self.holder, said, self._ended = caller, self._ended or self._before[0], b""
+        self._latest = value
         self._asking.discard(caller)
         world.drops.holder_begins()
         world.note(TAKEN, Moment(caller, said))
