@@ -111,7 +111,7 @@ group = "billing"
 concurrency = 32
 ```
 
-Unset values are taken from the group settings, which the leader stores in Redis.
+Unset values are taken from the group settings, which the holder of the lease stores in Redis.
 """
 
 _PIPELINE = """\

@@ -9,6 +9,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from reaper.batches import Batches
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import Journal
 from workers.protocol.keys import GroupKeys
@@ -90,6 +91,7 @@ class GroupLease:
     """The lease of one group, for one replica. Methods raise what redis-py raises."""
 
     client: Redis
+    ticks: Batches
     group: WatchedGroup
     replica_id: str
     ttl: timedelta
@@ -130,8 +132,7 @@ class GroupLease:
         ``retry_after`` is empty where there is no retry stream. Returns None if the lease is not ours any more.
         """
         keys = self.keys
-        reply = await TICK.run(
-            self.client,
+        reply = await self.ticks.call(
             [keys.stream, keys.agreement, keys.journal, keys.retry, keys.lease, keys.schedule, keys.stream_schedule],
             [holder, to_ms(self.ttl), keys.group, after, retry_after, PAGE],
         )

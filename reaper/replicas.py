@@ -5,9 +5,8 @@ The service writes it every few seconds, and ``reaper status`` and ``reaper grou
 not matter. A reader ignores unknown fields, and uses defaults for fields that an older replica did not write.
 """
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any
 
@@ -119,18 +118,18 @@ class Replica:
         return abs(now_ms - self.at_ms) <= self.heartbeat_ms * HEARTBEATS_MISSED
 
     def to_json(self) -> str:
-        """Encode for the hash."""
-        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=True)
+        """Encode for the hash, without fields that have their default."""
+        return _codec().dump_json(self, exclude_defaults=True).decode()
 
     @staticmethod
     def from_json(text: str | bytes) -> "Replica":
         """Decode what some version of a replica wrote. Raises ValueError where it is no heartbeat."""
-        return _decoder().validate_json(text)
+        return _codec().validate_json(text)
 
 
 @cache
-def _decoder() -> TypeAdapter[Replica]:
-    """Return the decoder of heartbeats. To build it takes hundreds of times as long as to use it."""
+def _codec() -> TypeAdapter[Replica]:
+    """Return what reads and writes heartbeats. To build it takes hundreds of times as long as to use it."""
     return TypeAdapter(Replica)
 
 

@@ -21,6 +21,8 @@ from typing import Literal, Self, get_args
 import anyio
 from anyio.abc import TaskStatus
 
+from reaper.batches import Batches
+from reaper.lease import TICK
 from reaper.metrics import ReplicaMetrics
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport, Replica
@@ -82,6 +84,7 @@ class Reaper:
             settings=settings,
             client=self._client,
             leases=self._leases,
+            ticks=Batches(self._leases, TICK, settings.tick_window.total_seconds()),
             notices=Notices(self._listener),
             callbacks=self._callbacks,
             changed=self._registry.at_once,

@@ -32,6 +32,8 @@ LEASES = 4
 """So many leases fit into a visibility timeout, so that a failover is no gap in the beats."""
 TICKS = 3
 """Ticks in the time of a lease: two of them may fail."""
+TICK_WINDOWS = 20
+"""A tick waits for this part of its interval for others that are sent with it."""
 REGISTRATION, REGISTRATIONS = timedelta(seconds=1), 10
 """The longest time between two registrations of a replica, and how many fit into a lease."""
 HEARTBEAT = timedelta(seconds=5)
@@ -224,6 +226,11 @@ class ReaperSettings(ProgramSettings):
         A timer must be armed well before it is due.
         """
         return min(self.lease_of(group) / TICKS, group.visibility_timeout / 4, self.full_scan_interval / 4)
+
+    @property
+    def tick_window(self) -> timedelta:
+        """Return for how long a tick waits for others that are sent with it."""
+        return min((self.tick_of(group) for group in self.watched), default=self.lease_ttl) / TICK_WINDOWS
 
     @property
     def registration(self) -> timedelta:

@@ -64,7 +64,7 @@ def _line(seen: Snapshot, replica: Replica) -> str:
     silent = f"last seen {duration(max(0, now_ms - replica.at_ms))} ago"
     facts = [
         f"version {replica.version}",
-        silent if state == "silent" else f"holds {len(replica.held)} of {len(replica.watched)} groups",
+        silent if state == "silent" else f"holds {len(replica.held)} of {counted(len(replica.watched), 'group')}",
         f"leases taken {replica.terms}",
         f"started {duration(max(0, now_ms - replica.started_ms))} ago",
         f"drained for {duration(seen.drained[replica.id] - now_ms)} more" if state == "drained" else "",

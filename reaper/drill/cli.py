@@ -153,7 +153,7 @@ def show_and_perform(plan: DrillPlan, *, machine: bool = False) -> list[Ending]:
         f"{counted(len(plan.jobs), 'job')} in {seconds(plan.jobs[-1].at):.0f} s "
         f"(trace: {trace.name if trace else 'generated'}), {', '.join(cast)}.\n"
         f"visibility timeout {seconds(settings.visibility_timeout):g} s, lease TTL {seconds(settings.ttl):g} s, "
-        f"scan interval {seconds(settings.scan):g} s, max_deliveries {settings.max_deliveries}: short, so that you can "
+        f"tick {seconds(settings.scan):.2g} s, max_deliveries {settings.max_deliveries}: short, so that you can "
         f"watch. Not for production.\nFaults: {' '.join(map(str, settings.faults)) or 'none'}."
     )
     show(*fitted(introduction.split("\n")))

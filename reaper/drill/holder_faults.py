@@ -66,7 +66,7 @@ class HolderFaults:
         return None
 
     async def pause_holder(self, fault: Fault) -> str:
-        """Stop the holder between deciding and writing, wait until another reaper holds the lease, and let it continue."""
+        """Stop the holder between deciding and writing, wait for another one, and let the first one continue."""
         tools, folder = self.tools, self.tools.stage.failpoints
         async with self._one:
             stranded = await self.workers.kill_busy_workers(fault, ", so that there is something to recover")

@@ -104,7 +104,7 @@ _WORKER_SCRIPTS = [
 _EMBEDDED_SCRIPTS = [(_PROTOCOL, name) for name in ("recover", "move_due", "keep_house", "look_at_group")]
 _REAPER_SCRIPTS = [
     *((_PROTOCOL, name) for name in ("recover", "move_due", "keep_house", "look_at_group")),
-    *((_REAPER, name) for name in ("register", "lease_take", "tick", "lease_hand", "inspect_layout", "report_lost")),
+    *((_REAPER, name) for name in ("register", "lease_take", "tick", "lease_hand", "report_lost")),
 ]  # fmt: skip
 _READ_SCRIPTS = [(_REAPER, name) for name in ("count_after", "find_scheduled", "inspect_layout")]
 _OPERATOR_SCRIPTS = [

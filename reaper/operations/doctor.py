@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from reaper.lease import SHORTEST_TTL, TICKS, TTL_PART
 from reaper.operations.examination import Examination
 from reaper.operations.findings import NOT_SEEN, Finding, note, ok, unknown, wrong
 from reaper.operations.group_findings import check_group
@@ -10,10 +9,11 @@ from reaper.operations.judgement import Problem, judge, replica_notes
 from reaper.operations.server_findings import check_keys, check_rights, check_server_facts
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
+from reaper.settings import LEASES, SHORTEST_DERIVED_LEASE, TICKS
 from workers.protocol.messages import counted
 from workers.runtime.settings import to_ms
 
-SHORTEST_TTL_MS = to_ms(SHORTEST_TTL)
+SHORTEST_TTL_MS = to_ms(SHORTEST_DERIVED_LEASE)
 
 
 def diagnose(examined: Examination) -> tuple[Finding, ...]:
@@ -56,11 +56,11 @@ def _leases(examined: Examination, snapshot: Snapshot) -> Iterator[Finding]:
             "timeout, or move the replicas closer to Redis.",
         )
     for group in snapshot.groups:
-        if group.pair in ttls and 0 < group.visibility_ms < SHORTEST_TTL_MS * TTL_PART:
+        if group.pair in ttls and 0 < group.visibility_ms < SHORTEST_TTL_MS * LEASES:
             yield note(
                 "lease",
                 f"the visibility timeout ({duration(group.visibility_ms)}) is shorter than "
-                f"{duration(SHORTEST_TTL_MS * TTL_PART)}, so recovery waits one more timeout after a crash of the "
+                f"{duration(SHORTEST_TTL_MS * LEASES)}, so recovery waits one more timeout after a crash of the "
                 "holder. Raise it.",
                 group.pair,
             )
@@ -70,5 +70,5 @@ def _ttl_ms(examined: Examination, group: GroupState) -> int:
     _, at, ttl = group.holder.rpartition("@")
     if at and ttl.isdigit():
         return int(ttl)
-    by_visibility = max(SHORTEST_TTL_MS, (group.visibility_ms or SHORTEST_TTL_MS) // TTL_PART)
+    by_visibility = max(SHORTEST_TTL_MS, (group.visibility_ms or SHORTEST_TTL_MS) // LEASES)
     return min(to_ms(examined.settings.lease_ttl), by_visibility)

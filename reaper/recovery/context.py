@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import anyio
 from redis.asyncio import Redis
 
+from reaper.batches import Batches
 from reaper.settings import ReaperSettings
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.notices import Notices
@@ -24,6 +25,8 @@ class ReplicaContext:
     client: Redis
     leases: Redis
     """For the calls that take, extend and hand over leases: they never wait behind the work of a thousand groups."""
+    ticks: Batches
+    """Sends the ticks of all groups."""
     notices: Notices
     """Wakes who waits for a lease, or for the schedules."""
     callbacks: Callbacks[str]

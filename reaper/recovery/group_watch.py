@@ -6,8 +6,10 @@ deliveries of a consumer that somebody deletes (`reaper.recovery.lost`).
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext
+from functools import partial
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -81,11 +83,14 @@ class GroupWatch:
         self._groups_lost: int | None = None
         self._quarantine = Quarantine(self._writer.release_quarantined, notes.released)
         self._schedules = Schedules(
-            self._writer.move_due, notes.moved, self._quarantine.wake, latest_look_s=SCHEDULES_LOOK_S
+            self._writer.move_due, notes.moved, self._wake_quarantine, latest_look_s=SCHEDULES_LOOK_S
         )
         self._rate = RateLimit(context.settings.recovery_rate)
         self._sources: dict[str, SourceWatch] = {}
-        self._wants_full = anyio.Event()
+        self._tasks: TaskGroup | None = None
+        self._begun: list[object] = []
+        self._next_full_s = self._scanned_s = float("-inf")
+        self._is_scanning = False
         self._has_scanned = False
         self._interval_s = context.settings.tick_of(group).total_seconds()
 
@@ -93,19 +98,23 @@ class GroupWatch:
 
     async def run(self) -> None:
         """Serve the group until cancelled. Redis errors never end it."""
+        self._telemetry.watching()
+        channels = self._keys.schedule, self._keys.stream_schedule
         try:
-            self._telemetry.watching()
-            async with anyio.create_task_group() as tasks:
-                self._add_source(self._keys.stream, tasks)
-                tasks.start_soon(self._look_again_and_again)
-                tasks.start_soon(self._scan_again_and_again, tasks)
-                if self._verdict:
-                    tasks.start_soon(self._tell_verdict, self._verdict)
-                else:
-                    tasks.start_soon(self._release_quarantined)
-                    tasks.start_soon(self._look_after_schedules)
+            async with anyio.create_task_group() as self._tasks:
+                with self._context.notices.waking(self._wake_schedules, channels):
+                    self._add_source(self._keys.stream)
+                    if self._verdict:
+                        self._tasks.start_soon(self._tell_verdict, self._verdict)
+                    await self._look_again_and_again()
         finally:
             self._notes.tell_moved()
+
+    def _need(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin ``work`` if that was not done yet. In an idle group, only the ticks have a task."""
+        if self._tasks and work not in self._begun:
+            self._begun.append(work)
+            self._tasks.start_soon(work)
 
     async def _tell_verdict(self, verdict: Verdict) -> None:
         """Say once a minute, and at the end, what an observer has seen."""
@@ -123,7 +132,7 @@ class GroupWatch:
         finally:
             self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served, at_the_end=True)
 
-    def _add_source(self, source: str, tasks: TaskGroup) -> None:
+    def _add_source(self, source: str) -> None:
         watch = SourceWatch(
             self._context,
             self._writer,
@@ -132,29 +141,31 @@ class GroupWatch:
             telemetry=self._telemetry,
             rate=self._rate,
             refused=self._call_refused,
-            wake_quarantine=self._quarantine.wake,
+            wake_quarantine=self._wake_quarantine,
             verdict=self._verdict,
         )
+        watch.is_needed = partial(self._need, watch.run)
         self._sources[source] = watch
-        tasks.start_soon(watch.run)
 
     # ---- the tick: the lease, the beat, and what is new
 
     async def _look_again_and_again(self) -> None:
-        failed = False
         while True:
+            pause_s = self._interval_s * random.uniform(0.9, 1)
+            if anyio.current_time() >= self._next_full_s and not self._is_scanning and self._tasks:
+                self._is_scanning = True
+                self._tasks.start_soon(self._scan_everything)
             try:
                 if self._verdict:
                     for source in list(self._sources.values()):
                         await source.scanner.tail()
                 else:
                     await self._tick()
-                failed = False
                 self._notes.scanned(self._context.server_ms())
             except (RedisError, OSError) as error:
-                failed = True
+                pause_s /= 3
                 self._scan_failed(error)
-            await anyio.sleep(self._interval_s * (random.uniform(0.2, 0.4) if failed else random.uniform(0.9, 1)))
+            await anyio.sleep(pause_s)
 
     async def _tick(self) -> None:
         """Extend the lease, and read what is new."""
@@ -173,6 +184,7 @@ class GroupWatch:
             await self._write_settings()
         if tick.due_ms >= 0:
             self._schedules.due_in(tick.due_ms)
+            self._need(self._look_after_schedules)
         if tick.error:
             raise ResponseError(tick.error)
         if len(tick.rows) == PAGE:
@@ -200,7 +212,8 @@ class GroupWatch:
         if meaning_of(error) is not Meaning.NO_GROUP:
             self._notes.failed("scan", error)
             return
-        self._wants_full.set()  # it drops or makes the retry stream, and makes the group if that is wanted
+        # A full scan drops or makes the retry stream, and makes the group if that is wanted.
+        self._next_full_s = min(self._next_full_s, self._scanned_s + FULL_RETRY_S)
         if f"'{self._keys.retry}'" in str(error):
             return
         self._notes.refused(
@@ -209,31 +222,23 @@ class GroupWatch:
 
     # ---- full scans
 
-    async def _scan_again_and_again(self, tasks: TaskGroup) -> None:
+    async def _scan_everything(self) -> None:
         # Groups that were taken together are spread over the interval.
-        interval_s = self._context.settings.full_scan_interval.total_seconds()
-        while True:
-            self._wants_full = anyio.Event()
-            pause_s = interval_s * random.uniform(1 - SPREAD, 1)
-            try:
-                async with self._context.room:
-                    await self._full_scan(tasks)
-            except (RedisError, OSError) as error:
-                pause_s = min(pause_s, FULL_RETRY_S)
-                if meaning_of(error) is Meaning.NO_GROUP and self._recreates:
-                    await self._try_to_write_settings()
-                elif meaning_of(error) is not Meaning.NO_GROUP:  # else the tick tells of it
-                    self._notes.failed("scan everything", error)
-            else:
-                self._notes.worked("scan everything")
-            await self._pause_between_full_scans(pause_s)
-
-    async def _pause_between_full_scans(self, pause_s: float) -> None:
-        """Wait for the interval, or until a full scan is wanted earlier."""
-        began = anyio.current_time()
-        with anyio.move_on_after(pause_s):
-            await self._wants_full.wait()
-            await anyio.sleep(began + FULL_RETRY_S - anyio.current_time())
+        pause_s = self._context.settings.full_scan_interval.total_seconds() * random.uniform(1 - SPREAD, 1)
+        try:
+            async with self._context.room:
+                await self._full_scan()
+            self._notes.worked("scan everything")
+        except (RedisError, OSError) as error:
+            pause_s = min(pause_s, FULL_RETRY_S)
+            if meaning_of(error) is Meaning.NO_GROUP and self._recreates:
+                await self._try_to_write_settings()
+            elif meaning_of(error) is not Meaning.NO_GROUP:  # else the tick tells of it
+                self._notes.failed("scan everything", error)
+        finally:
+            self._scanned_s = anyio.current_time()
+            self._next_full_s = self._scanned_s + pause_s
+            self._is_scanning = False
 
     @property
     def _recreates(self) -> bool:
@@ -247,9 +252,9 @@ class GroupWatch:
         else:
             self._notes.worked("recreate the group")
 
-    async def _full_scan(self, tasks: TaskGroup) -> None:
+    async def _full_scan(self) -> None:
         entries = 0
-        await self._watch_retry_stream(tasks)
+        await self._watch_retry_stream()
         journal_at = await self._lost.journal_position()
         with self._telemetry.scanning("full"):
             for source in list(self._sources.values()):
@@ -265,7 +270,8 @@ class GroupWatch:
             for source in self._sources.values():
                 source.scanner.forget_gone()
             self._journal_at = journal_at
-            self._quarantine.wake()  # some may have been quarantined in an earlier term
+            if not self._has_scanned:
+                self._wake_quarantine()  # some may have been released in an earlier term
             await self._report_lost()
         self._has_scanned = True
 
@@ -298,7 +304,7 @@ class GroupWatch:
             self._notes.lost(report)
             self._telemetry.lost_deliveries(len(report.ids), is_certain=report.is_certain)
 
-    async def _watch_retry_stream(self, tasks: TaskGroup) -> None:
+    async def _watch_retry_stream(self) -> None:
         """Watch the group's retry stream while it exists, whatever the policy is now."""
         retry = self._keys.retry
         # A stream without the group is what a copy makes that was written just after somebody deleted the stream.
@@ -307,7 +313,7 @@ class GroupWatch:
             await self._write_settings()  # makes the stream and its group
             exists = True
         if exists and retry not in self._sources:
-            self._add_source(retry, tasks)
+            self._add_source(retry)
         elif not exists and retry in self._sources:
             self._sources.pop(retry).stop()
 
@@ -317,8 +323,16 @@ class GroupWatch:
         await self._repeat(RELEASE_QUARANTINED, self._quarantine.step, QUARANTINE_RETRY_S)
 
     async def _look_after_schedules(self) -> None:
-        with self._schedules.woken_by(self._context.notices, self._keys):
-            await self._repeat(MOVE_DUE, self._schedules.step, SCHEDULES_RETRY_S)
+        await self._repeat(MOVE_DUE, self._schedules.step, SCHEDULES_RETRY_S)
+
+    def _wake_quarantine(self) -> None:
+        self._quarantine.wake()
+        self._need(self._release_quarantined)
+
+    def _wake_schedules(self) -> None:
+        if not self._verdict:
+            self._schedules.wake()
+            self._need(self._look_after_schedules)
 
     async def _repeat(self, what: str, step: Callable[[], Awaitable[Refusal | None]], retry_s: float) -> None:
         """Repeat ``step``, which also waits until it is time again. What it could not do, it does after a pause."""

@@ -6,7 +6,7 @@ A state (an error, a refusal, a pause) is logged when it begins and when it ends
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import fields as fields_of
 from typing import Any
 
 import anyio
@@ -39,6 +39,7 @@ HELD_FOR_S = 25.0
 """A job that cannot be made ready is tried every 10 s (``move_due.lua``): none met for so long means that it passed."""
 RELEASE_QUARANTINED, MOVE_DUE = "release quarantined jobs", "make due jobs ready"
 
+_TALLIED = tuple(field.name for field in fields_of(Tally))
 _MOVED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED})
 _OVERDUE = frozenset(Outcome) - {Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF}
 
@@ -51,7 +52,7 @@ def settings_report(group: WatchedGroup, tally: Tally, **found: Any) -> GroupRep
         visibility_ms=to_ms(group.visibility_timeout),
         max_deliveries=group.max_deliveries,
         redelivery=group.redelivery,
-        **asdict(tally),
+        **{name: getattr(tally, name) for name in _TALLIED},
         **found,
     )
 

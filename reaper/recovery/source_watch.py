@@ -29,7 +29,7 @@ from workers.runtime.settings import to_ms
 
 RETRY_MS = 1_000
 """When a delivery is tried again whose recovery call did not come back."""
-LATEST_WAKE_S = 5.0
+LATEST_WAKE_S = 60.0
 """Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
 SCAN_PAGE = 500
 """Pending entries that a scan asks for at a time."""
@@ -53,6 +53,8 @@ class SourceWatch:
     wake_quarantine: Callable[[], None]
     verdict: Verdict | None = None
     """Where we observe."""
+    is_needed: Callable[[], None] = lambda: None
+    """Called when a timer was armed: `run` must be running from now on."""
     timers: Timers = field(default_factory=Timers)
     scanner: Scanner = field(init=False)
     _visibility_ms: int = field(init=False)
@@ -102,8 +104,10 @@ class SourceWatch:
 
     def _wake_if_earlier(self) -> None:
         due = self.timers.next_due()
-        if due is not None and (self._sleeps_until is None or due < self._sleeps_until):
-            self._armed.set()
+        if due is not None:
+            self.is_needed()
+            if self._sleeps_until is None or due < self._sleeps_until:
+                self._armed.set()
 
     async def _sleep_until_due(self) -> None:
         while True:

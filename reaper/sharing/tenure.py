@@ -9,7 +9,7 @@ import anyio
 from redis.exceptions import RedisError
 
 from reaper.failpoints import failpoint
-from reaper.layout import server_refusal
+from reaper.layout import layout_refusal, server_refusal
 from reaper.lease import OFFER_MS, EndOfTerm, GroupLease, Taken, Term
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.group_watch import GroupWatch
@@ -36,7 +36,7 @@ LOOKS = 9
 LEAVE_S, TAKEN_S = 10.0, 0.5
 """For so long a replica tries to hand a lease over, and waits until the other one has taken it."""
 KEEPS = 30
-"""A replica keeps a lease for so many ticks that it has offered in vain, and then offers it again."""
+"""A replica keeps a lease for so many ticks that those who come first have not taken, and then offers it again."""
 FAILURE_PAUSE_S = 0.5
 MANY_GROUPS = 30
 """With more groups, terms are logged at level DEBUG."""
@@ -69,7 +69,7 @@ class Tenure:
         settings = self._context.settings
         self.group = group
         self._lease = GroupLease(
-            self._context.leases, group, self._context.replica_id, settings.lease_of(group),
+            self._context.leases, self._context.ticks, group, self._context.replica_id, settings.lease_of(group),
             Journal.at(settings.journal, settings.journal_maxlen),
         )  # fmt: skip
         self._tick_s = settings.tick_of(group).total_seconds()
@@ -134,39 +134,54 @@ class Tenure:
                 with anyio.move_on_after(wait_s):
                     await self._wakes.wait()
         except anyio.get_cancelled_exc_class():
-            # The attempt that was cut off may have won, so the lease must not stay behind.
-            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 1), suppress(RedisError, OSError):
-                await self._lease.hand(self._holder, "", EndOfTerm.STOPPED)
+            if self._may_be_ours:  # the attempt that was cut off may have won, so the lease must not stay behind
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 1), suppress(RedisError, OSError):
+                    await self._lease.hand(self._holder, "", EndOfTerm.STOPPED)
             raise
 
     async def _try(self, holder: str) -> tuple[Term | None, float]:
         """Take the lease if it is our turn. Return the term, or None and when to try again (s)."""
-        order = self._order
-        if not order:
+        order, me = self._order, self._context.replica_id
+        if me not in order and not self._may_be_ours:  # unknown yet, or drained
             return None, self._tick_s
-        rank = order.index(self._context.replica_id) if self._context.replica_id in order else len(order)
+        rank = order.index(me) if me in order else len(order)
         if self._context.settings.observe:
             self.has_answer = True
-            return (Term("", 0) if rank == 0 else None), self._tick_s
-        is_called = self._is_noticed or self._may_be_ours
-        if rank and not is_called and (wait_s := await self._wait_s_of_others(rank)):
+            return (await self._observe() if rank == 0 else None), self._tick_s
+        if rank and not self._may_be_ours and (wait_s := await self._wait_s_of_others(rank)):
             return None, wait_s
         self._is_noticed = self._was_free = False
         return await self._attempt(holder)
 
+    async def _observe(self) -> Term:
+        """Begin a term that writes nothing, and tell whether the policy could work."""
+        client, keys, policy = self._context.client, self.group.keys, self.group.redelivery
+        refusal = await server_refusal(client, keys, policy) or await layout_refusal(client, keys.stream, policy)
+        self._notes.layout(refusal)
+        self._notes.worked(TAKE)
+        return Term("", 0)
+
     async def _wait_s_of_others(self, rank: int) -> float:
-        """Look whether nobody holds the lease though others come first. Return for how long to wait, 0 = not at all."""
-        left_s = self._look_at_s - anyio.current_time()
-        if left_s > 0:
-            return left_s
-        is_free = not await self._lease.held_by()
+        """Return for how long to leave the lease to those who come first; 0 = not at all.
+
+        It is ours if it was offered to us, and if nobody has held it for two looks.
+        """
+        now = anyio.current_time()
+        if not self._is_noticed and self._look_at_s > now:
+            return self._look_at_s - now
+        self._is_noticed = False
+        found = await self._lease.held_by()
         self.has_answer = True
         self._notes.worked(TAKE)
-        if is_free and self._was_free:
+        if found == f"offer:{self._context.replica_id}":
+            self._keeps_until_s = now + OFFER_MS / 1000  # who leaves may still come first for a moment
             return 0
-        self._was_free = is_free
-        pause_s = self._tick_s * (random.uniform(1, 2) if is_free else LOOKS * rank * random.uniform(0.5, 1))
-        self._look_at_s = anyio.current_time() + pause_s
+        if not found and self._was_free:
+            self._keeps_until_s = now + KEEPS * self._tick_s
+            return 0
+        self._was_free = not found
+        pause_s = self._tick_s * (LOOKS * rank * random.uniform(0.5, 1) if found else random.uniform(1, 2))
+        self._look_at_s = now + pause_s
         return pause_s
 
     async def _attempt(self, holder: str) -> tuple[Term | None, float]:
@@ -205,17 +220,17 @@ class Tenure:
         """Have the group served until the term ends. Return why it ended."""
         ended: list[EndOfTerm] = []
         try:
-            async with anyio.create_task_group() as tasks:
+            with anyio.CancelScope() as scope:
 
                 def end(reason: EndOfTerm) -> None:
                     ended.append(reason)
-                    tasks.cancel_scope.cancel()
+                    scope.cancel()
 
                 self._end = end
                 self._watch = GroupWatch(self._context, self._lease, term, end, self._notes, self._verdict)
                 self._context.changed()
-                # Not reranked here: who has just handed the lease to us, because it leaves, may still come first.
-                tasks.start_soon(self._watch.run)
+                self.rerank()  # the order may have changed while the lease was taken
+                await self._watch.run()
         except* Exception:
             logger.exception("serving the group failed: %s", fields(group=self.group.keys.pair, token=term.token))
             ended.append(EndOfTerm.FAILED)

@@ -28,6 +28,7 @@ class Tenures:
         """Serve what is ours until cancelled. At the end, all leases are handed to the other replicas."""
         async with anyio.create_task_group() as self._tasks:
             self._tasks.start_soon(self._context.notices.run)
+            self._tasks.start_soon(self._context.ticks.run)
             self.reload(self._context.settings)
             while True:
                 await anyio.sleep(RERANK_S)

@@ -14,7 +14,7 @@ from typing import Any
 from reaper.drill.history import read_events, read_state, user_fields
 from reaper.drill.promises import Execution, Fate, History, check, fates
 from tests.benchmarks.figures import Result, Row, at_most, spread
-from tests.benchmarks.leadership import begun_after
+from tests.benchmarks.holding import until_held
 from tests.benchmarks.programs import LEDGER
 from tests.benchmarks.stage import Stage, open_stage, stopped
 from tests.benchmarks.streams import create_group, delivered_at, enqueue, progress
@@ -115,7 +115,7 @@ async def _crash(mode: RecoveryMode) -> _Crash:
 
 async def _reaper(stage: Stage) -> Running:
     reaper = stage.reaper("--groups", KEYS.pair, *VISIBILITY)
-    await begun_after(stage.client, b"")
+    await until_held(stage.client, KEYS)
     return reaper
 
 

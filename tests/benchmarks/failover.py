@@ -1,9 +1,9 @@
-"""The time without a leader.
+"""The time without a holder of the lease.
 
 Three replicas have a lease of 3 s. One delivery is pending and not due for an hour. Then its idle time is set so that
-it is overdue, and the leader is ended at once. The old leader does not know, so only the next one can make the job
+it is overdue, and the holder is ended at once. The old holder does not know, so only the next one can make the job
 ready. Time runs from the signal to the ID of the copy, on the server's clock. The signals come at all phases between
-two renewals. The bare value is the rest of the lease at the kill. Replicas that trust leases cannot be faster.
+two ticks. The bare value is the rest of the lease at the kill. Replicas that trust leases cannot be faster.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import anyio
 from redis.asyncio import Redis
 
 from tests.benchmarks.figures import Result, Row, Spread, at_most, spread
-from tests.benchmarks.leadership import NAMESPACE, begun_after, leader_among, replicas, report_of, terms_begun
+from tests.benchmarks.holding import begun_after, holder_among, open_journal, replicas, report_of
 from tests.benchmarks.stage import Stage, open_stage
 from tests.benchmarks.streams import create_group, deliver, delivered_at, enqueue, progress, server_ms
 from tests.support.processes import Running
@@ -23,7 +23,7 @@ from workers.protocol.messages import entry_ms
 
 REPLICAS = 3
 ROUNDS, QUICK_ROUNDS = 7, 2
-TTL_S, RENEW_S = 3.0, 0.9
+TTL_S, TICK_S = 3.0, 0.9
 KEYS = group_keys("jobs", "billing")
 FLAGS = (
     "--groups", KEYS.pair, "--visibility-timeout", "3600", "--lease-ttl", str(TTL_S),
@@ -33,22 +33,22 @@ AFTER_KILL_MS, AFTER_TERM_MS = TTL_S * 1000 + 500, 300.0
 """What is demanded."""
 IDLE_MS = 7_200_000
 SCANNED_MS = 50
-"""The leader tells the time of its scans by a clock that may be off by a little."""
+"""The holder tells the time of its scans by a clock that may be off by a little."""
 TIMEOUT_S = 60.0
 
 
 class _Failover(NamedTuple):
-    """One change of leaders. Times in ms."""
+    """One change of holders. Times in ms."""
 
-    elected: float
+    taken: float
     acted: float
     lease_left: float
 
 
 async def measure(*, quick: bool) -> Result:
-    """End leaders, one after the other."""
+    """End holders, one after the other."""
     rounds = QUICK_ROUNDS if quick else ROUNDS
-    phases = [turn / rounds * RENEW_S for turn in range(rounds)]
+    phases = [turn / rounds * TICK_S for turn in range(rounds)]
     async with open_stage() as stage:
         await create_group(stage.client, KEYS)
         await enqueue(stage.client, KEYS.stream, 1)
@@ -59,11 +59,11 @@ async def measure(*, quick: bool) -> Result:
 
 
 def _rows(how: str, failovers: list[_Failover], demanded_ms: float) -> list[Row]:
-    elected, acted, left = (spread(times) for times in zip(*failovers, strict=True))
-    what = f"{how} of the leader: another one"
+    taken, acted, left = (spread(times) for times in zip(*failovers, strict=True))
+    what = f"{how} of the holder: another one"
     wait = left if how == "kill -9" else None
     return [
-        Row(f"{what} is elected, {name}", getattr(elected, name), "ms", wait and getattr(wait, name))
+        Row(f"{what} takes the lease, {name}", getattr(taken, name), "ms", wait and getattr(wait, name))
         for name in ("p50", "max")
     ] + [
         Row(f"{what} acts, {name}", getattr(acted, name), "ms", wait and getattr(wait, name), at_most(demanded_ms))
@@ -79,8 +79,8 @@ class _Replicas:
         self._stage = stage
         self._running: list[Running] = []
 
-    async def leader(self) -> Running:
-        """Wait until all take part, and return who leads."""
+    async def holder(self) -> Running:
+        """Wait until all take part, and return the holder of the lease."""
         self._running = [reaper for reaper in self._running if reaper.running]
         missing = REPLICAS - len(self._running)
         self._running += [self._stage.reaper(*FLAGS, program="tests.support.paced") for _ in range(missing)]
@@ -90,30 +90,31 @@ class _Replicas:
             return process_ids <= {replica.pid for replica in await replicas(self.client)}
 
         await wait_until(registered, f"{REPLICAS} replicas are registered", TIMEOUT_S)
-        return await leader_among(self.client, self._running)
+        return await holder_among(self.client, KEYS, self._running)
 
 
 async def _fail_over(group: _Replicas, end: Callable[[Running], None], phase_s: float) -> _Failover:
     client = group.client
-    leader = await group.leader()
+    await group.holder()
     entry_id = await _watched_delivery(client)
-    term = (await terms_begun(client))[-1]
-    await _renewal(client)
+    before = await open_journal(client, KEYS)
+    await _tick(client)
     await anyio.sleep(phase_s)
+    holder = await group.holder()
 
     await client.execute_command("XCLAIM", KEYS.stream, KEYS.group, "gone", 0, entry_id, "IDLE", IDLE_MS, "JUSTID")
-    left_ms = await client.pttl(NAMESPACE.lease)
+    left_ms = await client.pttl(KEYS.lease)
     ended_ms = await server_ms(client)
-    end(leader)
+    end(holder)
 
-    elected = await begun_after(client, term.entry_id)
+    taken = await begun_after(client, KEYS, before)
     copy_ms = await _copied(client, entry_id)
-    await leader.wait()
-    return _Failover(elected.at_ms - ended_ms, copy_ms - ended_ms, left_ms)
+    await holder.wait()
+    return _Failover(taken.at_ms - ended_ms, copy_ms - ended_ms, left_ms)
 
 
 async def _watched_delivery(client: Redis) -> bytes:
-    """Deliver the job once more, and wait until the leader has a timer for it."""
+    """Deliver the job once more, and wait until the holder has a timer for it."""
     await deliver(client, KEYS, 1)
     ((entry_id, delivered_ms),) = (await delivered_at(client, KEYS, 2)).items()
 
@@ -121,17 +122,17 @@ async def _watched_delivery(client: Redis) -> bytes:
         report = await report_of(client, KEYS.pair)
         return report is not None and report.timers == 1 and report.last_scan_ms > delivered_ms + SCANNED_MS
 
-    await wait_until(watched, "the leader has scanned the delivery", TIMEOUT_S)
+    await wait_until(watched, "the holder has scanned the delivery", TIMEOUT_S)
     return entry_id
 
 
-async def _renewal(client: Redis) -> None:
-    """Wait until the leader renews its lease."""
+async def _tick(client: Redis) -> None:
+    """Wait until the holder extends its lease."""
 
-    async def just_renewed() -> bool:
-        return int(await client.pttl(NAMESPACE.lease)) > TTL_S * 1000 - 60
+    async def just_extended() -> bool:
+        return int(await client.pttl(KEYS.lease)) > TTL_S * 1000 - 60
 
-    await wait_until(just_renewed, "the lease is renewed", TIMEOUT_S)
+    await wait_until(just_extended, "the lease is extended", TIMEOUT_S)
 
 
 async def _copied(client: Redis, entry_id: bytes) -> int:
@@ -141,4 +142,4 @@ async def _copied(client: Redis, entry_id: bytes) -> int:
         now = await progress(client, KEYS)
         return now.last_entry_ms if not now.pending and now.last_entry_ms > entry_ms(entry_id) else 0
 
-    return await wait_until(ready, "the next leader has made the job ready", TIMEOUT_S)
+    return await wait_until(ready, "the next holder has made the job ready", TIMEOUT_S)

@@ -11,7 +11,7 @@ import anyio
 from redis.asyncio import Redis
 
 from tests.benchmarks.figures import Breakdown, Result, Row, at_most
-from tests.benchmarks.leadership import NAMESPACE, followers, report_of
+from tests.benchmarks.holding import report_of, waiting
 from tests.benchmarks.stage import Stage, open_stage, stopped
 from tests.benchmarks.streams import create_group
 from tests.support.processes import Running
@@ -24,7 +24,7 @@ SETTLING_S = 10.0
 """What is sent in the first seconds belongs to the start: a second look at what was agreed on, first reports."""
 WORKERS = 2
 TIMEOUT_S = 120.0
-DEMANDED_OF_ALL, DEMANDED_OF_LEADER, DEMANDED_OF_ONE = 4.0, 2.5, 1.0
+DEMANDED_OF_ALL, DEMANDED_OF_HOLDER, DEMANDED_OF_ONE = 4.0, 2.5, 1.0
 HOUR_MS = 3_600_000
 KEYS = group_keys("jobs", "billing")
 
@@ -38,8 +38,8 @@ async def measure(*, quick: bool) -> Result:
     found = {
         "two idle workers and a reaper": (await _idle(seconds, _all), at_most(DEMANDED_OF_ALL)),
         "two idle embedded workers": (await _idle(seconds, _embedded), None),
-        "a leader of one idle pair": (await _idle(seconds, _leader), at_most(DEMANDED_OF_LEADER)),
-        "a follower": (await _idle(seconds, _follower), at_most(DEMANDED_OF_ONE)),
+        "a holder of one idle pair": (await _idle(seconds, _holder), at_most(DEMANDED_OF_HOLDER)),
+        "a replica that waits for the lease": (await _idle(seconds, _waiting), at_most(DEMANDED_OF_ONE)),
         "an idle worker": (await _idle(seconds, _worker), at_most(DEMANDED_OF_ONE)),
     }
     rows = [
@@ -78,20 +78,20 @@ async def _embedded(stage: Stage) -> list[Running]:
     return await _workers(stage, RecoveryMode.EMBEDDED, WORKERS)
 
 
-async def _leader(stage: Stage) -> list[Running]:
+async def _holder(stage: Stage) -> list[Running]:
     reaper = stage.reaper("--groups", KEYS.pair)
-    await wait_until(lambda: _is_scanned(stage.client), "the leader has scanned the group", TIMEOUT_S)
+    await wait_until(lambda: _is_scanned(stage.client), "the holder has scanned the group", TIMEOUT_S)
     return [reaper]
 
 
 async def _all(stage: Stage) -> list[Running]:
-    return await _workers(stage, RecoveryMode.REAPER, WORKERS) + await _leader(stage)
+    return await _workers(stage, RecoveryMode.REAPER, WORKERS) + await _holder(stage)
 
 
-async def _follower(stage: Stage) -> list[Running]:
-    await stage.client.set(NAMESPACE.lease, f"benchmark.0@{HOUR_MS}", px=HOUR_MS)
+async def _waiting(stage: Stage) -> list[Running]:
+    await stage.client.set(KEYS.lease, f"benchmark.0@{HOUR_MS}", px=HOUR_MS)
     reaper = stage.reaper("--groups", KEYS.pair)
-    await followers(stage.client, 1)
+    await waiting(stage.client, KEYS, 1)
     return [reaper]
 
 

@@ -4,7 +4,7 @@
 completion to the last, on the server's clock. It includes recovery, reading, running, settling and the journal. The
 bare loop is ``XAUTOCLAIM COUNT 100`` and ``XACK`` in redis-py. The worker has 200 slots, so that half of them are
 claimed while the other half runs. The last row has fewer. In reaper mode each job is copied, acknowledged, deleted and
-read again, and leader, server and worker share two cores.
+read again, and replica, server and worker share two cores.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from tests.benchmarks import profiles, server_load
 from tests.benchmarks.figures import Breakdown, Result, Row, at_most_ratio, median_ratio
-from tests.benchmarks.leadership import begun_after
+from tests.benchmarks.holding import until_held
 from tests.benchmarks.stage import Stage, open_stage, result_of, server_knows_claim, stopped
 from tests.benchmarks.streams import create_group, progress, strand
 from tests.support.waiting import wait_until
@@ -90,7 +90,7 @@ async def _worker_recovers(case: _Case, size: int) -> _Recovery:
         policy = ("--redelivery", case.redelivery.value) if case.redelivery else ()
         if case.mode is RecoveryMode.REAPER:
             programs.append(stage.reaper("--groups", OURS.pair, *VISIBILITY, *policy))
-            await begun_after(stage.client, b"")
+            await until_held(stage.client, OURS)
         flags = ("--stream", OURS.stream, "--group", OURS.group, *VISIBILITY, "--recovery", case.mode.value, *policy)
         programs.append(stage.worker("worker", *flags, "--concurrency", str(case.slots)))
 

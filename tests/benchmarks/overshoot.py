@@ -12,7 +12,7 @@ import anyio
 from redis.asyncio import Redis
 
 from tests.benchmarks.figures import Result, Row, at_most, spread
-from tests.benchmarks.leadership import begun_after
+from tests.benchmarks.holding import until_held
 from tests.benchmarks.stage import Stage, open_stage, result_of, stopped
 from tests.benchmarks.streams import create_group, delivered_at, enqueue, wait_for_pending
 from workers.protocol.keys import GroupKeys, group_keys
@@ -81,7 +81,7 @@ async def _reaper_is_late(jobs: int, enqueue_jobs: Enqueue) -> list[float]:
     async with open_stage() as stage:
         await create_group(stage.client, OURS)
         reaper = stage.reaper("--groups", OURS.pair, *VISIBILITY)
-        await begun_after(stage.client, b"")
+        await until_held(stage.client, OURS)
         ends = await _killed(stage, OURS, jobs, enqueue_jobs)
         await wait_for_pending(stage.client, OURS, 0)
         ready = await _copies(stage.client)

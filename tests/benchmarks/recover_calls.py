@@ -1,6 +1,6 @@
 """What recovery calls cost the server.
 
-CPU time in the batches of a leader. Bare: a script that copies, acknowledges and deletes ID by ID.
+CPU time in the batches of a replica. Bare: a script that copies, acknowledges and deletes ID by ID.
 """
 
 from statistics import median
@@ -19,7 +19,7 @@ from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import Redelivery
 
 KEYS, BARE = group_keys("jobs", "billing"), group_keys("bare", "billing")
-FENCE = "reaper:7:alice"
+LEASE = "alice-1-abc.00@1000"
 VISIBILITY_MS = 30_000
 JOBS, QUICK_JOBS, TIMES = 10_000, 2_000, 3
 IN_PLACE_US = 10.0
@@ -56,7 +56,7 @@ async def _recovered(policy: Redelivery, jobs: int) -> float:
         begun = await server_load.cpu_us(client)
         for at in range(0, jobs, RECOVER_BATCH):
             batch = ids[at : at + RECOVER_BATCH]
-            done = await moves.recover(client, KEYS.stream, batch, lease=FENCE, token=7, most_bytes=CALL_BYTES)
+            done = await moves.recover(client, KEYS.stream, batch, lease=LEASE, token=7, most_bytes=CALL_BYTES)
             assert (done.status, done.next_page, done.held, done.due_in_ms) == ("ok", "", [], []), done
         return (await server_load.cpu_us(client) - begun) / jobs
 
@@ -65,7 +65,7 @@ async def _lead(client: Redis, keys: GroupKeys, policy: Redelivery) -> None:
     now_ms = await server_ms(client)
     settings = {"policy": policy, "visibility_ms": VISIBILITY_MS, "max_deliveries": 5, "recovery": "reaper"}
     beat = {"beat": now_ms, "unbroken": 1}
-    await client.set(keys.lease, FENCE)
+    await client.set(keys.lease, LEASE)
     await client.hset(keys.agreement, mapping={name: str(value) for name, value in (settings | beat).items()})
 
 

@@ -1,8 +1,8 @@
-"""The speed of a leader that makes a mass of stalled deliveries ready, and its effect on other clients.
+"""The speed of a replica that makes a mass of stalled deliveries ready, and its effect on other clients.
 
-All deliveries are overdue when a follower takes over. Time runs from the start of its term until the last copy is
-ready, on the server's clock. It includes the takeover, scan, timers and journal. The bare loop is a script that copies,
-acknowledges and deletes ID by ID. A second bare loop first finds the IDs page by page. A bystander's PING shows how
+All deliveries are overdue when a replica takes the lease. Time runs from the start of its term until the last copy is
+ready, on the server's clock. It includes scan, timers and journal. The bare loop is a script that copies, acknowledges
+and deletes ID by ID. A second bare loop first finds the IDs page by page. A bystander's PING shows how
 long the server answers no other client. The server time of calls includes waiting on a busy machine.
 """
 
@@ -27,7 +27,7 @@ from tests.benchmarks.figures import (
     median_ratio,
     spread,
 )
-from tests.benchmarks.leadership import beating, begun_after, followers, held_lease
+from tests.benchmarks.holding import begun_after, held_lease, waiting
 from tests.benchmarks.stage import Stage, open_stage, result_of, stopped
 from tests.benchmarks.streams import Progress, create_group, progress, strand
 from tests.support.processes import Running
@@ -102,12 +102,11 @@ async def _round(size: int) -> _Round:
 
 async def _reaper_recovers(stage: Stage, size: int) -> _Recovery:
     bystander = await _stranded(stage, OURS, size)
-    async with held_lease(stage.client) as held:
+    async with held_lease(stage.client, OURS) as held:
         reaper = stage.reaper(*FLAGS)
-        await followers(stage.client, 1)
-        await beating(stage.client, OURS, VISIBILITY_S)
+        await waiting(stage.client, OURS, 1)
         server_us, reaper_us = await server_load.cpu_us(stage.client), usage.cpu_us(reaper.pid)
-    begun = await begun_after(stage.client, held)
+    begun = await begun_after(stage.client, OURS, held)
     ended_ms = await _all_ready(stage.client, OURS, size)
     server_us = await server_load.cpu_us(stage.client) - server_us
     reaper_us = usage.cpu_us(reaper.pid) - reaper_us
@@ -200,7 +199,7 @@ def _cpu_rows(rounds: Sequence[_Round]) -> list[Row]:
 
     return [
         row("CPU time of the server, an entry", lambda one: one.server_us),
-        row("CPU time of the leader, an entry", lambda one: one.client_us),
+        row("CPU time of the replica, an entry", lambda one: one.client_us),
     ]
 
 
@@ -237,9 +236,9 @@ async def _profiled(size: int) -> tuple[Breakdown, ...]:
     async with open_stage() as stage:
         await stopped(await _stranded(stage, OURS, size))
         file = stage.folder / "profile.json"
-        async with held_lease(stage.client):
+        async with held_lease(stage.client, OURS):
             reaper = stage.reaper(*FLAGS, profile=file)
-            await followers(stage.client, 1)
+            await waiting(stage.client, OURS, 1)
             profiles.start(reaper)
         await _all_ready(stage.client, OURS, size)
         calls = await server_load.commands(stage.client)

@@ -11,7 +11,7 @@ from statistics import median
 import anyio
 
 from tests.benchmarks.figures import Result, Row, at_least_ratio, median_ratio
-from tests.benchmarks.leadership import begun_after
+from tests.benchmarks.holding import until_held
 from tests.benchmarks.stage import Stage, open_stage, stopped
 from tests.benchmarks.streams import create_group, enqueue, progress, server_ms
 from tests.support.processes import Running
@@ -50,7 +50,7 @@ async def _per_second(ms: float, jobs: int, *, is_ours: bool) -> float:
         await create_group(stage.client, KEYS)
         url = await stage.far_away(ms)
         reaper = stage.reaper("--groups", KEYS.pair)
-        await begun_after(stage.client, b"")
+        await until_held(stage.client, KEYS)
         await wait_until(lambda: stage.client.hexists(KEYS.agreement, "policy"), "it is agreed on", TIMEOUT_S)
         programs = _workers(stage, url) if is_ours else _loops(stage, url)
 

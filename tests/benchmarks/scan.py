@@ -1,4 +1,4 @@
-"""How fast a leader reads a long pending entries list, and the memory that it needs.
+"""How fast a replica reads a long pending entries list, and the memory that it needs.
 
 A million deliveries are pending and none is due. A reaper takes over, scans them, arms a timer for each, and scans them
 again. The rate is from the start of its term to the end of its first full scan, on the server's clock. Bare: a redis-py
@@ -14,7 +14,7 @@ from reaper.recovery.source_watch import SCAN_PAGE
 from reaper.replicas import GroupReport
 from tests.benchmarks import usage
 from tests.benchmarks.figures import Result, Row, at_least_ratio, at_most, median_ratio
-from tests.benchmarks.leadership import report_of, terms_begun
+from tests.benchmarks.holding import open_journal, report_of, terms_begun
 from tests.benchmarks.stage import Stage, open_stage, result_of, stopped
 from tests.benchmarks.streams import create_group, strand
 from tests.support.processes import Running
@@ -70,12 +70,12 @@ def _rows(entries: int, ours: list[_Scanned], bare: list[dict[str, float]]) -> l
 
 
 async def _reaper_scans(stage: Stage, entries: int) -> _Scanned:
-    before = len(await terms_begun(stage.client))
+    before = await open_journal(stage.client, KEYS)
     reaper = stage.reaper(*FLAGS, program="tests.support.paced")
     first = await _full_scan(stage.client, after_ms=0)
     assert first.timers == entries, f"{first.timers:,} timers are armed, {entries:,} deliveries are pending"
     peaks = usage.peak_mb(reaper.pid), await _peak_of_second_scan(stage.client, reaper, first)
-    terms = (await terms_begun(stage.client))[before:]
+    terms = await terms_begun(stage.client, KEYS, before)
     await stopped(reaper)
     return _Scanned(entries / (first.last_full_scan_ms - terms[0].at_ms) * 1000, peaks, len(terms))
 

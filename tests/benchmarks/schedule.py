@@ -14,7 +14,7 @@ import anyio
 from redis.asyncio import Redis
 
 from tests.benchmarks.figures import Result, Row, at_most, spread
-from tests.benchmarks.leadership import begun_after
+from tests.benchmarks.holding import until_held
 from tests.benchmarks.stage import Stage, open_stage, stopped
 from tests.benchmarks.streams import create_group
 from tests.support.waiting import wait_until
@@ -77,7 +77,7 @@ async def _late(jobs: int, spread_s: float, mover: Any) -> list[float]:
 @asynccontextmanager
 async def _reaper(stage: Stage) -> AsyncIterator[None]:
     reaper = stage.reaper("--groups", OURS.pair)
-    await begun_after(stage.client, b"")
+    await until_held(stage.client, OURS)
     yield
     await stopped(reaper)
 

@@ -33,7 +33,7 @@ class Step:
 
     event: EventName
     by: str
-    """Who writes it: ``worker``, ``leader`` or ``operator``."""
+    """Who writes it: ``worker``, ``replica`` or ``operator``."""
     at: Moment
     entry: Moment
     """When the entry was made that the event is about: its ID is this time."""
@@ -110,21 +110,21 @@ class _Teller:
 
     def stall(self) -> Self:
         idle = self._overdue()
-        self._tell(EventName.RECOVERED, "leader", idle=idle, new_entry=self.now, reason="visibility_timeout")
+        self._tell(EventName.RECOVERED, "replica", idle=idle, new_entry=self.now, reason="visibility_timeout")
         self.entry = self.now
         return self
 
     def stall_for_the_last_time_but_one(self) -> Self:
         idle = self._overdue()
-        self._tell(EventName.QUARANTINED, "leader", idle=idle, reason="last_delivery")
+        self._tell(EventName.QUARANTINED, "replica", idle=idle, reason="last_delivery")
         self.now = self.now.plus(ms=25)
-        self._tell(EventName.RECOVERED, "leader", new_entry=self.now, reason="released")
+        self._tell(EventName.RECOVERED, "replica", new_entry=self.now, reason="released")
         self.entry = self.now
         return self
 
     def stall_for_good(self) -> Self:
         idle = self._overdue()
-        self._tell(EventName.DEAD_LETTERED, "leader", idle=idle, reason="max_deliveries")
+        self._tell(EventName.DEAD_LETTERED, "replica", idle=idle, reason="max_deliveries")
         return self
 
     def stall_alive(self) -> Self:
@@ -153,7 +153,7 @@ class _Teller:
 
     def lose_payload(self) -> Self:
         self._overdue()
-        self._tell(EventName.LOST_PAYLOAD, "leader")
+        self._tell(EventName.LOST_PAYLOAD, "replica")
         return self
 
 

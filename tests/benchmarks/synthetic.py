@@ -4,7 +4,6 @@ Jobs of all groups interleave in time, as in a real journal. Everything follows 
 hashing, so the same seed gives the same rows however many cores work on it.
 """
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,11 +35,10 @@ from tests.benchmarks.synthetic_steps import (
 from tests.pipeline.lakes import publish
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import EventName
-from workers.protocol.keys import namespace_keys
+from workers.protocol.keys import group_keys
 
 ROWS_PER_FILE = 500_000
 _METHOD_LIMIT = "spark.sql.codegen.hugeMethodLimit"
-_NAMESPACE = namespace_keys("reaper")
 
 
 def generate_lake(spark: SparkSession, path: str | Path, *, events: int, seed: int = 1) -> int:
@@ -103,7 +101,7 @@ def journal(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> DataFr
     events = steps(spark, jobs, seed, files).select(*event_columns())
     # `date` comes first, because files are written by date, and would be sorted once more.
     events = events.sortWithinPartitions("date", "at", "seq")
-    return events.union(_leadership(spark, jobs))
+    return events.union(_terms(spark, jobs))
 
 
 def dead_letters(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> DataFrame:
@@ -141,36 +139,34 @@ def dead_letters(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> D
     return dead.select(*(columns[name].cast(DEAD_LETTERS[name].dataType).alias(name) for name in DEAD_LETTERS.names))
 
 
-# ---- leaders
+# ---- the terms of each group
 
 
 def _span_ms(jobs: int) -> int:
     return max(1, jobs * 1000 // JOBS_PER_S)
 
 
-def _leadership(spark: SparkSession, jobs: int) -> DataFrame:
-    """Return the terms. Each ends by a release. Every third one ends by silence until another replica leads."""
+def _terms(spark: SparkSession, jobs: int) -> DataFrame:
+    """Return the terms. Each ends because the replica stops. Every third one expires, until another replica begins."""
     rows = []
-    for term in range(1, _span_ms(jobs) // TERM_MS + 2):
-        begin, end = BEGIN_MS + (term - 1) * TERM_MS, BEGIN_MS + term * TERM_MS - 900
-        holder = f"r{term % 3 + 1}"
-        rows.append(_lease_event(EventName.LEASE_ACQUIRED, begin, term, holder))
-        if end < BEGIN_MS + _span_ms(jobs) and term % 3:
-            rows.append(_lease_event(EventName.LEASE_RELEASED, end, term, holder))
+    groups = sorted({(kind.stream, kind.group) for kind in KINDS if kind.mode == "reaper"})
+    for place, (stream, group) in enumerate(groups):
+        for term in range(1, _span_ms(jobs) // TERM_MS + 2):
+            begin, end = BEGIN_MS + (term - 1) * TERM_MS, BEGIN_MS + term * TERM_MS - 900
+            facts = {
+                "stream": group_keys(stream, group).journal,
+                "seq": term * len(groups) + place,
+                "group": group,
+                "holder": f"r{term % 3 + 1}.{term:016x}@10000",
+                "token": term,
+            }
+            rows.append(_lease_event(EventName.LEASE_TAKEN, begin, **facts))
+            if end < BEGIN_MS + _span_ms(jobs) and term % 3:
+                rows.append(_lease_event(EventName.LEASE_LEFT, end, reason="stopped", **facts))
     return spark.createDataFrame(rows, EVENTS).coalesce(1)
 
 
-def _lease_event(event: EventName, at_ms: int, term: int, holder: str) -> tuple[Any, ...]:
+def _lease_event(event: EventName, at_ms: int, **data: Any) -> tuple[Any, ...]:
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    facts = {
-        "id": f"{at_ms}-{term}",
-        "stream": _NAMESPACE.journal,
-        "at": at,
-        "seq": term,
-        "event": str(event),
-        "holder": f"{holder}.{term:012x}",
-        "token": term,
-        "extra": json.dumps({"ttl_ms": 10_000}),
-        "date": at.date(),
-    }
+    facts = {"id": f"{at_ms}-{data['seq']}", "at": at, "event": str(event), "date": at.date(), **data}
     return tuple(facts.get(name) for name in EVENTS.names)

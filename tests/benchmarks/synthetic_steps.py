@@ -213,7 +213,7 @@ def part_of_error(part: int) -> Column:
 
 def error_of() -> Column:
     raised = F.concat(part_of_error(0), F.lit(": "), part_of_error(1))
-    killed = (F.col("event") == EventName.DEAD_LETTERED) & (F.col("by") == "leader")
+    killed = (F.col("event") == EventName.DEAD_LETTERED) & (F.col("by") == "replica")
     return F.when(F.col("failed"), raised).when(killed, F.lit(_KILLED))
 
 
@@ -221,14 +221,14 @@ def _mode() -> Column:
     stalled = F.when(F.col("kind_mode") == "embedded", F.lit("embedded")).otherwise("reaper")
     return (
         F.when(F.col("by") == "operator", F.lit("operator"))
-        .when(F.col("by") == "leader", stalled)
+        .when(F.col("by") == "replica", stalled)
         .otherwise(F.col("kind_mode"))
     )
 
 
 def event_columns() -> list[Column]:
     """Return the columns of `EVENTS`, made of a step's. Each costs calls to Java, so they are made once."""
-    by_leader, by_worker = F.col("by") == "leader", F.col("by") == "worker"
+    by_replica, by_worker = F.col("by") == "replica", F.col("by") == "worker"
     told_of_delivery = F.col("event") != EventName.LOST_PAYLOAD
     made = {
         "id": F.concat_ws("-", "at_ms", "seq"),
@@ -244,7 +244,7 @@ def event_columns() -> list[Column]:
         "generation": F.col("generation"),
         "mode": _mode(),
         "type": F.when(by_worker, F.col("type")),
-        "token": F.when(by_leader & (F.col("kind_mode") == "reaper"), term_of(F.col("at_ms"))),
+        "token": F.when(by_replica & (F.col("kind_mode") == "reaper"), term_of(F.col("at_ms"))),
         "reason": F.col("reason"),
         "error": error_of(),
         "enqueued_ms": F.col("enqueued_ms"),
@@ -252,7 +252,7 @@ def event_columns() -> list[Column]:
         "ready_ms": F.when(F.col("delivered").isNotNull(), F.col("enqueued_ms") + F.col("entry")),
         "begun_ms": F.when(F.col("run").isNotNull(), F.col("enqueued_ms") + F.col("delivered")),
         "run_ms": F.col("run"),
-        "visibility_ms": F.when(by_leader, F.col("timeouts")),
+        "visibility_ms": F.when(by_replica, F.col("timeouts")),
         "idle_ms": F.col("idle"),
         "new_entry": entry_of("new_entry"),
         "dead_letter": F.when(F.col("event") == EventName.DEAD_LETTERED, F.concat_ws("-", "at_ms", F.col("job_no"))),

@@ -1,6 +1,5 @@
 """systemd hears when a process is ready, that it lives by the judgement of ``/livez``, and that it stops."""
 
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from redis.asyncio import Redis
 
 from reaper.web.vitals import ReaperCondition
 from tests.deploy.service_manager import Ear, listening
-from tests.faults.scene import create_group, enqueue, leads, running_reaper
+from tests.faults.scene import create_group, enqueue, holds, running_reaper
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -53,8 +52,8 @@ def test_each_state_is_sent_once() -> None:
     condition = Told()
     messages = Messages(condition, has_watchdog=False)
     assert messages.due() == ["STATUS=starting"]
-    condition.ready, condition.state = True, "follows"
-    assert (messages.due(), messages.due()) == (["READY=1", "STATUS=follows"], [])
+    condition.ready, condition.state = True, "holds 0 of 1 group"
+    assert (messages.due(), messages.due()) == (["READY=1", "STATUS=holds 0 of 1 group"], [])
     condition.stopping, condition.state = True, "leaving"
     assert (messages.due(), messages.due(), messages.last()) == (["STOPPING=1", "STATUS=leaving"], [], [])
 
@@ -146,7 +145,7 @@ async def test_a_replica_tells_as_a_process(server: RedisServer, client: Redis, 
     flags = ("--redis-url", server.url, "--groups", "orders/billing")
     replica = processes.reaper(*flags, env=_environment(ear, 0.2))
     await ear.hears("READY=1")
-    await ear.hears("STATUS=leads, token 1")
+    await ear.hears("STATUS=holds 1 of 1 group")
     assert ear.feedings > 0
     replica.terminate()
     assert await replica.wait() == 0
@@ -194,17 +193,11 @@ async def test_a_hung_worker_feeds_the_watchdog_no_more(
     await wait_until(lambda: ear.feedings > fed, "the watchdog is fed again")
 
 
-async def test_a_leader_that_cannot_end_its_term_ails(
-    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_replica_says_how_many_groups_it_holds(server: RedisServer, client: Redis) -> None:
     await create_group(client)
     async with running_reaper(server.url) as reaper:
-        await leads(reaper)
+        await holds(reaper)
         pulse = Pulse()
         condition = ReaperCondition(reaper, pulse)
-        assert (condition.ailments(), condition.is_ready(), condition.summary()) == ([], True, "leads, token 1")
-        monkeypatch.setattr(reaper._elector, "_renewed_at", -math.inf)
-        assert [text.partition(" for ")[0] for text in condition.ailments()] == [
-            "it leads, and has not renewed its lease"
-        ]
+        assert (condition.ailments(), condition.is_ready(), condition.summary()) == ([], True, "holds 1 of 1 group")
         pulse.stop()

@@ -80,7 +80,7 @@ class Scene:
         return int(row["time_since_delivered"])
 
     async def scanned(self) -> None:
-        """Wait for two full scans, of which one began later than now. The leader makes its marker anew after each."""
+        """Wait for two full scans, of which one began later than now. The holder makes its marker anew after each."""
 
         def made_ms() -> int:
             seconds, micros = self.redis.time()
@@ -92,7 +92,7 @@ class Scene:
             return made_ms() > moment_ms + APART_MS
 
         for _ in range(2):
-            await wait_until(partial(is_made_after, made_ms()), "the leader has scanned the group")
+            await wait_until(partial(is_made_after, made_ms()), "the holder has scanned the group")
 
     def finish(self) -> None:
         """Acknowledge all jobs that are ready or pending."""
@@ -123,18 +123,18 @@ async def _play(scene: Scene) -> None:
     await _wait(scene)
     redis.xgroup_create("orders", "billing", "0", mkstream=True)
     first = scene.replica("reaper-1")
-    await first.prints("leadership acquired")
-    await scene.sample("alone", "status", shows="term 1", keeps="leader|followers")
+    await first.prints("lease taken")
+    await scene.sample("alone", "status", shows="token 1", keeps="holds|take over")
     second = scene.replica("reaper-2")
-    await scene.sample("_", "status", shows=r"(?m)followers reaper-2(.|\n)*^healthy", keeps="-")
+    await scene.sample("_", "status", shows=r"(?m)2 live(.|\n)*^healthy", keeps="-")
     scene.stall("worker-1")
-    everything = r"^  leader|^  followers|billing|^  recovery|^  jobs|^healthy"
+    everything = r"^  replicas|holds|billing|^  recovery|^  jobs|^  holder|^healthy"
     await scene.sample("healthy", "status", shows=r"(?m)pending 1 (.|\n)*^healthy", keeps=everything)
     scene.finish()
     await _operate(scene, degraded)
     await _delete(scene)
     await _crash_often(scene)
-    await _lead(scene, first, second, degraded)
+    await _deny(scene, first, second)
 
 
 async def _wait(scene: Scene) -> None:
@@ -142,7 +142,7 @@ async def _wait(scene: Scene) -> None:
     scene.redis.xgroup_create("mail", "sender", "0", mkstream=True)
     group = ("--namespace", "mailing", "--groups", "mail/sender", "--visibility-timeout", "300")
     replica = scene.replica("reaper-1", "", *group)
-    await replica.prints("leadership acquired")
+    await replica.prints("lease taken")
     await scene.sample("waits", "status", *group[:4], shows="recovery waits", keeps="recovery waits")
     replica.terminate()
     await replica.wait()
@@ -203,18 +203,12 @@ async def _crash_often(scene: Scene) -> None:
     await worker.wait()
 
 
-async def _lead(scene: Scene, first: Running, second: Running, degraded: str) -> None:
-    first.terminate()
-    await second.prints("leadership acquired")
-    third = scene.replica("reaper-3")
-    second.kill()
-    await third.prints("leadership acquired")
-    await scene.sample("terms", "leader", "show", shows="reaper-3", keeps=r"^ +\d|terms")
-    third.terminate()
-    await third.wait()
-    await scene.sample("no-leader", "status", shows="(?m)^degraded", keeps=rf"^  leader|{degraded}")
+async def _deny(scene: Scene, *replicas: Running) -> None:
+    for replica in replicas:
+        replica.terminate()
+        await replica.wait()
     scene.redis.acl_setuser("limited", enabled=True, nopass=True, keys="*", commands=["+@all", "-xpending"])
-    limited = scene.replica("reaper-4", f"redis://limited:none@127.0.0.1:{scene.port}/0")
+    limited = scene.replica("reaper-3", f"redis://limited:none@127.0.0.1:{scene.port}/0")
     denied = (await limited.prints(r"^.*NOPERM.*|^.*xpending.*$"))[0]
     scene.keep("denied", [denied], ".")
 

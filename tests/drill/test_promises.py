@@ -93,8 +93,9 @@ VIOLATIONS = {
         "I3: job done was quarantined by term 2 after the end of a term",
     ),
     "a term acted after its end, which began before there was a journal": (
-        replace(GOOD, events=[*GOOD.events[:4], lease("lease_left", 1), by_reaper("quarantined", "bad"),
-                              *GOOD.events[4:]]),
+        replace(
+            GOOD, events=[*GOOD.events[:4], lease("lease_left", 1), by_reaper("quarantined", "bad"), *GOOD.events[4:]]
+        ),
         "I3: job bad was quarantined by term 1 after the end of a term",
     ),
     "of the terms before there was a journal, an earlier one acted after a later one": (

@@ -18,6 +18,7 @@ from reaper.replicas import GroupReport, Replica, read_replicas
 from reaper.service import Reaper, ReaperEvent
 from reaper.settings import ReaperSettings
 from tests.faults.deliveries import age, live_on, read_long_ago
+from tests.faults.scene import OF_LEASES, ranked_reaper
 from tests.support.beats import let_beat, let_beat_at
 from tests.support.paced import PacedSettings
 from tests.support.processes import Processes, Running
@@ -73,14 +74,17 @@ def start_replica(
 
 
 @asynccontextmanager
-async def running(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncIterator["Listened"]:
+async def running(
+    settings: ReaperSettings, *listened_to: ReaperEvent, before: str = "", after: str = ""
+) -> AsyncIterator["Listened"]:
     """Run a replica in this process until the block ends.
 
-    Its groups look as if heartbeats had been served in them for long.
+    It comes before or after another one, named by its ID, in the order of every group. Its groups look as if heartbeats
+    had been served in them for long.
     """
     if not settings.observe:
         await let_beat_at(settings.redis_url, [group.keys for group in settings.watched])
-    reaper = Reaper(settings)
+    reaper = ranked_reaper(settings, before=before, after=after)
     listened = Listened(reaper)
     for event in listened_to:
         reaper.on(event)(listened.hear)
@@ -89,10 +93,13 @@ async def running(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncI
 
 
 @asynccontextmanager
-async def leading(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncIterator["Listened"]:
-    """Run a replica in this process until the block ends. It holds the group when the block begins."""
-    async with running(settings, *listened_to) as listened:
-        await wait_until(lambda: listened.reaper.held, "the replica holds the group")
+async def holding(
+    settings: ReaperSettings, *listened_to: ReaperEvent, before: str = "", after: str = ""
+) -> AsyncIterator["Listened"]:
+    """Run a replica in this process until the block ends. It holds the group, or observes it, when the block begins."""
+    async with running(settings, *listened_to, before=before, after=after) as listened:
+        reaper = listened.reaper
+        await wait_until(lambda: reaper.held or (settings.observe and reaper.reports()), "the replica holds the group")
         yield listened
 
 
@@ -110,6 +117,11 @@ class Listened:
     def errors(self) -> list[str]:
         """Return the errors that it reported."""
         return [report.facts["error"] for report in self.heard if report.name == "error"]
+
+
+def replica_of(holder: str) -> str:
+    """Return the ID of the replica in the value of a lease; '' where nobody holds it."""
+    return holder.rpartition(".")[0]
 
 
 async def claimed(failpoints: Path, name: str) -> int:
@@ -280,9 +292,9 @@ class Case:
         return int(summary[0])
 
     async def events(self, *names: str) -> list[LifecycleEvent]:
-        """Return the group's lifecycle events of these names (all), oldest first."""
+        """Return the group's lifecycle events of these names (all but those of its lease), oldest first."""
         found = await read_events(self.client, self.keys)
-        return [event for event in found if not names or event.event in names]
+        return [event for event in found if (event.event in names if names else event.event not in OF_LEASES)]
 
     async def recovered(self) -> dict[str, list[int]]:
         """Return, by job, the tokens of the terms that made it ready, quarantined or dead-lettered it."""
@@ -302,11 +314,15 @@ class Case:
 
     async def lease_history(self) -> list[LifecycleEvent]:
         """Return the events of the lease."""
-        return await self.events(EventName.LEASE_TAKEN, EventName.LEASE_LEFT)
+        return await self.events(*OF_LEASES)
 
     async def holder(self) -> str:
         """Return the value of the group's lease; '' = nobody holds it."""
         return text(await self.client.get(self.keys.lease) or b"")
+
+    async def holds_it(self) -> str:
+        """Wait until a replica holds the lease. Return its ID."""
+        return replica_of(await wait_until(self.holder, "a replica holds the lease"))
 
     async def token(self) -> int:
         """Return the number of the group's latest term."""
@@ -347,7 +363,7 @@ class Case:
             History(
                 enqueued=self.enqueued,
                 state=state,
-                events=await self.events(),
+                events=await read_events(self.client, self.keys),
                 starts=self.starts,
                 completions=self.completions,
                 endings=self.endings,

@@ -22,6 +22,7 @@ from reaper.drill.promises import Execution, History, Pairs, check
 from reaper.replicas import GroupReport, read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
+from reaper.sharing.ranking import ranked
 from tests.faults.deliveries import age, live_on, read_long_ago
 from tests.support.beats import let_beat, let_beat_at
 from tests.support.knobs import refreshing
@@ -29,7 +30,7 @@ from tests.support.paced import PacedSettings
 from tests.support.waiting import wait_until
 from workers import Job, Reject, Worker, WorkerSettings
 from workers.protocol.calls.beat import RecoveryWait, recovery_wait
-from workers.protocol.events import LifecycleEvent
+from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
 from workers.protocol.messages import RecoveryMode, text
 from workers.runtime.clock import server_ms
@@ -40,6 +41,7 @@ NAMESPACE = namespace_keys("reaper")
 VISIBILITY_S = 3_600
 """Nothing is overdue by itself within a test, however late a live worker extends. What is to be, is made so."""
 OVERDUE_MS = 2 * VISIBILITY_S * 1_000
+OF_LEASES = frozenset({EventName.LEASE_TAKEN, EventName.LEASE_LEFT})
 
 Fields = Mapping[str | bytes, str | bytes]
 
@@ -200,13 +202,28 @@ def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
     return PacedSettings(**{**defaults, **changes})
 
 
+def ranked_reaper(settings: ReaperSettings, *, before: str = "", after: str = "") -> Reaper:
+    """Make a replica that comes before or after these, by their IDs, in the order of every group.
+
+    Where nothing is named, chance decides, as in production.
+    """
+    while True:
+        reaper = Reaper(settings)
+        order = [one for one in (after, reaper.replica_id, before) if one]
+        if all(ranked(order, group.keys.pair) == order for group in settings.watched):
+            return reaper
+
+
 @asynccontextmanager
-async def running_reaper(url: str, **changes: Any) -> AsyncIterator[Reaper]:
-    """Run a replica inside the test. Its groups look as if heartbeats had been served in them for long."""
+async def running_reaper(url: str, *, before: str = "", after: str = "", **changes: Any) -> AsyncIterator[Reaper]:
+    """Run a replica inside the test. Its groups look as if heartbeats had been served in them for long.
+
+    It comes before or after another one in the order of every group (`ranked_reaper`).
+    """
     settings = reaper_settings(url, **changes)
     if not settings.observe:
         await let_beat_at(settings.redis_url, [group.keys for group in settings.watched])
-    async with Reaper(settings) as reaper:
+    async with ranked_reaper(settings, before=before, after=after) as reaper:
         yield reaper
 
 
@@ -238,13 +255,13 @@ async def events(client: Redis, *names: str) -> list[LifecycleEvent]:
 
 
 async def all_events(client: Redis) -> list[LifecycleEvent]:
-    """Return the group's lifecycle events, oldest first."""
-    return await read_events(client, KEYS)
+    """Return the group's lifecycle events but those of its lease, oldest first."""
+    return [event for event in await read_events(client, KEYS) if event.event not in OF_LEASES]
 
 
 async def count_events(client: Redis) -> Counter[str]:
-    """Return how many lifecycle events of each name the group's journal holds."""
-    return Counter(event.event for event in await read_events(client, KEYS))
+    """Return how many lifecycle events of each name the group's journal holds, but for those of its lease."""
+    return Counter(event.event for event in await all_events(client))
 
 
 async def violations(

@@ -4,7 +4,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.groups import set_paused
-from tests.faults.reapers import Case, leading, nothing_left, quick_settings
+from tests.faults.reapers import Case, holding, nothing_left, quick_settings
 from tests.support.dump import dump
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -21,27 +21,27 @@ async def case(server: RedisServer, client: Redis) -> Case:
 # ---- pause and resume
 
 
-async def test_a_running_leader_honours_pause_and_resume(case: Case) -> None:
-    async with leading(quick_settings(case.server)):
+async def test_a_running_holder_honours_pause_and_resume(case: Case) -> None:
+    async with holding(quick_settings(case.server)):
         first = await case.stalled(3)
         await wait_until(lambda: _are_recovered(case, first), "the first jobs are recovered")
         await set_paused(case.client, case.keys, True)
         assert sorted(await case.work_off(nothing_left)) == sorted(first)
         second = await case.stalled(3)
-        await case.wait_for_report(lambda report: report.paused, "the leader says that it is paused")
+        await case.wait_for_report(lambda report: report.paused, "the holder says that it is paused")
         assert [entry for entry, _, _ in await case.pending()] == second
         await set_paused(case.client, case.keys, False)
         await wait_until(lambda: _are_recovered(case, second), "the other jobs are recovered")
-        await case.wait_for_report(lambda report: not report.paused, "the leader says that it goes on")
+        await case.wait_for_report(lambda report: not report.paused, "the holder says that it goes on")
     assert await case.violations() == []
 
 
-async def test_a_pause_outlives_a_leader_and_holds_quarantined_jobs_back_too(case: Case) -> None:
+async def test_a_pause_outlives_a_holder_and_holds_quarantined_jobs_back_too(case: Case) -> None:
     jobs = await case.stalled(3, times=2)
     await set_paused(case.client, case.keys, True)
     for _ in range(2):
-        async with leading(quick_settings(case.server)):
-            await case.wait_for_report(lambda report: report.paused, "the leader says that it is paused")
+        async with holding(quick_settings(case.server)):
+            await case.wait_for_report(lambda report: report.paused, "the holder says that it is paused")
     assert ([entry for entry, _, _ in await case.pending()], await case.events()) == (jobs, [])
 
 
@@ -64,7 +64,7 @@ async def test_an_observer_reports_what_it_would_recover_and_writes_nothing(
     ]
     await case.enqueue(2)
     before = await dump(case.client)
-    async with leading(
+    async with holding(
         quick_settings(case.server, observe=True, redelivery=redelivery, consumer_retention=0.001),
         "stalled",
         "recovered",
@@ -90,14 +90,14 @@ async def test_an_observer_reports_what_it_would_recover_and_writes_nothing(
 async def test_an_observer_says_when_the_policy_cannot_work_with_the_stream(case: Case) -> None:
     await case.stalled(1)
     await case.client.xgroup_create(case.keys.stream, "another", "0")
-    async with leading(quick_settings(case.server, observe=True)):
+    async with holding(quick_settings(case.server, observe=True)):
         await case.wait_for_report(
             lambda report: report.refusal == "several_groups", "the refusal is reported", namespace="reaper-observe"
         )
 
 
-async def test_an_observer_and_a_leader_do_not_keep_each_other_from_anything(case: Case) -> None:
-    async with leading(quick_settings(case.server, observe=True)), leading(quick_settings(case.server)):
+async def test_an_observer_and_a_holder_do_not_keep_each_other_from_anything(case: Case) -> None:
+    async with holding(quick_settings(case.server, observe=True)), holding(quick_settings(case.server)):
         jobs = await case.stalled(3)
         assert sorted(await case.work_off(nothing_left)) == jobs
     assert set(await case.recovered()) == set(jobs)
@@ -111,7 +111,7 @@ async def test_recoveries_keep_to_their_rate(case: Case) -> None:
     await case.stalled(jobs)
     seconds, micros = await case.client.time()
     before_ms = seconds * 1_000 + micros // 1_000
-    async with leading(quick_settings(case.server, recovery_rate=rate)):
+    async with holding(quick_settings(case.server, recovery_rate=rate)):
         await wait_until(lambda: _all_ready(case, jobs), "all jobs are ready again")
     times = [event.at_ms for event in await case.events(EventName.RECOVERED)]
     # A second's worth may come at once, then they trickle. A call may be late, never early.

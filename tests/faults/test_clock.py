@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 HOUR_S = 3_600
 BACK, FORWARD = -HOUR_S, HOUR_S
-SOON = {"visibility_timeout": 1.5, "lease_ttl": 60}
+SOON: dict[str, Any] = {"visibility_timeout": 1.5, "lease_ttl": 60}
 STRANDED = 3
 
 
@@ -68,7 +68,7 @@ async def _is_healthy(client: Redis) -> None:
 @pytest.mark.contract
 @pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
 @pytest.mark.parametrize("policy", ["stream", "retry-stream"])
-async def test_a_leader_recovers_soon_after_a_step(
+async def test_a_holder_recovers_soon_after_a_step(
     clocked: RedisServer, clock: ServerClock, policy: str, step_s: int
 ) -> None:
     async with commands_client(clocked.url) as client:
@@ -89,7 +89,7 @@ async def test_a_leader_recovers_soon_after_a_step(
 
 
 @pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
-async def test_a_leader_that_comes_after_the_step_recovers_soon(
+async def test_a_holder_that_comes_after_the_step_recovers_soon(
     clocked: RedisServer, clock: ServerClock, step_s: int
 ) -> None:
     async with commands_client(clocked.url) as client:
@@ -166,7 +166,7 @@ async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_ste
     settings = {"visibility_timeout": visibility_s, "refresh_s": HOUR_S}
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
-        agreed: Any = {  # settings of a leader that is gone by now
+        agreed: Any = {  # settings of a holder that is gone by now
             "policy": "stream",
             "version": 1,
             "max_deliveries": 3,

@@ -16,6 +16,7 @@ from reaper.drill.history import read_events, read_state, user_fields
 from reaper.drill.promises import Execution, History, Pairs, check
 from reaper.operations.acl import Role, rules_of
 from reaper.service import Reaper
+from reaper.sharing.ranking import ranked
 from tests.faults import scene
 from tests.faults.deliveries import read_long_ago
 from tests.faults.scene import GROUP, OVERDUE_MS
@@ -126,7 +127,7 @@ async def at_work(url: str, loads: list[Load], *, recovery: str = REAPER) -> Asy
     """Run two replicas, unless recovery is embedded, and a worker for each stream."""
     visibility_s = scaled(VISIBILITY_S)
     groups = ",".join(f"{load.stream}/{GROUP}" for load in loads)
-    times = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s}
+    times: dict[str, Any] = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s}
     async with AsyncExitStack() as running:
         reapers = [
             await running.enter_async_context(scene.running_reaper(url, groups=groups, **times))
@@ -180,23 +181,30 @@ async def test_a_slot_moves_under_load(masters: Cluster, client: Redis, recovery
     assert masters.owner(moving.stream) is to
 
 
+async def has_settled(reapers: list[Reaper], pair: str) -> Reaper:
+    """Wait until the replica holds ``pair`` that comes first for it. Return it."""
+    [first] = [one for one in reapers if one.replica_id == ranked([one.replica_id for one in reapers], pair)[0]]
+    await wait_until(lambda: pair in first.reports() and first.reports()[pair].token, "who comes first holds it")
+    return first
+
+
 async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: Cluster, client: Redis) -> None:
-    home = masters.owner(scene.NAMESPACE.lease)
+    home = masters.owner(scene.NAMESPACE.replicas)
     loads = [Load(stream) for stream in masters.streams()]
     away = next(load for load in loads if masters.owner(load.stream) is not home)
     other = next(load for load in loads if masters.owner(load.stream) is not masters.owner(away.stream))
     node = masters.owner(away.stream)
     async with at_work(masters.url, [away, other]) as reapers:
-        [leader] = await wait_until(lambda: [reaper for reaper in reapers if reaper.held], "a replica leads")
-        term = leader.term
-        pair = group_keys(away.stream, GROUP).pair
-        await wait_until(lambda: leader._work.reports()[pair].last_full_scan_ms, "all is scanned")
+        pair, served = group_keys(away.stream, GROUP).pair, group_keys(other.stream, GROUP)
+        holder = await has_settled(reapers, pair)
+        await has_settled(reapers, served.pair)
+        await wait_until(lambda: holder.reports()[pair].last_full_scan_ms, "all is scanned")
         settings = group_keys(away.stream, GROUP).agreement
         await wait_until(lambda: client.hexists(settings, "beat"), "heartbeats are served")
-        paused_at = monotonic()
+        token, paused_at = await scene.token_of(client, served), monotonic()
         node.pause()
         try:
-            await wait_until(lambda: pair in leader._work.errors(), "the leader has missed the node")
+            await wait_until(lambda: pair in holder._tenures.errors(), "the holder has missed the node")
             async with Producer(other.stream, masters.url) as producer:
                 await other.enqueue(producer, [[(b"n", b"1")]])
             await other.judge(client, other.enqueued)
@@ -211,7 +219,7 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: 
 
         hung_ms = await wait_until(lambda: gap_ms(away.stream), "the pairs of the node wait")
         assert await gap_ms(other.stream) < hung_ms  # a busy machine may leave a shorter gap there
-        assert leader.term is term
+        assert await scene.token_of(client, served) == token
 
 
 def worker_that_rejects(url: str, stream: str) -> AbstractAsyncContextManager[Worker]:
@@ -268,7 +276,7 @@ async def test_the_rights_that_are_printed_are_enough(masters: Cluster, client: 
         for node in masters.nodes:
             node.command("ACL", "SETUSER", role.value, "reset", "on", ">secret", *rules.words())
         urls[role] = masters.url.replace("://", f"://{role.value}:secret@")
-    names = {"groups": f"{load.stream}/{GROUP}", "visibility_timeout": scaled(VISIBILITY_S)}
+    names: dict[str, Any] = {"groups": f"{load.stream}/{GROUP}", "visibility_timeout": scaled(VISIBILITY_S)}
     async with (
         scene.running_reaper(urls[Role.REAPER], **names) as reaper,
         scene.running_worker(
@@ -309,7 +317,7 @@ async def test_a_master_is_killed_under_load(binary: Path, recovery: str) -> Non
     with started_cluster(binary, replicas=1) as cluster:
         async with commands_client(cluster.url) as client:
             loads = [Load(stream) for stream in cluster.streams()]
-            home = cluster.owner(scene.NAMESPACE.lease)
+            home = cluster.owner(scene.NAMESPACE.replicas)
             struck = next(load for load in loads if cluster.owner(load.stream) is not home)
             before = cluster.owner(struck.stream)
             replica = cluster.nodes[cluster.nodes.index(before) + 3]

@@ -1,4 +1,4 @@
-"""A worker is killed with a thousand deliveries in flight, alone or together with the leader."""
+"""A worker is killed with a thousand deliveries in flight, alone or together with the holder of the lease."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from reaper.drill.promises import Execution
 from reaper.settings import LONGEST_VISIBILITY_MS
 from tests.faults.deliveries import read_long_ago
-from tests.faults.reapers import VISIBILITY_MS, Case, leading, quick_settings, running, start_replica
+from tests.faults.reapers import VISIBILITY_MS, Case, holding, quick_settings, running, start_replica
 from tests.faults.scene import GROUP, STREAM, create_group, holds, running_reaper
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
@@ -48,7 +48,7 @@ async def test_all_that_a_killed_worker_held_is_ready_again_none_early_none_lost
     server: RedisServer, client: Redis, processes: Processes
 ) -> None:
     case = await Case.prepared(server, client)
-    async with leading(quick_settings(server)):
+    async with holding(quick_settings(server)):
         worker = start_worker(processes, case)
         jobs = await case.enqueue(IN_FLIGHT, hold="")
         await worker.prints(f"holds {IN_FLIGHT}")
@@ -57,25 +57,25 @@ async def test_all_that_a_killed_worker_held_is_ready_again_none_early_none_lost
         await all_ready_again(case, jobs)
 
 
-async def test_worker_and_leader_killed_together_the_next_leader_recovers_at_once_from_what_is_pending(
+async def test_worker_and_holder_killed_together_the_next_holder_recovers_at_once_from_what_is_pending(
     server: RedisServer, client: Redis, processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
     case = await Case.prepared(server, client)
-    leader = start_replica(processes, server)
-    await leader.prints("lease taken")
+    first = start_replica(processes, server)
+    holder = await case.holds_it()
     worker = start_worker(processes, case)
-    for _ in range(20):  # a leader that knows it has nothing of it afterwards
+    for _ in range(20):  # a holder that knows it has nothing of it afterwards
         await work_once(case)
-    async with running(quick_settings(server)):
+    async with running(quick_settings(server), after=holder):
         jobs = await case.enqueue(IN_FLIGHT, hold="")
         await worker.prints(f"holds {IN_FLIGHT}")
-        leader.kill()
+        first.kill()
         worker.kill()
         await case.make_overdue("w1")
         await case.end_lease()
         await all_ready_again(case, jobs)
     history = await case.lease_history()
-    second = next(event for event in history if event.event == "lease_acquired" and event.data["token"] == 2)
+    second = next(event for event in history if event.event == "lease_taken" and event.data["token"] == 2)
     recovered = await case.events("recovered")
     assert {event.data["token"] for event in recovered} == {2}
     assert second.at_ms <= recovered[0].at_ms

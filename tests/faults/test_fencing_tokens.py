@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import Selection, select
 from reaper.operations.redrive import Redrive, RedriveOutcome, redrive
-from tests.faults.reapers import Case, leading, nothing_left, quick_settings
+from tests.faults.reapers import Case, holding, nothing_left, quick_settings
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, make_worker, running
@@ -64,7 +64,7 @@ async def test_tokens_grow_across_nack_hand_back_adoption_recovery_and_redrive(
     await deliveries.one_more(deliveries.worker(Retry))  # nack
     await deliveries.one_more(deliveries.worker())  # handed back at the drain deadline
     await deliveries.one_more(deliveries.worker(name="w"), now=True)  # left pending …
-    async with leading(quick_settings(server, max_deliveries=20, redelivery=policy)):
+    async with holding(quick_settings(server, max_deliveries=20, redelivery=policy)):
         # … made overdue by the next process of the name, recovered, and left pending again …
         await deliveries.one_more(deliveries.worker(name="w"), now=True)
         assert await _recoveries(case) == 1

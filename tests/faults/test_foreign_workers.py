@@ -137,7 +137,7 @@ async def test_the_users_fields_arrive_byte_for_byte_after_recovery_and_after_be
     await scene.create_group(client)
     expected = {await add(client, pairs): list(pairs) for pairs in AWKWARD.values()}
     key = scene.STREAM if policy == "stream" else scene.KEYS.retry
-    settings = {"redelivery": policy, "max_deliveries": 3}
+    settings: dict[str, Any] = {"redelivery": policy, "max_deliveries": 3}
     arrived: dict[str, list[Pairs]] = {job: [] for job in expected}
     async with scene.running_reaper(server.url, **settings) as reaper:
         await scene.holds(reaper)

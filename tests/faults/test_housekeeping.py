@@ -1,4 +1,4 @@
-"""Events of a group while a leader watches. Groups come and go, entries are deleted, consumers fall silent."""
+"""Events of a group while a holder watches. Groups come and go, entries are deleted, consumers fall silent."""
 
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from reaper.operations.requeue import Requeue, RequeueOutcome, forget_count, rea
 from reaper.operations.snapshot import take_snapshot
 from reaper.replicas import GroupReport
 from tests.conftest import StartProxy
-from tests.faults.reapers import Case, Listened, leading, nothing_left, quick_settings
+from tests.faults.reapers import Case, Listened, holding, nothing_left, quick_settings
 from tests.faults.scene import Handler, running_worker
 from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
@@ -25,7 +25,7 @@ from workers.protocol.messages import Redelivery, text
 pytestmark = pytest.mark.anyio
 
 SELDOM = 60
-"""Seconds between full scans of a leader that is to notice by other means."""
+"""Seconds between full scans of a holder that is to notice by other means."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def case(server: RedisServer, client: Redis) -> Case:
 
 async def test_a_group_that_is_created_later_is_picked_up(server: RedisServer, client: Redis) -> None:
     case = Case(server, client, group_keys("orders", "billing"))
-    async with leading(quick_settings(server)):
+    async with holding(quick_settings(server)):
         await case.wait_for_report(lambda report: report.refusal == "no_group", "the group is missed")
         await client.xgroup_create("orders", "billing", "0", mkstream=True)
         jobs = await case.stalled(3)
@@ -48,7 +48,7 @@ async def test_a_group_that_is_created_later_is_picked_up(server: RedisServer, c
 
 
 async def test_a_group_that_is_destroyed_stays_so_unless_asked_otherwise(case: Case) -> None:
-    async with leading(quick_settings(case.server)):
+    async with holding(quick_settings(case.server)):
         await case.enqueue(3)
         await case.read()
         await case.wait_for_report(lambda report: report.timers == 3, "the deliveries are watched")
@@ -62,7 +62,7 @@ async def test_a_destroyed_group_is_created_again_where_it_stood_and_its_deliver
     case: Case, redelivery: str
 ) -> None:
     jobs = await case.enqueue(6)
-    async with leading(quick_settings(case.server, recreate_groups=True, redelivery=redelivery)):
+    async with holding(quick_settings(case.server, recreate_groups=True, redelivery=redelivery)):
         await case.read(count=4)
         await wait_until(lambda: _remembers(case, jobs[3]), "the group's position is remembered")
         await scanned_fully(case, 4)
@@ -98,14 +98,14 @@ async def _is_marked(case: Case) -> bool:
 @pytest.mark.parametrize("consumer", ["again", "another"])
 async def test_what_a_group_held_that_was_made_again_is_reported_whoever_reads_now(case: Case, consumer: str) -> None:
     jobs = await case.enqueue(4)
-    async with leading(quick_settings(case.server), "error") as leader:
+    async with holding(quick_settings(case.server), "error") as replica:
         await case.read("again", count=4)
         await scanned_fully(case, 4)
         await wait_until(lambda: _is_marked(case), "the group is marked")
         await remake(case, "$")
         await case.client.xgroup_createconsumer("orders", "billing", consumer)
         await wait_until(lambda: _reports(case, jobs), "what was pending is reported")
-        assert leader.errors()[0] == "group_destroyed"
+        assert replica.errors()[0] == "group_destroyed"
     assert await case.pending() == []
 
 
@@ -114,7 +114,7 @@ async def test_a_destroyed_group_is_reported_although_the_reply_that_showed_it_w
 ) -> None:
     through = await proxy(case.server)
     jobs = await case.enqueue(4)
-    async with leading(quick_settings(case.server, redis_url=through.url)):
+    async with holding(quick_settings(case.server, redis_url=through.url)):
         await case.read(count=4)
         await scanned_fully(case, 4)
         await wait_until(lambda: _is_marked(case), "the group is marked")
@@ -129,27 +129,27 @@ async def test_a_destroyed_group_is_reported_although_the_reply_that_showed_it_w
 
 async def test_what_is_delivered_again_anyway_is_not_lost(case: Case) -> None:
     jobs = await case.enqueue(4)
-    async with leading(quick_settings(case.server), "error") as leader:
+    async with holding(quick_settings(case.server), "error") as replica:
         await case.read(count=4)
         await scanned_fully(case, 4)
         await wait_until(lambda: _is_marked(case), "the group is marked")
         await remake(case, "0")
-        await wait_until(lambda: _was_lost(leader), "the leader has noticed")
+        await wait_until(lambda: _was_lost(replica), "the holder has noticed")
         await looked_again(case)
         assert sorted(await case.work_off(nothing_left)) == jobs
     assert await case.events(EventName.LOST_DELIVERY) == []
 
 
-async def _was_lost(leader: Listened) -> bool:
-    return "group_destroyed" in leader.errors()
+async def _was_lost(replica: Listened) -> bool:
+    return "group_destroyed" in replica.errors()
 
 
 @pytest.mark.parametrize("again", ["by a third party", "by a worker"])
-async def test_a_group_that_was_destroyed_while_no_leader_watched_is_reported_and_no_first_group_is(
+async def test_a_group_that_was_destroyed_while_no_holder_watched_is_reported_and_no_first_group_is(
     case: Case, again: str
 ) -> None:
     await case.enqueue(4)
-    async with leading(quick_settings(case.server)):
+    async with holding(quick_settings(case.server)):
         await case.read(count=4)
         await scanned_fully(case, 4)
         await wait_until(lambda: _is_marked(case), "the group is marked")
@@ -160,11 +160,11 @@ async def test_a_group_that_was_destroyed_while_no_leader_watched_is_reported_an
     else:
         async with running_worker(case.server.url, Handler()):
             pass
-    async with leading(quick_settings(case.server), "error") as leader:
-        await wait_until(lambda: _was_lost(leader), "it is reported")
+    async with holding(quick_settings(case.server), "error") as replica:
+        await wait_until(lambda: _was_lost(replica), "it is reported")
         assert ProblemKind.LOST_GROUP in await troubles(case)
         await looked_again(case)
-        assert leader.errors() == ["group_destroyed"]
+        assert replica.errors() == ["group_destroyed"]
 
 
 async def troubles(case: Case) -> set[ProblemKind]:
@@ -195,7 +195,7 @@ async def _retries_can_be_read(case: Case) -> bool:
 
 async def test_a_retry_stream_that_is_deleted_is_made_again(case: Case) -> None:
     settings = quick_settings(case.server, redelivery="retry-stream", full_scan_interval=SELDOM)
-    async with leading(settings):
+    async with holding(settings):
         await wait_until(lambda: _retries_can_be_read(case), "the retry stream is made")
         await case.wait_for_report(lambda report: report.last_full_scan_ms > 0, "it is watched")
         await case.client.delete(case.keys.retry)
@@ -207,14 +207,14 @@ async def test_a_retry_stream_that_is_deleted_is_made_again(case: Case) -> None:
 
 async def test_a_job_recovered_into_a_retry_stream_that_was_deleted_can_be_read(case: Case) -> None:
     settings = quick_settings(case.server, redelivery="retry-stream", full_scan_interval=SELDOM)
-    async with leading(settings):
+    async with holding(settings):
         await wait_until(lambda: _retries_can_be_read(case), "the retry stream is made")
         jobs = await case.enqueue(3)
         await case.read()
         await case.wait_for_report(lambda report: report.timers == 3, "the deliveries are watched")
         await case.make_overdue()  # which is seen by the full scan that a missing group asks for
         async with case.client.pipeline(transaction=True) as pipeline:
-            # The stream is there again before the leader has seen that it was not, as by a copy that it has written.
+            # The stream is there again before the holder has seen that it was not, as by a copy that it has written.
             pipeline.delete(case.keys.retry)
             pipeline.xadd(case.keys.retry, {"n": "by hand"})
             by_hand = text((await pipeline.execute())[1])
@@ -226,11 +226,11 @@ async def test_a_job_recovered_into_a_retry_stream_that_was_deleted_can_be_read(
 
 async def test_with_policy_stream_what_is_pending_in_an_old_retry_stream_is_recovered(case: Case) -> None:
     (job,) = await case.stalled(1)
-    async with leading(quick_settings(case.server, redelivery="retry-stream")):
+    async with holding(quick_settings(case.server, redelivery="retry-stream")):
         await wait_until(case.recovered, "the job is in the retry stream")
     (copy,) = await case.read(source=case.keys.retry)
     await case.stall(copy, source=case.keys.retry)
-    async with leading(quick_settings(case.server, max_deliveries=5)):
+    async with holding(quick_settings(case.server, max_deliveries=5)):
         assert await case.work_off(nothing_left) == [job]
     assert (await case.client.xlen(case.keys.retry), await case.violations()) == (0, [])
 
@@ -241,10 +241,10 @@ async def test_with_policy_stream_what_is_pending_in_an_old_retry_stream_is_reco
 async def test_an_entry_deleted_while_it_was_pending_is_acknowledged_and_told_of(case: Case) -> None:
     jobs = await case.stalled(3)
     await case.client.xdel("orders", jobs[1])
-    async with leading(quick_settings(case.server), "error", "recovered") as leader:
+    async with holding(quick_settings(case.server), "error", "recovered") as replica:
         assert await case.work_off(nothing_left) == [jobs[0], jobs[2]]
-        await wait_until(leader.errors, "the loss is reported")
-    assert (leader.errors(), await _lost_payloads(case)) == (["lost_payload"], 1)
+        await wait_until(replica.errors, "the loss is reported")
+    assert (replica.errors(), await _lost_payloads(case)) == (["lost_payload"], 1)
     (lost,) = await case.events(EventName.LOST_PAYLOAD)
     assert (lost.job, lost.data["entry"], lost.data["consumer"]) == (jobs[1], jobs[1], "w1")
     assert await case.violations() == []
@@ -261,7 +261,7 @@ async def _all_are_lost(case: Case) -> bool:
 async def test_a_stream_trimmed_under_its_pending_entries_is_swept_once(case: Case) -> None:
     await case.stalled(1_000)
     await case.client.xtrim("orders", maxlen=0, approximate=False)
-    async with leading(quick_settings(case.server)):
+    async with holding(quick_settings(case.server)):
         await wait_until(lambda: _all_are_lost(case), "all losses are counted")
         await case.wait_for_report(lambda report: report.timers == 0, "no timer is left")
     assert len(await case.events(EventName.LOST_PAYLOAD)) == 1_000
@@ -277,10 +277,10 @@ async def test_silent_consumers_that_hold_nothing_are_deleted_if_asked_to(case: 
     (done,) = await case.read("holds nothing", count=1)
     await case.client.xack("orders", "billing", done)
     settings = {"full_scan_interval": 0.1}
-    async with leading(quick_settings(case.server, **settings)):
+    async with holding(quick_settings(case.server, **settings)):
         await case.wait_for_report(lambda report: report.last_full_scan_ms > 0, "a full scan is over")
         assert await _consumers(case) == {"holds one", "holds nothing"}
-    async with leading(quick_settings(case.server, consumer_retention=0.2, **settings)):
+    async with holding(quick_settings(case.server, consumer_retention=0.2, **settings)):
         await wait_until(lambda: _are_consumers(case, {"holds one"}), "the silent consumer is deleted")
     assert await case.pending() == [(held, "holds one", 1)]
 
@@ -316,7 +316,7 @@ def settle(pipeline: Any, case: Case, consumer: str, acknowledged: str, *, journ
 
 
 async def drop(case: Case, consumer: str, *, acknowledged: str, journalled: bool) -> None:
-    """Let ``consumer`` settle one delivery, and delete it with the others, before a leader looks."""
+    """Let ``consumer`` settle one delivery, and delete it with the others, before a holder looks."""
     async with case.client.pipeline(transaction=True) as pipeline:
         settle(pipeline, case, consumer, acknowledged, journalled=journalled)
         pipeline.xgroup_delconsumer("orders", "billing", consumer)
@@ -328,11 +328,11 @@ def _was_later(moment_ms: int, report: GroupReport) -> bool:
 
 
 async def looked_again(case: Case) -> GroupReport:
-    """Wait until what is lost now would have been reported; return what the leader reports then."""
+    """Wait until what is lost now would have been reported; return what the holder reports then."""
     report = await case.wait_for_report(lambda report: report.last_full_scan_ms > 0, "a full scan is over")
     for _ in range(3):
         is_newer = partial(_was_later, report.last_full_scan_ms)
-        report = await case.wait_for_report(is_newer, "the leader looks again")
+        report = await case.wait_for_report(is_newer, "the holder looks again")
     return report
 
 
@@ -342,14 +342,14 @@ async def test_what_a_dead_worker_held_whose_consumer_is_deleted_is_reported_and
     case: Case, redelivery: str, journalled: bool
 ) -> None:
     jobs = await case.enqueue(4)
-    async with leading(quick_settings(case.server, redelivery=redelivery), "error") as leader:
+    async with holding(quick_settings(case.server, redelivery=redelivery), "error") as replica:
         await give_word(case, OURS)
         await case.read(OURS, count=4)
         await scanned_fully(case, 4)
         await drop(case, OURS, acknowledged=jobs[1], journalled=journalled)
         lost = [jobs[0], *jobs[2:]] if journalled else jobs
         await wait_until(lambda: _reports(case, lost), "what it held is reported")
-        assert set(leader.errors()) == {"lost_consumer", "lost_delivery"}
+        assert set(replica.errors()) == {"lost_consumer", "lost_delivery"}
         assert ProblemKind.LOST_DELIVERY in await troubles(case)
         assert await requeue_lost(case) == len(lost)
         assert await requeue_lost(case) == 0
@@ -370,7 +370,7 @@ async def requeue_lost(case: Case) -> int:
 
 async def test_what_a_worker_holds_again_or_settles_in_time_is_not_lost(case: Case) -> None:
     jobs = await case.enqueue(3)
-    async with leading(quick_settings(case.server), "error") as leader:
+    async with holding(quick_settings(case.server), "error") as replica:
         await give_word(case, OURS, for_ms=600_000)
         await case.read(OURS, count=3)
         await scanned_fully(case, 3)
@@ -382,18 +382,18 @@ async def test_what_a_worker_holds_again_or_settles_in_time_is_not_lost(case: Ca
         await looked_again(case)
         await case.make_overdue(OURS)
         assert sorted(await case.work_off(nothing_left)) == jobs[1:]
-        assert leader.errors() == []
+        assert replica.errors() == []
 
 
 async def test_what_went_with_a_third_party_consumer_is_reported_as_in_doubt(case: Case) -> None:
     jobs = await case.enqueue(3)
-    async with leading(quick_settings(case.server), "error") as leader:
+    async with holding(quick_settings(case.server), "error") as replica:
         await case.read("plain", count=3)
         await scanned_fully(case, 3)
         await case.client.xack("orders", "billing", jobs[0])
         await case.client.xgroup_delconsumer("orders", "billing", "plain")
         await case.wait_for_report(lambda report: report.in_doubt == 3, "it is reported")
-        assert leader.errors() == ["lost_delivery"]
+        assert replica.errors() == ["lost_delivery"]
         assert await case.pending() == []
         assert ProblemKind.LOST_DELIVERY not in await troubles(case)
     told = await case.events(EventName.LOST_DELIVERY)
@@ -404,7 +404,7 @@ async def test_what_went_with_a_third_party_consumer_is_reported_as_in_doubt(cas
 async def test_who_goes_by_itself_loses_nothing(case: Case, how: str) -> None:
     jobs = await case.enqueue(3)
     retention = {"consumer_retention": 0.01} if how == "it is tidied away" else {}
-    async with leading(quick_settings(case.server, **retention), "error") as leader:
+    async with holding(quick_settings(case.server, **retention), "error") as replica:
         await give_word(case, OURS)
         await case.read(OURS, count=3)
         await scanned_fully(case, 3)
@@ -423,7 +423,7 @@ async def test_who_goes_by_itself_loses_nothing(case: Case, how: str) -> None:
             await give_word(case, OURS, for_ms=600_000)  # it lives, and joins again as ever
         report = await looked_again(case)
     reported = ["lost_consumer"] if how == "its payload is deleted" else []
-    assert (report.timers, report.in_doubt, leader.errors()) == (0, 0, reported)
+    assert (report.timers, report.in_doubt, replica.errors()) == (0, 0, reported)
     assert await case.events(EventName.LOST_DELIVERY) == []
     assert await case.pending() == []
 

@@ -1,4 +1,4 @@
-"""Policy `in-place`, on a server with CLAIM, for workers of ours and plain ones, a leader, and faults."""
+"""Policy `in-place`, on a server with CLAIM, for workers of ours and plain ones, a holder, and faults."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from reaper.drill.promises import Execution, FinalState
 from reaper.settings import ReaperSettings
-from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings, running, start_replica
+from tests.faults.reapers import VISIBILITY_MS, Case, holding, nothing_left, quick_settings, running, start_replica
 from tests.faults.scene import Handler, running_worker
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
@@ -27,7 +27,7 @@ MIN_IDLE_MS = 10**9
 
 
 def in_place(server: RedisServer, **changes: Any) -> ReaperSettings:
-    """Return the settings of a quick leader that gives back in place."""
+    """Return the settings of a quick replica that gives back in place."""
     return quick_settings(server, redelivery="in-place", **changes)
 
 
@@ -61,7 +61,7 @@ async def test_a_dead_workers_jobs_are_given_back_where_they_are_and_plain_reade
     await client.xgroup_create("orders", "audit", "0")
     jobs = await case.stalled(300)
     before: Any = await client.xinfo_stream("orders")
-    async with leading(in_place(server)):
+    async with holding(in_place(server)):
         await wait_until(lambda: all_ready(case, 300), "all jobs are ready again")
         taken = [await claim(case, f"w{number % 4}", 30) for number in range(20)]
         assert sorted(one for part in taken for one, _ in part) == sorted(jobs)
@@ -80,7 +80,7 @@ async def test_a_worker_of_ours_that_blocks_is_woken_and_runs_what_is_given_back
 ) -> None:
     case, handler = await Case.prepared(server, client), Handler()
     jobs = await case.stalled(3)
-    async with leading(in_place(server)), working(server, handler):
+    async with holding(in_place(server)), working(server, handler):
         await handler.has_started(3)
         await wait_until(lambda: _is_over(case), "all jobs are settled")
     case.starts, case.completions = handler.starts, handler.completions
@@ -95,7 +95,7 @@ async def _is_over(case: Case) -> bool:
 async def test_w7_deliveries_are_counted_where_they_are_to_the_dead_letter(server: RedisServer, client: Redis) -> None:
     case, handler = await Case.prepared(server, client), Handler()
     [job] = await case.enqueue(1, fail="yes")
-    async with leading(in_place(server)), working(server, handler):
+    async with holding(in_place(server)), working(server, handler):
         await wait_until(lambda: _is_dead(case), "the job is given up")
     assert [start.job for start in handler.starts] == [job] * 3
     [letter] = (await case.state()).dead
@@ -120,7 +120,7 @@ async def test_retries_wait_where_they_are_count_or_do_not_and_tell_the_handler(
         if len(seen) < 4:
             raise Retry("later", delay=0.01, counts=len(seen) == 3)
 
-    async with leading(in_place(server)), working(server, handle):
+    async with holding(in_place(server)), working(server, handle):
         await wait_until(lambda: _is_over(case), "the job is done")
     assert [one[:2] for one in seen] == [(1, 0), (1, 1), (1, 2), (2, 0)]
     assert [one[2] for one in seen] == sorted({one[2] for one in seen})
@@ -133,7 +133,7 @@ async def test_quarantined_jobs_run_one_at_a_time_and_the_poison_alone_is_given_
 ) -> None:
     case = await Case.prepared(server, client)
     jobs = await case.stalled(3, times=2, consumer="dead")
-    async with leading(in_place(server)):
+    async with holding(in_place(server)):
         out: list[str] = []
         for _ in jobs:
             await wait_until(lambda: all_ready(case, 1), "a quarantined job is out")
@@ -157,7 +157,7 @@ async def test_quarantined_jobs_run_one_at_a_time_and_the_poison_alone_is_given_
     assert await case.violations(poison=frozenset({out[1]})) == []
 
 
-async def test_after_a_leader_was_killed_mid_way_another_gives_back_the_rest_and_nothing_twice(
+async def test_after_a_holder_was_killed_mid_way_another_gives_back_the_rest_and_nothing_twice(
     server: RedisServer, client: Redis, processes: Processes
 ) -> None:
     case = await Case.prepared(server, client)
@@ -185,7 +185,7 @@ async def test_a_paused_owner_has_its_verdicts_refused(server: RedisServer, clie
         raise RuntimeError("too late")  # an ack would be the first completion
 
     one_slot = working(server, slow, concurrency=1)  # else it would claim it itself
-    async with leading(in_place(server)), one_slot as worker:
+    async with holding(in_place(server)), one_slot as worker:
         await started.wait()
         [(_, owner, _)] = await case.pending()
         assert worker.process is not None
@@ -206,14 +206,14 @@ async def test_what_is_deleted_while_it_waits_is_told_and_leaves_nothing(
 ) -> None:
     case = await Case.prepared(server, client)
     ready, quarantined = await case.stalled(2), await case.stalled(1, times=2)
-    async with leading(in_place(server)):
+    async with holding(in_place(server)):
         await wait_until(lambda: _holds(case, 3), "all of it is laid aside")
         if way == "deleted":
             await client.xdel("orders", *ready, *quarantined)
         else:
             ms, _, number = max(ready + quarantined).partition("-")
             await client.xtrim("orders", minid=f"{ms}-{int(number) + 1}", approximate=False)  # not the released copy
-    async with leading(in_place(server, visibility_timeout=1)):
+    async with holding(in_place(server, visibility_timeout=1)):
         await wait_until(lambda: _no_pending(case), "the ghosts are swept")
         await wait_until(lambda: all_ready(case, 1), "the quarantined job, which had left its entry, is ready")
         [(one, _)] = await claim(case)
@@ -230,8 +230,8 @@ async def _holds(case: Case, count: int) -> bool:
 
 
 async def was_agreed(server: RedisServer, case: Case) -> None:
-    """Let a leader come, have the group agree on the policy, and go for good."""
-    async with leading(in_place(server, visibility_timeout=1)):
+    """Let a holder come, have the group agree on the policy, and go for good."""
+    async with holding(in_place(server, visibility_timeout=1)):
         await wait_until(lambda: case.client.hget(case.keys.agreement, "policy"), "the group has agreed")
     await case.client.hset(case.keys.agreement, "served_until", "1")
 
@@ -246,12 +246,12 @@ async def test_the_policy_changes_under_way_and_back_and_nothing_is_lost(
 ) -> None:
     case, handler = await Case.prepared(server, client), Handler()
     first = await case.stalled(20)
-    async with leading(in_place(server)):
+    async with holding(in_place(server)):
         await wait_until(lambda: all_ready(case, 20), "all jobs are ready again")
     second = await case.stalled(5, times=2)
-    async with leading(quick_settings(server, redelivery=other)):
+    async with holding(quick_settings(server, redelivery=other)):
         await wait_until(lambda: _copied(case), "what was ready in place is copied")
-    async with leading(in_place(server)), working(server, handler, concurrency=4):
+    async with holding(in_place(server)), working(server, handler, concurrency=4):
         await wait_until(lambda: _is_over(case), "all jobs are settled")
     assert sorted(job.job for job in handler.starts) == sorted([*first, *second])
     case.starts, case.completions = handler.starts, handler.completions
@@ -267,7 +267,7 @@ async def test_a_plain_reader_without_claim_gets_none_of_it_and_disturbs_nobody(
 ) -> None:
     case, handler = await Case.prepared(server, client), Handler()
     jobs = await case.stalled(5)
-    async with leading(in_place(server)):
+    async with holding(in_place(server)):
         await wait_until(lambda: all_ready(case, 5), "all jobs are ready again")
         assert await case.read("blind") == []
         fresh = await case.enqueue(1)

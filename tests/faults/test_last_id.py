@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from tests.faults.reapers import Case, leading, quick_settings
+from tests.faults.reapers import Case, holding, quick_settings
 from tests.operator.conftest import run_command
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -41,17 +41,17 @@ async def test_the_operators_commands_say_what_it_is(server: RedisServer, client
 
 
 @pytest.mark.parametrize("entry_ids", [("1-0", LAST), (HIGH, LAST), (HIGH,)], ids=str)
-async def test_a_leader_recovers_what_stalls_there(
+async def test_a_holder_recovers_what_stalls_there(
     server: RedisServer, client: Redis, entry_ids: tuple[str, ...]
 ) -> None:
     case = await prepared(server, client, *entry_ids)
-    async with leading(quick_settings(server, redelivery="retry-stream"), "error") as leader:
+    async with holding(quick_settings(server, redelivery="retry-stream"), "error") as replica:
 
         async def copies() -> bool:
             return int(await client.xlen(case.keys.retry)) == len(entry_ids)
 
         await wait_until(copies, "all are recovered")
-        assert leader.errors() == []
+        assert replica.errors() == []
 
 
 @pytest.mark.parametrize(

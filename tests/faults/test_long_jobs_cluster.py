@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -50,7 +51,7 @@ async def enqueue(client: Redis, keys: GroupKeys, number: int) -> set[str]:
 async def nobody_is_robbed(cluster: Cluster, keys: GroupKeys, recovery: str, fault: Fault) -> None:
     """Have full workers run long jobs, and another one die over some, and judge what came of the fault."""
     visibility_s, handler = scaled(VISIBILITY_S), scene.Handler()
-    times = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s}
+    times: dict[str, Any] = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s}
     async with AsyncExitStack() as running:
         client = await running.enter_async_context(commands_client(cluster.url))
         await client.xgroup_create(keys.stream, keys.group, "0", mkstream=True)
@@ -108,7 +109,7 @@ async def test_a_slot_moves_while_jobs_run(binary: Path, recovery: str) -> None:
 async def test_a_replica_is_promoted_that_lags_behind(binary: Path, recovery: str) -> None:
     """It has received no heartbeat for longer than the visibility timeout, and no beat either."""
     with started_cluster(binary, replicas=1) as cluster:
-        home = cluster.owner(scene.NAMESPACE.lease)
+        home = cluster.owner(scene.NAMESPACE.replicas)
         stream = next(stream for stream in cluster.streams() if cluster.owner(stream) is not home)
         master = cluster.owner(stream)
         replica = cluster.nodes[cluster.nodes.index(master) + len(cluster.masters())]

@@ -20,7 +20,6 @@ from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from workers.protocol.calls.moves import ACK, SETTLE
 from workers.protocol.connection import commands_client
-from workers.protocol.messages import text
 from workers.protocol.scripts import Script, load_script
 
 pytestmark = pytest.mark.anyio
@@ -160,21 +159,21 @@ async def test_an_embedded_worker_that_misses_an_answer_recovers_each_job_once(
     assert await scene.violations(client, enqueued, [handler], finished=True, max_deliveries=max_deliveries) == []
 
 
-# --- leaders ------------------------------------------------------------------------------------------------
+# --- holders ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("package", "script"),
     [
-        ("reaper", "acquire_lease"),
-        ("reaper", "take_over_group"),
+        ("reaper", "register"),
+        ("reaper", "lease_take"),
         ("workers.protocol", "keep_house"),
         ("workers.protocol", "recover"),
         ("workers.protocol", "move_due"),
-        ("reaper", "renew_lease"),
+        ("reaper", "tick"),
     ],
 )
-async def test_a_leader_that_misses_an_answer_goes_on_in_its_term_and_recovers_each_job_once(
+async def test_a_holder_that_misses_an_answer_goes_on_in_its_term_and_recovers_each_job_once(
     server: RedisServer, client: Redis, proxy: StartProxy, package: str, script: str
 ) -> None:
     through, handler = await proxy(server), scene.Handler()
@@ -187,41 +186,24 @@ async def test_a_leader_that_misses_an_answer_goes_on_in_its_term_and_recovers_e
         async with scene.running_worker(server.url, handler, max_deliveries=2):
             await drop.wait()
             await scene.nothing_left(client)
-        assert reaper.term
-        lease = await client.get(scene.NAMESPACE.lease)
-        assert (reaper.term.token, lease) == (1, reaper.term.holder.encode())
+        assert await scene.holds(reaper) == await scene.token_of(client) == 1
     assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
     assert await scene.count_events(client) == {"quarantined": 6, "recovered": 6, "acked": 6}
     assert await scene.violations(client, enqueued, [handler], max_deliveries=2) == []
 
 
-async def test_a_follower_is_not_locked_out_by_a_release_without_an_answer(
+async def test_nobody_is_locked_out_by_a_hand_over_without_an_answer(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
     through = await proxy(server)
-    drop = await _lose(through, client, load_script("reaper", "release_lease"))
+    drop = await _lose(through, client, load_script("reaper", "lease_hand"))
     async with scene.running_reaper(through.url) as first:
         assert await scene.holds(first) == 1
-        async with scene.running_reaper(server.url) as second:
+        async with scene.running_reaper(server.url, after=first.replica_id) as second:
+            await wait_until(lambda: second.has_worked, "the second knows who holds the lease")
             first.stop()
             assert await scene.holds(second) == 2
     assert drop.happened
-
-
-async def test_a_counter_that_went_back_is_raised_though_the_answer_was_lost(
-    server: RedisServer, client: Redis, proxy: StartProxy
-) -> None:
-    through = await proxy(server)
-    await client.set(scene.KEYS.lease, "reaper:50:somebody")
-    drop = await _lose(through, client, load_script("reaper", "raise_token"))
-    async with scene.running_reaper(through.url) as reaper:
-        await wait_until(lambda: reaper.term and reaper.term.token > 50, "a term past the fence")
-        assert drop.happened
-
-        async def fenced() -> bool:
-            return text(await client.get(scene.KEYS.lease) or b"").startswith("reaper:51:")
-
-        await wait_until(fenced, "the group is taken over")
 
 
 # --- everybody ----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from reaper.drill.promises import Execution
 from tests.faults.reapers import (
     Case,
-    leading,
+    holding,
     nothing_left,
     quick_settings,
 )
@@ -126,7 +126,7 @@ async def test_in_a_burst_read_by_a_bare_worker_the_poison_alone_is_given_up(
     async def whole_batch_is_ready() -> bool:
         return len((await case.state()).ready) == BATCH
 
-    async with leading(quick_settings(case.server)):
+    async with holding(quick_settings(case.server)):
         # No worker reads until all are ready again. Jobs that fall due a bucket earlier would be read, and run, alone.
         for _ in range(MAX_DELIVERIES - 1):
             await wait_until(whole_batch_is_ready, "the whole batch is ready")
@@ -147,7 +147,7 @@ async def test_in_a_burst_read_by_a_worker_of_ours_the_poison_alone_is_given_up(
 ) -> None:
     poison = await enqueue_batch(case, BATCH // 2)
     settings = quick_settings(case.server, redelivery=redelivery)
-    async with leading(settings), supervised(case, our_worker, "w1"):
+    async with holding(settings), supervised(case, our_worker, "w1"):
         await all_over(case)
     await only_the_poison_was_given_up(case, poison)
     assert len(await case.events(EventName.QUARANTINED)) > 1, "it took others along"
@@ -159,7 +159,7 @@ async def test_under_steady_load_on_workers_of_ours_the_poison_alone_is_given_up
 
 async def under_steady_load(case: Case, start: Start) -> None:
     """Let two workers meet the poison while jobs keep coming in."""
-    async with leading(quick_settings(case.server)), supervised(case, start, "w1", "w2"):
+    async with holding(quick_settings(case.server)), supervised(case, start, "w1", "w2"):
         async with producing(case):
             await wait_until(lambda: case.client.xlen(LEDGER), "the workers are at work")
             poison = await enqueue_batch(case, BATCH // 2)

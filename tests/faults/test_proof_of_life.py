@@ -12,7 +12,7 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings
+from tests.faults.reapers import VISIBILITY_MS, Case, holding, nothing_left, quick_settings
 from tests.support.gate import Gate
 from tests.support.knobs import HURRY
 from tests.support.processes import Processes, Running
@@ -79,7 +79,7 @@ async def test_a_handler_that_blocks_the_event_loop_for_five_visibility_timeouts
 ) -> None:
     case = await Case.prepared(server, client)
     jobs = [*await case.enqueue(1, block=str(gate.path)), *await case.enqueue(3)]
-    async with leading(quick_settings(server)):
+    async with holding(quick_settings(server)):
         worker = start_worker(processes, server, *flags)
         await started(worker, 1)
         await case.lives_on(thirds=5 * 3)
@@ -99,8 +99,8 @@ async def test_one_that_blocks_it_past_its_timeout_loses_its_job_and_those_behin
     hung = start_worker(processes, server, "--timeout", "1", concurrency=4, visibility_s=1)
     consumer = await started(hung, 1)
     await passes(1, "its timeout")
-    async with leading(quick_settings(server)):
-        await client.hset(case.keys.agreement, "unbroken", 1)  # a busy machine is no gap by the leader's timeout
+    async with holding(quick_settings(server)):
+        await client.hset(case.keys.agreement, "unbroken", 1)  # a busy machine is no gap by the holder's timeout
         await case.make_overdue(consumer)  # once, because an extension would make it young again
         healthy = start_worker(processes, server)
         await wait_until(lambda: len(said(healthy, "completion")) == 4, "the other worker has done all of them")
@@ -122,7 +122,7 @@ async def test_jobs_longer_than_the_visibility_timeout_start_once_and_end_once(
     server: RedisServer, client: Redis, processes: Processes, gate: Gate, worker: str
 ) -> None:
     case = await Case.prepared(server, client)
-    async with leading(quick_settings(server)):
+    async with holding(quick_settings(server)):
         running = start_worker(processes, server, worker=worker, concurrency=10)
         jobs = await case.enqueue(20, wait=str(gate.path))
         await started(running, 10)
@@ -137,7 +137,7 @@ async def test_a_paused_worker_takes_nothing_back_and_its_handlers_are_cancelled
     server: RedisServer, client: Redis, processes: Processes, gate: Gate
 ) -> None:
     case = await Case.prepared(server, client)
-    async with leading(quick_settings(server)):
+    async with holding(quick_settings(server)):
         paused = start_worker(processes, server, concurrency=3)  # all busy, so it does not read while it is paused
         jobs = await case.enqueue(3, wait=str(gate.path))
         consumer = await started(paused, 3)
@@ -165,7 +165,7 @@ async def test_a_rolling_restart_under_full_load_redelivers_nothing_finished_and
         running = start_worker(processes, server, *flags, concurrency=8)
         return running, (await running.prints(r"worker started: consumer=(\S+)"))[1]
 
-    async with leading(quick_settings(server, max_deliveries=2, redelivery=policy)):
+    async with holding(quick_settings(server, max_deliveries=2, redelivery=policy)):
         workers = [await start() for _ in range(3)]
         everybody = [running for running, _ in workers]
         long = set(await case.enqueue(24, wait=str(gate.path)))

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from reaper.drill.promises import Execution
 from tests.faults.quarantine_program import KILL, LEDGER
-from tests.faults.reapers import Case, leading, nothing_left, quick_settings
+from tests.faults.reapers import Case, holding, nothing_left, quick_settings
 from tests.support.modes import EMBEDDED_IN_PLACE, mode_settings
 from tests.support.notes import read_endings, read_notes
 from tests.support.processes import Processes, Running
@@ -56,7 +56,7 @@ async def served(case: Case, processes: Processes, mode: str) -> AsyncIterator[S
 
     async with AsyncExitStack() as stack:
         if mode == "reaper":
-            await stack.enter_async_context(leading(quick_settings(case.server, visibility_timeout=VISIBILITY_S)))
+            await stack.enter_async_context(holding(quick_settings(case.server, visibility_timeout=VISIBILITY_S)))
         yield start
 
 

@@ -1,6 +1,6 @@
 """Two processes of one name, or one that was taken for dead. No wrong settlement passes.
 
-A later process of a name makes overdue what the earlier one holds. The leader or an embedded worker then recovers them.
+A later process of a name makes overdue what the earlier one holds. The holder or an embedded worker then recovers them.
 The first completion wins. A verdict that makes a job run again passes from its owner alone.
 
 Processes are real. They are killed, paused and resumed.
@@ -72,7 +72,7 @@ async def refusals(client: Redis, number: int) -> None:
 
 @asynccontextmanager
 async def recovering(server: RedisServer, recovery: str) -> AsyncIterator[None]:
-    """Run a leader, where the workers do not recover by themselves."""
+    """Run a reaper, where the workers do not recover by themselves."""
     async with AsyncExitStack() as running:
         if recovery == "reaper":
             await scene.holds(await running.enter_async_context(scene.running_reaper(server.url)))
@@ -106,7 +106,7 @@ async def pause_and_succeed(processes: Processes, server: RedisServer, client: R
     return [first, second]
 
 
-async def test_a_paused_process_whose_jobs_a_leader_made_ready_for_its_successor_cannot_settle_them(
+async def test_a_paused_process_whose_jobs_a_holder_made_ready_for_its_successor_cannot_settle_them(
     server: RedisServer, client: Redis, processes: Processes
 ) -> None:
     await scene.create_group(client)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from tests.faults.reapers import Case, leading, nothing_left, quick_settings
+from tests.faults.reapers import Case, holding, nothing_left, quick_settings
 from tests.support.dump import dump
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -29,12 +29,12 @@ async def test_with_a_second_group_policy_stream_refuses_loudly_and_touches_noth
     await client.xgroup_create("orders", OTHER_GROUP, "0")
     jobs = await case.stalled(3)
     before = await dump(client)
-    async with leading(quick_settings(server), "error", "recovered") as leader:
-        await case.wait_for_report(lambda report: report.refusal == "several_groups", "the leader refuses")
-        await wait_until(leader.errors, "the refusal is reported")
-    assert [report.name for report in leader.heard] == ["error"]
-    assert leader.errors()[0].startswith("several_groups: ")
-    assert leader.errors()[0].endswith(ADVICE)
+    async with holding(quick_settings(server), "error", "recovered") as replica:
+        await case.wait_for_report(lambda report: report.refusal == "several_groups", "the holder refuses")
+        await wait_until(replica.errors, "the refusal is reported")
+    assert [report.name for report in replica.heard] == ["error"]
+    assert replica.errors()[0].startswith("several_groups: ")
+    assert replica.errors()[0].endswith(ADVICE)
     assert [record.levelname for record in caplog.records if ADVICE in record.message] == ["ERROR"]
     after = await dump(client)
     assert (after["orders"], await case.pending()) == (before["orders"], [(job, "w1", 1) for job in jobs])
@@ -43,16 +43,16 @@ async def test_with_a_second_group_policy_stream_refuses_loudly_and_touches_noth
 
 async def test_a_group_that_is_added_later_stops_recovery_until_it_is_gone(server: RedisServer, client: Redis) -> None:
     case = await Case.prepared(server, client)
-    async with leading(quick_settings(server)):
+    async with holding(quick_settings(server)):
         first = await case.stalled(3)
         await wait_until(case.recovered, "the first jobs are recovered")
         await client.xgroup_create("orders", OTHER_GROUP, "$")
         await case.read("w2")
         await case.make_overdue("w2")
-        await case.wait_for_report(lambda report: report.refusal == "several_groups", "the leader refuses")
+        await case.wait_for_report(lambda report: report.refusal == "several_groups", "the holder refuses")
         assert (await case.pending_count(), await read_as_other_group(client)) == (3, [])
         await client.xgroup_destroy("orders", OTHER_GROUP)
-        await case.wait_for_report(lambda report: not report.refusal, "the leader serves the group again")
+        await case.wait_for_report(lambda report: not report.refusal, "the holder serves the group again")
         assert sorted(await case.work_off(nothing_left)) == sorted(first)
     assert await case.violations(finished=True) == []
 
@@ -61,7 +61,7 @@ async def test_with_a_retry_stream_the_other_group_sees_no_copy(server: RedisSer
     case = await Case.prepared(server, client)
     await client.xgroup_create("orders", OTHER_GROUP, "0")
     jobs = await case.stalled(50)
-    async with leading(quick_settings(server, redelivery="retry-stream")):
+    async with holding(quick_settings(server, redelivery="retry-stream")):
         await wait_until(lambda: _all_ready(case, 50), "all jobs are ready again")
         assert await read_as_other_group(client) == jobs
         assert await case.payloads(case.keys.retry) == case.enqueued
@@ -82,12 +82,12 @@ async def test_where_entry_ids_are_explicit_policy_stream_refuses_and_a_retry_st
     await client.execute_command("XADD", "orders", entry_id, "n", "1")
     case.enqueued[entry_id] = [(b"n", b"1")]
     await case.stall(*await case.read())
-    async with leading(quick_settings(server), "error") as leader:
-        await case.wait_for_report(lambda report: report.refusal == "explicit_ids", "the leader refuses")
-        await wait_until(leader.errors, "the refusal is reported")
-    assert leader.errors()[0].startswith("explicit_ids: ")
-    assert leader.errors()[0].endswith(ADVICE)
+    async with holding(quick_settings(server), "error") as replica:
+        await case.wait_for_report(lambda report: report.refusal == "explicit_ids", "the holder refuses")
+        await wait_until(replica.errors, "the refusal is reported")
+    assert replica.errors()[0].startswith("explicit_ids: ")
+    assert replica.errors()[0].endswith(ADVICE)
     assert (await case.payloads(), await case.pending_count()) == (case.enqueued, 1)
-    async with leading(quick_settings(server, redelivery="retry-stream")):
+    async with holding(quick_settings(server, redelivery="retry-stream")):
         assert await case.work_off(nothing_left) == [entry_id]
     assert await case.violations() == []

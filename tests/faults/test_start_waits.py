@@ -49,7 +49,7 @@ def _sentinels(binary: Path) -> Iterator[Unfinished]:
 def _cluster(binary: Path) -> Iterator[Unfinished]:
     with started_cluster(binary, masters=1) as cluster:
         (node,) = cluster.nodes
-        slots = {slot_of(key.encode()) for key in (scene.STREAM, "{reaper}:lease")}
+        slots = {slot_of(key.encode()) for key in (scene.STREAM, scene.NAMESPACE.replicas)}
         node.command("CLUSTER", "DELSLOTS", *slots)
         yield Unfinished(
             cluster.url, "no node of the cluster serves slot", lambda: node.command("CLUSTER", "ADDSLOTS", *slots)

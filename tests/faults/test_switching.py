@@ -87,7 +87,7 @@ async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
     handler = Handler()
     async with running_reaper(server.url) as reaper:
         await holds(reaper)
-        await wait_until(lambda: mode(client), "the leader has taken the group over")
+        await wait_until(lambda: mode(client), "the reaper serves the group")
         async with worker_of(own_recovery, server.url, handler):
             enqueued = await enqueue(client, 20)
             await nothing_left(client)
@@ -99,8 +99,7 @@ async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
             await nothing_left(client)
             (mismatch,) = find_mismatches(await agreed(client), None, 0)  # as in `reaper status`
             assert mismatch.endswith("recovery reaper is agreed, embedded is set")
-        assert reaper.term is not None
-        assert reaper.term.token == 1, "nobody has taken anything from the leader"
+        assert await holds(reaper) == 1, "nobody has taken anything from the reaper"
     assert await modes_of_recoveries(client) == {"reaper"}
     assert "recovery reaper is agreed, embedded is set" in caplog.text
     assert times(handler.starts) == dict.fromkeys([*enqueued, *more, *stalled], 1)
@@ -115,7 +114,7 @@ async def test_a_reaper_that_starts_next_to_embedded_workers_takes_the_group_ove
         assert await mode(client) == "embedded"
         async with running_reaper(server.url) as reaper:
             await holds(reaper)
-            await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
+            await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
             await wait_until(lambda: "recovery reaper is agreed, embedded is set" in caplog.text, "the worker notices")
             enqueued = await enqueue(client, 3, fail="")
             await nothing_left(client)
@@ -136,8 +135,8 @@ async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_w
     async with worker_of(own_recovery, server.url, handler):
         async with running_reaper(server.url) as reaper:
             await holds(reaper)
-            await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
-            fence = text(await client.get(KEYS.lease) or b"")
+            await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
+            lease = text(await client.get(KEYS.lease) or b"")
         await let_embedded_workers_begin(client)
         enqueued = await enqueue_for(client, "gone", 4)
         await nothing_left(client)
@@ -147,7 +146,7 @@ async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_w
     assert await modes_of_recoveries(client) == {"embedded"}
     assert caplog.text.count("no reaper serves the group, its workers recover stalled jobs: group=orders/billing") == 2
     late, before = Scene(client), await read_state(client, KEYS)
-    assert (await late.recover("1-1", fence=fence))[0] == b"stale"
+    assert (await late.recover("1-1", lease=lease))[0] == b"stale"
     assert await read_state(client, KEYS) == before
 
 
@@ -172,7 +171,7 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(
     await create_group(client)
     async with running_reaper(server.url, redelivery=policy, full_scan_interval=0.2) as reaper:
         await holds(reaper)
-        await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
+        await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
         enqueued = await leave_things_behind(client)
         await wait_until(lambda: _is_quarantined(client), "they are quarantined")
     await let_embedded_workers_begin(client)
@@ -258,7 +257,7 @@ async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_d
             async with running_reaper(server.url) as reaper:
                 await holds(reaper)
                 await load()
-                await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
+                await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
                 await load()
             await let_embedded_workers_begin(client)
             await load()

@@ -3,7 +3,7 @@
 import pytest
 from redis.asyncio import Redis
 
-from tests.faults.reapers import Case, leading, nothing_left, quick_settings
+from tests.faults.reapers import Case, nothing_left, quick_settings, running
 from tests.faults.scene import KEYS, Handler, running_worker
 from tests.support.beats import let_beat
 from tests.support.dump import dump
@@ -14,24 +14,24 @@ from workers.protocol.errors import UnsupportedServerError
 pytestmark = [pytest.mark.anyio, pytest.mark.only_on("6.2.", "7.0.", "8.2.", "valkey-")]
 
 
-async def test_a_leader_refuses_before_anything_is_agreed_on_and_what_was_agreed_stands(
+async def test_a_replica_refuses_before_anything_is_agreed_on_and_what_was_agreed_stands(
     server: RedisServer, client: Redis
 ) -> None:
     case = await Case.prepared(server, client)
-    async with leading(quick_settings(server)):
+    async with running(quick_settings(server)):
         await wait_until(lambda: client.hget(case.keys.agreement, "policy"), "the group has agreed")
     jobs = await case.stalled(3)
     before = await dump(client)
-    async with leading(quick_settings(server, redelivery="in-place"), "error") as leader:
-        await case.wait_for_report(lambda report: report.refusal == "no_claim", "the leader refuses")
-        await wait_until(leader.errors, "the refusal is reported")
+    async with running(quick_settings(server, redelivery="in-place"), "error") as replica:
+        await case.wait_for_report(lambda report: report.refusal == "no_claim", "the replica refuses")
+        await wait_until(replica.errors, "the refusal is reported")
         after = await dump(client)
-    [error] = leader.errors()
+    [error] = replica.errors()
     assert error.startswith("no_claim: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4)")
     assert {key: value for key, value in after.items() if key.startswith(("orders", "{orders}"))} == {
         key: value for key, value in before.items() if key.startswith(("orders", "{orders}"))
     }
-    async with leading(quick_settings(server)):
+    async with running(quick_settings(server)):
         assert sorted(await case.work_off(nothing_left)) == sorted(jobs)
     assert await case.violations(finished=True) == []
 

@@ -37,7 +37,7 @@ async def serve(folder: Path, processes: Processes, server: RedisServer) -> tupl
     return app, int(port)
 
 
-async def test_the_web_application_enqueues_works_leads_and_leaves(
+async def test_the_web_application_enqueues_works_recovers_and_leaves(
     processes: Processes, server: RedisServer, client: Redis, tmp_path: Path
 ) -> None:
     app, port = await serve(tmp_path, processes, server)
@@ -47,9 +47,9 @@ async def test_the_web_application_enqueues_works_leads_and_leaves(
     await app.prints("^billed 17$")
 
     async def healthy() -> bool:
-        return bool((await request(port, "/health")).data == {"leads": True, "acked": 1})
+        return bool((await request(port, "/health")).data == {"groups": 1, "acked": 1})
 
-    await wait_until(healthy, "it leads, and the job is acknowledged")
+    await wait_until(healthy, "it holds the group, and the job is acknowledged")
     app.terminate()
     assert await app.wait() in (0, -signal.SIGTERM)  # uvicorn raises the signal again at its end
     assert "Application shutdown complete" in app.output

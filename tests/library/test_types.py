@@ -19,7 +19,7 @@ PROGRAM = """
 from datetime import timedelta
 from typing import assert_type
 
-from reaper import EndOfTerm, GroupSettings, Reaper, ReaperEvent, ReaperSettings, Report, Term
+from reaper import GroupSettings, Reaper, ReaperEvent, ReaperSettings, Report
 from reaper import UnreachableError as ReaperUnreachableError
 from collections.abc import AsyncIterator, Iterator
 from workers import Counts, Job, JobId, NewJob, Producer, RecoveryMode, Redelivery, Reject, Retry, UnreachableError
@@ -75,16 +75,15 @@ async def serve() -> None:
     GroupSettings(stream="orders", group="billing", visibility_timeout=0.5, redelivery="stream")
     WorkerSettings(stream="orders", group="billing", visibility_timeout=30, recovery="embedded", backoff_base=0.5)
     WorkerSettings(timeout=None)  # the rest is in the environment
-    async with Reaper(settings) as leader, Producer("orders", "redis://127.0.0.1:6379/0") as orders:
-        leader.on(reaper_event)(note)
-        assert_type(leader, Reaper)
-        assert_type(leader.term, Term | None)
+    async with Reaper(settings) as replica, Producer("orders", "redis://127.0.0.1:6379/0") as orders:
+        replica.on(reaper_event)(note)
+        assert_type(replica, Reaper)
+        assert_type(replica.held, int)
         assert_type(await orders.enqueue({"order": 17, "customer": "Ada"}, delay=1.5), JobId)
         assert_type(await orders.enqueue_many([NewJob({"order": 18})]), list[JobId])
         await worker.run()
         assert_type(worker.counts, Counts)
         assert_type(worker.settings, WorkerSettings)
-        print(EndOfTerm.RELEASED)
 
 
 bill.cancel()  # E: attr-defined

@@ -56,7 +56,7 @@ def reaper(server: RedisServer) -> Command:
 
 @pytest.fixture
 async def scene(client: Redis) -> Scene:
-    """A stream ``orders`` with a group ``billing``, served by leader alice of term 7."""
+    """A stream ``orders`` with a group ``billing``, whose lease alice holds."""
     prepared = Scene(client)
     await prepared.prepare()
     return prepared

@@ -1,4 +1,4 @@
-"""Makes dead letters as the leader makes them: by ``recover``, from quarantined jobs that were released."""
+"""Makes dead letters as a reaper makes them: by ``recover``, from quarantined jobs that were released."""
 
 from typing import Any
 

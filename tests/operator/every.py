@@ -20,14 +20,14 @@ ASKING: dict[str, tuple[str, ...]] = {
     "reaper dead-letters redrive": (KEYS.pair, "--all"),
     "reaper dead-letters show": (KEYS.pair, "1-0"),
     "reaper doctor": PAIR,
+    "reaper drain": ("alice-1-abc",),
     "reaper explain": ("order-17", *PAIR),
     "reaper groups forget": (KEYS.pair, "--yes"),
     "reaper groups init": (KEYS.pair,),
-    "reaper leader show": (),
-    "reaper leader step-down": (),
     "reaper groups pause": (KEYS.pair,),
     "reaper groups requeue": (KEYS.pair, "--lost"),
     "reaper groups resume": (KEYS.pair,),
+    "reaper replicas": (),
     "reaper status": PAIR,
 }
 """Commands that ask a Redis of the user's, and answer; with what is typed after them."""

@@ -4,41 +4,44 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from reaper.replicas import FOLLOWER, LEADER, GroupReport, Replica
-from workers.protocol.keys import namespace_keys
+from reaper.replicas import GroupReport, Replica
+from tests.scripts.scene import HOLDER
+from workers.protocol.keys import group_keys, namespace_keys
 
 KEYS = namespace_keys("reaper")
+GROUP = group_keys("orders", "billing")
 TOKEN = 7
 SELDOM_MS = 3_600_000
 """Time between heartbeats of replicas that are alive as long as a test lasts."""
 
 
 def a_report(**values: Any) -> GroupReport:
-    """Return what a leader says of orders/billing when all is well."""
+    """Return what the holder of orders/billing says of it when all is well."""
     usual: dict[str, Any] = {
         "stream": "orders",
         "group": "billing",
         "visibility_ms": 30_000,
         "max_deliveries": 3,
         "redelivery": "stream",
+        "token": TOKEN,
         "scan_interval_ms": 1_000,
     }
     return GroupReport(**(usual | values))
 
 
 def a_replica(name: str, *reports: GroupReport, at_ms: int, **values: Any) -> Replica:
-    """Return the heartbeat of a leader by default."""
+    """Return the heartbeat of a replica that watches orders/billing."""
     usual: dict[str, Any] = {
         "id": f"{name}-1-abc",
         "name": name,
         "host": "here",
         "pid": 1,
         "version": "0.1.0",
-        "role": LEADER,
-        "token": TOKEN,
+        "settings": "5e771965",
         "started_ms": at_ms - 60_000,
         "at_ms": at_ms,
         "heartbeat_ms": 5_000,
+        "watched": (GROUP.pair,),
         "groups": {report.pair: report for report in reports},
     }
     return Replica(**(usual | values))
@@ -50,9 +53,9 @@ async def register(client: Redis, *replicas: Replica) -> None:
         await client.hset(KEYS.replicas, replica.id, replica.to_json())
 
 
-async def elect(client: Redis, *reports: GroupReport, now_ms: int, **values: Any) -> None:
-    """Make ``alice`` the leader, with ``bob`` as a follower; both have a heartbeat that is fresh for hours."""
+async def hold(client: Redis, *reports: GroupReport, now_ms: int, **values: Any) -> None:
+    """Let ``alice`` hold orders/billing, which ``bob`` watches too; both have a heartbeat that is fresh for hours."""
     alice = a_replica("alice", *reports, at_ms=now_ms, **{"heartbeat_ms": SELDOM_MS, **values})
-    await client.set(KEYS.lease, f"{alice.id}.nonce", px=SELDOM_MS)
-    await client.set(KEYS.token, TOKEN)
-    await register(client, alice, a_replica("bob", *reports, at_ms=now_ms, role=FOLLOWER, heartbeat_ms=SELDOM_MS))
+    await client.set(GROUP.lease, HOLDER, px=SELDOM_MS)
+    await client.hset(GROUP.agreement, "token", str(TOKEN))
+    await register(client, alice, a_replica("bob", at_ms=now_ms, heartbeat_ms=SELDOM_MS))

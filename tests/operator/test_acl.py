@@ -22,7 +22,7 @@ from tests.faults.scene import (
     Handler,
     create_group,
     enqueue,
-    leads,
+    holds,
     nothing_left,
     running_reaper,
     running_worker,
@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.contract]
 PASSWORD = "not-a-secret"  # noqa: S105 - of a user that lives for one test
 REAPER, EMBEDDED = RecoveryMode.REAPER, RecoveryMode.EMBEDDED
 ALL_SCRIPTS = {script for mode in RecoveryMode for role in roles_in(mode) for script in scripts_of(role, mode)}
-OTHERS = ("orders-eu", "{orders}:dead:audit", "{other}:lease")
+OTHERS = ("orders-eu", "{orders}:dead:audit", "{other}:replicas")
 
 
 async def let_in(client: Redis, server: RedisServer, role: Role, mode: RecoveryMode = REAPER) -> str:
@@ -93,7 +93,7 @@ async def test_reaper_and_workers_do_their_whole_job_with_their_rules(server: Re
     await strand(client, 5, overdue=True)
     handler = Handler()
     async with running_reaper(reaps) as reaper, running_worker(works, handler, backoff_base=0.01):
-        await leads(reaper)
+        await holds(reaper)
         async with Producer(STREAM, await let_in(client, server, Role.PRODUCER)) as producer:
             await producer.enqueue({"n": "1"})
             await producer.enqueue({"n": "2"}, delay=0.2)
@@ -111,7 +111,7 @@ async def test_reaper_and_workers_do_their_whole_job_with_their_rules(server: Re
     assert len(stranded) == 5
 
 
-async def test_a_leader_parks_releases_and_gives_up_with_its_rules(server: RedisServer, client: Redis) -> None:
+async def test_a_reaper_parks_releases_and_gives_up_with_its_rules(server: RedisServer, client: Redis) -> None:
     await client.execute_command("ACL", "LOG", "RESET")
     await create_group(client)
     enqueued = await enqueue(client, 4)
@@ -243,7 +243,7 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
     settings = {"name": "w", "refresh_s": 0.05, "backoff_base": 0.02, "redelivery": policy}
     handler = Busy()
     async with running_reaper(urls[Role.REAPER], consumer_retention=0.1, redelivery=policy) as reaper:
-        await leads(reaper)
+        await holds(reaper)
         async with running_worker(urls[Role.WORKER], handler, **settings) as worker:
             await _ask_for_everything(urls[Role.PRODUCER])
             await _gave_up(client, 3)
@@ -258,12 +258,7 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
     assert ran.wrong == []
     assert ran.by(Role.WORKER) >= {name for _, name in scripts_of(Role.WORKER, REAPER)} - SENT_OTHERWISE
     assert stranded.keys() <= {done.job for done in handler.completions}
-    unused = {
-        "raise_token",
-        "report_lost",
-        "look_at_group",
-        *(name for _, name in scripts_of(Role.READ_ONLY, REAPER)),
-    }
+    unused = {"report_lost", "look_at_group", *(name for _, name in scripts_of(Role.READ_ONLY, REAPER))}
     assert ran.by(Role.REAPER) >= {name for _, name in scripts_of(Role.REAPER, REAPER)} - unused
 
 
@@ -343,13 +338,35 @@ async def test_an_operator_can_act(scene: Scene, server: RedisServer) -> None:
     letter = await scene.client.execute_command("XADD", scene.keys.dead, "*", "n", 1, "reaper.job", "a")
     await scene.client.delete(scene.keys.lease)
     for words in (
-        ("leader", "show"), ("groups", "pause", KEYS.pair), ("groups", "resume", KEYS.pair),
+        ("replicas",), ("drain", "alice", "--undo"), ("groups", "pause", KEYS.pair), ("groups", "resume", KEYS.pair),
         ("dead-letters", "redrive", KEYS.pair, letter.decode()),
         ("dead-letters", "delete", KEYS.pair, "--all", "--yes"), ("groups", "forget", KEYS.pair, "--yes"),
     ):  # fmt: skip
         answer = await run_command(url, *words)
-        assert answer.code == (1 if words[0] == "leader" else 0), (words, answer.err)
+        assert answer.code == (1 if words[0] == "replicas" else 0), (words, answer.err)
     assert await denials(scene.client) == []
+
+
+async def test_a_replica_hands_a_group_over_with_its_rules_and_an_operator_drains_it(
+    server: RedisServer, client: Redis
+) -> None:
+    await client.execute_command("ACL", "LOG", "RESET")
+    await create_group(client)
+    reaps, operates = await let_in(client, server, Role.REAPER), await let_in(client, server, Role.OPERATOR)
+    async with running_reaper(reaps, name="alice") as alice:
+        await holds(alice)
+        async with running_reaper(reaps, name="bob") as bob:
+
+            async def both_are_seen() -> bool:
+                return len((await run_command(operates, "replicas", "-o", "json")).data["replicas"]) == 2
+
+            await wait_until(both_are_seen, "both have registered")
+            await wait_until(lambda: alice.held + bob.held == 1, "one of them holds the group")
+            drained, other = (alice, bob) if alice.held else (bob, alice)
+            answer = await run_command(operates, "drain", drained.replica_id, "--timeout", "3600")
+            assert answer.code == 0, answer.err
+            await holds(other)
+    assert await denials(client) == []
 
 
 async def test_an_operator_can_forget_a_group_beside_one_that_nobody_has_named(
@@ -407,12 +424,15 @@ DENIED: list[tuple[Role, RecoveryMode, tuple[str | int, ...]]] = [
     (Role.WORKER, REAPER, ("SET", KEYS.lease, "reaper:9:mallory")),
     (Role.WORKER, REAPER, ("DEL", KEYS.lease)),
     (Role.WORKER, REAPER, ("XAUTOCLAIM", STREAM, GROUP, "w", 0, "0")),
-    (Role.WORKER, REAPER, ("SET", NAMESPACE.lease, "mallory")),
+    (Role.WORKER, REAPER, ("PUBLISH", KEYS.lease, "mallory")),
+    (Role.WORKER, EMBEDDED, ("PUBLISH", KEYS.lease, "mallory")),
+    (Role.WORKER, REAPER, ("ZADD", NAMESPACE.drained, 1, "alice")),
     (Role.WORKER, REAPER, ("HGETALL", NAMESPACE.replicas)),
     (Role.WORKER, EMBEDDED, ("SET", KEYS.lease, "reaper:9:mallory")),
     (Role.WORKER, EMBEDDED, ("HGETALL", NAMESPACE.replicas)),
     (Role.REAPER, REAPER, ("XAUTOCLAIM", STREAM, GROUP, "w", 0, "0")),
     (Role.REAPER, REAPER, ("UNLINK", STREAM)),
+    (Role.OPERATOR, REAPER, ("SET", KEYS.lease, "mallory")),
     *(
         (Role.READ_ONLY, REAPER, words)
         for words in (
@@ -442,7 +462,7 @@ async def test_what_is_none_of_a_roles_business_is_denied(
 
 
 async def test_rights_are_read_from_the_scripts_and_what_they_reach_of_the_shared_parts() -> None:
-    assert commands_of("reaper", "renew_lease") == {"time", "get", "pexpire"}
+    assert commands_of("reaper", "lease_hand") == {"get", "del", "set", "publish", "xadd", "hget", "hdel"}
     assert {"zadd", "publish", "xadd", "xack"} <= commands_of("workers.protocol", "settle")
     assert "xautoclaim" not in commands_of("workers.protocol", "recover")
     assert {"xnack", "xclaim", "time", "xpending"} <= commands_of("workers.protocol", "settle")

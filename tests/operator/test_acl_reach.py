@@ -28,7 +28,7 @@ from workers.protocol.scripts import script_text
 
 REAPER, EMBEDDED = RecoveryMode
 LOOKS = [
-    "reaper.cli.status", "reaper.cli.explain", "reaper.cli.doctor", "reaper.cli.leader:show_",
+    "reaper.cli.status", "reaper.cli.explain", "reaper.cli.doctor", "reaper.cli.replicas:replicas",
     "reaper.cli.dead_letters:list_", "reaper.cli.dead_letters:show_", "reaper.web.overview",
 ]  # fmt: skip
 PROGRAMS = {
@@ -38,7 +38,7 @@ PROGRAMS = {
     (Role.REAPER, REAPER): (["reaper.process"], ["reaper.web.actions"]),  # these need an operator's rights, too
     (Role.READ_ONLY, REAPER): (LOOKS, ["reaper.service"]),
     (Role.OPERATOR, REAPER): (
-        [*LOOKS, "reaper.cli.groups", "reaper.cli.redrive", "reaper.cli.requeue", "reaper.cli.leader",
+        [*LOOKS, "reaper.cli.groups", "reaper.cli.redrive", "reaper.cli.requeue", "reaper.cli.replicas",
          "reaper.cli.dead_letters", "reaper.web.actions:Actions"],
         ["reaper.service"],
     ),
@@ -56,7 +56,7 @@ def test_a_role_has_the_scripts_that_its_programs_reach_and_no_others(role: Role
 @pytest.mark.parametrize(("role", "mode"), EVERYBODY, ids=str)
 def test_rights_cover_every_key_and_command_of_the_scripts_that_a_role_reaches(role: Role, mode: RecoveryMode) -> None:
     rules = rules_of(role, mode, [group_keys("orders", "billing")], [namespace_keys("reaper")])
-    spared = {"del"} if (role, mode) == (Role.WORKER, REAPER) else set()  # only embedded workers remove a fence
+    spared = {"del"} if (role, mode) == (Role.WORKER, REAPER) else set()  # only embedded workers remove a lease
     for script in scripts_of(role, mode):
         assert keys_of(*script) <= set(rules.keys)
         assert commands_of(*script) <= {*rules.commands, *rules.newer, *spared}
@@ -109,5 +109,5 @@ def test_commands_are_called_by_their_literal_names_so_that_rights_can_be_read(n
     assert files
     for file in files:
         code = re.sub(r"--.*$", "", file.read_text(), flags=re.MULTILINE)
-        calls = re.findall(r"redis\.p?call\b(?:\('[A-Z]+')?", code)
-        assert [call for call in calls if "('" not in call] == [], file.name
+        calls = re.findall(r"redis\.p?call\b(?:(?:\(|, )'[A-Z]+')?", code)
+        assert [call for call in calls if "'" not in call] == [], file.name

@@ -123,7 +123,7 @@ COMMANDS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (reaper, ("status", "-o", "json")),
     (reaper, ("doctor", "--groups", "orders/billing")),
     (reaper, ("explain", "order-17", "--group", PAIR)),
-    (reaper, ("leader", "show")),
+    (reaper, ("replicas",)),
     (reaper, ("groups", "pause", "orders/billing")),
     (reaper, ("dead-letters", "list", PAIR, "-o", "json")),
     (reaper, ("drill",)),

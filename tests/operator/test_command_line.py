@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests.operator.conftest import Command, run_command
 from tests.operator.dead import give_up
 from tests.operator.every import ALL, LEAVES, child_of, reaper_main, worker_main
-from tests.operator.heartbeats import a_report, elect
+from tests.operator.heartbeats import a_report, hold
 from tests.scripts.scene import Scene
 from tests.support.processes import ROOT
 from tests.support.servers import RedisServer
@@ -82,7 +82,7 @@ def test_its_summary_fits_one_line_of_a_list(name: str, command: click.Command) 
 
 
 READING = [
-    ("status", "--groups", "orders/billing"), ("leader", "show"), ("doctor", "--groups", "orders/billing"),
+    ("status", "--groups", "orders/billing"), ("replicas",), ("doctor", "--groups", "orders/billing"),
     ("acl", "--groups", "orders/billing"), ("explain", "1-1", "--group", "orders/billing"),
     ("dead-letters", "list", "orders/billing"),
 ]  # fmt: skip
@@ -97,7 +97,7 @@ ACTING = [
 
 @pytest.mark.parametrize("words", [*READING, *ACTING], ids=" ".join)
 async def test_there_is_no_colour_where_nobody_sees_it(scene: Scene, reaper: Command, words: tuple[str, ...]) -> None:
-    await elect(scene.client, a_report(), now_ms=await scene.now_ms())
+    await hold(scene.client, a_report(), now_ms=await scene.now_ms())
     await give_up(scene)
     answer = await reaper(*words)
     assert answer.code in (0, 1)
@@ -105,7 +105,7 @@ async def test_there_is_no_colour_where_nobody_sees_it(scene: Scene, reaper: Com
 
 
 async def test_on_a_terminal_no_color_takes_the_colours_out(scene: Scene, server: RedisServer) -> None:
-    await elect(scene.client, a_report(), now_ms=await scene.now_ms())
+    await hold(scene.client, a_report(), now_ms=await scene.now_ms())
     coloured = await run_command(server.url, "doctor", colour=True)
     plain = await run_command(server.url, "doctor", colour=True, NO_COLOR="1")
     assert ("\x1b[" in coloured.out, "\x1b[" in plain.out) == (True, False)
@@ -123,7 +123,7 @@ async def test_json_is_json(scene: Scene, reaper: Command, words: tuple[str, ...
     ("program", "typed", "completed"),
     [
         ("reaper", "reaper ex", "explain"),
-        ("reaper", "reaper leader st", "step-down"),
+        ("reaper", "reaper dead-letters red", "redrive"),
         ("reaper", "reaper acl wor", "worker"),
         ("reaper", "reaper dri", "drill"),
         ("reaper", "reaper drill --recovery e", "embedded"),

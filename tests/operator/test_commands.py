@@ -14,8 +14,8 @@ pytestmark = pytest.mark.anyio
 
 NOWHERE = "redis://127.0.0.1:1/0"
 COMMANDS = [
-    "acl", "compare", "dead-letters", "demo", "doctor", "drill", "explain", "groups", "leader", "pipeline", "run",
-    "status",
+    "acl", "compare", "dead-letters", "demo", "doctor", "drain", "drill", "explain", "groups", "pipeline", "replicas",
+    "run", "status",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.acl import Role, rules_of
-from reaper.operations.examination import sample_call
+from reaper.operations.doctor import diagnose
+from reaper.operations.examination import examine, sample_call
+from reaper.operations.findings import Level
 from reaper.operations.group_findings import percentile
 from reaper.operations.server_findings import JOBS_IN_A_READ, LARGEST_JOB
 from reaper.settings import ReaperSettings
 from tests.conftest import StartServer
 from tests.operator.conftest import Command, run_command
-from tests.operator.heartbeats import KEYS, SELDOM_MS, TOKEN, a_replica, a_report, elect, register
+from tests.operator.heartbeats import SELDOM_MS, a_replica, a_report, hold, register
 from tests.scripts.scene import LONG_IDLE_MS, Scene
 from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
@@ -36,7 +39,7 @@ async def _served(scene: Scene) -> None:
     await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper")
     await scene.beats()
     now = await scene.now_ms()
-    await elect(scene.client, a_report(last_scan_ms=now - 200), now_ms=now)
+    await hold(scene.client, a_report(last_scan_ms=now - 200), now_ms=now)
 
 
 async def _wrong(reaper: Command, *words: str) -> list[tuple[str, str]]:
@@ -77,7 +80,7 @@ async def test_a_server_that_forgets_and_evicts_is_found(client: Redis, reaper: 
     answer = await reaper("doctor", "-o", "json", *PAIR)
     wrong = {one["check"] for one in answer.data["findings"] if one["level"] == "wrong"}
     assert answer.code == 1
-    assert {"eviction", "leader"} <= wrong
+    assert {"eviction", "replicas"} <= wrong
     assert [one["level"] for one in answer.data["findings"] if one["check"] == "persistence"] == ["warning"]
 
 
@@ -185,16 +188,23 @@ async def test_several_groups_under_the_wrong_policy_are_found(scene: Scene, rea
     assert "layout" in await _checks(reaper)
 
 
-async def test_replicas_with_other_settings_are_found(scene: Scene, reaper: Command) -> None:
+async def _notes(reaper: Command, check: str) -> list[str]:
+    findings = (await reaper("doctor", "-o", "json")).data["findings"]
+    return [one["text"] for one in findings if one["level"] == "note" and one["check"] == check]
+
+
+async def test_replicas_with_other_settings_are_noted(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     now = await scene.now_ms()
-    await register(
-        scene.client,
-        a_replica("carol", a_report(visibility_ms=5_000), at_ms=now, role="follower", heartbeat_ms=SELDOM_MS),
-    )
-    [(check, text)] = await _wrong(reaper)
-    assert check == "settings"
-    assert "carol-1-abc: visibility timeout 5.0 s" in text
+    await register(scene.client, a_replica("carol", at_ms=now, settings="other", heartbeat_ms=SELDOM_MS))
+    (said,) = await _notes(reaper, "replicas")
+    assert said.startswith("replicas have different settings, so they do not take groups from each other: alice-1-abc,")
+
+
+async def test_a_group_that_no_replica_holds_is_found(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    await scene.client.delete(scene.keys.lease)
+    assert await _checks(reaper) == ["unheld"]
 
 
 async def test_a_worker_that_complained_of_other_settings_is_found(scene: Scene, reaper: Command) -> None:
@@ -213,7 +223,7 @@ async def test_settings_that_are_not_in_force_are_found(scene: Scene, reaper: Co
 
 async def test_a_consumer_with_deliveries_and_no_life_is_found(scene: Scene, reaper: Command) -> None:
     await scene.agree(policy="stream", visibility_ms=1, max_deliveries=3, recovery="reaper")
-    await elect(scene.client, a_report(visibility_ms=1, last_scan_ms=1), now_ms=await scene.now_ms())
+    await hold(scene.client, a_report(visibility_ms=1, last_scan_ms=1), now_ms=await scene.now_ms())
     await scene.stalled()
     assert "consumers" in await _checks(reaper)
 
@@ -269,12 +279,21 @@ def test_the_percentile_is_the_nearest_rank(run_times_ms: Sequence[int], slow_ms
     assert percentile(run_times_ms, 0.99) == slow_ms
 
 
-async def test_a_leases_that_is_longer_than_the_visibility_timeout_is_noted(scene: Scene, reaper: Command) -> None:
+async def test_a_visibility_timeout_that_makes_a_failover_a_gap_is_noted(scene: Scene, reaper: Command) -> None:
     await _served(scene)
-    await scene.client.set(KEYS.lease, "alice-1-abc.0a@60000", px=SELDOM_MS)
-    answer = await reaper("doctor", "-o", "json")
-    assert [one["level"] for one in answer.data["findings"] if one["check"] == "lease"] == ["note"]
-    assert TOKEN
+    assert await _notes(reaper, "lease") == []
+    await scene.agree(visibility_ms=3_999)
+    (said,) = await _notes(reaper, "lease")
+    assert said.startswith("the visibility timeout (4.0 s) is shorter than 4.0 s, so recovery waits one more timeout")
+
+
+@pytest.mark.parametrize(("ttl_ms", "found"), [(3_000, []), (2_999, ["lease"])])
+async def test_a_lease_that_can_expire_between_two_ticks_is_found(scene: Scene, ttl_ms: int, found: list[str]) -> None:
+    await _served(scene)
+    await scene.client.set(scene.keys.lease, f"alice-1-abc.0a@{ttl_ms}", px=SELDOM_MS)
+    examined = await examine(scene.client, ReaperSettings(), "Redis")
+    slow = replace(examined, server=replace(examined.server, round_trip_ms=1_000))
+    assert [one.check for one in diagnose(slow) if one.level is Level.WRONG] == found
 
 
 async def test_that_recovery_waits_after_a_gap_is_noted(scene: Scene, reaper: Command) -> None:
@@ -342,5 +361,5 @@ async def test_with_exactly_the_rights_of_a_role_it_says_what_it_could_not_see(
     unseen = {one["check"] for one in answer.data["findings"] if one["level"] == "unknown"}
     wrong = {one["check"] for one in answer.data["findings"] if one["level"] == "wrong"}
     blind = role in (Role.PRODUCER, Role.WORKER)
-    assert unseen == {"config", "rights"} | ({"keys", "leader", "group"} if blind else set())
+    assert unseen == {"config", "rights"} | ({"keys", "replicas", "group"} if blind else set())
     assert wrong == set()

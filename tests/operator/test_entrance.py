@@ -59,7 +59,7 @@ async def test_a_hang_up_while_it_is_imported_ends_no_replica(
     await client.xgroup_create("orders", "billing", "0", mkstream=True)
     words = ("-c", _code("reaper run", signal.SIGHUP), "run", *PAIR, "--redis-url", server.url)
     replica = processes.python(*words)
-    await replica.prints("health|leads|leader|term")
+    await replica.prints("health|lease|replicas")
     replica.terminate()
     assert await replica.wait() == 0
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.operator.conftest import Command
 from tests.operator.dead import give_up
-from tests.operator.heartbeats import a_report, elect
+from tests.operator.heartbeats import a_report, hold
 from tests.scripts.scene import Scene, entry_id
 from workers import Producer
 
@@ -17,7 +17,7 @@ async def _served(scene: Scene, **agreed: Any) -> None:
     usual: dict[str, Any] = {"policy": "stream", "visibility_ms": 30_000, "max_deliveries": 3, "recovery": "reaper"}
     await scene.agree(**(usual | agreed))
     now = await scene.now_ms()
-    await elect(scene.client, a_report(last_scan_ms=now - 200), now_ms=now)
+    await hold(scene.client, a_report(last_scan_ms=now - 200), now_ms=now)
 
 
 async def _explained(reaper: Command, job: str) -> dict[str, Any]:
@@ -42,6 +42,7 @@ async def test_a_pending_job_has_an_owner_and_a_deadline(scene: Scene, reaper: C
         "pending", "orders", entry, "w7", 1, []
     ]  # fmt: skip
     assert 2_000_000 < told["due_in_ms"] <= 3_000_000
+    assert _shown(told, "holder", "token") == ["alice-1-abc", 7]
     assert told["next"].startswith("unless it is settled or extended within ")
     assert told["next"].endswith("it is copied to orders and ready again, for delivery 2 of 3")
 
@@ -65,7 +66,7 @@ async def test_a_job_of_a_pair_that_nobody_watches_is_found_where_the_pair_is_na
     entry = await scene.stalled("n", 1)
     (told,) = (await reaper("explain", entry, "--group", "orders/billing", "-o", "json")).data
     assert _shown(told, "group", "place") == ["orders/billing", "pending"]
-    assert told["obstacles"] == ["there is no leader: nothing is recovered before one is elected"]
+    assert told["obstacles"] == ["no replica is alive: nothing is recovered before one is started"]
     missed = await reaper("explain", "order-1", "--group", "orders/billing")
     assert (missed.code, missed.err) == (1, "error: job 'order-1' was not found in orders/billing. Check the ID.\n")
 
@@ -115,8 +116,18 @@ async def test_what_keeps_recovery_from_happening_is_said(scene: Scene, reaper: 
     answer = await reaper("explain", entry, "--group", "orders/billing")
     assert answer.code == 0
     assert "but        recovery is paused. Run `reaper groups resume orders/billing` to resume it." in answer.out
-    assert "but        there is no leader: nothing is recovered before one is elected" in answer.out
+    assert "but        no replica is alive: nothing is recovered before one is started" in answer.out
     assert "deliveries 1 of " in answer.out
+
+
+async def test_that_no_replica_holds_the_group_is_said(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    await scene.beats()
+    entry = await scene.stalled("n", 1)
+    assert "holder     alice-1-abc (token 7, lease 60 min left)" in (await reaper("explain", entry)).out
+    await scene.client.delete(scene.keys.lease)
+    (said,) = (await _explained(reaper, entry))["obstacles"]
+    assert said.startswith("no replica holds the lease of this group.")
 
 
 async def test_a_ready_job_waits_for_a_reader(scene: Scene, reaper: Command) -> None:
@@ -212,7 +223,7 @@ async def test_what_stalls_while_recovery_waits_says_so(scene: Scene, reaper: Co
     assert said.endswith(" s: no heartbeat could be served for 41 s")
 
 
-async def test_in_embedded_mode_a_worker_claims_it_and_no_leader_is_missed(scene: Scene, reaper: Command) -> None:
+async def test_in_embedded_mode_a_worker_claims_it_and_no_replica_is_missed(scene: Scene, reaper: Command) -> None:
     await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="embedded")
     await scene.beats()
     entry = await scene.add("n", 1, "reaper.visibility_ms", 600_000)

@@ -245,7 +245,7 @@ MISSING = [
     ("explain", "1-1"),
     *((*name.split()[1:], "orders/biling", *(() if name.endswith("list") else ASKING[name][1:])) for name in ACT),
     ("explain", "1-1", "--group", "orders/biling"),
-    ("leader", "step-down"),
+    ("drain", "carol"),
 ]
 """Every command that names an ID or a group, with one that does not exist."""
 

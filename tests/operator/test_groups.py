@@ -68,6 +68,12 @@ async def test_a_group_can_be_paused_when_memory_is_full(scene: Scene, reaper: C
 # --- forget
 
 
+async def _forget(scene: Scene, reaper: Command, *flags: str) -> Answer:
+    """Run the command, once no replica holds the group any more."""
+    await scene.client.delete(scene.keys.lease)
+    return await reaper("groups", "forget", *BILLING, "--yes", *flags)
+
+
 async def _used(scene: Scene) -> None:
     """Leave every kind of key behind, and two quarantined jobs quarantined."""
     await scene.agree(policy="stream", max_deliveries=3, recovery="reaper")
@@ -78,11 +84,10 @@ async def _used(scene: Scene) -> None:
 
 async def test_forget_makes_quarantined_jobs_ready_and_removes_what_we_keep(scene: Scene, reaper: Command) -> None:
     await _used(scene)
-    answer = await reaper("groups", "forget", *BILLING, "--yes")
+    answer = await _forget(scene, reaper)
     assert answer.code == 0
     assert answer.out.splitlines() == [
         "orders/billing: 2 scheduled jobs are ready now",
-        "removed {orders}:lease:billing",
         "removed {orders}:group:billing",
         "removed {orders}:quarantine:billing",
         "removed {orders}:scheduled:billing",
@@ -99,7 +104,7 @@ async def test_forget_of_many_quarantined_jobs_loses_none(scene: Scene, reaper: 
     await scene.agree(policy="stream")
     quarantined = [await scene.stalled("n", number, times=2) for number in range(250)]
     await scene.recover(*quarantined)
-    answer = await reaper("groups", "forget", *BILLING, "--yes")
+    answer = await _forget(scene, reaper)
     assert answer.out.startswith("orders/billing: 250 scheduled jobs are ready now\n")
     entries: Any = await scene.client.xrange("orders")
     assert [flat[:2] for _, flat in entries] == [[b"n", b"%d" % number] for number in range(250)]
@@ -119,36 +124,41 @@ async def test_forget_asks_first(scene: Scene, reaper: Command) -> None:
     assert await scene.state() == before
 
 
-async def test_forget_refuses_while_a_live_replica_serves_the_group(scene: Scene, reaper: Command) -> None:
+async def test_forget_refuses_while_a_live_replica_watches_the_group(scene: Scene, reaper: Command) -> None:
     await _used(scene)
-    await register(scene.client, a_replica("alice", a_report(), at_ms=await scene.now_ms()))
+    await scene.client.delete(scene.keys.lease)
+    await register(scene.client, a_replica("alice", at_ms=await scene.now_ms()))
     before = await scene.state()
-    answer = await reaper("groups", "forget", *BILLING, "--yes")
+    answer = await _forget(scene, reaper)
     assert answer.code == 1
-    assert "orders/billing: it is still served by replica alice-1-abc (leader) of namespace 'reaper'" in answer.err
+    assert "cannot forget orders/billing: replica alice-1-abc of namespace 'reaper' still watches it." in answer.err
     assert await scene.state() == before
 
 
-async def test_forget_asks_the_namespace_that_the_fence_names(scene: Scene, reaper: Command) -> None:
-    await register(scene.client, a_replica("alice", a_report(), at_ms=await scene.now_ms()))
-    answer = await reaper("groups", "forget", *BILLING, "--yes", "--namespace", "elsewhere")
-    assert "still served by replica alice-1-abc" in answer.err
+async def test_forget_refuses_while_a_replica_of_any_namespace_holds_the_group(scene: Scene, reaper: Command) -> None:
+    await _used(scene)
+    before = await scene.state()
+    answer = await reaper("groups", "forget", *BILLING, "--yes")
+    assert answer.code == 1
+    assert "cannot forget orders/billing: its lease is held by alice-1-abc. Stop this replica" in answer.err
+    assert await scene.state() == before
 
 
 async def test_a_replica_that_died_does_not_keep_a_group(scene: Scene, reaper: Command) -> None:
+    await _used(scene)
     await register(scene.client, a_replica("alice", a_report(), at_ms=await scene.now_ms() - 60_000))
-    assert "removed {orders}:lease:billing" in (await reaper("groups", "forget", "orders/billing", "--yes")).out
+    assert "removed {orders}:group:billing" in (await _forget(scene, reaper)).out
 
 
-async def test_a_leader_of_the_past_finds_itself_stale_after_a_forget(scene: Scene, reaper: Command) -> None:
+async def test_a_holder_of_the_past_finds_itself_stale_after_a_forget(scene: Scene, reaper: Command) -> None:
     stalled = await scene.stalled()
-    await reaper("groups", "forget", *BILLING, "--yes")
+    await _forget(scene, reaper)
     assert (await scene.recover(stalled))[0] == b"stale"
 
 
 async def test_forget_keeps_dead_letters_unless_told(scene: Scene, reaper: Command) -> None:
     await give_up(scene)
-    answer = await reaper("groups", "forget", *BILLING, "--yes")
+    answer = await _forget(scene, reaper)
     kept = "kept    {orders}:dead:billing (dead letters are in it; --dead-letters removes them)"
     assert (answer.code, kept in answer.out.splitlines()) == (0, True)
     assert await scene.client.keys("{orders}:*") == [b"{orders}:dead:billing"]
@@ -156,7 +166,7 @@ async def test_forget_keeps_dead_letters_unless_told(scene: Scene, reaper: Comma
 
 async def test_forget_with_dead_letters_removes_them(scene: Scene, reaper: Command) -> None:
     await give_up(scene)
-    answer = await reaper("groups", "forget", *BILLING, "--yes", "--dead-letters")
+    answer = await _forget(scene, reaper, "--dead-letters")
     assert "removed {orders}:dead:billing" in answer.out.splitlines()
     assert await scene.client.keys("{orders}:*") == []
 
@@ -165,7 +175,7 @@ async def test_forget_keeps_the_journal_while_another_group_is_served(scene: Sce
     await give_up(scene)
     await scene.client.xgroup_create("orders", "audit", "$")
     await scene.client.hset(group_keys("orders", "audit").agreement, "policy", "retry-stream")
-    answer = await reaper("groups", "forget", *BILLING, "--yes", "--dead-letters")
+    answer = await _forget(scene, reaper, "--dead-letters")
     assert "kept    {orders}:journal (another group of the stream uses it)" in answer.out.splitlines()
     assert sorted(await scene.client.keys("{orders}:*")) == [b"{orders}:group:audit", b"{orders}:journal"]
 
@@ -173,22 +183,22 @@ async def test_forget_keeps_the_journal_while_another_group_is_served(scene: Sce
 async def test_forget_waits_until_the_retry_stream_is_settled(scene: Scene, reaper: Command) -> None:
     await scene.client.execute_command("XADD", scene.keys.retry, "*", "n", 1)
     await scene.client.xgroup_create(scene.keys.retry, "billing", "0")
-    unread = await reaper("groups", "forget", *BILLING, "--yes")
+    unread = await _forget(scene, reaper)
     reply: Any = await scene.client.execute_command(
         "XREADGROUP", "GROUP", "billing", "w1", "STREAMS", scene.keys.retry, ">"
     )
-    pending = await reaper("groups", "forget", *BILLING, "--yes")
+    pending = await _forget(scene, reaper)
     for answer in (unread, pending):
         assert answer.code == 1
         assert "{orders}:retry:billing has unsettled jobs (1)" in answer.err
     await scene.client.xack(scene.keys.retry, "billing", reply[0][1][0][0])  # as a bare worker does: the entry stays
-    settled = await reaper("groups", "forget", *BILLING, "--yes")
+    settled = await _forget(scene, reaper)
     assert "removed {orders}:retry:billing" in settled.out.splitlines()
 
 
 async def test_a_retry_stream_without_its_group_counts_as_unread(scene: Scene, reaper: Command) -> None:
     await scene.client.execute_command("XADD", scene.keys.retry, "*", "n", 1)
-    assert "unsettled jobs" in (await reaper("groups", "forget", *BILLING, "--yes")).err
+    assert "unsettled jobs" in (await _forget(scene, reaper)).err
 
 
 async def test_quarantined_jobs_of_a_retry_stream_group_are_ready_before_it_is_forgotten(
@@ -197,18 +207,19 @@ async def test_quarantined_jobs_of_a_retry_stream_group_are_ready_before_it_is_f
     quarantined = await scene.stalled(times=2)
     await scene.agree(policy="retry-stream")
     await scene.recover(quarantined, policy="retry-stream")
-    answer = await reaper("groups", "forget", *BILLING, "--yes")
+    answer = await _forget(scene, reaper)
     assert answer.code == 1
     assert "and then forget it again (1 waiting job was made ready)." in answer.err
     assert await scene.client.xlen(scene.keys.retry) == 1
-    assert await scene.client.exists(scene.keys.agreement, scene.keys.lease) == 2
+    assert await scene.client.exists(scene.keys.agreement) == 1
 
 
 async def test_quarantined_jobs_stay_where_nobody_would_read_them(scene: Scene, reaper: Command) -> None:
     await _used(scene)
     await scene.client.xgroup_destroy("orders", "billing")
+    await scene.client.delete(scene.keys.lease)
     before = await scene.state()
-    answer = await reaper("groups", "forget", *BILLING, "--yes")
+    answer = await _forget(scene, reaper)
     assert answer.code == 1
     assert "Create it (XGROUP CREATE orders billing 0)" in answer.err
     assert await scene.state() == before
@@ -216,7 +227,7 @@ async def test_quarantined_jobs_stay_where_nobody_would_read_them(scene: Scene, 
 
 async def test_a_schedule_with_garbage_is_not_thrown_away(scene: Scene, reaper: Command) -> None:
     await scene.client.zadd(scene.keys.schedule, {b"\xc1garbage": 1})
-    answer = await reaper("groups", "forget", *BILLING, "--yes")
+    answer = await _forget(scene, reaper)
     assert answer.code == 1
     assert "cannot be made ready (the schedule holds a member that is no job)" in answer.err
     assert await scene.client.zcard(scene.keys.schedule) == 1
@@ -225,23 +236,27 @@ async def test_a_schedule_with_garbage_is_not_thrown_away(scene: Scene, reaper: 
 async def test_forget_works_when_memory_is_full(scene: Scene, reaper: Command) -> None:
     await _used(scene)
     await scene.fill_memory()
-    assert (await reaper("groups", "forget", *BILLING, "--yes")).code == 0
+    assert (await _forget(scene, reaper)).code == 0
     assert await scene.client.keys("{orders}:*") == []
 
 
 async def test_a_lost_reply_does_not_stop_a_forget(scene: Scene, server: RedisServer, proxy: StartProxy) -> None:
     await _used(scene)
+    await scene.client.delete(scene.keys.lease)
     through = await proxy(server)
     dropped = through.drop_reply(runs(load_script("reaper", "forget_group")), nth=2)  # 1 = NOSCRIPT
     answer = await run_command(through.url, "groups", "forget", *BILLING, "--yes")
     assert (dropped.happened, answer.code) == (True, 0)
-    assert "removed {orders}:lease:billing" in answer.out.splitlines()
+    assert "removed {orders}:group:billing" in answer.out.splitlines()
     assert (await scene.state()).keys() == {"orders"}
     assert await scene.client.xlen("orders") == 2
 
 
-async def test_forget_stops_where_a_leader_has_just_acted(scene: Scene, server: RedisServer, proxy: StartProxy) -> None:
+async def test_forget_stops_where_a_replica_has_just_taken_the_group(
+    scene: Scene, server: RedisServer, proxy: StartProxy
+) -> None:
     await _used(scene)
+    await scene.client.delete(scene.keys.lease)
     through = await proxy(server)
     held = through.hold_request(runs(load_script("reaper", "forget_group")))
     async with anyio.create_task_group() as tasks:
@@ -252,24 +267,24 @@ async def test_forget_stops_where_a_leader_has_just_acted(scene: Scene, server: 
 
         tasks.start_soon(forget)
         await held.wait()
-        await scene.client.set(scene.keys.lease, "reaper:8:bob")
+        await scene.client.set(scene.keys.lease, "bob-1-abc.0b@10000")
         before = await scene.state()
         held.release()
     assert answers[0].code == 1
-    assert "a leader has just written to it" in answers[0].err
+    assert "its lease is held by bob-1-abc" in answers[0].err
     assert await scene.state() == before
 
 
 async def test_forgetting_twice_says_that_nothing_is_left(scene: Scene, reaper: Command) -> None:
-    await reaper("groups", "forget", *BILLING, "--yes")
+    await _forget(scene, reaper)
     before = await scene.state()
-    assert (await reaper("groups", "forget", *BILLING, "--yes")).out == "orders/billing: no keys to remove\n"
+    assert (await _forget(scene, reaper)).out == "orders/billing: no keys to remove\n"
     assert await scene.state() == before
 
 
 async def test_a_forgotten_group_can_be_served_again(scene: Scene, reaper: Command) -> None:
     await _used(scene)
-    await reaper("groups", "forget", *BILLING, "--yes")
+    await _forget(scene, reaper)
     await scene.client.set(scene.keys.lease, HOLDER)
     stalled = text(await scene.client.execute_command("XADD", "orders", "*", "n", 3))
     await scene.deliver(stalled)

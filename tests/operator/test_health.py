@@ -6,25 +6,30 @@ from typing import Any
 import pytest
 
 from reaper.operations.judgement import RECENT_MS, Problem, ProblemKind, judge, notes
-from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
-from reaper.replicas import FOLLOWER, GroupReport, Replica
+from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState, replica_of
+from reaper.replicas import GroupReport, Replica
 from reaper.settings import observers_of
 from tests.operator.heartbeats import a_replica, a_report
 from workers.protocol.calls.beat import RecoveryWait
 
 NOW = 1_766_000_000_000
+HOLDER = "alice-1-abc.0a@10000"
 ALL_WELL = a_report(last_scan_ms=NOW - 100)
 
 
 def a_snapshot(*replicas: Replica, report: GroupReport | None = ALL_WELL, **group: Any) -> Snapshot:
-    """Return a snapshot that is healthy: alice leads, bob follows, orders/billing is watched."""
+    """Return a snapshot that is healthy: alice holds orders/billing, and bob could take it over."""
     reports = (report,) if report else ()
-    replicas = replicas or (a_replica("alice", *reports, at_ms=NOW), a_replica("bob", at_ms=NOW, role=FOLLOWER))
+    replicas = replicas or (a_replica("alice", *reports, at_ms=NOW), a_replica("bob", at_ms=NOW))
     usual: dict[str, Any] = {
         "stream": "orders",
         "group": "billing",
         "visibility_ms": 30_000,
         "main": SourceState(exists=True),
+        "holder": HOLDER,
+        "lease_left_ms": 5_000,
+        "token": 7,
+        "served_by": "alice-1-abc" if any(one.name == "alice" and one.is_live(NOW) for one in replicas) else "",
         "report": report,
         "reported_ms": NOW,
     }
@@ -32,9 +37,6 @@ def a_snapshot(*replicas: Replica, report: GroupReport | None = ALL_WELL, **grou
         now_ms=NOW,
         namespace="reaper",
         server="Redis 7.0.15",
-        holder="alice-1-abc.nonce",
-        lease_left_ms=5_000,
-        token=7,
         replicas=replicas,
         groups=(GroupState(**(usual | group)),),
     )
@@ -44,7 +46,7 @@ def _troubles(snapshot: Snapshot) -> list[str]:
     return [problem.trouble for problem in judge(snapshot)]
 
 
-def test_a_leader_that_watches_and_scans_is_healthy() -> None:
+def test_a_group_that_is_held_and_scanned_is_healthy() -> None:
     assert judge(a_snapshot()) == ()
     assert notes(a_snapshot()) == ()
 
@@ -110,39 +112,58 @@ def test_what_embedded_workers_leave_lying_degrades_once_two_timeouts_are_over()
     assert troubles(idle_for(62_001, recovery_wait=RecoveryWait(10_000, 60_000))) == [], "recovery waits"
 
 
-NO_LEASE = "no leader: no replica holds the lease. If this lasts, see the logs of the replicas and `reaper doctor`."
+def test_a_group_that_no_replica_holds_is_degraded() -> None:
+    (problem,) = judge(a_snapshot(report=None, holder="", served_by=""))
+    assert (problem.trouble, problem.group) == (ProblemKind.UNHELD, "orders/billing")
+    assert problem.text.startswith("no replica holds the lease of this group. If this lasts, see the logs")
 
 
-def test_followers_without_a_leader_are_degraded() -> None:
-    snapshot = a_snapshot(a_replica("bob", at_ms=NOW, role=FOLLOWER), report=None)
-    assert [problem.text for problem in judge(snapshot)] == [
-        "no leader: the lease is held by alice-1-abc.nonce, which is not alive."
-    ]
-    assert [problem.text for problem in judge(replace(snapshot, holder=""))] == [NO_LEASE]
+def test_a_group_whose_holder_is_no_live_replica_is_degraded() -> None:
+    gone = a_replica("alice", at_ms=NOW - 15_001)
+    (problem,) = judge(a_snapshot(gone, a_replica("bob", at_ms=NOW), report=None))
+    assert problem.trouble is ProblemKind.UNHELD
+    assert problem.text.startswith("the lease is held by alice-1-abc, which is not a live replica of this namespace.")
 
 
-def test_who_led_and_has_lost_the_lease_is_no_leader_though_it_could_not_register_that() -> None:
-    snapshot = replace(a_snapshot(), holder="", lease_left_ms=0)
-    assert snapshot.leader is None
-    assert [problem.text for problem in judge(snapshot)] == [NO_LEASE]
+def test_a_lease_that_was_just_handed_over_is_no_problem() -> None:
+    assert judge(a_snapshot(report=None, holder="offer:bob-1-abc", served_by="bob-1-abc")) == ()
 
 
-def test_the_holder_of_the_lease_is_the_leader_before_its_heartbeat_says_so() -> None:
-    new, old = a_replica("alice", at_ms=NOW, role=FOLLOWER), a_replica("bob", at_ms=NOW, token=6)
-    leader = a_snapshot(new, old).leader
-    assert leader is not None
-    assert leader.name == "alice"
+def test_a_replica_that_cannot_serve_a_group_says_why_and_that_is_enough() -> None:
+    refusing = replace(ALL_WELL, token=0, refusal="explicit_ids")
+    assert _troubles(a_snapshot(report=refusing, holder="", served_by="")) == [ProblemKind.REFUSED]
 
 
-def test_a_pair_that_the_leader_does_not_watch_is_named() -> None:
-    snapshot = a_snapshot(report=None)
+def test_a_group_that_no_replica_watches_is_named() -> None:
+    replicas = a_replica("alice", at_ms=NOW, watched=()), a_replica("bob", at_ms=NOW, watched=("orders/audit",))
+    snapshot = a_snapshot(*replicas, report=None, holder="", served_by="")
     assert judge(snapshot) == (
         Problem(
             ProblemKind.UNSERVED,
             "orders/billing",
-            "the leader does not watch this group. Add it to the settings of the replicas.",
+            "no live replica watches this group. Add it to the settings of the replicas.",
         ),
     )
+    embedded = replace(snapshot, groups=(replace(snapshot.groups[0], mode="embedded"),))
+    assert judge(embedded) == (), "its workers recover"
+
+
+def test_observers_hold_no_lease_and_that_is_no_problem() -> None:
+    olga = a_replica("olga", replace(ALL_WELL, token=0), at_ms=NOW, observe=True)
+    observed = replace(a_snapshot(olga, served_by="olga-1-abc"), namespace=observers_of("reaper"))
+    assert judge(observed) == ()
+    assert judge(replace(observed, groups=(replace(observed.groups[0], served_by="", report=None),))) == ()
+
+
+@pytest.mark.parametrize(
+    ("holder", "replica"),
+    [
+        ("host.de-7-a1.0fe9@10000", "host.de-7-a1"), ("offer:host-7-a1", "host-7-a1"), ("odd", "odd"),
+        ("a.b@x", "a.b@x"), ("", ""),
+    ],
+)  # fmt: skip
+def test_the_value_of_a_lease_names_its_replica(holder: str, replica: str) -> None:
+    assert replica_of(holder) == replica
 
 
 def test_without_any_group_there_is_nothing_to_watch() -> None:
@@ -154,14 +175,13 @@ def test_without_any_group_there_is_nothing_to_watch() -> None:
     [
         ({"refusal": "several_groups"}, ProblemKind.REFUSED, "Set redelivery = 'retry-stream'"),
         ({"refusal": "explicit_ids"}, ProblemKind.REFUSED, "Set redelivery = 'retry-stream'"),
-        ({"refusal": "foreign_namespace"}, ProblemKind.REFUSED, "another namespace"),
         ({"refusal": "something_new"}, ProblemKind.REFUSED, "something_new"),
         ({"held": 2}, ProblemKind.HELD, "2 overdue deliveries cannot be redelivered"),
         ({"error": "scan: NOPERM"}, ProblemKind.ERROR, "scan: NOPERM"),
         ({"late_ms": 32_001}, ProblemKind.OVERDUE, "recovery is 32 s late"),
     ],
 )
-def test_what_the_leader_reports_degrades(found: dict[str, Any], trouble: ProblemKind, says: str) -> None:
+def test_what_the_holder_reports_degrades(found: dict[str, Any], trouble: ProblemKind, says: str) -> None:
     (problem,) = judge(a_snapshot(report=replace(ALL_WELL, **found)))
     assert (problem.trouble, problem.group) == (trouble, "orders/billing")
     assert says in problem.text
@@ -260,15 +280,15 @@ def test_every_problem_is_told() -> None:
     )
     assert set(_troubles(snapshot)) == set(ProblemKind) - {
         ProblemKind.NO_REPLICA,
-        ProblemKind.NO_LEADER,
         ProblemKind.NO_GROUPS,
         ProblemKind.UNSERVED,
+        ProblemKind.UNHELD,
     }
 
 
 def test_notes_tell_what_may_matter_soon() -> None:
-    alice = a_replica("alice", ALL_WELL, at_ms=NOW, observe=True)
-    dead = a_replica("dave", at_ms=NOW - 60_000, role=FOLLOWER)
+    alice = a_replica("alice", ALL_WELL, at_ms=NOW)
+    dead = a_replica("dave", at_ms=NOW - 60_000)
     snapshot = a_snapshot(
         alice,
         dead,
@@ -278,15 +298,32 @@ def test_notes_tell_what_may_matter_soon() -> None:
         main=SourceState(exists=True, silent=(SilentConsumer("w1", 3, 61_000),)),
         recovery_wait=RecoveryWait(2_500, 41_000),
     )
-    assert judge(snapshot) == ()
-    assert notes(snapshot) == (
-        "the leader only observes and recovers no job",
-        "there is no follower to take over from the leader. Start a second replica.",
+    drained = replace(snapshot, drained={"alice-1-abc": NOW + 90_000})
+    assert judge(drained) == ()
+    assert notes(drained) == (
+        "there is no replica to take over from alice-1-abc. Start a second replica.",
+        "replica alice-1-abc is drained for 1.5 min more. `reaper drain alice-1-abc --undo` ends this.",
         "replica dave-1-abc has not registered for 60 s",
         "orders/billing: recovery waits 2.5 s: no heartbeat could be served for 41 s",
         "orders/billing: 4 entries were deleted while pending, the last of them more than an hour ago",
         "orders/billing: consumer w1 has 3 deliveries and has been silent for 61 s",
     )
+
+
+def test_that_replicas_only_observe_is_noted() -> None:
+    olga = a_replica("olga", ALL_WELL, at_ms=NOW, observe=True)
+    observed = replace(a_snapshot(olga, served_by="olga-1-abc"), namespace=observers_of("reaper"))
+    assert notes(observed) == ("the replicas only observe and recover no job",)
+
+
+DIFFER = (
+    "replicas have different settings, so they do not take groups from each other: alice-1-abc and bob-1-abc. Give all "
+    "replicas the same settings."
+)
+
+
+def test_replicas_with_different_settings_are_noted() -> None:
+    assert notes(a_snapshot(a_replica("alice", at_ms=NOW), a_replica("bob", at_ms=NOW, settings="other"))) == (DIFFER,)
 
 
 def test_what_may_have_been_a_false_recovery_is_a_note() -> None:
@@ -300,7 +337,7 @@ def test_what_may_have_been_a_false_recovery_is_a_note() -> None:
 
 
 def test_what_is_said_of_many_groups_is_said_once() -> None:
-    replicas = a_replica("alice", ALL_WELL, at_ms=NOW), a_replica("bob", at_ms=NOW, role=FOLLOWER)
+    replicas = a_replica("alice", ALL_WELL, at_ms=NOW), a_replica("bob", at_ms=NOW)
     young = a_snapshot(*replicas, report=ALL_WELL, recovery_wait=RecoveryWait(2_500, 41_000))
     (one,) = young.groups
     many = replace(young, groups=tuple(replace(one, stream=f"orders-{number}") for number in range(50)))
@@ -311,16 +348,8 @@ def test_what_is_said_of_many_groups_is_said_once() -> None:
     )
 
 
-def test_a_replica_that_has_not_noticed_the_end_of_its_term_is_noted() -> None:
-    late = a_replica("zoe", at_ms=NOW, token=6)
-    follower = a_replica("bob", at_ms=NOW, role=FOLLOWER)
-    snapshot = a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW), follower, late)
-    assert judge(snapshot) == ()
-    assert notes(snapshot) == ("replica zoe-1-abc still reports that it leads (token 6). The fence rejects it.",)
-
-
 def test_several_versions_at_once_are_noted() -> None:
-    old = a_replica("bob", at_ms=NOW, role=FOLLOWER, version="0.0.9")
+    old = a_replica("bob", at_ms=NOW, version="0.0.9")
     assert notes(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW), old)) == (
         "replicas of several versions are running: 0.0.9, 0.1.0",
     )

@@ -16,7 +16,7 @@ from reaper.pipeline.progress import ProgressLine
 from reaper.replicas import GroupReport
 from tests.operator.conftest import Command, run_command
 from tests.operator.every import LEAVES
-from tests.operator.heartbeats import KEYS, SELDOM_MS, TOKEN, a_replica, a_report, register
+from tests.operator.heartbeats import KEYS, SELDOM_MS, a_replica, a_report, register
 from tests.scripts.scene import Scene, entry_id
 from tests.support.hostile import EVIL, EVIL_BYTES, EVIL_NAME, forged_lines, raw_characters
 from tests.support.servers import RedisServer
@@ -40,8 +40,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "dead-letters delete": (PAIR, "--all", "--yes"),
     "explain": (JOB, *SETTINGS),
     "acl": SETTINGS,
-    "leader show": (),
-    "leader step-down": ("--alone", "--timeout", "0"),
+    "replicas": (),
+    "drain": (f"alice{EVIL}-1-abc", "--timeout", "0"),
     "groups init": (PAIR, "--config", os.devnull),
     "groups pause": (PAIR,),
     "groups requeue": (PAIR, "1-0"),
@@ -68,7 +68,7 @@ async def hostile(client: Redis) -> Scene:
     """A group in which everything that somebody else can write is hostile."""
     scene = Scene(client, keys=group_keys(STREAM, GROUP))
     keys = scene.keys
-    await scene.prepare(lease=f"{EVIL}.a1b2c3d4@10000")
+    await scene.prepare(lease=f"alice{EVIL}-1-abc.0a@1000")
     await scene.add("reaper.job", EVIL_BYTES, "reaper.consumers", EVIL_BYTES, EVIL_BYTES, EVIL_BYTES, at=JOB)
     await client.execute_command(
         "XCLAIM", keys.stream, keys.group, EVIL_BYTES, 0, JOB, "IDLE", 99_000, "FORCE", "JUSTID", "LASTID", JOB
@@ -80,23 +80,22 @@ async def hostile(client: Redis) -> Scene:
     )  # fmt: skip
     facts: dict[Any, Any] = dict.fromkeys(("consumer", "reason", "error", "verb", "new_entry", "holder", "group"), EVIL)
     for journal in (keys.journal, KEYS.journal):
-        for event in (EVIL.encode(), b"recovered", b"lease_acquired", b"lease_released"):
+        for event in (EVIL.encode(), b"recovered", b"lease_taken", b"lease_left"):
             await client.xadd(journal, {"event": event, "job": EVIL_BYTES, "entry": JOB, "token": 7, **facts})
     for name in ("policy", "recovery", "mismatch", "visibility_ms", "served_until"):
         await client.hset(keys.agreement, name, EVIL_BYTES)
     await client.zadd(keys.schedule, {EVIL_BYTES: 1, b"x" + EVIL_BYTES: 2**52})
     await client.hset(keys.quarantine, EVIL_BYTES, EVIL_BYTES)
-    await _lead(scene, a_report(stream=STREAM, group=GROUP, refusal=EVIL, error=EVIL, redelivery=EVIL, held=3))
+    await _hold(scene, a_report(stream=STREAM, group=GROUP, refusal=EVIL, error=EVIL, redelivery=EVIL, held=3))
     return scene
 
 
-async def _lead(scene: Scene, report: GroupReport) -> None:
+async def _hold(scene: Scene, report: GroupReport) -> None:
     now_ms = await scene.now_ms()
     evil = {"heartbeat_ms": SELDOM_MS, "host": EVIL, "version": EVIL, "server": EVIL}
     alice = a_replica(f"alice{EVIL}", report, at_ms=now_ms, **evil)
-    await scene.client.set(KEYS.lease, f"{alice.id}.0a@1000", px=SELDOM_MS)
-    await scene.client.set(KEYS.token, TOKEN)
-    await register(scene.client, alice, a_replica(f"bob{EVIL}", report, at_ms=now_ms, role=EVIL, **evil))
+    await scene.client.zadd(KEYS.drained, {EVIL: now_ms + SELDOM_MS})
+    await register(scene.client, alice, a_replica(f"bob{EVIL}", report, at_ms=now_ms, **evil))
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
@@ -121,12 +120,12 @@ NUMBERS = ("generation", "run_ms", "idle_ms", "visibility_ms", "delivery", "toke
 NO_NUMBERS: tuple[str | int, ...] = (EVIL, -1, "9" * 400, "", "1.5", "\u0661")
 
 
-@pytest.mark.parametrize("command", ["doctor", "explain", "leader show", "status"])
+@pytest.mark.parametrize("command", ["doctor", "explain", "replicas", "status"])
 async def test_what_should_be_a_number_in_a_journal_and_is_none_stops_no_command(
     hostile: Scene, reaper: Command, command: str
 ) -> None:
     for journal in (hostile.keys.journal, KEYS.journal):
-        for event in ("acked", "scanned", "recovered", "lease_acquired", "lease_released"):
+        for event in ("acked", "scanned", "recovered", "lease_taken", "lease_left"):
             for value in NO_NUMBERS:
                 fields: dict[Any, Any] = {"event": event, "entry": JOB, "group": GROUP, **dict.fromkeys(NUMBERS, value)}
                 await hostile.client.xadd(journal, fields)
@@ -138,7 +137,7 @@ async def test_json_says_what_is_there(hostile: Scene, reaper: Command) -> None:
     shown = (await reaper("dead-letters", "show", *COMMANDS["dead-letters show"], "-o", "json")).data
     assert shown["reason"] == EVIL_BYTES.decode("utf-8", "backslashreplace")
     assert base64.b64decode(shown["fields"][0][0]["base64"]) == EVIL_BYTES
-    assert EVIL in (await reaper("leader", "show", "-o", "json")).data["leader"]["id"]
+    assert EVIL in (await reaper("replicas", "-o", "json")).data["replicas"][0]["id"]
     assert hostile.keys.pair == PAIR
 
 
@@ -178,7 +177,7 @@ async def test_a_redrive_journals_the_reason_as_it_is(hostile: Scene, reaper: Co
 
 
 async def test_what_was_removed_is_named_in_escapes(hostile: Scene, reaper: Command) -> None:
-    await hostile.client.delete(KEYS.replicas, hostile.keys.schedule)
+    await hostile.client.delete(KEYS.replicas, hostile.keys.schedule, hostile.keys.lease)
     answer = await reaper("groups", "forget", PAIR, "--yes")
     assert (answer.code, "removed {ord\\u202eers\\x9b2J}" in answer.out) == (0, True)
     assert raw_characters(answer.out + answer.err) == set()

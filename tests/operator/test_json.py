@@ -9,7 +9,7 @@ from tests.docs.json_page import check, differences, examples
 from tests.operator.conftest import run_command
 from tests.operator.dead import give_up
 from tests.operator.every import LEAVES, PAIR
-from tests.operator.heartbeats import TOKEN, a_report, elect
+from tests.operator.heartbeats import a_report, hold
 from tests.scripts.scene import Scene
 from tests.support.processes import ROOT
 from tests.support.servers import RedisServer
@@ -24,14 +24,14 @@ WORDS: dict[str, tuple[str, ...]] = {
     "reaper dead-letters redrive": ("orders/billing", "--all"),
     "reaper dead-letters show": ("orders/billing", LETTER),
     "reaper doctor": PAIR,
+    "reaper drain": ("alice-1-abc", "--timeout", "0"),
     "reaper explain": ("order-17", *PAIR),
     "reaper groups forget": ("mail/sender", "--yes"),
     "reaper groups init": ("orders/billing",),
-    "reaper leader show": (),
-    "reaper leader step-down": ("--timeout", "0"),
     "reaper groups pause": ("orders/billing",),
     "reaper groups requeue": ("orders/billing", "1-0"),
     "reaper groups resume": ("orders/billing",),
+    "reaper replicas": (),
     "reaper status": PAIR,
 }
 ELSEWHERE = {
@@ -60,13 +60,11 @@ async def printed(scene: Scene, server: RedisServer, name: str) -> Any:
     now = await scene.now_ms()
     await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper")
     report = a_report(last_scan_ms=now - 200, timers=1, next_due_ms=9_000, recovered=5)
-    await elect(scene.client, report, now_ms=now, server="Redis 8.2.3")
+    await hold(scene.client, report, now_ms=now, server="Redis 8.2.3")
     letter = await give_up(scene, "order", 17)
     await scene.stalled("order", 18, "reaper.job", "order-17")
     await scene.client.xgroup_create("mail", "sender", "0", mkstream=True)
     await scene.client.hset("{mail}:group:sender", "paused", "1")
-    acquired: dict[Any, Any] = {"event": "lease_acquired", "token": TOKEN, "holder": "alice-1-abc.nonce"}
-    await scene.client.xadd("{reaper}:journal", acquired)
     words = [letter if word == LETTER else word for word in WORDS[name]]
     return (await run_command(server.url, *name.split()[1:], *words, "-o", "json")).data
 

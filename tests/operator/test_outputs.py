@@ -59,4 +59,4 @@ async def test_a_full_disk_is_one_sentence(server: RedisServer, words: tuple[str
 
 async def test_a_terminal_that_lacks_a_character_is_shown_its_escape(server: RedisServer) -> None:
     said = await _run(server.url, "", "status", *PAIR, PYTHONIOENCODING="ascii:strict")
-    assert said == (1, "")  # degraded: there is no leader
+    assert said == (1, "")  # degraded: there is no replica

@@ -11,7 +11,7 @@ from reaper.operations.dead_letters import PAGE, Selection, select
 from reaper.operations.redrive import Redrive, Redriven, RedriveOutcome, redrive
 from tests.conftest import StartProxy
 from tests.operator.dead import give_up, give_up_many, ids_of, redriven_often
-from tests.scripts.scene import TOO_MANY, Scene, entry_id
+from tests.scripts.scene import HOLDER, TOO_MANY, Scene, entry_id
 from tests.support.dump import show_journal
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
@@ -52,7 +52,7 @@ async def test_a_redriven_job_is_the_next_generation_with_its_fields_byte_for_by
     assert await scene.state() == {
         "orders": {"entries": [("new-1", *user, *ours)], "billing": []},
         "{orders}:dead:billing": {"entries": []},
-        "{orders}:lease:billing": "reaper:7:alice",
+        "{orders}:lease:billing": HOLDER,
     }
 
 

@@ -1,11 +1,19 @@
-"""Heartbeats: what one version writes, others read."""
+"""Heartbeats of replicas, ``reaper replicas``, and ``reaper drain``."""
 
 import json
 
 import pytest
+from redis.asyncio import Redis
 
 from reaper.replicas import Replica, parse_replicas
-from tests.operator.heartbeats import a_replica, a_report
+from tests.faults.scene import create_group, holds, running_reaper
+from tests.operator.conftest import Command, run_command
+from tests.operator.heartbeats import KEYS, SELDOM_MS, a_replica, a_report, hold, register
+from tests.scripts.scene import Scene
+from tests.support.servers import RedisServer, free_port
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
 
 NOW = 1_766_000_000_000
 
@@ -19,7 +27,7 @@ def test_fields_of_a_newer_version_are_ignored_and_those_an_older_one_lacks_fill
     replica = a_replica("alice", a_report(), at_ms=NOW)
     raw = json.loads(replica.to_json())
     raw["mood"] = raw["groups"]["orders/billing"]["mood"] = "sunny"
-    del raw["renewals_failed"], raw["groups"]["orders/billing"]["false_recoveries"]
+    assert {"terms", "observe"}.isdisjoint(raw), "a default is not written"
     assert Replica.from_json(json.dumps(raw)) == replica
 
 
@@ -33,3 +41,106 @@ def test_what_is_no_heartbeat_is_refused_and_left_out(garbage: bytes) -> None:
         Replica.from_json(garbage)
     replica = a_replica("alice", at_ms=NOW)
     assert parse_replicas([garbage, replica.to_json().encode()]) == (replica,)
+
+
+# --- reaper replicas
+
+
+async def test_each_replica_is_a_line(scene: Scene, reaper: Command) -> None:
+    now = await scene.now_ms()
+    await hold(scene.client, a_report(), now_ms=now, terms=3)
+    await register(scene.client, a_replica("dave", at_ms=now - 60_000))
+    await scene.client.zadd(KEYS.drained, {"bob-1-abc": now + SELDOM_MS})
+    answer = await reaper("replicas")
+    alice, bob, dave = answer.out.splitlines()
+    assert answer.code == 0
+    assert alice.startswith("alice-1-abc  live  version 0.1.0 · holds 1 of 1 group · leases taken 3 · started ")
+    assert bob.startswith("bob-1-abc  drained  version 0.1.0 · holds 0 of 1 group · leases taken 0 · started ")
+    assert bob.endswith(" · drained for 60 min more")
+    assert dave.startswith("dave-1-abc  silent  version 0.1.0 · last seen ")
+
+
+async def test_replicas_are_told_to_machines(scene: Scene, reaper: Command) -> None:
+    now = await scene.now_ms()
+    await hold(scene.client, a_report(), now_ms=now)
+    answer = await reaper("replicas", "-o", "json")
+    assert answer.data["namespace"] == "reaper"
+    alice, bob = answer.data["replicas"]
+    assert (alice["id"], alice["state"], alice["holds"], alice["watches"]) == ("alice-1-abc", "live", 1, 1)
+    assert (bob["holds"], bob["seen_ms"], bob["drained_until_ms"]) == (0, now, None)
+
+
+async def test_without_a_live_replica_it_is_1(scene: Scene, reaper: Command) -> None:
+    none = await reaper("replicas")
+    assert (none.code, none.out) == (1, "no replica has registered in namespace 'reaper'\n")
+    await register(scene.client, a_replica("dave", at_ms=await scene.now_ms() - 60_000))
+    assert (await reaper("replicas")).code == 1
+
+
+async def test_an_unreachable_server_is_3() -> None:
+    assert (await run_command(f"redis://127.0.0.1:{free_port()}/0", "replicas")).code == 3
+
+
+# --- reaper drain
+
+
+async def test_a_drained_replica_hands_its_groups_over(server: RedisServer, client: Redis, reaper: Command) -> None:
+    await create_group(client)
+    async with running_reaper(server.url, name="alice") as alice:
+        assert await holds(alice) == 1
+        async with running_reaper(server.url, name="bob") as bob:
+
+            async def both_are_seen() -> bool:
+                shown = (await reaper("replicas", "-o", "json")).data["replicas"]
+                return len(shown) == 2 and sum(one["holds"] for one in shown) == 1
+
+            await wait_until(both_are_seen, "both have registered, and one of them holds the group")
+            drained, other = (alice, bob) if alice.held else (bob, alice)
+            answer = await reaper("drain", drained.replica_id, "--timeout", "3600", "-o", "json")
+            assert (answer.code, answer.data) == (
+                0, {"replica": drained.replica_id, "drained_ms": 300_000, "holds": 0}
+            )  # fmt: skip
+            await holds(other)
+            assert not drained.held
+            refused = await reaper("drain", other.replica_id)
+            assert (refused.code, "no other live replica with the same settings" in refused.err) == (1, True)
+            undone = await reaper("drain", drained.replica_id, "--undo")
+            assert (undone.code, undone.out) == (0, f"{drained.replica_id} may take groups again.\n")
+            assert await client.exists(KEYS.drained) == 0
+
+
+@pytest.mark.parametrize("heir", [None, {"settings": "other"}, {"at_ms": 0}], ids=["alone", "other settings", "gone"])
+async def test_a_replica_without_an_heir_is_not_drained(scene: Scene, reaper: Command, heir: object) -> None:
+    now = await scene.now_ms()
+    await register(scene.client, a_replica("alice", a_report(), at_ms=now, heartbeat_ms=SELDOM_MS))
+    if isinstance(heir, dict):
+        await register(scene.client, a_replica("bob", **{"at_ms": now, "heartbeat_ms": SELDOM_MS, **heir}))
+    answer = await reaper("drain", "alice-1-abc")
+    assert answer.code == 1
+    assert answer.err.startswith("error: cannot drain 'alice-1-abc': no other live replica with the same settings")
+    assert await scene.client.exists(KEYS.drained) == 0
+
+
+async def test_a_replica_that_does_not_hand_over_in_time_is_1(scene: Scene, reaper: Command) -> None:
+    await hold(scene.client, a_report(), now_ms=await scene.now_ms())
+    answer = await reaper("drain", "alice-1-abc", "--timeout", "0", "--for", "30m")
+    assert (answer.code, answer.err.partition(" See ")[0]) == (
+        1, "alice-1-abc still holds 1 group after 0 s. It stays drained for 30 min."
+    )  # fmt: skip
+    assert await scene.client.zcard(KEYS.drained) == 1
+    ended = await reaper("drain", "alice-1-abc", "--for", "0")
+    again = await reaper("drain", "alice-1-abc", "--undo")
+    assert (ended.out, again.out) == ("alice-1-abc may take groups again.\n", "alice-1-abc was not drained.\n")
+
+
+async def test_a_replica_that_is_not_there_is_not_drained(scene: Scene, reaper: Command) -> None:
+    now = await scene.now_ms()
+    await register(scene.client, a_replica("dave", at_ms=now - 60_000), a_replica("alice", at_ms=now))
+    silent, unknown = await reaper("drain", "dave-1-abc"), await reaper("drain", "carol")
+    assert (silent.code, silent.err.partition(" See ")[0]) == (
+        1, "error: cannot drain 'dave-1-abc': it is not alive, so other replicas take its groups."
+    )  # fmt: skip
+    assert (unknown.code, unknown.err) == (
+        1, "error: cannot drain 'carol': no replica has this ID. See `reaper replicas`.\n"
+    )  # fmt: skip
+    assert await scene.client.exists(KEYS.drained) == 0

@@ -23,7 +23,7 @@ async def lost(scene: Scene, *, source: str = "stream", group: str = "billing") 
 
 
 async def journal(scene: Scene, event: str, entry: str, **data: str) -> None:
-    """Write an event as the leader or a worker does."""
+    """Write an event as a reaper or a worker does."""
     fields: dict[Any, Any] = {"event": event, "group": "billing", "entry": entry} | data
     await scene.client.xadd(scene.keys.journal, fields)
 

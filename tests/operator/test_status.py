@@ -14,8 +14,8 @@ from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy, StartServer
 from tests.operator.conftest import Command, run_command
 from tests.operator.dead import give_up
-from tests.operator.heartbeats import KEYS, a_report, elect
-from tests.scripts.scene import Scene
+from tests.operator.heartbeats import KEYS, SELDOM_MS, a_replica, a_report, hold, register
+from tests.scripts.scene import HOLDER, Scene
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
@@ -29,7 +29,7 @@ async def _healthy(scene: Scene) -> None:
     now = await scene.now_ms()
     await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper", recovered=12)
     report = a_report(last_scan_ms=now - 200, timers=4, next_due_ms=9_000, recovered=5)
-    await elect(scene.client, report, now_ms=now)
+    await hold(scene.client, report, now_ms=now)
 
 
 async def _group(scene: Scene) -> GroupState:
@@ -63,9 +63,9 @@ async def test_in_brief_each_group_is_a_line(scene: Scene, reaper: Command) -> N
     answer = await reaper("status", "--brief", "--groups", "mail/sender")
     assert answer.code == 1
     service, mail, orders = answer.out.splitlines()
-    assert service == "reaper  healthy  leader alice-1-abc · 1 followers"
-    assert mail.startswith("mail/sender  degraded  ready 0 · pending 0 · dead letters 0 · the leader does not watch")
-    assert orders.startswith("orders/billing  degraded  ready ")
+    assert service == "reaper  healthy  2 live replicas"
+    assert mail.startswith("mail/sender  degraded  ready 0 · pending 0 · dead letters 0 · no live replica watches")
+    assert orders.startswith("orders/billing  degraded  holder alice-1-abc · ready ")
     assert orders.endswith(" · recovery is paused. Run `reaper groups resume orders/billing` to resume it.")
 
 
@@ -80,7 +80,7 @@ async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Comman
     ]
 
 
-async def test_no_leader_is_1(scene: Scene, reaper: Command) -> None:
+async def test_no_replica_is_1(scene: Scene, reaper: Command) -> None:
     answer = await reaper("status", "--groups", "orders/billing", "-o", "json")
     assert answer.code == 1
     assert [problem["trouble"] for problem in answer.data["problems"]] == ["no_replica"]
@@ -117,21 +117,26 @@ async def test_a_user_without_the_rights_is_told_so(start_server: StartServer) -
 # --- what people see
 
 
-async def test_the_screen_shows_leader_term_and_group(scene: Scene, reaper: Command) -> None:
+async def test_the_screen_shows_replicas_holder_and_group(scene: Scene, reaper: Command) -> None:
     await _healthy(scene)
     await scene.deliver(await scene.add(), idle_ms=36_000_000)
     await scene.add()
+    await scene.client.zadd(KEYS.drained, {"bob-1-abc": 9_999_999_999_999})
     lines = (await reaper("status")).out.splitlines()
-    assert lines[2].startswith("  leader    alice-1-abc · term 7 · lease ")
-    assert lines[3] == "  followers bob-1-abc"
-    assert lines[5:7] == [
+    assert [line.split() for line in lines[2:5]] == [
+        ["replicas", "2", "live"],
+        ["alice-1-abc", "·", "holds", "1", "group"],
+        ["bob-1-abc", "·", "holds", "0", "groups", "·", "drained"],
+    ]
+    assert lines[6:8] == [
         "orders/billing  healthy",
         "  recovery  reaper · stream · visibility timeout 30 s · max deliveries 3",
     ]
-    assert "pending 1 (oldest idle 10 h) · scheduled 0 · quarantined 0, released 0 · dead letters 0" in lines[7]
-    assert lines[8].startswith("  watched   timers 4 · next due ")
-    assert "recovered 12 (5 this term)" in lines[8]
-    assert lines[9] == "  consumers 1"
+    assert "pending 1 (oldest idle 10 h) · scheduled 0 · quarantined 0, released 0 · dead letters 0" in lines[8]
+    assert lines[9].startswith("  holder    alice-1-abc · token 7 · lease ")
+    assert lines[10].startswith("  watched   timers 4 · next due ")
+    assert "recovered 12 (5 this term)" in lines[10]
+    assert lines[11] == "  consumers 1"
 
 
 async def test_output_that_is_no_terminal_has_no_colour(scene: Scene, reaper: Command) -> None:
@@ -157,14 +162,14 @@ def test_durations_read_well(milliseconds: int, text: str) -> None:
 # --- what machines see
 
 
-async def test_json_holds_leader_replicas_and_groups(scene: Scene, reaper: Command) -> None:
+async def test_json_holds_replicas_and_groups(scene: Scene, reaper: Command) -> None:
     await _healthy(scene)
     await give_up(scene)
     data = (await reaper("status", "-o", "json")).data
-    assert (data["status"], data["problems"], data["leader"], data["token"]) == ("healthy", [], "alice-1-abc", 7)
-    assert [(replica["name"], replica["role"], replica["live"]) for replica in data["replicas"]] == [
-        ("alice", "leader", True),
-        ("bob", "follower", True),
+    assert (data["status"], data["problems"]) == ("healthy", [])
+    assert [(replica["name"], replica["holds"], replica["live"]) for replica in data["replicas"]] == [
+        ("alice", 1, True),
+        ("bob", 0, True),
     ]
     (group,) = data["groups"]
     assert (group["group"], group["mode"], group["policy"], group["dead_letters"]) == (
@@ -172,6 +177,7 @@ async def test_json_holds_leader_replicas_and_groups(scene: Scene, reaper: Comma
         1,
     )
     assert (group["recovered"], group["report"]["recovered"], group["served_by"]) == (12, 5, "alice-1-abc")
+    assert (group["holder"], group["token"], group["lease_left_ms"] > 0) == (HOLDER, 7, True)
 
 
 async def test_watch_prints_until_it_is_ended(scene: Scene, server: RedisServer, processes: Processes) -> None:
@@ -301,6 +307,16 @@ async def test_a_stream_that_is_none_is_told_from_one_that_is_missing(client: Re
     assert "mail/billing: recovery is disabled: the stream or its group does not exist" in told
 
 
+async def test_a_replica_that_cannot_serve_a_group_tells_why(scene: Scene) -> None:
+    await scene.client.delete(scene.keys.lease)
+    refusing = a_report(token=0, refusal="explicit_ids")
+    await register(scene.client, a_replica("alice", refusing, at_ms=await scene.now_ms(), heartbeat_ms=SELDOM_MS))
+    group = await _group(scene)
+    assert (group.holder, group.served_by) == ("", "")
+    assert group.report is not None
+    assert group.report.refusal == "explicit_ids"
+
+
 async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:
     await _healthy(scene)
     await scene.stalled()
@@ -309,12 +325,15 @@ async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:
     assert await scene.state() == before
 
 
+HOLDER_HAS = "the holder of its lease has"
+
+
 def test_a_group_that_agreed_on_something_else_is_a_mismatch() -> None:
     agreement = {"policy": "retry-stream", "visibility_ms": "30000", "max_deliveries": "5", "recovery": "autoclaim"}
     assert find_mismatches(agreement, a_report(), 0) == (
-        "the group agreed on recovery = autoclaim, and the leader has reaper: give all processes the same",
-        "the group agreed on policy = retry-stream, and the leader has stream: give all processes the same",
-        "the group agreed on max_deliveries = 5, and the leader has 3: give all processes the same",
+        f"the group agreed on recovery = autoclaim, and {HOLDER_HAS} reaper: give all processes the same",
+        f"the group agreed on policy = retry-stream, and {HOLDER_HAS} stream: give all processes the same",
+        f"the group agreed on max_deliveries = 5, and {HOLDER_HAS} 3: give all processes the same",
     )
     assert find_mismatches({}, a_report(), 0) == ()
 

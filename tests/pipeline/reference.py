@@ -225,24 +225,20 @@ def stalls_by_worker(events: Iterable[Told]) -> dict[str, tuple[int, int, int]]:
 def refused(events: Iterable[Told]) -> dict[tuple[str, str], int]:
     """Return the number of rejected calls by verb and consumer."""
     verbs = (told.data for told in events if told.event == "refused")
-    return dict(Counter((data["verb"], "leader" if "token" in data else "worker") for data in verbs))
+    return dict(Counter((data["verb"], "replica" if "token" in data else "worker") for data in verbs))
 
 
-def terms(events: Iterable[Told]) -> list[tuple[int, str, int, int | None, str, int | None]]:
-    """Return token, holder, begin, end, how it ended and the gap after it, of one namespace."""
-    leases = [told for told in in_order(events) if told.event.startswith("lease_")]
-    begins = [told for told in leases if told.event == "lease_acquired"]
+def terms(events: Iterable[Told]) -> list[tuple[int, str, int | None, int | None, str, int | None]]:
+    """Return token, holder, begin, end, how it ended and the gap after it, of one group."""
+    leases = [told for told in in_order(events) if told.event in ("lease_taken", "lease_left")]
+    holders = list(dict.fromkeys(told.data["holder"] for told in leases))
+    of = {holder: {told.event: told for told in leases if told.data["holder"] == holder} for holder in holders}
     rows = []
-    for place, begin in enumerate(begins):
-        token = begin.data["token"]
-        following = begins[place + 1].ms if place + 1 < len(begins) else None
-        end = next((told for told in leases if told is not begin and told.data["token"] == token), None)
-        in_time = end is not None and (following is None or end.ms <= following)
-        if end is None:
-            how = "leading" if following is None else "vanished"
-        else:
-            how = "released" if end.event == "lease_released" and in_time else "lost"
-        ended = end.ms if end is not None and in_time else None
-        gap = following - ended if following is not None and ended is not None else None
-        rows.append((token, begin.data["holder"], begin.ms, ended, how, gap))
+    for holder, following in zip(holders, [*holders[1:], None], strict=True):
+        begin, end = of[holder].get("lease_taken"), of[holder].get("lease_left")
+        how = end.data["reason"] if end else "expired" if following else "holds"
+        gap = of[following]["lease_taken"].ms - end.ms if following and end else None
+        first = begin or end
+        assert first
+        rows.append((first.data["token"], holder, begin.ms if begin else None, end.ms if end else None, how, gap))
     return rows

@@ -184,7 +184,7 @@ UNOWNED = [recovered(22_500, -1, about("19000", 1), "22500"), acked(22_700, 100,
 
 LOST = [event("lost_payload", 23_000, "20000-0", entry="20000-0", delivery=1, generation=0, enqueued_ms=0, token=1)]
 
-STALE = [event("refused", 24_000, verb="recover", token=3, fence="reaper:4:r2")]
+STALE = [event("refused", 24_000, verb="recover", token=3, lease="r2.ab@1500")]
 
 STORIES = (
     PLAIN, CRASH, SLOW, LATE, CUT_OFF, CUT_OFF_AND_SLOW, LATE_BUT_FIRST, EARLY, FAILS, WAITS, LEAVES, POISON, COMPANY,

@@ -19,8 +19,8 @@ Tables = dict[str, Rows]
 
 @pytest.fixture(scope="module")
 def asked(spark: SparkSession) -> LakeAnswers:
-    lease = event("lease_acquired", 500, stream=NAMESPACE_JOURNAL, token=1, holder="r1")
-    return ask(spark, events=[*stories.ALL, lease])
+    fault = event("fault_injected", 500, stream=NAMESPACE_JOURNAL, group=None, kind="kill-holder", holder="r1")
+    return ask(spark, events=[*stories.ALL, fault])
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_lost_payloads_and_rejected_writes_are_counted(tables: Tables) -> None:
     assert picked(tables["lost_payloads"], "stream", "group", "entries") == [(JOURNAL, GROUP, 1)]
     assert picked(tables["refused_writes"], "verb", "of", "calls") == [
         ("ack", "worker", 6),
-        ("recover", "leader", 1),
+        ("recover", "replica", 1),
     ]
 
 
@@ -270,61 +270,51 @@ def test_a_duration_that_cannot_be_is_counted_and_in_no_figure(spark: SparkSessi
     }  # fmt: skip
 
 
-# ---- leadership
+# ---- terms
 
 OTHER = "{other}:journal"
 
 
-def lease(
-    name: str, at: int, token: int, holder: str, *, seq: int = 0, stream: str = NAMESPACE_JOURNAL, **data: str
-) -> stories.Row:
-    return event(name, at, stream=stream, seq=seq, token=token, holder=holder, **data)
-
-
-def seen(name: str, at: int, token: int) -> stories.Row:
-    """The lines of a leader in the journal of a group."""
-    return event(name, at, "1", token=token)
+def lease(name: str, at: int, token: int, holder: str, *, stream: str = JOURNAL, **data: Any) -> stories.Row:
+    return event(name, at, stream=stream, token=token, holder=holder, **data)
 
 
 def test_terms_have_holders_ends_and_the_gap_after_them(spark: SparkSession) -> None:
     rows = [
-        lease("lease_acquired", 1_000, 1, "r1.a@1500"),
-        lease("lease_released", 5_000, 1, "r1.a@1500", reason="stopped"),
-        lease("lease_acquired", 5_020, 2, "r2.b@1500"),
-        # r2 is killed, so its lease expires, and for a while there is no leader
-        seen("recovered", 7_000, 2),
-        seen("dead_lettered", 8_000, 2),
-        seen("refused", 8_900, 2),  # a write that came too late is no proof
-        seen("dead_lettered", 9_000 + 1, 2),  # nor does an event after its successor's first
-        lease("lease_acquired", 9_000, 3, "r3.c@1500"),
-        lease("lease_acquired", 12_000, 4, "r1.d@1500"),
-        # r3 was paused, and reports its end when r1 leads already. r1 reports its own twice.
-        lease("lease_lost", 13_000, 3, "r3.c@1500", reason="expired"),
-        lease("lease_lost", 14_000, 4, "r1.d@1500", reason="token_behind"),
-        lease("lease_lost", 14_000, 4, "r1.d@1500", seq=1, reason="token_behind"),
-        lease("lease_acquired", 14_100, 6, "r1.e@1500"),
-        lease("lease_acquired", 14_600, 7, "r2.f@1500"),
-        lease("lease_acquired", 2_000, 1, "x.a", stream=OTHER),
-        lease("lease_released", 2_500, 1, "x.a", stream=OTHER, reason="stopped"),
-        # Two namespaces exist, and the event does not name the one of token 3.
-        lease("lease_acquired", 8_000, 3, "x.b", stream=OTHER),
-        lease("lease_acquired", 14_500, 4, "x.c", stream=OTHER),
-        seen("dead_lettered", 11_000, 3),
-        event("lease_acquired", 15_000, stream=OTHER, token=5),  # without a holder
+        # The first term began before there was a journal.
+        lease("lease_left", 900, 4, "r0.a@1500", reason="handed_over"),
+        lease("lease_taken", 1_000, 5, "r1.a@1500"),
+        lease("lease_left", 5_000, 5, "r1.a@1500", reason="stopped"),
+        lease("lease_taken", 5_020, 6, "r2.b@1500"),
+        # r2 is killed, so its lease expires, and for a while no replica holds it.
+        event("recovered", 7_000, "1", token=6),
+        event("dead_lettered", 8_000, "1", token=6),
+        event("refused", 8_900, "1", token=6),  # a write that came too late is no proof
+        event("dead_lettered", 9_000 + 1, "1", token=6),  # nor does an event after its successor's first
+        event("recovered", 8_500, "1", token=6, stream=OTHER, group=GROUP),  # nor does one of another group
+        event("recovered", 8_500, "1", token=6, group="audit"),
+        # Redis has lost the group's hash, so tokens start over.
+        lease("lease_taken", 9_000, 1, "r3.c@1500"),
+        lease("lease_left", 12_000, 0, "r3.c@1500"),
+        lease("lease_taken", 14_100, 2, "r1.e@1500"),
+        lease("lease_taken", 14_600, 3, "r2.f@1500"),
+        lease("lease_taken", 14_700, 6, "r2.g@1500", stream=OTHER, group=GROUP),
+        lease("lease_taken", 14_800, 6, "r2.h@1500", group="audit"),
+        event("lease_taken", 15_000, token=5),  # without a holder
+        lease("lease_taken", 15_000, 5, "x.a", group=None),
         event("fault_injected", 8_000, stream=NAMESPACE_JOURNAL, kind="kill-holder", target="r2", holder="r2.b@1500"),
     ]
-    names = ("stream", "token", "holder", "began_ms", "ended_ms", "end", "reason", "gap_ms", "gap_at_most_ms")
-    found = sorted(ask(spark, ("terms",), events=rows).answers["terms"], key=lambda row: (row["stream"], row["token"]))
+    names = ("stream", "group", "token", "holder", "began_ms", "ended_ms", "end", "gap_ms", "gap_at_most_ms")
+    found = tables_of(ask(spark, events=rows).answers)["terms"]
     assert picked(found, *names) == [
-        (OTHER, 1, "x.a", 2_000, 2_500, "released", "stopped", 5_500, None),
-        (OTHER, 3, "x.b", 8_000, None, "vanished", None, None, 6_500),
-        (OTHER, 4, "x.c", 14_500, None, "leading", None, None, None),
-        (NAMESPACE_JOURNAL, 1, "r1.a@1500", 1_000, 5_000, "released", "stopped", 20, None),
-        (NAMESPACE_JOURNAL, 2, "r2.b@1500", 5_020, None, "vanished", None, None, 1_000),
-        (NAMESPACE_JOURNAL, 3, "r3.c@1500", 9_000, None, "lost", "expired", None, 3_000),
-        (NAMESPACE_JOURNAL, 4, "r1.d@1500", 12_000, 14_000, "lost", "token_behind", 100, None),
-        (NAMESPACE_JOURNAL, 6, "r1.e@1500", 14_100, None, "vanished", None, None, 500),
-        (NAMESPACE_JOURNAL, 7, "r2.f@1500", 14_600, None, "leading", None, None, None),
+        (JOURNAL, "audit", 6, "r2.h@1500", 14_800, None, "holds", None, None),
+        (JOURNAL, GROUP, 4, "r0.a@1500", None, 900, "handed_over", 100, None),
+        (JOURNAL, GROUP, 5, "r1.a@1500", 1_000, 5_000, "stopped", 20, None),
+        (JOURNAL, GROUP, 6, "r2.b@1500", 5_020, None, "expired", None, 1_000),
+        (JOURNAL, GROUP, 1, "r3.c@1500", 9_000, 12_000, "left", 2_100, None),
+        (JOURNAL, GROUP, 2, "r1.e@1500", 14_100, None, "expired", None, 500),
+        (JOURNAL, GROUP, 3, "r2.f@1500", 14_600, None, "holds", None, None),
+        (OTHER, GROUP, 6, "r2.g@1500", 14_700, None, "holds", None, None),
     ]
 
 

@@ -166,8 +166,8 @@ def many_findings() -> Findings:
         second_starts=[{**group, "cause": "crash", "starts": 9, "jobs": 8} for group in groups],
         terms=[
             {
-                "stream": "{reaper}:journal", "token": n, "holder": f"r{n % 9}.abc@1500", "began_ms": n * 10_000,
-                "ended_ms": None, "end": "vanished", "reason": None, "gap_ms": None, "gap_at_most_ms": 1_500,
+                **groups[n % 60], "token": n, "holder": f"r{n % 9}.abc@1500", "began_ms": n * 10_000,
+                "ended_ms": None, "end": "expired", "gap_ms": None, "gap_at_most_ms": 1_500,
             }
             for n in range(200)
         ],
@@ -282,10 +282,10 @@ STEPS = [
     ({"lost_payloads": [_of(entries=1)]}, "1 entry disappeared", "reaper doctor"),
     ({"skewed": [{"stream": "s", "what": "instant", "events": 4}]}, "4 events counted nowhere", "reaper doctor"),
     (
-        {"terms": [{"stream": "{reaper}:journal", "token": 1, "holder": "r.a@1", "began_ms": 1, "ended_ms": None,
-                    "end": "vanished", "reason": None, "gap_ms": None, "gap_at_most_ms": 5}]},
-        "1 leader lost the lease",
-        "reaper leader show",
+        {"terms": [_of(token=1, holder="r.a@1", began_ms=None, ended_ms=None, end="expired", gap_ms=None,
+                       gap_at_most_ms=5)]},
+        "1 lease expired",
+        "reaper replicas",
     ),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Generated journals: the same for the same seed, and told as real workers and leaders tell."""
+"""Generated journals: the same for the same seed, and told as real workers and replicas tell."""
 
 from itertools import pairwise
 
@@ -155,7 +155,7 @@ def test_what_befell_the_jobs_is_what_the_stories_say(events: DataFrame, dead: D
     assert jobs(events, "event = 'refused'") == expected("slow but alive", share=ours)
     assert jobs(events, "event = 'handed_back'") == expected("handed back", share=ours)
     assert jobs(events, "event = 'redriven'") == expected("redriven")
-    # Of foreign jobs, only those that the leader gives up are told of.
+    # Of foreign jobs, only those that the replica gives up are told of.
     deaths = sum(per_million[name] for name in dying) * ours + per_million["poison"] * (1 - ours)
     assert dead.count() == pytest.approx(deaths * generated.jobs / 1e6, rel=0.4)
 
@@ -168,7 +168,7 @@ def test_jobs_that_were_only_slow_are_done_twice_and_all_others_once(events: Dat
     assert refused > 0
 
 
-def test_no_delivery_ends_twice_in_the_leaders_eyes(events: DataFrame) -> None:
+def test_no_delivery_ends_twice_in_the_replicas_eyes(events: DataFrame) -> None:
     ends = events.where(f"{STALLED} or event = 'acked'").groupBy(*DELIVERY).count()
     assert ends.where("count > 1").count() == 0
 

@@ -42,7 +42,7 @@ def settings_for(server: Any, **given: Any) -> ReaperSettings:
 async def scene(client: Redis) -> Scene:
     """A stream ``orders`` with a group ``billing`` that no leader has served yet."""
     prepared = Scene(client)
-    await prepared.prepare(fence=None)
+    await prepared.prepare(lease=None)
     return prepared
 
 

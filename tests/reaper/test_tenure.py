@@ -27,6 +27,7 @@ PAIR = "orders/billing"
 FIRST, SECOND, THIRD = ranked(["a", "b", "c"], PAIR)
 TTL_S = 7.5
 TICK_S = TTL_S / 3
+NO_CLIENT = cast("Any", None)
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ class Place:
     def __post_init__(self) -> None:
         settings = ReaperSettings(groups=PAIR)
         context = ReplicaContext(
-            self.me, settings, cast("Any", None), cast("Any", None), cast("Any", self.wakes), Callbacks(EVENTS),
+            self.me, settings, NO_CLIENT, NO_CLIENT, NO_CLIENT, cast("Any", self.wakes), Callbacks(EVENTS),
             lambda: None, monotonic_ms,
         )  # fmt: skip
         [self.group] = settings.watched
@@ -247,8 +248,18 @@ async def test_an_offer_is_taken_at_once_and_not_handed_back(lease: Lease) -> No
         place.wakes.notice()
         await anyio.sleep(0.01)
         assert tenure.is_held
+        tenure.rerank()
         await anyio.sleep(1)
         assert tenure.is_held
+
+
+async def test_an_order_that_changed_while_the_lease_was_taken_counts(lease: Lease) -> None:
+    place = Place(lease, SECOND, (SECOND,))
+    async with place.running() as tenure:
+        await anyio.lowlevel.checkpoint()
+        place.able = (FIRST, SECOND)  # and nobody says so
+        await anyio.sleep(0.01)
+        assert (lease.value, tenure.is_held) == (f"offer:{FIRST}", False)
 
 
 @pytest.mark.parametrize("able", [(), (FIRST,)], ids=["nobody is able", "it is the only one"])

@@ -13,7 +13,7 @@ from workers.protocol.keys import GroupKeys, group_keys, stream_keys
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
-HOLDER = "alice.a1b2c3d4@10000"
+HOLDER = "alice-1-abc.0a@10000"
 LONG_IDLE_MS = 60_000
 QUARANTINE_SCORE = 2**52
 BINARY = b"\xff\x00\r\n\xc3("

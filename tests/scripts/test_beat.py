@@ -15,7 +15,7 @@ from tests.support.fixtures import standing_clock
 from tests.support.servers import RedisServer
 from workers.protocol.calls.beat import RecoveryWait, recovery_wait
 from workers.protocol.connection import commands_client
-from workers.protocol.scripts import load_script
+from workers.protocol.scripts import put_together
 
 pytestmark = [pytest.mark.anyio, pytest.mark.contract]
 __all__ = ["standing_clock"]
@@ -26,6 +26,18 @@ V = 30_000
 FORMER_MS = 35_000
 REDELIVERED, NOT_DUE = 1, 4
 DENIED = ("xclaim", "xpending", "xrange", "xack", "hset", "hmget")
+
+
+BEAT = put_together("""
+--- @prelude
+--- @heartbeat
+local stream, settings, group = KEYS[1], KEYS[2], ARGV[1]
+open_for_writing(stream, group)
+probe_heartbeat(stream, group)
+local at, beat = note_beat(settings)
+return { at, recovery_waits_ms(beat, at, 0), beat.gap }
+""")
+"""Does what each script does that notes a beat."""
 
 
 class Timed(Scene):
@@ -42,11 +54,9 @@ class Timed(Scene):
             pass
 
     async def beat(self, client: Redis | None = None) -> list[int]:
-        """Run ``beat``; return server time, for how many ms recovery waits, and the last gap."""
+        """Note a beat; return server time, for how many ms recovery waits, and the last gap."""
         places = (self.keys.stream, self.keys.agreement, self.keys.journal, self.keys.retry)
-        reply: Any = await load_script("workers.protocol", "beat").run(
-            client or self.client, places, (self.keys.group,)
-        )
+        reply: Any = await (client or self.client).execute_command("EVAL", BEAT, 4, *places, self.keys.group)
         return list(reply)
 
     async def field(self, name: str) -> int | None:
@@ -304,6 +314,6 @@ def test_it_says_for_how_long_recovery_waits_and_why(wait: RecoveryWait, said: s
 
 def test_whatever_notes_a_beat_names_the_keys_of_every_heartbeat() -> None:
     """While a slot of a cluster moves, Redis rejects calls that name a missing key, and serves others."""
-    needed = keys_of("workers.protocol", "beat")
-    noting = [("workers.protocol", name) for name in ("extend", "recover")]
+    needed = {"orders", "{orders}:group:billing", "{orders}:journal", "{orders}:retry:billing"}
+    noting = [("workers.protocol", "extend"), ("workers.protocol", "recover"), ("reaper", "tick")]
     assert [name for name in noting if not needed <= keys_of(*name)] == []

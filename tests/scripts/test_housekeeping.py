@@ -6,12 +6,11 @@ import pytest
 from redis.exceptions import ResponseError
 
 from tests.scripts.scene import HOLDER, Scene, entry_id
-from tests.support.dump import dump
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
-STALE = [None, "bob.a1b2c3d4@10000", "alice.a1b2c3d4@5000", "alice.00000000@10000", "offer:alice", "alice"]
+STALE = [None, "bob.a1b2c3d4@10000", "alice-1-abc.0a@5000", "alice-1-abc.00@10000", "offer:alice-1-abc", "alice-1-abc"]
 
 
 async def keep_house(scene: Scene, silence_ms: int | str = "", *, lease: str = HOLDER) -> Any:

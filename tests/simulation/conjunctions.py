@@ -2,7 +2,8 @@
 
 When a process does a certain step, for example sends a recovery call, a fault hits it.
 
-Faults at instants that are drawn by themselves hardly ever meet. In 300 of those stories, for example, no replica's call
+Faults at instants that are drawn by themselves hardly ever meet. In 300 of those stories, for example, no replica's
+call
 arrived after its term had ended. So stories have scenes from the lists below, or conjunctions that are drawn.
 """
 
@@ -14,7 +15,18 @@ from typing import Any
 from tests.simulation import plays
 from tests.simulation.faults import FAULTS, workers_of
 from tests.simulation.plays import Act
-from tests.simulation.story import HOLDER, ITSELF, OFFERED_TO, REAPER, SHORTEST_LEASE_S, WRITE, NewJob, Setting, Step, Story
+from tests.simulation.story import (
+    HOLDER,
+    ITSELF,
+    OFFERED_TO,
+    REAPER,
+    SHORTEST_LEASE_S,
+    WRITE,
+    NewJob,
+    Setting,
+    Step,
+    Story,
+)
 from tests.simulation.unserved import NEEDED
 
 BY_HOLDERS = (

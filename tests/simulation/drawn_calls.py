@@ -263,8 +263,9 @@ def take_over(scene: Scene) -> None:
     """A leader takes the group over."""
     token = scene.random.choice((1, 1, 1, 2))
     scene.lead(
-        "take_over_group", (KEYS.stream, KEYS.lease, KEYS.agreement, KEYS.retry), "reaper", token, "alice", GROUP,
-        scene.policy(), scene.visibility(), scene.limit(), "reaper", 1000, scene.random.randrange(2),
+        "lease_take", (KEYS.stream, KEYS.lease, KEYS.agreement, KEYS.retry, KEYS.journal),
+        f"alice.{token:02x}@1000", 1000, "alice", GROUP, scene.policy(), scene.visibility(), scene.limit(),
+        scene.random.randrange(2), "1", 50, "",
     )  # fmt: skip
 
 
@@ -335,21 +336,21 @@ def _find(scene: Scene) -> None:
 
 def elect(scene: Scene) -> None:
     """Replicas and their lease."""
-    holder, what = scene.random.choice(("alice", "bob")), scene.random.randrange(7)
+    replica, what = scene.random.choice(("alice", "bob")), scene.random.randrange(5)
+    keys: tuple[str, ...]
+    holder = f"{replica}.{scene.random.choice(('0a', '0b'))}@40"
     match what:
         case 0 | 1:
-            keys = (SPACE.lease, SPACE.token, SPACE.replicas, SPACE.journal, SPACE.step_down)
-            scene.lead("acquire_lease", keys, holder, 40, 50)
-        case 2:
-            scene.lead("renew_lease", (SPACE.lease, SPACE.step_down), holder, 40)
-        case 3:
-            scene.lead("release_lease", (SPACE.lease, SPACE.journal), holder, 1, "stopped", 50)
-        case 4:
-            scene.lead("raise_token", (SPACE.lease, SPACE.token), holder, 5)
-        case 5:
-            scene.lead("step_down", (SPACE.lease, SPACE.step_down), holder, 60)
+            keys = (
+                KEYS.stream, KEYS.agreement, KEYS.journal, KEYS.retry, KEYS.lease, KEYS.schedule, KEYS.stream_schedule,
+            )  # fmt: skip
+            scene.lead("tick", keys, holder, 40, GROUP, "-", scene.random.choice(("", "-")), 10)
+        case 2 | 3:
+            keys = (KEYS.lease, KEYS.agreement, KEYS.journal)
+            scene.lead("lease_hand", keys, holder, scene.random.choice(("", "bob")), 60, GROUP, "stopped", "1", 50)
         case _:
-            scene.lead("register_replica", (SPACE.replicas,), holder, '{"v":1}')
+            keys = (SPACE.replicas, SPACE.live, SPACE.drained)
+            scene.lead("register", keys, "0a", replica, scene.random.choice(("", '{"v":1}')), 40, 60)
 
 
 def tell(scene: Scene) -> None:

@@ -135,7 +135,7 @@ class Place:
     def report(self) -> GroupReport:
         """The replica's knowledge of the group."""
         assert self.replica.reaper
-        return self.replica.reaper._work.reports()[KEYS.pair]
+        return self.replica.reaper.reports()[KEYS.pair]
 
     def pending(self) -> list[tuple[str, str, int]]:
         """Return the pending entries as entry ID, consumer, and Redis's count."""

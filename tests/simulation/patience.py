@@ -1,6 +1,7 @@
 """Has the product look less often at what nobody waits for: virtual time is free, but commands are not.
 
-A worker asks every 2 seconds whether there is a job, and a replica registers every second. Timeouts of the simulation are minutes long, so both may take longer, in proportion to them: an hour of a story
+A worker asks every 2 seconds whether there is a job, and a replica registers every second. Timeouts of the simulation
+are minutes long, so both may take longer, in proportion to them: an hour of a story
 with long timeouts holds no more looks than some minutes of one with short ones. Nothing else is changed by it.
 """
 

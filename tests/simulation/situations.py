@@ -1,7 +1,8 @@
 """The situations that a run of 300 stories has to reach, each at least once.
 
 A run that never reached one of them shows less than it seems to. For example, in no story a lease was taken by
-another replica while a recovery call was on its way. `tests.simulation.reached` notes them, `tests.simulation.conjunctions` causes most.
+another replica while a recovery call was on its way. `tests.simulation.reached` notes them,
+`tests.simulation.conjunctions` causes most.
 """
 
 from collections.abc import Callable, Iterable
@@ -226,7 +227,12 @@ SITUATIONS = (
     _one("an offer was not taken, and another replica took the lease", TAKEN, after_an_offer_to_another),
     _one("a lease expired while its holder was paused", TAKEN, after_an_expiry, paused("reaper")),
     _one("a lease expired while a quarantined job was released", TAKEN, after_an_expiry, released),
-    _one("a lease expired while the server was frozen or away", TAKEN, after_an_expiry, lately("freeze", "restart", "load")),
+    _one(
+        "a lease expired while the server was frozen or away",
+        TAKEN,
+        after_an_expiry,
+        lately("freeze", "restart", "load"),
+    ),
     _one("a lease expired because its holder was killed", TAKEN, after_an_expiry, lately("kill", "power-off")),
     _one("a lease was taken by the second in rank", TAKEN, second_in_rank),
     _one("a holder took its lease again", KEPT),

@@ -1,4 +1,5 @@
-"""Sees who holds the lease of the group, and judges promise I3: nobody writes but its holder, at the instant of the write.
+"""Sees who holds the lease of the group, and judges promise I3: nobody writes but its holder, at the instant of the
+write.
 
 A value of the lease is of one term, and so of one process. A replica's script names it among its arguments.
 """
@@ -19,14 +20,23 @@ if TYPE_CHECKING:
 LEASE = KEYS.lease.encode()
 GROUP_KEYS = frozenset(
     key.encode()
-    for key in (KEYS.stream, KEYS.retry, KEYS.dead, KEYS.schedule, KEYS.stream_schedule, KEYS.agreement, KEYS.quarantine)
+    for key in (
+        KEYS.stream,
+        KEYS.retry,
+        KEYS.dead,
+        KEYS.schedule,
+        KEYS.stream_schedule,
+        KEYS.agreement,
+        KEYS.quarantine,
+    )
 )
 """Where replicas write by their lease."""
 HARMLESS = frozenset({b"", b"0-0"})
 """Names that nothing has. Scripts write them first, because a full server lets a script go on that has written."""
 OFFER, FREED = b"offer:", b"freed"
 TAKEN, KEPT, OFFERED = "lease taken", "lease kept", "lease offered"
-"""Moments: of the first one, it was said how the term before has ended (an offer, `FREED`, or the value that expired)."""
+"""Moments: of the first one, it was said how the term before has ended (an offer, `FREED`, or the value that
+expired)."""
 
 
 class Tenancy:

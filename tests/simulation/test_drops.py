@@ -135,7 +135,7 @@ def drop_of(world: World, consumer: str) -> None:
 
 
 @pytest.mark.parametrize(("back_at_look", "is_lost"), [(1, True), (2, False), (3, False)])
-def test_whose_consumer_is_there_again_before_a_leader_looks_has_settled_all_to_everybody(
+def test_whose_consumer_is_there_again_before_a_replica_looks_has_settled_all_to_everybody(
     make: Make, back_at_look: int, is_lost: bool
 ) -> None:
     world, _ = held_by(make, "somebody")
@@ -143,14 +143,14 @@ def test_whose_consumer_is_there_again_before_a_leader_looks_has_settled_all_to_
     for look in (1, 2):
         if look == back_at_look:
             world.command("XGROUP", "CREATECONSUMER", KEYS.stream, GROUP, "somebody")
-        world.drops.leader_looks()
+        world.drops.replica_looks()
     assert (JOB in world.ledger.lost) is is_lost
 
 
-def test_leaders_look(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_look(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
     world = make(RUNS)
-    monkeypatch.setattr(world.drops, "leader_looks", lambda: looks.append(world.loop.now))
+    monkeypatch.setattr(world.drops, "replica_looks", lambda: looks.append(world.loop.now))
     world.begin()
     world.run(lambda: asyncio.sleep(2 * VISIBILITY_S))
     assert looks
@@ -181,12 +181,12 @@ def test_what_was_laid_aside_after_every_scan_is_nobodys_to_know_however_idle_it
 
 
 @pytest.mark.parametrize(("consumer", "is_lost"), [("somebody", True), ("w.0123456789ab", False)])
-def test_what_a_third_party_consumer_held_is_known_to_the_leader_that_saw_it_alone(
+def test_what_a_third_party_consumer_held_is_known_to_the_replica_that_saw_it_alone(
     make: Make, consumer: str, is_lost: bool
 ) -> None:
     world, _ = held_by(make, consumer)
     world.command("HSET", KEYS.agreement, f"member:{consumer}", "1,")
     drop_of(world, consumer)
     assert not world.ledger.lost
-    world.drops.leader_begins()
+    world.drops.holder_begins()
     assert (JOB in world.ledger.lost) is is_lost

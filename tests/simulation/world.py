@@ -220,7 +220,7 @@ class World:
         if name := script_in(data, self.server.scripts):
             self.note(f"sent {name}", Moment(link.process.name if link.process else ""))
             actor = self.actors.get(link.process.role) if link.process else None
-            if name == "lease_take" and isinstance(actor, Replica) and not actor.serves:
+            if name == "lease_take" and link.process and isinstance(actor, Replica) and not actor.serves:
                 self.witness.tenancy.asks(link.process.name)
 
     def _callback_failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from workers.protocol.messages import Pending, counted, text
 MOST = 10_000
 """Deliveries of one consumer that are looked at: more than any worker of a drill holds."""
 SCANS = 2
-"""Full scans until the holder of the lease knows the last deliveries of the dead worker. One may have begun before its death."""
+"""Full scans until the holder knows the last deliveries of the dead worker. One may have begun before its death."""
 SCANNED_S = 5.0
 """Longest wait for a full scan. In a chaos, no replica may hold the lease."""
 APART_MS = 100

@@ -49,7 +49,7 @@ async def _show(client: Redis, key: str) -> Any:
             return await show_journal(client, key)
         case "stream":
             return await show_stream(client, key)
-        case "zset" if key.endswith(":enqueued"):
+        case "zset" if key.endswith((":enqueued", ":live", ":drained")):
             members: Any = await client.zrange(key, 0, -1, withscores=True)
             return {_text(member): int(score) for member, score in members}
         case "zset":

@@ -156,7 +156,9 @@ async def test_nobody_looks_where_nothing_is_measured(
     scene: Scene, client: Redis, monkeypatch: pytest.MonkeyPatch, measures: bool
 ) -> None:
     monkeypatch.setattr(telemetry, "is_measuring", lambda: measures)
-    looks, *others = (load_script("workers.protocol", name).digest for name in ("look_at_group", "keep_house", "move_due"))
+    looks, *others = (
+        load_script("workers.protocol", name).digest for name in ("look_at_group", "keep_house", "move_due")
+    )
 
     async def ran(*digests: str) -> bool:
         return all(await client.script_exists(*digests))

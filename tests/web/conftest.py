@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from reaper.service import Reaper
 from reaper.web.serve import serving_health
-from tests.faults.scene import create_group, leads, reaper_settings
+from tests.faults.scene import create_group, reaper_settings
 from tests.support.http import Reply, request
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -38,11 +38,11 @@ class Served:
 
 @asynccontextmanager
 async def served_replica(url: str, **changes: Any) -> AsyncIterator[Served]:
-    """Run a replica that leads, with its page on a free port."""
+    """Run a replica that serves its groups, with its page on a free port."""
     settings = reaper_settings(url, **{"health_port": 0, "visibility_timeout": 30, "lease_ttl": 10, **changes})
     async with Reaper(settings) as reaper, serving_health(reaper) as port:
         assert port
-        await leads(reaper)
+        await wait_until(lambda: len(reaper.reports()) == len(settings.groups), "it serves or observes its groups")
         await wait_until(lambda: reaper.has_worked, "it is ready")
         yield Served(reaper, port)
 
@@ -57,7 +57,7 @@ def token_file(tmp_path: Path) -> str:
 
 @pytest.fixture
 async def served(server: RedisServer, client: Redis) -> AsyncIterator[Served]:
-    """A replica that leads orders/billing, with a page that changes nothing."""
+    """A replica that holds orders/billing, with a page that changes nothing."""
     await create_group(client)
     async with served_replica(server.url) as replica:
         yield replica

@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 from workers.protocol.calls.group_load import look_at_group
 from workers.protocol.connection import commands_client
 from workers.protocol.events import EventName, events_of
-from workers.protocol.keys import group_keys, namespace_keys
+from workers.protocol.keys import group_keys
 
 FILE = ROOT / "docs/images/status-page.png"
 KEYS = group_keys("orders", "billing")
@@ -38,7 +38,7 @@ async def _play(server: RedisServer, processes: Processes, port: int) -> str:
     """Let it happen; return a job that was recovered."""
     replica = ("--redis-url", server.url, "--groups", KEYS.pair, "--visibility-timeout", "3", "--lease-ttl", "2")
     first = processes.reaper(*replica, "--name", "reaper-a")
-    await first.prints("leadership acquired")
+    await first.prints("lease taken")
     second = processes.reaper(*replica, "--name", "reaper-b", "--health-port", str(port))
     client = commands_client(server.url)
     start = partial(processes.worker, "tests.web.shop:worker", "--redis-url", server.url, "--backoff-base", "0.2")
@@ -51,7 +51,7 @@ async def _play(server: RedisServer, processes: Processes, port: int) -> str:
         victim.kill()
         await wait_until(partial(_all_settled, client), "what it held is done by others", DONE_S)
     first.kill()
-    await second.prints("leadership acquired")
+    await second.prints("lease taken")
     another = processes.reaper(*replica, "--name", "reaper-c")
     start("--name", "shop-4")
     await _enqueue(client, 81)
@@ -59,7 +59,6 @@ async def _play(server: RedisServer, processes: Processes, port: int) -> str:
     assert another.running
     rows: Any = await client.xrange(KEYS.journal, "-", "+")
     jobs = [event.job for row in rows for event in events_of(row[0], row[1], (EventName.RECOVERED,))]
-    assert await client.xlen(namespace_keys("reaper").journal) >= 2
     await client.aclose()
     return jobs[-1]
 

@@ -21,7 +21,7 @@ from tests.faults.scene import (
     Handler,
     create_group,
     enqueue,
-    leads,
+    holds,
     reaper_settings,
     running_worker,
     strand,
@@ -84,14 +84,12 @@ async def test_an_observer_shows_a_group_whose_workers_recover_by_themselves(
         assert [one["event"] for one in found["recoveries"]["latest"]] == ["recovered"] * 3
 
 
-async def test_terms_replicas_and_consumers_are_told(served: Served, client: Redis) -> None:
+async def test_replicas_and_consumers_are_told(served: Served, client: Redis) -> None:
     await enqueue(client, 2)
     await strand(client, 2, "w1")
     found = await _overview(served)
-    assert [(term["token"], term["replica"], term["end"]) for term in found["terms"]] == [
-        (1, served.reaper.replica_id, "")
-    ]
-    assert [replica["id"] for replica in found["replicas"]] == [served.reaper.replica_id]
+    assert [(one["id"], one["holds"]) for one in found["replicas"]] == [(served.reaper.replica_id, 1)]
+    assert [(one["served_by"], one["token"]) for one in found["groups"]] == [(served.reaper.replica_id, 1)]
     assert [(one["name"], one["source"], one["pending"]) for one in found["consumers"]] == [("w1", STREAM, 2)]
 
 
@@ -130,7 +128,7 @@ async def test_a_question_without_a_job_is_refused(served: Served, query: str) -
 
 async def test_who_only_looks_changes_nothing(served: Served, client: Redis) -> None:
     await _give_up(client, 1, "declined")
-    await wait_until(lambda: client.exists(KEYS.agreement), "the leader has taken the group over")
+    await wait_until(lambda: client.exists(KEYS.agreement), "a replica has taken the group")
     keys = {key async for key in client.scan_iter()}
     before = await client.xrange(KEYS.dead)
     for path in ("/", "/api/overview", "/api/job?id=x", "/status", "/readyz"):
@@ -159,7 +157,7 @@ async def test_the_page_may_not_be_framed_or_kept(served: Served) -> None:
 
 
 async def test_without_a_token_file_nothing_can_be_changed(served: Served, client: Redis) -> None:
-    for path in ("pause", "resume", "redrive", "step-down"):
+    for path in ("pause", "resume", "redrive", "drain", "undo-drain"):
         reply = await served.post(f"/api/{path}", PAIR)
         assert (reply.code, reply.data["error"]) == (403, "actions are off: set actions_token_file")
     assert await client.hget(KEYS.agreement, "paused") is None
@@ -184,7 +182,7 @@ async def test_whoever_is_not_entitled_changes_nothing(
     assert await client.hget(KEYS.agreement, "paused") is None
 
 
-@pytest.mark.parametrize("path", ["/api/pause", "/api/redrive", "/api/step-down"])
+@pytest.mark.parametrize("path", ["/api/pause", "/api/redrive", "/api/drain", "/api/undo-drain"])
 async def test_a_link_changes_nothing(acting: Served, path: str) -> None:
     assert (await acting.get(path, Authorization=f"Bearer {TOKEN}")).code == 405
 
@@ -275,21 +273,40 @@ async def test_what_the_server_can_is_told(served: Served, client: Redis) -> Non
     assert told["capabilities"]
 
 
-async def test_the_leader_steps_down(acting: Served, client: Redis, server: RedisServer) -> None:
-    async with Reaper(reaper_settings(server.url)) as follower:
-        await wait_until(lambda: follower.has_registered, "a follower has registered")
-        reply = await acting.post("/api/step-down")
-        assert reply.data == {"told": f"{acting.reaper.replica_id} was asked to step down"}
-        await wait_until(lambda: not acting.reaper.is_leader, "it has stepped down")
-        assert await client.exists(NAMESPACE.step_down) == 1
-        await leads(follower)
+def _named(replica: Reaper) -> str:
+    return json.dumps({"replica": replica.replica_id})
 
 
-async def test_the_page_asks_no_leader_to_step_down_that_nobody_follows(acting: Served, client: Redis) -> None:
-    reply = await acting.post("/api/step-down")
-    assert (reply.code, "there is no live follower" in reply.data["error"]) == (400, True)
-    assert await client.exists(NAMESPACE.step_down) == 0
-    assert acting.reaper.is_leader
+async def test_a_replica_is_drained_until_that_is_undone(acting: Served, client: Redis) -> None:
+    async with Reaper(acting.reaper.settings.model_copy(update={"name": "bob"})) as bob:
+
+        async def both_are_seen() -> bool:
+            return len((await _overview(acting))["replicas"]) == 2
+
+        await wait_until(both_are_seen, "both replicas have registered")
+        await wait_until(lambda: acting.reaper.held + bob.held == 1, "one of them holds the group")
+        drained, other = (bob, acting.reaper) if bob.held else (acting.reaper, bob)
+        reply = await acting.post("/api/drain", _named(drained))
+        assert reply.data == {"told": f"{drained.replica_id} hands its groups over, and takes none for 5 minutes"}
+        await holds(other)
+        assert not drained.held
+        assert await client.zscore(NAMESPACE.drained, drained.replica_id)
+        reply = await acting.post("/api/undo-drain", _named(drained))
+        assert reply.data == {"told": f"{drained.replica_id} may take groups again"}
+        assert await client.exists(NAMESPACE.drained) == 0
+
+
+async def test_a_replica_without_an_heir_is_not_drained(acting: Served, client: Redis) -> None:
+
+    async def refusal() -> Any:
+        reply = await acting.post("/api/drain", _named(acting.reaper))
+        return reply.code == 400 and "no other live replica with the same settings" in reply.data["error"]
+
+    await wait_until(refusal, "it has registered, and is refused")
+    nameless = await acting.post("/api/drain", "{}")
+    assert (nameless.code, nameless.data["error"]) == (400, "invalid request: replica must be text.")
+    assert await client.exists(NAMESPACE.drained) == 0
+    assert acting.reaper.held
 
 
 # --- the token

@@ -119,12 +119,13 @@ async def acting_tab(
         await page.run(lambda one: one.get("about:blank"))
 
 
-async def test_one_page_shows_leader_groups_recoveries_and_dead_letters(tab: Tab) -> None:
+async def test_one_page_shows_replicas_groups_recoveries_and_dead_letters(tab: Tab) -> None:
     await tab.shows("recoveries", "order-4711")
     await tab.shows("dead", "card declined")
     await tab.shows("group-table", "orders/billing")
     await tab.shows("consumers", "shop-7f2a.0123456789ab")
-    assert await tab.text("term") == "1"
+    await tab.shows("replicas", "1 of 1")
+    await tab.shows("group-table", "token 1, ")
     assert await tab.js("document.querySelectorAll('#recoveries svg rect').length") == 4
     assert await tab.complaints() == []
 

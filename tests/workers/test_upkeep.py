@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from tests.scripts.scene import FENCE, Scene
+from tests.scripts.scene import HOLDER, Scene
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal, RefusalKind
@@ -28,10 +28,10 @@ from workers.upkeep.schedules import LATEST_LOOK_S, Schedules
 
 pytestmark = pytest.mark.anyio
 
-HOLDER = Authority(FENCE, 7)
+OWNER = Authority(HOLDER, 7)
 """As the scene's lease has it."""
 JOURNAL, NO_JOURNAL = Journal(1, 1_000), Journal(0, 1_000)
-STALE = Refusal(RefusalKind.STALE, "reaper:7:alice")
+STALE = Refusal(RefusalKind.STALE, HOLDER)
 QUICK_S, SLOW_S = POLL_S
 NOTHING = Released(quarantined=0, out=0, settled=0, jobs=())
 ONE_OUT = Released(quarantined=3, out=1, settled=0, jobs=())
@@ -210,7 +210,7 @@ async def scene(client: Redis) -> Scene:
     return prepared
 
 
-either = pytest.mark.parametrize("authority", [HOLDER, AGREEMENT], ids=["a holder", "embedded workers"])
+either = pytest.mark.parametrize("authority", [OWNER, AGREEMENT], ids=["a holder", "embedded workers"])
 
 
 async def give_to(scene: Scene, authority: Authority) -> None:

@@ -53,6 +53,10 @@ class RoutedClient(Redis):
         """Return the pool of the node that has ``key``. Raises NoMasterError."""
         return (await self._at(key)).connection_pool
 
+    async def node_of(self, key: str | bytes) -> Host:
+        """Return the node that has ``key``. Raises NoMasterError."""
+        return await self.tables.owner(slot_of(key if isinstance(key, bytes) else key.encode()))
+
     def failed(self, error: Exception) -> None:
         """Have the slots asked for again where a node was not the right one, or is away."""
         if is_contact_error(error):
@@ -86,7 +90,11 @@ class _RoutedPipeline(Pipeline):
         if key is not None:
             self.connection_pool = await self._client.pool_at(key)
         try:
-            return await super().execute(raise_on_error)
+            replies = await super().execute(raise_on_error)
         except (RedisError, OSError) as error:
             self._client.failed(error)
             raise
+        for reply in replies:
+            if isinstance(reply, Exception):  # only without ``raise_on_error``
+                self._client.failed(reply)
+        return replies

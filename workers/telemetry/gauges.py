@@ -2,8 +2,8 @@
 
 They hold the last values of each group, and show them when metrics are collected. The same in both recovery modes.
 
-The holder of the lease reads the values in reaper mode, and every worker in embedded mode. Collecting happens in another thread,
-which only reads what was last seen.
+The holder of the lease reads the values in reaper mode, and every worker in embedded mode. Collecting happens in
+another thread, which only reads what was last seen.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -46,15 +46,16 @@ class Schedules:
 
     def woken_by(self, notices: Notices, keys: GroupKeys) -> AbstractContextManager[None]:
         """While the block runs, look as soon as a process says that it has scheduled an earlier job."""
-        return notices.waking(self._wake, (keys.schedule, keys.stream_schedule))
+        return notices.waking(self.wake, (keys.schedule, keys.stream_schedule))
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Look at once, because an earlier job may be scheduled."""
         self._noticed.set()
 
     def due_in(self, ms: int) -> None:
         """Note that a job is due in ``ms``: somebody has looked."""
         if anyio.current_time() + ms / 1000 + LATE_S < self._sleeps_until_s:
-            self._wake()
+            self.wake()
 
     async def step(self) -> Refusal | None:
         """Make due jobs ready, and wait until more are due, or return why the script rejected the call.

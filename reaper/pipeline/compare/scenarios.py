@@ -93,8 +93,8 @@ SCENARIOS = {
         ),
         Scenario("poison", "A poison job among bystanders", ("poison@4",)),
         Scenario(
-            "leader-and-workers",
-            "The leader dies with half the workers",
+            "holder-and-workers",
+            "The holder of the lease dies with half the workers",
             ("long-jobs:40@3+2", "kill-holder@4", "kill-worker:half@4"),
         ),
         Scenario(

@@ -32,6 +32,11 @@ def _gap(row: Row) -> str:
     return f"≤ {words.duration(row['gap_at_most_ms'])}" if row["gap_at_most_ms"] is not None else words.NOTHING
 
 
+def _lasted(row: Row) -> str:
+    is_known = row["began_ms"] is not None and row["ended_ms"] is not None
+    return words.duration(row["ended_ms"] - row["began_ms"] if is_known else None)
+
+
 def _ids(row: Row) -> Markup:
     more = f" and {row['left']:,} more, in the JSON file" if row["left"] else ""
     return Markup(f"<span>{', '.join(html.code(job) for job in row['ids'])}{more}</span>")
@@ -76,12 +81,11 @@ _COLUMNS = {
     "in_force": _time("in force", "in_force_ms"),
     "recommended": _time("recommended", "timeout_ms"),
     "why": text("why", lambda row: f"{row['verdict']}: {row['why']}"),
-    "namespace": text("namespace", words.namespace),
     "token": number("token", lambda row: str(row["token"])),
-    "leader": text("leader", lambda row: html.code(words.replica(row["holder"]))),
+    "holder": text("holder", lambda row: html.code(words.replica(row["holder"]))),
     "began": _instant("from (UTC)", "began_ms"),
-    "lasted": number("for", lambda row: words.duration(row["ended_ms"] and row["ended_ms"] - row["began_ms"])),
-    "end": text("end", lambda row: row["end"]),
+    "lasted": number("for", _lasted),
+    "end": text("end", _phrase("end")),
     "gap": number("gap after it", _gap),
 }
 RANKS = "p50 p95 p99 p999 max"

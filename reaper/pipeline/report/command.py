@@ -62,7 +62,7 @@ def report(
 ) -> None:
     """Write a report about a lake.
 
-    Its chapters are next steps, recovery, integrity, durations, timeouts, dead letters and leadership. The page is one
+    Its chapters are next steps, recovery, integrity, durations, timeouts, dead letters and terms. The page is one
     HTML file that needs no network. `-o json` prints all its figures.
     """
     with sentences():

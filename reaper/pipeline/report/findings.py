@@ -7,12 +7,10 @@ from typing import Any
 from reaper.pipeline.analysis.answers import SHARES, Answers, LakeAnswers, Row, Rows
 from workers.protocol.events import EventName
 
-VERSION = 2
+VERSION = 3
 """Of the JSON."""
 RANKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 """Columns of a table for some of the quantiles."""
-OF_NAMESPACES = (EventName.LEASE_ACQUIRED, EventName.LEASE_LOST, EventName.LEASE_RELEASED, EventName.FAULT_INJECTED)
-"""Events of no group."""
 _GROUP = ("stream", "group")
 _RECOVERY = (*_GROUP, "mode", "outcome", "reason")
 
@@ -51,7 +49,7 @@ def tables_of(answers: Answers) -> dict[str, Rows]:
     of_groups = [row for row in counts if row["group"] is not None]
     event_counts = _sums(of_groups, (*_GROUP, "event"), n="n")
     acked = [row | {"delivery": row["done_in"]} for row in _of(of_groups, EventName.ACKED)]
-    refused = [row | {"of": "leader" if row["by_leader"] else "worker"} for row in _of(of_groups, EventName.REFUSED)]
+    refused = [row | {"of": "replica" if row["by_replica"] else "worker"} for row in _of(of_groups, EventName.REFUSED)]
     recovered = [row for row in answers["recoveries"] if row["measure"] == "wait" and not row["is_sum"]]
     times = [_with_ranks(row) for row in answers["recoveries"] if row["measure"] != "skewed" and row["n"]]
     rank = ("n", "quantiles", *RANKS, "max")
@@ -78,7 +76,7 @@ def tables_of(answers: Answers) -> dict[str, Rows]:
         "duplicate_jobs": _ordered(answers["duplicate_jobs"], *_GROUP, "job", "generation"),
         "unsettled": _heads(answers["unsettled_jobs"], "event"),
         "unsettled_jobs": _ordered(answers["unsettled_jobs"], "at_ms", *_GROUP, "job"),
-        "terms": _ordered(answers["terms"], "stream", "began_ms"),
+        "terms": _ordered(answers["terms"], *_GROUP, "began_ms"),
         "dead_letter_clusters": answers["dead_letter_clusters"],
         "executions": _ordered(answers["executions"], *_GROUP, "type", "kind", "bin"),
         "malformed": _ordered(answers["malformed"], "stream", "reason"),
@@ -102,7 +100,7 @@ def _skewed(answers: Answers) -> Rows:
     """Count by journal the events that no figure contains, because a clock was wrong or a group is missing."""
     groupless = [
         row for row in answers["activity_counts"]
-        if row["group"] is None and row["event"] in set(EventName) and row["event"] not in OF_NAMESPACES
+        if row["group"] is None and row["event"] in set(EventName) and row["event"] != EventName.FAULT_INJECTED
     ]  # fmt: skip
     durations = [row for row in answers["durations"] if row["measure"] == "skewed"]
     durations += [row for row in answers["recoveries"] if row["measure"] == "skewed" and not row["is_sum"] and row["n"]]

@@ -108,14 +108,14 @@ def _clocks(findings: Findings) -> Iterator[Step]:
         yield Step(finding, _command("doctor"))
 
 
-def _leaders(findings: Findings) -> Iterator[Step]:
-    if vanished := sum(row["end"] in ("vanished", "lost") for row in findings.tables["terms"]):
-        finding = f"{counted(vanished, 'leader')} lost the lease or died. See who leads, and read the replicas' logs."
-        yield Step(finding, _command("leader", "show"))
+def _expired(findings: Findings) -> Iterator[Step]:
+    if expired := sum(row["end"] == "expired" for row in findings.tables["terms"]):
+        finding = f"{counted(expired, 'lease')} expired: the replica died, or was paused or cut off. Read its log."
+        yield Step(finding, _command("replicas"))
 
 
 _RULES: tuple[Callable[[Findings], Iterator[Step]], ...] = (
-    _lost, _early, _duplicates, _crashes, _dead, _gone, _clocks, _leaders,
+    _lost, _early, _duplicates, _crashes, _dead, _gone, _clocks, _expired,
 )  # fmt: skip
 
 # ---- commands

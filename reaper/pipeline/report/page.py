@@ -14,7 +14,7 @@ CONTENTS = {
     "Wait and run time": job_sections.durations,
     "Visibility timeouts": job_sections.timeouts,
     "Dead letters": job_sections.dead_letters,
-    "Leadership": sections.leadership,
+    "Terms": sections.terms,
     "About": job_sections.about,
 }
 """Sections, by how the head of the page names them. A section has the ID of its function."""

@@ -1,4 +1,4 @@
-"""The sections about the service: totals, next steps, recovery, the course over time, leadership. Pure."""
+"""The sections about the service: totals, next steps, recovery, the course over time, terms. Pure."""
 
 from collections.abc import Sequence
 
@@ -153,27 +153,25 @@ def _worst(course: Sequence[Row], name: str) -> Rows:
     return sorted((row for row in course if row[name]), key=lambda row: (-row[name], row["period"]))[:_WORST]
 
 
-# ---- who led
+# ---- which replica held the leases
 
 
-def leadership(findings: Findings) -> Markup:
-    """Return the terms of the leaders."""
-    terms = findings.tables["terms"]
-    if not terms:
-        return section("leadership", "Leadership", [paragraph("No elections are on record.")])
-    gaps = [row["gap_ms"] for row in terms if row["gap_ms"] is not None]
-    silent = [row["gap_at_most_ms"] for row in terms if row["gap_at_most_ms"] is not None]
-    summary = f"{len(terms):,} terms. "
+def terms(findings: Findings) -> Markup:
+    """Return the terms of the holders of each group's lease."""
+    found = sorted(findings.tables["terms"], key=lambda row: row["began_ms"] or 0, reverse=True)
+    if not found:
+        return section("terms", "Terms of each group", [paragraph("No replica took or left a lease.")])
+    gaps = [row["gap_ms"] for row in found if row["gap_ms"] is not None]
+    expired = [row["gap_at_most_ms"] for row in found if row["gap_at_most_ms"] is not None]
+    summary = f"{len(found):,} terms. "
     if gaps:
-        summary += f"The longest gap between a term and the next one is {words.duration(max(gaps))}. "
-    if silent:
+        summary += f"The longest time without a holder, after a lease that was left, is {words.duration(max(gaps))}. "
+    if expired:
         summary += (
-            f"{len(silent):,} leaders did not report their end in time, as a killed leader does not. The next term "
-            f"began at most {words.duration(max(silent))} after their last sign of work."
+            f"{len(expired):,} leases expired, as that of a killed replica does. The next term began at most "
+            f"{words.duration(max(expired))} after the holder's last write."
         )
-    columns = "namespace token leader began lasted end reason gap"
+    columns = "group token holder began lasted end gap"
     return section(
-        "leadership",
-        "Leadership",
-        [paragraph(summary), table(columns, list(reversed(terms[-200:])), "Terms, the newest first")],
+        "terms", "Terms of each group", [paragraph(summary), table(columns, found, "Terms, the newest first")]
     )

@@ -74,11 +74,11 @@ class Stack:
         known: dict[str, Any] = found
         return known
 
-    def leader(self) -> str:
-        """Return the container of the leading replica, or '' without a leader."""
-        leading = [one["host"] for one in self.status()["replicas"] if one["role"] == "leader" and one["live"]]
+    def holder(self) -> str:
+        """Return the container of a replica that holds a group, or ''."""
+        holding = [one["host"] for one in self.status()["replicas"] if one["holds"] and one["live"]]
         return next(
-            (name for name in self.containers("reaper") if self.inspect(name)["Id"].startswith(tuple(leading))), ""
+            (name for name in self.containers("reaper") if self.inspect(name)["Id"].startswith(tuple(holding))), ""
         )
 
     async def is_healthy(self, container: str) -> None:

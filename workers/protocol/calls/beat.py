@@ -6,13 +6,7 @@ Scripts note it in the group settings and decide by it (``heartbeat.lua``). `rec
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from redis.asyncio import Redis
-
-from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import whole_number
-from workers.protocol.scripts import load_script
-
-BEAT = load_script("workers.protocol", "beat")
 
 GAP_PART = 3
 """A gap counts from this part of the visibility timeout on, as in ``heartbeat.lua``."""
@@ -67,8 +61,3 @@ def recovery_wait(settings: Mapping[str, str], now_ms: int) -> RecoveryWait | No
         return RecoveryWait(visibility_ms, gap_ms if beat else 0, has_ended=False)
     left_ms = min(unbroken, now_ms) + visibility_ms - now_ms
     return RecoveryWait(left_ms, number("gap")) if left_ms > 0 else None
-
-
-async def note_beat(client: Redis, keys: GroupKeys) -> None:
-    """Note that Redis can serve a heartbeat of the group now (``beat.lua``). Raises what redis-py raises."""
-    await BEAT.run(client, (keys.stream, keys.agreement, keys.journal, keys.retry), (keys.group,))

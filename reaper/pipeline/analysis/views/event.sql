@@ -1,6 +1,6 @@
 -- The lifecycle events that a report is about, and the facts about one event that several questions need.
 -- An event that claims to be from before 2018 (no Redis had streams then) or from the future is in `misdated`.
--- An event of no group, such as an election, belongs to every scope.
+-- An event of no group, such as a fault of a drill, belongs to every scope.
 with scoped as (
   select *, `group` as grp, unix_millis(at) as at_ms, delivered_ms - ready_ms as waited_ms
   from events
@@ -20,7 +20,7 @@ with scoped as (
     job is not null and grp is not null and event in (
       'acked', 'nacked', 'handed_back', 'scheduled', 'recovered', 'quarantined', 'dead_lettered', 'redriven', 'refused',
       'lost_payload', 'lost_delivery', 'lost_consumer', 'requeued',
-      'lease_acquired', 'lease_lost', 'lease_released', 'fault_injected') as is_of_job
+      'lease_taken', 'lease_left', 'fault_injected') as is_of_job
   from scoped
 )
 select stream, grp, event, at_ms, seq, job, entry, new_entry, consumer, coalesce(delivery, 0) as delivery,

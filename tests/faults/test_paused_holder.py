@@ -1,7 +1,7 @@
-"""A leader is paused, killed or cut off at every step of a recovery. No job is lost, and none is done twice.
+"""A holder is paused, killed or cut off at every step of a recovery. No job is lost, and none is done twice.
 
-A paused leader (SIGSTOP) goes on once another one has taken over and has done the work. The fence rejects its later
-writes. They are counted and journalled.
+A paused holder (SIGSTOP) goes on once another replica has taken the lease and has done the work. The scripts reject its
+later writes. They are counted and journalled.
 """
 
 from collections import Counter
@@ -17,9 +17,10 @@ from reaper.recovery import source_watch
 from tests.faults.reapers import (
     Case,
     claimed,
-    leading,
+    holding,
     nothing_left,
     quick_settings,
+    replica_of,
     start_replica,
 )
 from tests.support.processes import Processes, Running
@@ -30,18 +31,17 @@ from workers.protocol.events import EventName
 pytestmark = pytest.mark.anyio
 
 WRITES = ("recover.before_write", "quarantine.before_write")
-"""Where a leader that goes on writes at once."""
+"""Where a holder that goes on writes at once."""
 STEPS = (
-    "elect.before_acquire",
-    "elect.after_acquire",
-    "elect.before_renew",
-    "take_over.before_write",
+    "lease.before_take",
+    "lease.after_take",
+    "tick.before",
     "scan.before_page",
     "recover.before_write",
     "recover.after_write",
     "quarantine.before_write",
 )
-AFTER_ACQUIRING = STEPS[1:]
+AFTER_TAKING = STEPS[1:]
 
 
 class Stalled:
@@ -79,51 +79,58 @@ class Stalled:
 
 @pytest.fixture
 async def stalled(server: RedisServer, client: Redis) -> Stalled:
-    """Overdue deliveries, before a leader watches."""
+    """Overdue deliveries, before a replica watches."""
     jobs = Stalled(await Case.prepared(server, client))
     await jobs.prepare()
     return jobs
 
 
-async def start_and_hit(processes: Processes, stalled: Stalled, folder: Path, step: str, action: str) -> Running:
-    """Start the first replica, wait until it has come to ``step`` and no further, and let its lease run out."""
+async def start_and_hit(
+    processes: Processes, stalled: Stalled, folder: Path, step: str, action: str
+) -> tuple[Running, str]:
+    """Start the first replica, wait until it has come to ``step`` and no further, and let its lease run out.
+
+    Return it, and its ID if it held the lease.
+    """
     arm(folder, step, action)
     first = start_replica(processes, stalled.case.server, failpoints=folder)
     assert await claimed(folder, step) == first.pid
-    if step in AFTER_ACQUIRING:
+    replica = replica_of(await stalled.case.holder())
+    assert bool(replica) == (step in AFTER_TAKING)
+    if replica:
         await stalled.case.end_lease()
-    return first
+    return first, replica
 
 
-@pytest.mark.parametrize("step", STEPS[1:])
-async def test_a_leader_that_goes_on_after_another_took_over_changes_nothing(
+@pytest.mark.parametrize("step", AFTER_TAKING)
+async def test_a_holder_that_goes_on_after_another_took_the_lease_changes_nothing(
     stalled: Stalled, processes: Processes, tmp_path: Path, step: str
 ) -> None:
     case = stalled.case
-    first = await start_and_hit(processes, stalled, tmp_path, step, "stop")
-    async with leading(quick_settings(case.server)) as second:
+    first, replica = await start_and_hit(processes, stalled, tmp_path, step, "stop")
+    async with holding(quick_settings(case.server), before=replica) as second:
 
         async def recovered() -> bool:
             return stalled.is_recovered(await case.state())
 
-        await wait_until(recovered, "the second leader has recovered what was left")
+        await wait_until(recovered, "the second replica has recovered what was left")
         before = await case.recovered()
         first.resume()
-        await first.prints("leadership lost: token=1")
+        await first.prints("lease left: group=orders/billing token=1 reason=not_ours")
         refused = {event.data["token"] for event in await case.events(EventName.REFUSED)}
         assert refused == {1} if step in WRITES else refused <= {1}
-        assert (await case.recovered(), second.reaper.held) == (before, True)
+        assert (await case.recovered(), second.reaper.held) == (before, 1)
         await stalled.finish()
     assert first.running
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_after_a_leader_was_killed_at_any_step_another_one_finishes(
+async def test_after_a_holder_was_killed_at_any_step_another_one_finishes(
     stalled: Stalled, processes: Processes, tmp_path: Path, step: str
 ) -> None:
-    first = await start_and_hit(processes, stalled, tmp_path, step, "kill")
+    first, _ = await start_and_hit(processes, stalled, tmp_path, step, "kill")
     assert await first.wait() == -9
-    async with leading(quick_settings(stalled.case.server)):
+    async with holding(quick_settings(stalled.case.server)):
         await stalled.finish()
 
 
@@ -135,7 +142,7 @@ async def test_a_lost_connection_at_any_step_loses_nothing(
     monkeypatch.setattr(source_watch, "RETRY_MS", 50)
     arm(tmp_path, step, "raise")
     # No full scan comes to the rescue, but for the first of a term.
-    async with leading(quick_settings(stalled.case.server, full_scan_interval=3_600, renew_interval=0.2)):
+    async with holding(quick_settings(stalled.case.server, full_scan_interval=3_600)):
         await wait_until(lambda: claimed_by(tmp_path, step), f"the connection is lost at {step}")
         await stalled.finish()
 
