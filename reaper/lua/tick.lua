@@ -25,7 +25,7 @@ if redis.call('GET', lease) ~= holder then
   return 0
 end
 redis.call('PEXPIRE', lease, ttl)
-local is_agreed = redis.call('HEXISTS', settings, 'visibility_ms')
+local is_agreed = redis.call('HEXISTS', settings, 'token') -- a worker that joins after a loss writes all the rest
 note_served(settings, ttl)
 
 local failed = ''

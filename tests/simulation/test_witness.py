@@ -84,15 +84,15 @@ def test_an_innocent_that_is_given_up_is_met(make: Make) -> None:
     )
 
 
-@pytest.mark.parametrize(("first", "then"), [("2:a", "1:b"), ("2:a", "2:b")])
-def test_a_fence_of_an_earlier_term_or_of_somebody_else_in_the_same_is_met(make: Make, first: str, then: str) -> None:
+def test_a_lease_that_is_taken_from_its_holder_and_one_that_never_expires_are_met(make: Make) -> None:
     world = make(EMPTY)
-    world.command("SET", KEYS.lease, f"reaper:{first}")
-    world.command("SET", KEYS.lease, f"reaper:{first}")
+    world.command("SET", KEYS.lease, "a.1@10000", "PX", 10_000)
     assert not world.findings.sentences
-    world.command("SET", KEYS.lease, f"reaper:{then}")
-    [sentence] = world.findings.sentences
-    assert sentence.startswith(f"I3: the fence reaper:{then} follows {first} (at ")
+    world.command("SET", KEYS.lease, "b.2@10000", "PX", 10_000)
+    world.command("SET", KEYS.lease, "c.3@10000")
+    taken, *_, never = world.findings.sentences
+    assert "takes the lease while it is a.1@10000 (at " in taken
+    assert any("the lease c.3@10000 never expires" in one for one in world.findings.sentences), never
 
 
 def test_what_others_take_from_a_worker_that_lives_is_met(make: Make) -> None:
