@@ -181,6 +181,7 @@ class Sharing:
     async def are_served(self) -> None:
         """Let a job stall in each group, one after the other, and see it recovered."""
         for case in self.cases:
+            await case.work_off(nothing_left)  # an earlier look may have been cut off
             await recovered_by(case, 1)
 
     async def each_was_recovered_once(self) -> None:
