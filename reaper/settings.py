@@ -34,8 +34,11 @@ TICKS = 3
 """Ticks in the time of a lease: two of them may fail."""
 TICK_WINDOWS = 20
 """A tick waits for this part of its interval for others that are sent with it."""
-REGISTRATION, REGISTRATIONS = timedelta(seconds=1), 10
-"""The longest time between two registrations of a replica, and how many fit into a lease."""
+QUICKEST_REGISTRATION, REGISTRATION, REGISTRATIONS = timedelta(seconds=0.2), timedelta(seconds=1), 10
+"""The shortest and the longest time between two registrations of a replica, and how many fit into a lease.
+
+A replica is gone after three missed ones, and its leases expire later than that.
+"""
 HEARTBEAT = timedelta(seconds=5)
 """The time between two heartbeats: what a replica says of itself."""
 _OBSERVE = "-observe"
@@ -218,7 +221,10 @@ class ReaperSettings(ProgramSettings):
 
     def lease_of(self, group: WatchedGroup) -> timedelta:
         """Return for how long the lease of a group lasts without a tick."""
-        return min(self.lease_ttl, max(SHORTEST_DERIVED_LEASE, group.visibility_timeout / LEASES))
+        return self._lease_of(group.visibility_timeout)
+
+    def _lease_of(self, visibility_timeout: timedelta) -> timedelta:
+        return min(self.lease_ttl, max(SHORTEST_DERIVED_LEASE, visibility_timeout / LEASES))
 
     def tick_of(self, group: WatchedGroup) -> timedelta:
         """Return the time between two ticks, which extend the lease of a group and read its new deliveries.
@@ -235,7 +241,9 @@ class ReaperSettings(ProgramSettings):
     @property
     def registration(self) -> timedelta:
         """The time between two registrations of a replica."""
-        return min(REGISTRATION, self.lease_ttl / REGISTRATIONS)
+        shortest = min((group.visibility_timeout or self.visibility_timeout for group in self.groups), default=None)
+        lease = self.lease_ttl if shortest is None else self._lease_of(shortest)
+        return max(QUICKEST_REGISTRATION, min(REGISTRATION, lease / REGISTRATIONS))
 
     @property
     def heartbeat(self) -> timedelta:

@@ -67,8 +67,15 @@ def test_two_ticks_may_fail_within_a_lease_and_a_timeout_sees_four(ttl: timedelt
     assert settings.tick_of(group) * 4 <= visibility + rounded
 
 
-def test_a_replica_registers_ten_times_within_a_lease() -> None:
-    assert (load(lease_ttl=60).registration, load(lease_ttl=2).registration) == seconds(1, 0.2)
+@pytest.mark.parametrize(
+    ("lease_ttl", "visibility_s", "registration_s"), [(60, 3_600, 1), (10, 30, 0.75), (10, 10, 0.25), (1, 4, 0.2)]
+)
+def test_a_dead_replica_is_known_as_gone_before_its_leases_expire(
+    lease_ttl: float, visibility_s: float, registration_s: float
+) -> None:
+    settings = load(groups="orders/billing", lease_ttl=lease_ttl, visibility_timeout=visibility_s)
+    assert (settings.registration,) == seconds(registration_s)
+    assert settings.registration * 4 < settings.lease_of(settings.watched[0])
 
 
 # ---- groups
