@@ -71,9 +71,7 @@ _format_option = format_option("Print text, or nothing but the report as JSON.")
     metavar="KIND[:AMOUNT]@SECONDS[+SECONDS]",
     help=_FIELDS["faults"].description,
 )
-@click.option(
-    "--long-jobs", multiple=True, metavar="AMOUNT@SECONDS+SECONDS", help=_FIELDS["long_jobs"].description
-)
+@click.option("--long-jobs", multiple=True, metavar="AMOUNT@SECONDS+SECONDS", help=_FIELDS["long_jobs"].description)
 @settings_options(DrillSettings, exclude=("redis_url", *NO_OPTIONS))
 @_redis_option
 @_output_option

@@ -141,7 +141,8 @@ class DrillSettings(Section):
 
     def patience_s(self, jobs: Sequence[PlannedJob]) -> float:
         """Return the longest time of an act in seconds. It is long enough for all work."""
-        last = max([job.at for job in jobs] + [fault.over_at for fault in (*self.faults, *self.long_jobs)], default=timedelta(0))
+        moves = (*self.faults, *self.long_jobs)
+        last = max([job.at for job in jobs] + [move.over_at for move in moves], default=timedelta(0))
         work = sum((job.duration for job in jobs), timedelta(0))
         work += sum((int(fault.amount) * fault.lasts for fault in self.added_jobs), timedelta(0))
         longest = max([job.duration for job in jobs] + [fault.lasts for fault in self.added_jobs], default=last)

@@ -32,7 +32,7 @@ def test_added_jobs_are_an_option_and_no_fault() -> None:
     assert len(FaultKind) == len(FORMS) == 7
     with pytest.raises(ConfigurationError, match="unknown --fault 'long-jobs'"):
         parse_fault("long-jobs:20@4+6")
-    with pytest.raises(ConfigurationError, match="cannot read --long-jobs '20@4'. Write it like '20@4\\+6'"):
+    with pytest.raises(ConfigurationError, match=r"cannot read --long-jobs '20@4'\. Write it like '20@4\+6'"):
         parse_long_jobs("20@4")
 
 

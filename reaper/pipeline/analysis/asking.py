@@ -38,12 +38,6 @@ _TUNING = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
     # Java does not compile a longer method, and interprets it four times slower.
     "spark.sql.codegen.hugeMethodLimit": "8000",
-    # Work on plans that finds nothing in these questions, or is for Spark's own page.
-    "spark.sql.constraintPropagation.enabled": "false",
-    "spark.sql.lightweightPlanChangeValidation": "false",
-    "spark.sql.maxPlanStringLength": "0",
-    "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
-    "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
 }
 
 

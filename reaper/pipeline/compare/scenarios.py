@@ -67,7 +67,9 @@ def moved(scenario: Scenario, at_s: float) -> Scenario:
         raise ConfigurationError(
             f"--fault-at {at_s:g} is too early for {scenario.name!r}. Write {FAULT_AT_S:g} or more."
         )
-    return replace(scenario, faults=tuple(map(str, faults)), long_jobs=tuple(f"{jobs.amount}{jobs.when}" for jobs in added))
+    return replace(
+        scenario, faults=tuple(map(str, faults)), long_jobs=tuple(f"{jobs.amount}{jobs.when}" for jobs in added)
+    )
 
 
 IDLE_S = 30
