@@ -10,7 +10,7 @@ import click
 
 from reaper.drill.act import Ending
 from reaper.drill.drill import DrillPlan, perform
-from reaper.drill.faults import DEMO_FAULTS, FORMS
+from reaper.drill.faults import DEMO_FAULTS, FORMS, parse_long_jobs
 from reaper.drill.live import fitted, plain_screen, quiet_screen
 from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.report import as_text
@@ -71,6 +71,7 @@ _format_option = format_option("Print text, or nothing but the report as JSON.")
     metavar="KIND[:AMOUNT]@SECONDS[+SECONDS]",
     help=_FIELDS["faults"].description,
 )
+@click.option("--long-jobs", multiple=True, metavar="AMOUNT@SECONDS+SECONDS", help=_FIELDS["long_jobs"].description)
 @settings_options(DrillSettings, exclude=("redis_url", *NO_OPTIONS))
 @_redis_option
 @_output_option
@@ -78,6 +79,7 @@ _format_option = format_option("Print text, or nothing but the report as JSON.")
 def drill(recovery: str, output: OutputFile | None, machine: bool, **flags: Any) -> None:
     """Play one drill; see `HELP`."""
     with errors_as_sentences():
+        flags["long_jobs"] = tuple(map(parse_long_jobs, flags["long_jobs"]))
         settings = load_settings(DrillSettings, flags=flags)
         jobs = settings.jobs()
         if not flags.get("faults"):  # the default ones only as far as the trace goes
@@ -154,7 +156,7 @@ def show_and_perform(plan: DrillPlan, *, machine: bool = False) -> list[Ending]:
         f"(trace: {trace.name if trace else 'generated'}), {', '.join(cast)}.\n"
         f"visibility timeout {seconds(settings.visibility_timeout):g} s, lease TTL {seconds(settings.ttl):g} s, "
         f"tick {seconds(settings.scan):.2g} s, max_deliveries {settings.max_deliveries}: short, so that you can "
-        f"watch. Not for production.\nFaults: {' '.join(map(str, settings.faults)) or 'none'}."
+        f"watch. Not for production.\nFaults: {' '.join(map(str, (*settings.faults, *settings.long_jobs))) or 'none'}."
     )
     show(*fitted(introduction.split("\n")))
     screen = quiet_screen if settings.quiet else plain_screen

@@ -21,9 +21,10 @@ class FaultKind(StrEnum):
     PAUSE_HOLDER = "pause-holder"
     KILL_REAPERS = "kill-reapers"
     PAUSE_REDIS = "pause-redis"
-    LONG_JOBS = "long-jobs"
 
 
+LONG_JOBS = "long-jobs"
+"""No fault: more jobs at once, which an option of its own adds."""
 _SECONDS = r"[0-9]{1,5}(?:\.[0-9]+)?"
 _JOBS = "[1-9][0-9]{0,3}|10000"
 _WORKERS = "half|all|w[1-9][0-9]{0,3}(?:,w[1-9][0-9]{0,3})*"
@@ -71,8 +72,8 @@ FORMS: Mapping[str, Form] = {
         "kill-reapers@4+10", "kill -9 of all reapers, which start again 10 s later", lasts=True, hits="reapers"
     ),
     FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", "SIGSTOP of Redis for 10 s", lasts=True, hits="redis"),
-    FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", "no fault: 20 more jobs at once, 6 s each", _JOBS, lasts=True),
 }
+LONG_JOBS_FORM = Form("long-jobs:20@4+6", "20 more jobs at once, 6 s each", _JOBS, lasts=True)
 AFTER_PAUSE_S = 10.0
 """How long after an outage of Redis processes may still fail because of it."""
 
@@ -93,8 +94,12 @@ class Fault:
     """0 for a kind that is over at once."""
 
     def __str__(self) -> str:
-        amount = f":{self.amount}" if self.amount != "1" else ""
-        return f"{self.kind}{amount}@{self.at.total_seconds():g}{f'+{self.lasts_s:g}' if self.lasts else ''}"
+        return f"{self.kind}{f':{self.amount}' if self.amount != '1' else ''}{self.when}"
+
+    @property
+    def when(self) -> str:
+        """Its time, as on the command line."""
+        return f"@{self.at.total_seconds():g}{f'+{self.lasts_s:g}' if self.lasts else ''}"
 
     def slots(self, of: int) -> set[str]:
         """Return the slots of the workers to kill, out of ``of``: half of them (rounded up), all, or the named ones."""
@@ -129,6 +134,14 @@ def parse_fault(text: str, forms: Mapping[str, Form] = FORMS) -> Fault:
         )
     at, lasts = (timedelta(seconds=float(found[name] or 0)) for name in ("at", "lasts"))
     return Fault(kind, at, found["amount"] or form.default, lasts)
+
+
+def parse_long_jobs(text: str) -> Fault:
+    """Read ``amount@seconds+seconds``. Raises ConfigurationError."""
+    try:
+        return parse_fault(f"{LONG_JOBS}:{text.strip()}", {LONG_JOBS: LONG_JOBS_FORM})
+    except ConfigurationError as error:
+        raise ConfigurationError(str(error).replace("--fault", "--long-jobs").replace(f"{LONG_JOBS}:", "")) from None
 
 
 DEFAULT_FAULTS = tuple(map(parse_fault, ("kill-worker@1.5", "poison@5", "kill-holder@8", "pause-holder@12")))

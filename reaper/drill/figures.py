@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import Cause, SecondStart
-from reaper.drill.faults import FaultKind
+from reaper.drill.faults import LONG_JOBS, FaultKind
 from reaper.drill.records import Step
 from workers.protocol.events import EventName
 from workers.protocol.messages import entry_ms
@@ -86,7 +86,7 @@ def fault_windows(evidence: Evidence) -> list[Window]:
     found: list[Window] = []
     for fault in evidence.faults:
         timeouts = evidence.max_deliveries + 1 if fault.kind == FaultKind.POISON else COPING_TIMEOUTS
-        if fault.kind != FaultKind.LONG_JOBS:
+        if fault.kind != LONG_JOBS:
             found.append((fault.at, (fault.until or fault.at) + timeouts * evidence.visibility_s))
     windows: list[Window] = []
     for start, end in sorted(found):

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 
 from reaper.drill.evidence import Evidence
-from reaper.drill.faults import AFTER_PAUSE_S, Fault, FaultKind
+from reaper.drill.faults import AFTER_PAUSE_S, LONG_JOBS, Fault, FaultKind
 from reaper.drill.holder_faults import HolderFaults
 from reaper.drill.ledger import Ledger, build_ledger, objections
 from reaper.drill.records import Effect, InjectedFault, MissedFault
@@ -48,7 +48,7 @@ class Kit:
             FaultKind.KILL_WORKER: workers.kill_worker,
             FaultKind.PAUSE_WORKER: workers.pause_worker,
             FaultKind.POISON: workers.poison,
-            FaultKind.LONG_JOBS: workers.long_jobs,
+            LONG_JOBS: workers.long_jobs,
             FaultKind.KILL_HOLDER: holders.kill_holder,
             FaultKind.PAUSE_HOLDER: holders.pause_holder,
             FaultKind.KILL_REAPERS: holders.kill_reapers,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
-from reaper.drill.faults import DEFAULT_FAULTS, FORMS, Fault, FaultKind, Form, parse_fault, without_reapers
+from reaper.drill.faults import DEFAULT_FAULTS, FORMS, LONG_JOBS, Fault, FaultKind, Form, parse_fault, without_reapers
 from reaper.drill.recoveries import Recovery
 from reaper.drill.trace import (
     LONGEST,
@@ -28,7 +28,7 @@ MORE_PATIENCE_S = 60.0
 """For the start of processes, and for faults that wait for something to hit."""
 GENERATED_JOBS, GENERATED_RATE = 1_000, 70.0
 """How many, and jobs a second: with the generated durations about 20 are in flight at a time."""
-NO_OPTIONS = ("faults", "max_deliveries")
+NO_OPTIONS = ("faults", "long_jobs", "max_deliveries")
 """Fields that are not options of their own."""
 IN_PLACE = "in-place"
 _TOKENS, _MS = TokenTimes(), timedelta(milliseconds=1)
@@ -70,6 +70,9 @@ class DrillSettings(Section):
         DEFAULT_FAULTS,
         description=f"Repeatable; or none. Default: {' '.join(map(str, DEFAULT_FAULTS))}, as far as the trace goes.",
     )
+    long_jobs: tuple[Fault, ...] = Field(
+        (), description="Add jobs at once, of one duration, such as 20@4+6: after 4 s, 20 jobs of 6 s. Repeatable."
+    )
     quiet: bool = Field(False, description="Show nothing, and look at Redis once a second only: for measurements.")
     seed: int = Field(1, description="Of the generated trace and the payloads.")
     files: Path | None = Field(None, description="Keep the ledgers and logs of all processes in this folder.")
@@ -107,9 +110,9 @@ class DrillSettings(Section):
         return frozenset(fault.kind for fault in self.faults)
 
     @property
-    def long_jobs(self) -> list[Fault]:
-        """The faults that put in long jobs."""
-        return [fault for fault in self.faults if fault.kind == FaultKind.LONG_JOBS]
+    def added_jobs(self) -> list[Fault]:
+        """The jobs that are added at once."""
+        return [fault for fault in (*self.faults, *self.long_jobs) if fault.kind == LONG_JOBS]
 
     @property
     def shortest_visibility(self) -> timedelta:
@@ -143,10 +146,11 @@ class DrillSettings(Section):
 
     def patience_s(self, jobs: Sequence[PlannedJob]) -> float:
         """Return the longest time of an act in seconds. It is long enough for all work."""
-        last = max([job.at for job in jobs] + [fault.over_at for fault in self.faults], default=timedelta(0))
+        moves = (*self.faults, *self.long_jobs)
+        last = max([job.at for job in jobs] + [move.over_at for move in moves], default=timedelta(0))
         work = sum((job.duration for job in jobs), timedelta(0))
-        work += sum((int(fault.amount) * fault.lasts for fault in self.long_jobs), timedelta(0))
-        longest = max([job.duration for job in jobs] + [fault.lasts for fault in self.long_jobs], default=last)
+        work += sum((int(fault.amount) * fault.lasts for fault in self.added_jobs), timedelta(0))
+        longest = max([job.duration for job in jobs] + [fault.lasts for fault in self.added_jobs], default=last)
         executions = self.max_deliveries * (work / (self.workers * self.concurrency) + longest)
         timeouts = (self.max_deliveries * 3 + 1) * self.visibility_timeout
         return (last + executions + timeouts).total_seconds() + MORE_PATIENCE_S
@@ -156,7 +160,7 @@ class DrillSettings(Section):
 
         A bare loop sends no heartbeats, so such a job would start there again and again, and become a dead letter.
         """
-        durations = [*(job.duration for job in jobs), *(fault.lasts for fault in self.long_jobs)]
+        durations = [*(job.duration for job in jobs), *(fault.lasts for fault in self.added_jobs)]
         can_be_bare = max(durations, default=timedelta(0)) < self.shortest_visibility
         return self.model_copy(update={"bare_worker": self.bare_worker and can_be_bare})
 
@@ -170,8 +174,8 @@ class DrillSettings(Section):
         return [(fault, fault if recovery.by_reapers else without_reapers(fault)) for fault in self.faults]
 
     def faults_for(self, recovery: Recovery) -> tuple[Fault, ...]:
-        """Return the faults that are played."""
-        return tuple(played for _, played in self.adapted(recovery) if played)
+        """Return the faults that are played, and the jobs that are added."""
+        return (*(played for _, played in self.adapted(recovery) if played), *self.long_jobs)
 
     def left_out(self, recovery: Recovery) -> list[tuple[Fault, Fault | None]]:
         """Return the faults that need reapers if none run, each with the one that is played instead, or None."""
@@ -211,6 +215,7 @@ class DrillSettings(Section):
             "lease_ttl": self.lease_ttl.total_seconds(),
             "scan_interval": self.scan.total_seconds(),
             "faults": [str(fault) for fault in self.faults],
+            "long_jobs": [str(jobs) for jobs in self.long_jobs],
             "seed": self.seed,
             "trace": self.trace.name if self.trace else "generated",
             "speedup": self.speedup,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import anyio
 
 from reaper.drill import queries
-from reaper.drill.faults import Fault, FaultKind
+from reaper.drill.faults import LONG_JOBS, Fault, FaultKind
 from reaper.drill.records import WORKERS, InjectedFault, ProcessRun, Role
 from reaper.drill.toolbox import Toolbox
 from workers.protocol.messages import Pending, counted
@@ -141,7 +141,7 @@ class WorkerFaults:
         """Enqueue more jobs, of a known duration."""
         jobs = await self.tools.producer.add(int(fault.amount), fault.lasts)
         await self.tools.note(
-            InjectedFault(FaultKind.LONG_JOBS, f"jobs {jobs[0].n} to {jobs[-1].n}", jobs[0].at, in_flight=len(jobs)),
+            InjectedFault(LONG_JOBS, f"jobs {jobs[0].n} to {jobs[-1].n}", jobs[0].at, in_flight=len(jobs)),
             f"{len(jobs)} more jobs at once, {fault.lasts_s:g} s each",
         )
         return ""

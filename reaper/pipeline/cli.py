@@ -46,7 +46,7 @@ def pipeline() -> None:
     """Ingest journals into Delta tables, and report on them."""
 
 
-_READING = ("trigger", "max_entries_per_trigger", "fail_on_data_loss")
+_READING = ("trigger", "max_entries_per_trigger", "max_tasks", "fail_on_data_loss")
 _INGEST = (*LAKE, *_STATE, *_SOURCE, *_READING, "lake_retention", *SPARK)
 
 

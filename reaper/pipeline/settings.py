@@ -14,7 +14,7 @@ class PipelineSettings(ProgramSettings):
 
     tuning: ClassVar[frozenset[str]] = frozenset(
         {"redis_url_env", "journal_pattern", "dead_letter_pattern", "max_entries_per_trigger", "fail_on_data_loss"}
-        | {"trim_margin"}
+        | {"max_tasks", "trim_margin"}
     )
 
     lake: str = Field(
@@ -51,6 +51,12 @@ class PipelineSettings(ProgramSettings):
         "*:dead:*", description="Pattern of the dead-letter streams' keys. If it is empty, none are ingested."
     )
     max_entries_per_trigger: int = Field(1_000_000, ge=1, description="Entries that one batch may have.")
+    max_tasks: int = Field(
+        16,
+        ge=1,
+        description="Tasks that read one batch at most. Ingestion uses one for each core of Spark, up to this number, "
+        "and each task writes a file for a day.",
+    )
     fail_on_data_loss: bool = Field(
         True, description="Stop if entries were trimmed before they were read. Off: log the loss and continue."
     )

@@ -120,7 +120,7 @@ async def test_reapers_may_be_gone_for_a_while_and_the_journals_can_be_kept(
     server, report = start_server(), tmp_path / "report.json"
     drill = _drill(
         processes, "--limit", "200", "--workers", "2", "--no-bare-worker", "--reapers", "2", "--quiet",
-        *with_faults("kill-worker:half@0.5", "kill-reapers@1+1.5", "long-jobs:5@0.2+2.2"),
+        *with_faults("kill-worker:half@0.5", "kill-reapers@1+1.5"), "--long-jobs", "5@0.2+2.2",
         "--redis-url", server.url, "--keep-keys", "--output", str(report),
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output

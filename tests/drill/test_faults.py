@@ -9,9 +9,11 @@ from reaper.drill.faults import (
     DEFAULT_FAULTS,
     DEMO_FAULTS,
     FORMS,
+    LONG_JOBS,
     Fault,
     FaultKind,
     parse_fault,
+    parse_long_jobs,
     without_reapers,
 )
 from workers.protocol.errors import ConfigurationError
@@ -20,9 +22,18 @@ from workers.protocol.errors import ConfigurationError
 def test_a_fault_is_a_kind_and_a_time() -> None:
     assert parse_fault("kill-worker@4") == Fault(FaultKind.KILL_WORKER, timedelta(seconds=4))
     assert parse_fault(" pause-holder@2.5 ") == Fault(FaultKind.PAUSE_HOLDER, timedelta(seconds=2.5))
-    assert parse_fault("long-jobs:20@4+6") == Fault(
-        FaultKind.LONG_JOBS, timedelta(seconds=4), "20", timedelta(seconds=6)
+    assert parse_fault("kill-reapers@4+6") == Fault(
+        FaultKind.KILL_REAPERS, timedelta(seconds=4), lasts=timedelta(seconds=6)
     )
+
+
+def test_added_jobs_are_an_option_and_no_fault() -> None:
+    assert parse_long_jobs("20@4+6") == Fault(LONG_JOBS, timedelta(seconds=4), "20", timedelta(seconds=6))
+    assert len(FaultKind) == len(FORMS) == 7
+    with pytest.raises(ConfigurationError, match="unknown --fault 'long-jobs'"):
+        parse_fault("long-jobs:20@4+6")
+    with pytest.raises(ConfigurationError, match=r"cannot read --long-jobs '20@4'\. Write it like '20@4\+6'"):
+        parse_long_jobs("20@4")
 
 
 @pytest.mark.parametrize("kind", FaultKind)

@@ -10,7 +10,7 @@ from reaper.pipeline.compare.figures import FIGURES, Measured, measure
 from reaper.pipeline.compare.findings import conclude
 from reaper.pipeline.compare.page import write_page
 from reaper.pipeline.compare.play import Drills, Plan, PlayedDrill
-from reaper.pipeline.compare.scenarios import IDLE, MODES, SCENARIOS, Scenario, choose_scenarios, moved
+from reaper.pipeline.compare.scenarios import FAULT_AT_S, IDLE, MODES, SCENARIOS, Scenario, choose_scenarios, moved
 from reaper.pipeline.compare.verdict import Verdict, headline, judge, write_all
 from workers.protocol.errors import ConfigurationError
 
@@ -310,11 +310,12 @@ def test_where_a_trace_lies_is_not_told() -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
 def test_the_drill_can_read_every_fault(scenario: Scenario) -> None:
     assert tuple(str(parse_fault(fault)) for fault in scenario.faults) == scenario.faults
+    assert moved(scenario, FAULT_AT_S) == scenario
 
 
 def test_harm_can_be_done_when_jobs_are_in_flight() -> None:
     scenario = SCENARIOS["half-the-pool"]
-    assert moved(scenario, 7.5).faults == ("long-jobs:10000@4.5+4", "kill-worker:half@7.5")
+    assert moved(scenario, 7.5).words[:4] == ["--fault", "kill-worker:half@7.5", "--long-jobs", "10000@4.5+4"]
     assert moved(scenario, 4).faults == scenario.faults
     with pytest.raises(ConfigurationError, match="too early for 'half-the-pool'"):
         moved(scenario, 2)

@@ -58,7 +58,7 @@ from tests.pipeline.journals import (
     write_events,
     write_raw,
 )
-from tests.pipeline.lakes import DAY, add
+from tests.pipeline.lakes import DAY, add, open_table
 from tests.pipeline.streams import counts
 from tests.support.servers import RedisServer
 from workers.protocol.errors import ConfigurationError, UnreachableError
@@ -154,6 +154,17 @@ def test_every_journal_and_every_dead_letter_comes_into_the_lake_once(
         '{"event": "acked", "entry": "1-0", "run_ms": "\\\\xff,2"}',
         '{"what": "ever"}',
     ]
+
+
+@pytest.mark.parametrize(("most", "files"), [(16, 2), (1, 1)])
+def test_a_batch_has_a_task_for_each_core_up_to_the_setting(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path, most: int, files: int
+) -> None:
+    write_events(redis_server, 10_100)  # a task has 5,000 entries of a stream
+    layout = lake_at(tmp_path / "lake")
+    assert run(spark, redis_server, layout, max_tasks=most).events == 10_100
+    found = open_table(layout).files()
+    assert len(found) - len({file.date for file in found}) + 1 == files  # a task has a file more where a day ends
 
 
 @pytest.mark.parametrize("place", [(JournalReader, "partitions"), (FileWriter, "write")], ids=["planner", "task"])

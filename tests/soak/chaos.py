@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from reaper.drill.faults import Fault, FaultKind
+from reaper.drill.faults import LONG_JOBS, Fault, FaultKind
 from reaper.drill.recoveries import Recovery
 from tests.soak.kinds import AGAINST_REAPERS, AGAINST_REDIS, FAILOVERS, SoakKind, objection_to
 from workers.loop.membership import REFRESH_S
@@ -168,7 +168,7 @@ CATALOGUE: Mapping[str, Draft] = {
     SoakKind.PAUSE_MASTER: Draft(lasts=(0.2, 1.0)),
     SoakKind.MOVE_SLOT: Draft(lasts=(0.1, 1.0)),
     FaultKind.POISON: Draft(),
-    FaultKind.LONG_JOBS: Draft(lambda dice, _conditions: str(dice.randint(5, 30)), lasts=(0.4, 2.0)),
+    LONG_JOBS: Draft(lambda dice, _conditions: str(dice.randint(5, 30)), lasts=(0.4, 2.0)),
 }
 """Every kind, and how it is drawn."""
 
@@ -237,7 +237,7 @@ def _fault(kind: str, at: float, dice: random.Random, conditions: Conditions, *,
     amount, lasts = draft.amount(dice, conditions), timedelta(0)
     if draft.lasts:
         shortest, longest = draft.lasts
-        if below_timeout and kind == FaultKind.LONG_JOBS:
+        if below_timeout and kind == LONG_JOBS:
             longest = 0.7
         lasts = timedelta(seconds=round(dice.uniform(shortest, longest) * conditions.visibility_s, 1))
     return Fault(kind, timedelta(seconds=round(at, 1)), amount, lasts)

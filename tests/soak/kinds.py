@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 
-from reaper.drill.faults import FORMS, Fault, FaultKind, Form
+from reaper.drill.faults import FORMS, LONG_JOBS, LONG_JOBS_FORM, Fault, FaultKind, Form
 from workers.protocol.address import Topology
 
 
@@ -28,6 +28,7 @@ class SoakKind(StrEnum):
 
 SOAK_FORMS: Mapping[str, Form] = {
     **FORMS,
+    LONG_JOBS: LONG_JOBS_FORM,
     SoakKind.PAUSE_CLIENTS: Form(
         "pause-clients:all@4+2",
         "Redis postpones all commands for 2 s (CLIENT PAUSE), or :writes alone, as in a planned failover",

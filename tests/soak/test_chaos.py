@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from reaper.drill.faults import Fault, FaultKind, parse_fault
+from reaper.drill.faults import LONG_JOBS, Fault, FaultKind, parse_fault
 from reaper.drill.recoveries import RECOVERIES
 from tests.soak.chaos import (
     BLOWS,
@@ -215,7 +215,7 @@ def test_no_holder_is_paused_once_the_visibility_timeout_was_shortened() -> None
 def test_some_chaos_has_a_bare_worker_and_nothing_that_it_would_not_survive() -> None:
     with_bare = [draw(seed, 60, _conditions()) for seed in SEEDS]
     fit = [faults for faults in with_bare if not {fault.kind for fault in faults} & NOT_WITHOUT_US]
-    long = [fault.lasts_s for faults in fit for fault in faults if fault.kind == FaultKind.LONG_JOBS]
+    long = [fault.lasts_s for faults in fit for fault in faults if fault.kind == LONG_JOBS]
     assert len(SEEDS) / 4 < len(fit) < len(SEEDS)
     assert long
 

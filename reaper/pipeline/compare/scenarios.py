@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from reaper.drill.faults import parse_fault
+from reaper.drill.faults import parse_fault, parse_long_jobs
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings_errors import did_you_mean
 
@@ -40,6 +40,8 @@ class Scenario:
     title: str
     faults: tuple[str, ...]
     """As `reaper drill` reads them."""
+    long_jobs: tuple[str, ...] = ()
+    """Jobs that are added at once."""
     options: tuple[str, ...] = ()
     """More options of the drill."""
     restarts: bool = True
@@ -48,7 +50,9 @@ class Scenario:
     @property
     def words(self) -> list[str]:
         """The drill's options that make this situation."""
-        return [*(word for fault in self.faults for word in ("--fault", fault)), *self.options]
+        named = [("--fault", fault) for fault in self.faults or ("none",)]
+        named += [("--long-jobs", jobs) for jobs in self.long_jobs]
+        return [*(word for pair in named for word in pair), *self.options]
 
 
 def moved(scenario: Scenario, at_s: float) -> Scenario:
@@ -58,18 +62,22 @@ def moved(scenario: Scenario, at_s: float) -> Scenario:
     """
     by = timedelta(seconds=at_s - FAULT_AT_S)
     faults = [replace(fault, at=fault.at + by) for fault in map(parse_fault, scenario.faults)]
-    if any(fault.at < timedelta(0) for fault in faults):
+    added = [replace(jobs, at=jobs.at + by) for jobs in map(parse_long_jobs, scenario.long_jobs)]
+    if any(fault.at < timedelta(0) for fault in (*faults, *added)):
         raise ConfigurationError(
             f"--fault-at {at_s:g} is too early for {scenario.name!r}. Write {FAULT_AT_S:g} or more."
         )
-    return replace(scenario, faults=tuple(map(str, faults)))
+    return replace(
+        scenario, faults=tuple(map(str, faults)), long_jobs=tuple(f"{jobs.amount}{jobs.when}" for jobs in added)
+    )
 
 
 IDLE_S = 30
 IDLE = Scenario(
     "idle",
     "Nothing to do",
-    (f"long-jobs@{IDLE_S}+0.1",),
+    (),
+    (f"1@{IDLE_S}+0.1",),
     ("--visibility-timeout", "30", "--lease-ttl", "10"),
     restarts=False,
 )
@@ -82,20 +90,23 @@ SCENARIOS = {
         Scenario(
             "half-the-pool",
             "Half the pool crashes at once, with 10,000 jobs in flight",
-            ("long-jobs:10000@1+4", "kill-worker:half@4"),
+            ("kill-worker:half@4",),
+            ("10000@1+4",),
             ("--concurrency", "2500", "--visibility-timeout", "5"),
         ),
         Scenario(
             "slow-but-alive",
             "Jobs that take three visibility timeouts, and live",
-            ("long-jobs:20@2+6",),
+            (),
+            ("20@2+6",),
             restarts=False,
         ),
         Scenario("poison", "A poison job among bystanders", ("poison@4",)),
         Scenario(
             "holder-and-workers",
             "The holder of the lease dies with half the workers",
-            ("long-jobs:40@3+2", "kill-holder@4", "kill-worker:half@4"),
+            ("kill-holder@4", "kill-worker:half@4"),
+            ("40@3+2",),
         ),
         Scenario(
             "no-reaper", "No reaper is alive for 20 s, and a worker crashes", ("kill-reapers@3+20", "kill-worker@4")

@@ -33,8 +33,6 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.server_check import check_server
 
 _URL_VARIABLE = "STREAM_REAPER_SOURCE_URL"
-MOST_TASKS = 16
-"""Tasks that read one batch. Each writes a file for a day."""
 TARGET_BYTES = 128_000_000
 """Compaction joins files up to this size."""
 
@@ -51,7 +49,7 @@ def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[]
             anyio.run(_check_redis, settings)
         options = source_options(settings, layout)
         session = open_session()
-        options["partitions"] = str(min(MOST_TASKS, cores_of(session)))
+        options["partitions"] = str(min(settings.max_tasks, cores_of(session)))
         create_tables(layout)
         _note_source(layout, settings)
         fence = install_fence(layout)
