@@ -74,7 +74,12 @@ class WorkerProcess:
         self._settlements = Settlements(context, isolation.have_settled)
         self._runner = Runner(context, calls, self._settlements, self._heartbeat, isolation, self._is_ending)
         self._slots = Slots(
-            self._runners, settings.concurrency, self._runner.perform, self._runner.hand_back, isolation
+            self._runners,
+            settings.concurrency,
+            self._runner.perform,
+            self._runner.hand_back,
+            isolation,
+            self._settlements.wait_for_room,
         )
         stalled = self._recovery.stalled if self._recovery else StalledDeliveries()
         self._reader = Reader(context, self._slots, self._adoption, stalled)

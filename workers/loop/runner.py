@@ -85,8 +85,7 @@ class Runner(WorkerPart):
             verdict = await self._reconsidered(held, verdict, was_told_to_stop=_is_cancelling(runner))
         now = monotonic()
         if verdict is not None and settlements.add(held, verdict, began, now):
-            await settlements.wait_for_room()
-            return monotonic()
+            return inf  # the runner waits for room before its next job, and calls no other runner meanwhile
         return now
 
     # ---- the steps

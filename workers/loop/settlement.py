@@ -5,13 +5,12 @@ Runners wait meanwhile if too many verdicts have gathered.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from time import time_ns
 
 import anyio
+from anyio.lowlevel import checkpoint
 from redis.exceptions import NoPermissionError, RedisError
 
 from workers.loop.context import WorkerContext, WorkerPart
@@ -49,7 +48,7 @@ class _VerdictQueue:
     are_acks: bool
     part: str
     """The name of this part in errors."""
-    waiting: deque[Held] = field(default_factory=deque)
+    waiting: list[Held] = field(default_factory=list)
     limit: int = 0
     """Maximum batch while the server rejects calls. 0 without such a limit."""
 
@@ -112,7 +111,8 @@ class Settlements(WorkerPart):
         return gathered >= self._capacity
 
     async def wait_for_room(self) -> None:
-        """Wait until there is room for more verdicts."""
+        """Let other tasks run, and wait until there is room for more verdicts."""
+        await checkpoint()
         while self._gathered >= self._capacity:
             await self._settled.wait()
 
@@ -178,12 +178,12 @@ class Settlements(WorkerPart):
 
     def _next_batch(self, queue: _VerdictQueue) -> list[Held]:
         """Take the first verdicts that fit into one call, by number and by bytes to copy."""
-        batch = list(islice(queue.waiting, queue.limit or self._full))
+        most = queue.limit or self._full
+        batch = queue.waiting[:most]
         if not queue.are_acks:
             _cut(batch)
-        for _ in batch:
-            queue.waiting.popleft()
-        return in_order(batch, _entry_id)
+        del queue.waiting[: len(batch)]
+        return batch if queue.are_acks else in_order(batch, _entry_id)  # an ack has no use for neighbours
 
     async def _send(self, call: _SettleCall) -> Sequence[Settled] | None:
         """Return the results. None means that all are acknowledged."""
@@ -233,7 +233,7 @@ class Settlements(WorkerPart):
 
     def _give_up(self, call: _SettleCall) -> None:
         """Put back the verdicts of a call that had no effect."""
-        call.queue.waiting.extendleft(reversed(call.batch))
+        call.queue.waiting[:0] = call.batch
         self._call = None
         self._numbers.end()
 

@@ -32,7 +32,7 @@ SLICE_S = 0.002
 
 Perform = Callable[[Held, "asyncio.Task[None] | None", float], Awaitable[float]]
 """Runs a delivery in this task. It is told what time it is, and returns what time it is then, on the monotonic clock:
-of jobs that take no time, to ask for that again would be a tenth."""
+of jobs that take no time, to ask for that again would be a tenth. It returns inf if its runner has to pause."""
 HandBack = Callable[[Iterable[Held]], None]
 
 
@@ -46,13 +46,16 @@ class Slots:
         perform: Perform,
         hand_back: HandBack | None = None,
         isolation: Isolation | None = None,
+        pause: Callable[[], Awaitable[None]] = checkpoint,
     ) -> None:
+        """``pause`` lets other tasks run, and returns when the next delivery may begin."""
         self.concurrency = concurrency
         self.taken = 0
         """Deliveries that are queued or run."""
         self._tasks = tasks
         self._perform = perform
         self._hand_back = hand_back
+        self._pause = pause
         self._halted = self._closed = False
         self._queue: deque[Held] = deque()
         self._runners: dict[asyncio.Task[None], CancelScope] = {}
@@ -232,6 +235,6 @@ class Slots:
     async def _let_others_run(self) -> None:
         self._lets_others_run += 1
         try:
-            await checkpoint()
+            await self._pause()
         finally:
             self._lets_others_run -= 1
