@@ -53,25 +53,25 @@ class Runner(WorkerPart):
         """
         verdict: Verdict | None = None
         timer: asyncio.TimerHandle | None = None
-        job, settlements = held.job, self._settlements
+        settlements = self._settlements
         try:
             membership = self._membership
             # A limit that was lowered while the job was quarantined does not let it run beside others.
-            is_last = job.is_quarantined or 1 < job.deliveries >= membership.agreement.max_deliveries
+            is_last = held.is_quarantined or 1 < held.deliveries >= membership.agreement.max_deliveries
             is_old = held.proven < began - membership.visibility_s * OLD  # as in `shows_from`; each job pays for it
             if is_last or is_old or self._isolation.is_kept:
                 if not await self._has_its_turn(held, is_last=is_last):
                     return monotonic()
                 began = monotonic()
-            if is_last and job.is_quarantined:
+            if is_last and held.is_quarantined:
                 held.runs_from = first_beat_at(began, membership.visibility_s)
             held.begin(began, runner)
-            if job.timeout_s != inf:  # the event loop's clock is the monotonic one
+            if held.timeout_s != inf:  # the event loop's clock is the monotonic one
                 timer = asyncio.get_running_loop().call_at(held.deadline, self._expire, held)
             if self._telemetry:
                 verdict = await self._telemetry.execute(self._invoke, held, self._backoff)
             else:
-                verdict = await execute(self._invoke, job, self._backoff, runner)
+                verdict = await execute(self._invoke, held, self._backoff, runner)
         except BaseException as error:  # noqa: BLE001 - raised again, unless the job alone was cancelled
             verdict = self._after(held, error)
         else:
@@ -92,7 +92,7 @@ class Runner(WorkerPart):
 
     async def _has_its_turn(self, held: Held, *, is_last: bool) -> bool:
         """Wait until the delivery may begin beside others. Ask Redis if the ownership is still unknown by then."""
-        runs_alone = held.job.is_quarantined
+        runs_alone = held.is_quarantined
         while True:
             if (runs_alone or self._isolation.is_kept) and not await self._isolation.may_begin(held, alone=runs_alone):
                 self.hand_back([held])
@@ -122,13 +122,13 @@ class Runner(WorkerPart):
         if held.interruption is Interruption.LOST:
             return None
         if held.interruption is Interruption.TIMEOUT:
-            error = f"ran longer than its timeout of {held.job.timeout_s:g} s"
-            return failed(held.job, error, self._backoff, reason=REASON_TIMEOUT)
+            error = f"ran longer than its timeout of {held.timeout_s:g} s"
+            return failed(held, error, self._backoff, reason=REASON_TIMEOUT)
         # An exception or result of a handler after a cancellation is not about the job.
         is_void = verdict is not None and (
             verdict.outcome is Outcome.NACK or (verdict.outcome is Outcome.ACK and was_told_to_stop)
         )
-        return interrupted(held.job) if is_void else verdict
+        return interrupted(held) if is_void else verdict
 
     async def _has_returned(self, held: Held) -> None:
         while (returning := held.returning) is not None:
@@ -151,7 +151,7 @@ class Runner(WorkerPart):
             raise error  # the coroutine is thrown away
         held.runner = None
         self._settle_exit(held, exits[0])
-        raise HandlerExitError(self._reporter.exited(held.job, exits[0])) from exits[0]
+        raise HandlerExitError(self._reporter.exited(held, exits[0])) from exits[0]
 
     def _after_cancellation(self, held: Held, error: asyncio.CancelledError) -> Verdict | None:
         """Return the settlement of a job whose runner was cancelled. Raise if the runner has to end.
@@ -167,7 +167,7 @@ class Runner(WorkerPart):
             return None
         if held.runner is None:
             raise error
-        return judge(held.job, error, self._backoff)
+        return judge(held, error, self._backoff)
 
     def _conclude_cancelled(self, held: Held) -> None:
         """Return the jobs that the drain deadline cancels. Other cancelled jobs stay pending."""
@@ -176,7 +176,7 @@ class Runner(WorkerPart):
             if held.stage is QUEUED:
                 self._settlements.add(held, HANDED_BACK, now, now)
             else:
-                self._settlements.add(held, interrupted(held.job), held.started, now)
+                self._settlements.add(held, interrupted(held), held.started, now)
 
     def _settle_exit(self, held: Held, error: BaseException) -> None:
         """Settle a job whose handler asked for the end of the process. It has failed."""
@@ -184,14 +184,14 @@ class Runner(WorkerPart):
             self._conclude_cancelled(held)
         elif held.interruption is not Interruption.LOST:
             kind = type(error).__qualname__
-            verdict = failed(held.job, describe(error), self._backoff, traceback=trace_of(error), exception=kind)
+            verdict = failed(held, describe(error), self._backoff, traceback=trace_of(error), exception=kind)
             self._settlements.add(held, verdict, held.started, monotonic())
 
     def _expire(self, held: Held) -> None:
         """Take a job from its handler that runs longer than it may."""
         if held.stage is not RUNNING or held.interruption is not None or not self._expires:
             return
-        self._reporter.timed_out(held.job, goes_on=self._runs_in_thread(held.job))
+        self._reporter.timed_out(held, goes_on=self._runs_in_thread(held))
         held.interrupt(Interruption.TIMEOUT)
 
     # ---- the end
@@ -213,7 +213,7 @@ class Runner(WorkerPart):
         going_on = [held for held in ours if held.stage is RUNNING and held.runner and not held.runner.done()]
         for held in going_on:
             self._conclude_cancelled(held)
-        self._reporter.left_running([held.job for held in going_on])
+        self._reporter.left_running(going_on)
 
     def stop(self) -> None:
         """Expire no job any more."""

@@ -194,7 +194,7 @@ class Settlements(WorkerPart):
             done = await self._moves.ack(
                 self._connection,
                 source,
-                [held.job.raw_entry_id for held in batch],
+                [held.raw_entry_id for held in batch],
                 number=call.number,
                 deletes=self._settings.delete_settled,
                 fields=self._facts.of_acks(batch) if tells else (),
@@ -203,8 +203,8 @@ class Settlements(WorkerPart):
             return None if done is None else [Settled(Result.DONE if one else Result.REJECTED) for one in done]
         items = [
             Item(
-                held.job.raw_entry_id,
-                held.job.times_delivered,
+                held.raw_entry_id,
+                held.times_delivered,
                 held.verdict,
                 self._facts.of_settlement(held) if tells else (),
             )
@@ -282,7 +282,7 @@ class Settlements(WorkerPart):
         return is_done
 
     def _count(self, held: Held, settled: Settled) -> None:
-        job, verdict = held.job, held.verdict
+        verdict = held.verdict
         if settled.result is Result.DONE:
             if verdict.outcome is Outcome.ACK:
                 self._reporter.counts.acked += 1
@@ -292,15 +292,15 @@ class Settlements(WorkerPart):
                 self._reporter.counts.nacked += 1
         elif settled.result is Result.REJECTED:
             if held.interruption is not Interruption.LOST:  # else that is told already
-                self._reporter.refused(job, verdict.outcome, held.run_ms)
+                self._reporter.refused(held, verdict.outcome, held.run_ms)
         elif settled.result is Result.LOST:
-            self._reporter.lost(job, verdict)
+            self._reporter.lost(held, verdict)
         elif settled.result is Result.DEAD:
             limit = self._membership.agreement.max_deliveries
-            self._reporter.dead_lettered(job, verdict, settled.detail, limit)
+            self._reporter.dead_lettered(held, verdict, settled.detail, limit)
         else:
             held.keep()
-            self._reporter.held(job, verdict, settled.detail)
+            self._reporter.held(held, verdict, settled.detail)
 
 
 def _cut(batch: list[Held]) -> None:
@@ -308,7 +308,7 @@ def _cut(batch: list[Held]) -> None:
     copied = 0
     for at, held in enumerate(batch, start=1):
         if held.verdict.outcome is not Outcome.ACK:
-            copied += held.job.payload_bytes + len(held.verdict.traceback)
+            copied += held.payload_bytes + len(held.verdict.traceback)
             if copied >= MAX_COPIED_BYTES:
                 del batch[at:]
                 break
@@ -319,4 +319,4 @@ def _is_denied(settled: Settled) -> bool:
 
 
 def _entry_id(held: Held) -> bytes:
-    return held.job.raw_entry_id
+    return held.raw_entry_id
