@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from workers.embedded.recovery import EmbeddedRecovery
 from workers.loop.adoption import Adoption
+from workers.loop.batches import Gatherer
 from workers.loop.beating import BeatingThread, Carry
 from workers.loop.context import WorkerContext
 from workers.loop.dispatch import Handlers
@@ -80,6 +81,9 @@ class WorkerProcess:
             self._runner.hand_back,
             isolation,
             self._settlements.wait_for_room,
+            Gatherer(calls.batch_call_of, self._runner.is_last, self._runner.perform_batch)
+            if calls.batch_call_of
+            else None,
         )
         stalled = self._recovery.stalled if self._recovery else StalledDeliveries()
         self._reader = Reader(context, self._slots, self._adoption, stalled)

@@ -128,7 +128,7 @@ async def test_a_call_that_copies_names_entries_in_redis_s_order(
         await first_call.wait()
         for entry_id in reversed(entries[:-1]):
             may_end[entry_id].set()
-            await wait_until(lambda entry_id=entry_id: has_ended[-1] == entry_id, "it has ended")
+            await wait_until(lambda: has_ended[-1] == entry_id, "it has ended")  # noqa: B023 - at once
         first_call.release()
         await wait_for_settled(worker, len(entries))
 
@@ -361,7 +361,9 @@ async def test_verdicts_that_gather_in_an_outage_are_bounded_and_settled_after_i
     async with running(make_worker(through.url, handle, concurrency=10)) as worker:
         await held.wait()
         # So many results may gather. Then no job begins, and ten more wait for their slots.
-        await wait_until(lambda: len(worker.process.in_hand()) == gathered + 10, "the slots are full")
+        assert worker.process is not None
+        in_hand = worker.process.in_hand
+        await wait_until(lambda: len(in_hand()) == gathered + 10, "the slots are full")
         assert len(ran) == gathered
         assert len(await pending_of(client)) == gathered + 10
         await through.cut()

@@ -177,9 +177,7 @@ class WorkerTelemetry:
         """Run the handler on ``held``, as `workers.loop.execution.execute` does, inside the span of its delivery."""
         told = held.trace
         return (
-            execute(invoke, held, backoff, held.runner)
-            if told is None
-            else self._execute(invoke, held, backoff, told)
+            execute(invoke, held, backoff, held.runner) if told is None else self._execute(invoke, held, backoff, told)
         )
 
     async def _execute(self, invoke: Invoke, held: Held, backoff: Backoff, told: JobTrace) -> Verdict:
@@ -190,6 +188,17 @@ class WorkerTelemetry:
         finally:
             contexts.detach(token)
             told.ended_ns = time_ns()
+
+    async def around_batch(self, running: Coroutine[Any, Any, list[Verdict]], jobs: Sequence[Held]) -> list[Verdict]:
+        """Run a batch inside the spans of its deliveries. None of them is the current one."""
+        traced = [(held, held.trace) for held in jobs if held.trace is not None]
+        for held, told in traced:
+            told.span = self._begin(held, told)
+        try:
+            return await running
+        finally:
+            for _, told in traced:
+                told.ended_ns = time_ns()
 
     def _begin(self, held: Held, told: JobTrace) -> Span:
         about: Attributes = {
