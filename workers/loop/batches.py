@@ -20,7 +20,7 @@ from workers.runtime.children import FORKS, end_child
 
 @dataclass(frozen=True, slots=True)
 class BatchHandler:
-    """What a program registers: a function of a list of jobs, and when a list is long enough."""
+    """A function that a program registers for lists of jobs, with the limits of a list."""
 
     function: Callable[[list[Job]], Any]
     size: int

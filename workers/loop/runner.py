@@ -119,7 +119,7 @@ class Runner(WorkerPart):
         """
         for held in jobs:
             held.begin(began, runner)
-        deadline = min(held.deadline for held in jobs)
+        deadline = began + min([held.timeout_s for held in jobs])
         timer = asyncio.get_running_loop().call_at(deadline, self._expire_all, jobs) if deadline != inf else None
         verdicts: Sequence[Verdict | None]
         try:
@@ -147,7 +147,7 @@ class Runner(WorkerPart):
         """Return the deliveries that are ours, as soon as all of them may begin."""
         while deliveries and (
             self._isolation.is_kept
-            or min(held.proven for held in deliveries) < self._membership.shows_from(monotonic())
+            or min([held.proven for held in deliveries]) < self._membership.shows_from(monotonic())
         ):
             deliveries = [held for held in deliveries if await self._has_its_turn(held, is_last=False)]
         return deliveries
@@ -169,8 +169,8 @@ class Runner(WorkerPart):
     async def _reconsidered(self, held: Held, verdict: Verdict | None, *, was_told_to_stop: bool) -> Verdict | None:
         """Return what to settle of a job that was cancelled, or None where it is not ours any more.
 
-        A handler that was told to stop is never acknowledged, with any result, because it may have caught the
-        cancellation in the middle of its work (rule W1 of docs/protocol.md).
+        A handler that had to stop is never acknowledged, with any result, because it may have caught the cancellation
+        in the middle of its work (rule W1 of docs/protocol.md).
 
         A delivery that vanished waits until it is known whether it is ours again. If it were settled before, it would
         be pending afterwards.
@@ -247,7 +247,7 @@ class Runner(WorkerPart):
         return verdicts
 
     def _unless_told_to_stop(self, held: Held, verdict: Verdict | None) -> Verdict | None:
-        """Return the verdict on a job of a batch that was told to stop (rule W1)."""
+        """Return the verdict on a job of a batch whose handler had to stop, so it is no ack (rule W1)."""
         if held.interruption is not None:
             held.take_back_cancellation()
             return verdict
