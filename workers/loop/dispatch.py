@@ -89,8 +89,8 @@ class Handlers:
         if by_type and not field:
             raise no_type_field(next(iter(by_type)))
 
-        batches: dict[object, BatchCall] = {
-            handler: BatchCall(handler, settings.concurrency)
+        batches = {  # by identity, because handlers are objects of users, and not all of them have a hash
+            id(handler): BatchCall(handler, settings.concurrency)
             for handler in (default, *by_type.values())
             if isinstance(handler, BatchHandler)
         }
@@ -102,13 +102,13 @@ class Handlers:
 
         def invoke_of(handler: Handler) -> Invoke:
             if isinstance(handler, BatchHandler):
-                return batches[handler].alone
+                return batches[id(handler)].alone
             return invoker_inside(self._arounds, handler, settings.concurrency)
 
         otherwise = _Unknown(settings, list(by_type)).conclude if default is None else invoke_of(default)
         in_thread = default is not None and _is_plain(default)
         if not by_type:
-            only = batches.get(default)
+            only = batches.get(id(default))
             return HandlerCalls(otherwise, lambda _job: in_thread, (lambda _job: only) if batches else None)
         calls = _dispatched(
             field.encode(),
@@ -119,8 +119,10 @@ class Handlers:
         )
         if not batches:
             return calls
-        of_type: dict[bytes | None, BatchCall | None] = {_key(name): batches.get(one) for name, one in by_type.items()}
-        of_others = batches.get(default)
+        of_type: dict[bytes | None, BatchCall | None] = {
+            _key(name): batches.get(id(handler)) for name, handler in by_type.items()
+        }
+        of_others = batches.get(id(default))
         return replace(calls, batch_call_of=lambda job: of_type.get(job.value_of(field.encode()), of_others))
 
 
