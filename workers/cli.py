@@ -80,7 +80,7 @@ def _work(worker: Worker) -> int:
         return FAILED_EXIT
     except (SystemExit, KeyboardInterrupt):
         left = worker.process.in_hand() if worker.process else []
-        jobs = first_of([held.job.raw_id for held in left]) or "-"
+        jobs = first_of([held.raw_id for held in left]) or "-"
         logger.exception("a task of the program stopped the worker: %s", fields(pending_jobs=jobs))
         return FAILED_EXIT
     return FORCED_EXIT if worker.was_forced else 0

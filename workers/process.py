@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from workers.embedded.recovery import EmbeddedRecovery
 from workers.loop.adoption import Adoption
+from workers.loop.batches import Gatherer
 from workers.loop.beating import BeatingThread, Carry
 from workers.loop.context import WorkerContext
 from workers.loop.dispatch import Handlers
@@ -74,7 +75,15 @@ class WorkerProcess:
         self._settlements = Settlements(context, isolation.have_settled)
         self._runner = Runner(context, calls, self._settlements, self._heartbeat, isolation, self._is_ending)
         self._slots = Slots(
-            self._runners, settings.concurrency, self._runner.perform, self._runner.hand_back, isolation
+            self._runners,
+            settings.concurrency,
+            self._runner.perform,
+            self._runner.hand_back,
+            isolation,
+            self._settlements.wait_for_room,
+            Gatherer(calls.batch_call_of, self._runner.is_last, self._runner.perform_batch)
+            if calls.batch_call_of
+            else None,
         )
         stalled = self._recovery.stalled if self._recovery else StalledDeliveries()
         self._reader = Reader(context, self._slots, self._adoption, stalled)

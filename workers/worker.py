@@ -11,8 +11,10 @@ import anyio
 from anyio.abc import TaskStatus
 
 from workers.loop.around import Around, checked_around
+from workers.loop.batches import BatchHandler
 from workers.loop.dispatch import Handlers, no_type_field
 from workers.loop.handlers import Handler, checked
+from workers.loop.job import Job
 from workers.loop.reporting import EVENTS, Counts, WorkerEvent
 from workers.process import WorkerProcess
 from workers.protocol.errors import ConfigurationError
@@ -25,6 +27,10 @@ from workers.settings import WorkerOptions, WorkerSettings
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
 AroundT = TypeVar("AroundT", bound=Around)
+BatchHandlerT = TypeVar("BatchHandlerT", bound=Callable[[list[Job]], Any])
+MOST_IN_BATCH = 10_000
+LONGEST_BATCH_WAIT_S = 10.0
+"""Less than half of a usual visibility timeout, after which Redis is asked about each delivery."""
 
 
 class Worker:
@@ -95,14 +101,49 @@ class Worker:
             self.handlers.add(checked(handler), ())
             return handler
         types = (first, *more)
-        if not (self._settings.job_type_field if self._settings else self._arguments.get("job_type_field")):
-            raise no_type_field(first)
+        self._require_type_field(types)
 
         def decorate(function: HandlerT) -> HandlerT:
             self.handlers.add(checked(function), types)
             return function
 
         return decorate
+
+    def batch_handler(
+        self, *job_types: str, size: int = 100, wait: float = 0.01
+    ) -> Callable[[BatchHandlerT], BatchHandlerT]:
+        """Register a handler that gets a list of jobs, as in ``@worker.batch_handler(size=100, wait=0.01)``.
+
+        It returns None, or a list with one outcome for each job, in their order: None, a `Retry`, a `Reject` or an
+        exception. If it raises, all jobs of the batch have failed. A job that must run alone is a batch of its own.
+
+        Args:
+            *job_types: As in `handler`. Without them, the handler is for all other jobs.
+            size: The longest list. It is shorter if the worker has fewer slots free.
+            wait: Seconds that a job waits for others.
+
+        Raises:
+            ConfigurationError: As in `handler`, or `size` or `wait` is out of range.
+        """
+        if not (1 <= size <= MOST_IN_BATCH and 0 <= wait <= LONGEST_BATCH_WAIT_S):
+            raise ConfigurationError(
+                f"invalid batch handler: size={size!r}, wait={wait!r}. Give a size from 1 to {MOST_IN_BATCH}, and a "
+                f"wait from 0 to {LONGEST_BATCH_WAIT_S:g} seconds."
+            )
+        self._require_type_field(job_types)
+
+        def decorate(function: BatchHandlerT) -> BatchHandlerT:
+            checked(cast("Handler", function))
+            self.handlers.add(BatchHandler(function, size, float(wait)), job_types)
+            return function
+
+        return decorate
+
+    def _require_type_field(self, job_types: tuple[str, ...]) -> None:
+        if job_types and not (
+            self._settings.job_type_field if self._settings else self._arguments.get("job_type_field")
+        ):
+            raise no_type_field(job_types[0])
 
     def around(self, function: AroundT) -> AroundT:
         """Register a generator function with one ``yield``, which runs around every handler.

@@ -19,6 +19,7 @@ LEDGER = "BENCHMARK_LEDGER"
 SHORTEST_S, LONGEST_S = 0.2, 0.6
 
 worker = Worker()
+batched = Worker()
 holder = Worker()
 timed = Worker()
 finisher = Worker()
@@ -27,6 +28,11 @@ finisher = Worker()
 @worker.handler
 async def do_nothing(_job: Job) -> None:
     """A job that costs nothing: what is left is the loop around it."""
+
+
+@batched.batch_handler(size=100, wait=0.01)
+async def do_nothing_together(_jobs: list[Job]) -> None:
+    """The same for jobs that come in batches."""
 
 
 @holder.handler

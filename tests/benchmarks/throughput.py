@@ -1,13 +1,13 @@
 """The cost of the loop around a job, measured with jobs that do no work.
 
 Two worker processes with 64 slots each wait on an empty stream. Then a script adds all jobs at once, and the clock runs
-until the last one is settled, with the journal at its default level. The bare loop is two processes with ``XREADGROUP
-COUNT 100`` and ``XACK`` in redis-py. On a machine with two cores the server and the workers share them, so the rate
-follows from the CPU time of all processes.
+until the last one is settled, with the journal at its default level. With a batch handler of 100 jobs, the workers have
+200 slots each. The bare loop is two processes with ``XREADGROUP COUNT 100`` and ``XACK`` in redis-py. On a machine with
+two cores the server and the workers share them, so the rate follows from the CPU time of all processes.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -41,6 +41,8 @@ WORKERS = 2
 SLOTS = 64
 OURS, BARE = (group_keys(stream, "billing") for stream in ("jobs", "bare"))
 FLAGS = ("--stream", OURS.stream, "--group", OURS.group, "--concurrency", str(SLOTS))
+BATCH_FLAGS = (*FLAGS[:-1], "200")
+"""Two batches, so that one can be read while another one runs."""
 TIMEOUT_S = 120.0
 DEMANDED_RATIO = 0.5 if sys.version_info >= (3, 12) else 0.4
 POLL_S = 0.005
@@ -65,16 +67,19 @@ class _Drain:
 async def measure(*, quick: bool) -> Result:
     """Drain in turn with the bare loop. Then drain once more under the profiler."""
     jobs, rounds = (QUICK_JOBS, QUICK_ROUNDS) if quick else (JOBS, ROUNDS)
-    ours, bare = [], []
+    ours, batched, bare = [], [], []
     for _ in range(rounds):
-        ours.append(await _our_drain(jobs))
+        ours.append(await _our_drain(jobs, "worker", FLAGS))
+        batched.append(await _our_drain(jobs, "batched", BATCH_FLAGS))
         bare.append(await _bare_drain(jobs * BARE_TIMES))
-    return Result(tuple(_rows(ours, bare)), await _profiled(jobs * PROFILED_TIMES))
+    return Result(tuple(_rows(ours, batched, bare)), await _profiled(jobs * PROFILED_TIMES))
 
 
-def _rows(ours: list[_Drain], bare: list[_Drain]) -> list[Row]:
-    def row(what: str, of: Callable[[_Drain], float], unit: str, demand: Demand | None = None) -> Row:
-        one, other = [of(drain) for drain in ours], [of(drain) for drain in bare]
+def _rows(ours: list[_Drain], batched: list[_Drain], bare: list[_Drain]) -> list[Row]:
+    def row(
+        what: str, of: Callable[[_Drain], float], unit: str, demand: Demand | None = None, mine: list[_Drain] = ours
+    ) -> Row:
+        one, other = [of(drain) for drain in mine], [of(drain) for drain in bare]
         return Row(what, median(one), unit, median(other), demand, median_ratio(one, other))
 
     return [
@@ -89,12 +94,17 @@ def _rows(ours: list[_Drain], bare: list[_Drain]) -> list[Row]:
             "CPU time of all processes, a job", lambda drain: (drain.worker_us + drain.server_us) / drain.jobs, "µs",
             at_most(30),
         ),
+        row("by a batch handler: jobs settled", lambda drain: drain.per_second, "/s", mine=batched),
+        row(
+            "by a batch handler: CPU time of the workers, a job", lambda drain: drain.worker_us / drain.jobs, "µs",
+            mine=batched,
+        ),
     ]  # fmt: skip
 
 
-async def _our_drain(jobs: int) -> _Drain:
+async def _our_drain(jobs: int, program: str, flags: Sequence[str]) -> _Drain:
     async with open_stage() as stage:
-        workers = [stage.worker("worker", *FLAGS) for _ in range(WORKERS)]
+        workers = [stage.worker(program, *flags) for _ in range(WORKERS)]
         for worker in workers:
             await worker.prints("worker started")
         return await _drain(stage, OURS, workers, jobs, scripts=True)

@@ -238,12 +238,12 @@ class OurWorker(Actor):
 
     def proof_of(self, key: bytes, entry_id: bytes) -> float | None:
         for one in self._held():
-            if one.job.raw_entry_id == entry_id and one.source.key.encode() == key:
+            if one.raw_entry_id == entry_id and one.source.key.encode() == key:
                 return one.proven
         return None
 
     def in_hand(self) -> list[Execution]:
-        return super().in_hand() + [Execution(one.job.id, one.job.generation) for one in self._held()]
+        return super().in_hand() + [Execution(one.id, one.generation) for one in self._held()]
 
     def robbed(self, key: bytes, entry_id: bytes, holder: bytes) -> Iterator[str]:
         process, worker = self.process, self._worker
@@ -256,17 +256,17 @@ class OurWorker(Actor):
         if self.world.witness.caller.startswith("bare-"):
             return  # who was late has acknowledged, without an owner check, what was given back where it is
         for one in self._held():
-            if one.job.raw_entry_id != entry_id or one.source.key.encode() != key or one.stage is Stage.ENDED:
+            if one.raw_entry_id != entry_id or one.source.key.encode() != key or one.stage is Stage.ENDED:
                 continue
-            completed = Execution(one.job.id, one.job.generation) in self.world.ledger.completions
+            completed = Execution(one.id, one.generation) in self.world.ledger.completions
             if completed and self.world.witness.caller.startswith("worker-"):
                 continue  # an earlier holder has completed it, and the first completion wins
-            if one.job.id in self.world.ledger.dropped or one.job.id in self.world.ledger.lost:
+            if one.id in self.world.ledger.dropped or one.id in self.world.ledger.lost:
                 continue  # others have taken it, or its payload, from everybody
             if one.proven <= self.world.unheld_since(worker.consumer, key, entry_id):
                 continue  # the server has lost that it was ever handed out to it
             if sentence := self._early(one.proven):
-                yield f"I2: job {one.job.id} was taken from {process.name}, {sentence}"
+                yield f"I2: job {one.id} was taken from {process.name}, {sentence}"
 
     def _early(self, proven: float) -> str:
         """Say why a delivery that was ``proven`` last at that instant may not be taken yet; '' = it may be.
@@ -288,7 +288,7 @@ class OurWorker(Actor):
         )
 
     def holdings(self) -> Iterator[tuple[bytes, bytes]]:
-        yield from ((one.source.key.encode(), one.job.raw_entry_id) for one in self._held())
+        yield from ((one.source.key.encode(), one.raw_entry_id) for one in self._held())
 
     @property
     def lives_by_s(self) -> float:
@@ -324,11 +324,11 @@ class OurWorker(Actor):
         least = self.world.story.least_limit  # it may be lowered until they are looked at
         released = self.world.server.keys.values.get(KEYS.quarantine.encode())
         for one in self._held():
-            out = released.get(one.job.raw_entry_id, b"") if isinstance(released, dict) else b""
+            out = released.get(one.raw_entry_id, b"") if isinstance(released, dict) else b""
             lasted = -inf < one.started <= lasted_since
-            has_begun = out.split(b",")[1:2] == [b"%d" % one.job.times_delivered]
-            if one.job.deliveries >= least and (least == 1 or (has_begun and (fresh or lasted))):
-                self.world.ledger.blame(Execution(one.job.id, one.job.generation))
+            has_begun = out.split(b",")[1:2] == [b"%d" % one.times_delivered]
+            if one.deliveries >= least and (least == 1 or (has_begun and (fresh or lasted))):
+                self.world.ledger.blame(Execution(one.id, one.generation))
 
 
 class BeatingTask:

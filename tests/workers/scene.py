@@ -143,7 +143,7 @@ def make_job(
     *flat: bytes, entry_id: bytes = b"1700000000000-0", times: int = 1, source: Source | None = None, limit: int = 3
 ) -> Job:
     """Return the job in a delivery of an entry with these flat fields."""
-    return make_held(*flat, entry_id=entry_id, times=times, source=source, limit=limit).job
+    return make_held(*flat, entry_id=entry_id, times=times, source=source, limit=limit)
 
 
 def make_held(

@@ -75,7 +75,7 @@ async def test_w7_the_delivery_count_of_a_reply_lacks_this_delivery() -> None:
         return [[b"orders", [[b"1-1", [b"n", b"1"], 0, 0], [b"2-1", [b"n", b"1"], CLAIM_READY_MS, 2]]]]
 
     new, ready = await claiming.deliveries(send, 0.0)
-    assert (new.job.times_delivered, ready.job.times_delivered) == (1, 3)
+    assert (new.times_delivered, ready.times_delivered) == (1, 3)
 
 
 class Returning:
@@ -103,7 +103,7 @@ async def test_what_was_taken_from_the_living_is_given_back_and_not_run() -> Non
         return [[b"orders", rows]]
 
     held = await claiming.deliveries(send, 0.0)
-    assert [one.job.raw_entry_id for one in held] == [b"2-1", b"3-1"]
+    assert [one.raw_entry_id for one in held] == [b"2-1", b"3-1"]
     assert redis.returned == [("billing", "w1", b"1-1", 2)]
 
 
@@ -140,7 +140,7 @@ async def test_what_a_read_has_brought_is_left_until_all_of_it_is_known() -> Non
     while claiming.is_left:
         with suppress(RedisConnectionError):
             held = await claiming.left()
-    assert [(one.job.raw_entry_id, one.proven) for one in held] == [(b"2-1", 3.0)]
+    assert [(one.raw_entry_id, one.proven) for one in held] == [(b"2-1", 3.0)]
     assert set(redis.returned) == {("billing", "w1", b"1-1", 2)}
     assert (await claiming.left(), redis.failed) == ([], ["EVALSHA"])
 
@@ -160,7 +160,7 @@ async def test_what_is_claimed_and_runs_here_with_that_count_goes_on() -> None:
         return [[b"orders", [[b"1-1", [], 0, 0], [b"2-1", [], CLAIM_READY_MS, 1]]]]
 
     held = await claiming.deliveries(send, 3.0)
-    assert [one.job.raw_entry_id for one in held] == [b"2-1"]
+    assert [one.raw_entry_id for one in held] == [b"2-1"]
     assert (source.holds(runs), runs.interruption, moved.interruption) == (True, None, Interruption.LOST)
 
 

@@ -126,7 +126,7 @@ async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(cloc
     held = hold(redis)
     clock.now += 10.0
     asked_at = monotonic()
-    assert await held.source.extend(held.job)
+    assert await held.source.extend(held)
     assert (held.proven, monotonic()) == (asked_at, asked_at + 4.0)
 
 
@@ -241,7 +241,7 @@ async def test_where_the_event_loop_hangs_behind_a_job_that_is_overdue_nothing_i
     redis = Redis(clock)
     held = hold(redis)
     hold(redis, 2, held.source)
-    held.job.timeout_s = 5.0 if is_overdue else 10 * VISIBILITY_S
+    held.timeout_s = 5.0 if is_overdue else 10 * VISIBILITY_S
     held.begin(clock.now, None)
     extended = beats_of(Heartbeat(context_of(held, redis)), clock, answers=answers)
     period_s = VISIBILITY_S / BEATS
@@ -259,7 +259,7 @@ async def test_four_heartbeats_are_sent_in_a_visibility_timeout_whatever_is_in_h
     if runs is None:
         held.source.deliveries.clear()
     else:
-        held.job.timeout_s = runs
+        held.timeout_s = runs
         held.begin(clock.now, None)
     sent = beats_of(Heartbeat(context_of(held, redis)), clock, answers=answers, counts_all=True)
     assert [moment / VISIBILITY_S for moment in sent] == [1 / 4, 2 / 4, 3 / 4]
@@ -296,7 +296,7 @@ async def test_what_has_a_slot_or_waits_for_one_is_extended_and_what_nobody_wait
     redis = Redis(clock)
     held = hold(redis)
     beside = hold(redis, 2, held.source)
-    held.job.timeout_s = VISIBILITY_S / BEATS / 2 if "longer" in what else inf
+    held.timeout_s = VISIBILITY_S / BEATS / 2 if "longer" in what else inf
     if what != "waits for a slot":
         held.begin(clock.now, None)
     if "goes on" in what:
@@ -315,7 +315,7 @@ async def test_what_has_a_slot_or_waits_for_one_is_extended_and_what_nobody_wait
         if clock.now > began + VISIBILITY_S:
             break
     expected = [held, beside] if is_extended else [beside]
-    assert extended == [one.job.raw_entry_id for one in expected]
+    assert extended == [one.raw_entry_id for one in expected]
 
 
 async def test_a_timeout_that_is_lowered_during_a_heartbeat_is_followed_by_another_one(clock: Clock) -> None:
@@ -331,10 +331,10 @@ async def test_a_timeout_that_is_lowered_during_a_heartbeat_is_followed_by_anoth
     while not isinstance(step, Extending):
         clock.now += step
         step = next(steps)
-    assert [item.entry_id for item in step.items] == [held.job.raw_entry_id]
+    assert [item.entry_id for item in step.items] == [held.raw_entry_id]
     beside = hold(redis, 2, held.source)
     beside.prove(clock.now - 0.2)
     context.membership.timeout_changed = clock.now - 0.1
     step = steps.send((round(clock.now * 1000), [Life.EXTENDED]))
     assert isinstance(step, Extending), "it beats again at once"
-    assert [item.entry_id for item in step.items] == [beside.job.raw_entry_id]
+    assert [item.entry_id for item in step.items] == [beside.raw_entry_id]

@@ -154,7 +154,7 @@ def test_a_source_forgets_a_settled_delivery_but_not_a_later_one_of_the_same_ent
 
     source.forget(first)
 
-    assert source.deliveries == {second.job.raw_entry_id: second}
+    assert source.deliveries == {second.raw_entry_id: second}
 
 
 # ---- the fencing token

@@ -1,5 +1,4 @@
 from math import inf
-from typing import Any, NamedTuple
 
 import pytest
 from redis.asyncio import Redis
@@ -10,6 +9,7 @@ from tests.workers.scene import KEYS, add, make_job, make_worker, running, wait_
 from workers import Job
 from workers.loop.execution import ACKED, Reject, Retry
 from workers.loop.facts import DeliveryFacts
+from workers.loop.held import Held
 from workers.protocol.calls.settlement import Verdict
 from workers.protocol.events import decode_entry
 from workers.protocol.messages import RecoveryMode
@@ -23,29 +23,27 @@ async def accept(_job: Job) -> None:
 
 
 def facts_of(job: Job, verdict: Verdict = ACKED, type_field: str = "") -> dict[str, object]:
-    return told_of(Settling(job, verdict, 7), RecoveryMode.REAPER, type_field)
+    return told_of(settling(job, verdict, 7), RecoveryMode.REAPER, type_field)
 
 
 NOW_S, NOW_MS = 100.0, 1_700_000_000_300
 """The same moment on the worker's monotonic clock and on the server's clock."""
 
 
-def told_of(item: "Settling", mode: RecoveryMode, type_field: str = "", now_ms: int = NOW_MS) -> dict[str, object]:
+def told_of(item: Held, mode: RecoveryMode, type_field: str = "", now_ms: int = NOW_MS) -> dict[str, object]:
     with going_by(lambda: NOW_S):
         data = DeliveryFacts(mode, type_field, lambda: now_ms).of_settlement(item)
-    head = (b"event", b"acked", b"group", b"billing", b"entry", item.job.raw_entry_id)
+    head = (b"event", b"acked", b"group", b"billing", b"entry", item.raw_entry_id)
     words = [word if isinstance(word, bytes) else str(word).encode() for word in data]
     [event] = decode_entry(b"1-0", [*head, *words])
     return dict(event.data)
 
 
-class Settling(NamedTuple):
-    """A delivery with its verdict."""
-
-    job: Any
-    verdict: Verdict
-    run_ms: int
-    started: float = NOW_S
+def settling(job: Job, verdict: Verdict = ACKED, run_ms: int = 7, started: float = NOW_S) -> Held:
+    """Return a delivery with its verdict."""
+    assert isinstance(job, Held)
+    job.started, job.verdict, job.run_ms = started, verdict, run_ms
+    return job
 
 
 def test_a_redelivered_job_waits_since_its_last_entry_but_is_as_old_as_its_first() -> None:
@@ -82,7 +80,7 @@ def test_a_field_that_differs_from_job_to_job_costs_bounded_memory() -> None:
     facts = DeliveryFacts(RecoveryMode.REAPER, "type")
     told = []
     for number in range(3_000):
-        flat = facts.of_settlement(Settling(make_job(b"type", b"%d" % number), ACKED, 7))
+        flat = facts.of_settlement(settling(make_job(b"type", b"%d" % number), ACKED, 7))
         told.append(flat[flat.index("type") + 1])
     assert told == [str(number) for number in range(3_000)]
     assert len(facts._types) <= 1_000
@@ -117,17 +115,17 @@ def test_an_explicit_entry_id_does_not_tell_when_the_entry_could_be_read() -> No
 def test_a_claimed_delivery_could_be_read_when_it_was_claimed(mode: RecoveryMode, ready_ms: int | None) -> None:
     """The entry keeps its ID, so its age contains the visibility timeout of the delivery before."""
     job = make_job(times=2)
-    assert told_of(Settling(job, ACKED, 7), mode).get("ready_ms") == ready_ms
+    assert told_of(settling(job, ACKED, 7), mode).get("ready_ms") == ready_ms
     job.has_unknown_wait = True
-    assert "ready_ms" not in told_of(Settling(job, ACKED, 7), mode)
+    assert "ready_ms" not in told_of(settling(job, ACKED, 7), mode)
 
 
 def test_a_settlement_says_when_its_handler_began() -> None:
     """Also if the settlement comes late, and never before the delivery."""
-    late = told_of(Settling(make_job(), ACKED, 7, NOW_S - 20), RecoveryMode.REAPER, now_ms=1_700_000_030_000)
+    late = told_of(settling(make_job(), ACKED, 7, NOW_S - 20), RecoveryMode.REAPER, now_ms=1_700_000_030_000)
     assert late["begun_ms"] == 1_700_000_010_000
-    assert told_of(Settling(make_job(), ACKED, 7, NOW_S - 60), RecoveryMode.REAPER)["begun_ms"] == 1_700_000_000_250
-    assert "begun_ms" not in told_of(Settling(make_job(), ACKED, 0, -inf), RecoveryMode.REAPER)
+    assert told_of(settling(make_job(), ACKED, 7, NOW_S - 60), RecoveryMode.REAPER)["begun_ms"] == 1_700_000_000_250
+    assert "begun_ms" not in told_of(settling(make_job(), ACKED, 0, -inf), RecoveryMode.REAPER)
 
 
 @pytest.mark.parametrize("odd", ["a,b", "a\nb"])

@@ -98,34 +98,41 @@ async def test_a_call_settles_no_more_than_the_batch(
     assert (max(sizes), sum(sizes)) == (4, 40)
 
 
-async def test_a_call_names_entries_in_redis_s_order(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
+async def test_a_call_that_copies_names_entries_in_redis_s_order(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
     """So that one look finds them all, because IDs of several milliseconds and several lengths sort as numbers."""
-    await client.script_load(ACK.source)
+    await client.script_load(SETTLE.source)
     through = await proxy(server)
+    entries = [f"{ms}-{sequence}" for ms in range(98, 103) for sequence in range(8, 13)]
     calls: list[list[bytes]] = []
-    ran: list[str] = []
+    may_end = {entry_id: anyio.Event() for entry_id in entries}
+    has_ended: list[str] = []
 
     def note_entries(request: Request) -> bool:
-        if runs(ACK)(request):
-            calls.append(acknowledged_by(request.words))
+        if runs(SETTLE)(request):
+            calls.append([word for word in request.words if word.decode() in may_end])
         return False
 
     async def handle(job: Job) -> None:
-        ran.append(job.entry_id)
+        await may_end[job.entry_id].wait()
+        has_ended.append(job.entry_id)
+        raise Reject
 
     through.hold_request(note_entries)
-    first_call = through.hold_request(runs(ACK))
-    entries = [f"{ms}-{sequence}" for ms in range(98, 103) for sequence in range(8, 13)]
+    first_call = through.hold_request(runs(SETTLE))
     async with running(make_worker(through.url, handle, concurrency=64)) as worker:
-        await client.xadd(KEYS.stream, {"n": "0"}, "1-0")
-        await first_call.wait()
         for entry_id in entries:
             await client.xadd(KEYS.stream, {"n": "1"}, entry_id)
-        await wait_until(lambda: len(ran) == 1 + len(entries), "all jobs have run meanwhile")
+        may_end[entries[-1]].set()
+        await first_call.wait()
+        for entry_id in reversed(entries[:-1]):
+            may_end[entry_id].set()
+            await wait_until(lambda: has_ended[-1] == entry_id, "it has ended")  # noqa: B023 - at once
         first_call.release()
-        await wait_for_settled(worker, 1 + len(entries))
+        await wait_for_settled(worker, len(entries))
 
-    assert calls == [[b"1-0"], [entry_id.encode() for entry_id in entries]]
+    assert calls == [[entries[-1].encode()], [entry_id.encode() for entry_id in entries[:-1]]]
 
 
 async def test_no_op_jobs_cost_a_fifth_of_a_request_or_less(server: RedisServer, client: Redis) -> None:
@@ -353,9 +360,12 @@ async def test_verdicts_that_gather_in_an_outage_are_bounded_and_settled_after_i
     monkeypatch.setattr(settlement, "SETTLE_BATCH", 2)
     async with running(make_worker(through.url, handle, concurrency=10)) as worker:
         await held.wait()
-        # So many results may gather. Then each runner holds one more, and its slot.
-        await wait_until(lambda: len(ran) == gathered + 10 - 1, "every runner waits")
-        assert len(await pending_of(client)) == len(ran)
+        # So many results may gather. Then no job begins, and ten more wait for their slots.
+        assert worker.process is not None
+        in_hand = worker.process.in_hand
+        await wait_until(lambda: len(in_hand()) == gathered + 10, "the slots are full")
+        assert len(ran) == gathered
+        assert len(await pending_of(client)) == gathered + 10
         await through.cut()
         await through.mend()
         await wait_for_settled(worker, 100)

@@ -140,7 +140,7 @@ class Autoclaim(WorkerPart, StalledDeliveries):
             for one in page.claimed
         ]
         if source.kept:
-            source.kept.difference_update(held.job.raw_entry_id for held in deliveries)
+            source.kept.difference_update(held.raw_entry_id for held in deliveries)
         self._reporter.claimed(deliveries, page, self._membership.visibility_s)
         return deliveries
 
@@ -149,11 +149,11 @@ class Autoclaim(WorkerPart, StalledDeliveries):
     def were_delivered(self, deliveries: Sequence[Held]) -> None:
         """Reject a job's own visibility timeout with one warning, because the pending entries list shows no fields."""
         for held in deliveries if self._warns_of_visibility else ():
-            asked_ms = whole_number(held.job.value_of(FIELD_VISIBILITY_MS), 0)
+            asked_ms = whole_number(held.value_of(FIELD_VISIBILITY_MS), 0)
             if asked_ms:
                 logger.warning(
                     "embedded recovery ignores the visibility timeout of a job (logged once): %s",
-                    fields(job=held.job.id, requested_ms=asked_ms, visibility_s=self._membership.visibility_s),
+                    fields(job=held.id, requested_ms=asked_ms, visibility_s=self._membership.visibility_s),
                 )
                 self._warns_of_visibility = False
                 return

@@ -84,7 +84,7 @@ class Claiming(WorkerPart):
                 now_ms,
                 asked_at,
             )
-            held.job.has_unknown_wait = entry.deliveries_before > 0
+            held.has_unknown_wait = entry.deliveries_before > 0
             deliveries.append(held)
         self._answer = None
         return deliveries

@@ -5,9 +5,11 @@ Decided once, before the first job is read.
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from workers.loop.around import Around, invoker_inside
+from workers.loop.batches import BatchCall, BatchHandler
 from workers.loop.execution import Reject, Retry
 from workers.loop.facts import MAX_TYPE_LENGTH
 from workers.loop.handlers import Handler, Invoke, is_async
@@ -37,6 +39,8 @@ class HandlerCalls:
     """Runs the handler that a job is for."""
     runs_in_thread: Callable[[Job], bool]
     """Tells whether that is a plain function."""
+    batch_call_of: Callable[[Job], BatchCall | None] | None = None
+    """Returns the batch handler of a job. None without batch handlers."""
 
 
 class Handlers:
@@ -85,20 +89,41 @@ class Handlers:
         if by_type and not field:
             raise no_type_field(next(iter(by_type)))
 
+        batches = {  # by identity, because handlers are objects of users, and not all of them have a hash
+            id(handler): BatchCall(handler, settings.concurrency)
+            for handler in (default, *by_type.values())
+            if isinstance(handler, BatchHandler)
+        }
+        if batches and self._arounds:
+            raise ConfigurationError(
+                "the worker has a batch handler, and worker.around runs around single jobs. Call the function in the "
+                "batch handler, or use a second worker."
+            )
+
         def invoke_of(handler: Handler) -> Invoke:
+            if isinstance(handler, BatchHandler):
+                return batches[id(handler)].alone
             return invoker_inside(self._arounds, handler, settings.concurrency)
 
         otherwise = _Unknown(settings, list(by_type)).conclude if default is None else invoke_of(default)
-        in_thread = default is not None and not is_async(default)
+        in_thread = default is not None and _is_plain(default)
         if not by_type:
-            return HandlerCalls(otherwise, lambda _job: in_thread)
-        return _dispatched(
+            only = batches.get(id(default))
+            return HandlerCalls(otherwise, lambda _job: in_thread, (lambda _job: only) if batches else None)
+        calls = _dispatched(
             field.encode(),
             {_key(job_type): invoke_of(handler) for job_type, handler in by_type.items()},
             otherwise,
-            {_key(job_type): not is_async(handler) for job_type, handler in by_type.items()},
+            {_key(job_type): _is_plain(handler) for job_type, handler in by_type.items()},
             otherwise_in_thread=in_thread,
         )
+        if not batches:
+            return calls
+        of_type: dict[bytes | None, BatchCall | None] = {
+            _key(name): batches.get(id(handler)) for name, handler in by_type.items()
+        }
+        of_others = batches.get(id(default))
+        return replace(calls, batch_call_of=lambda job: of_type.get(job.value_of(field.encode()), of_others))
 
 
 def no_type_field(job_type: str) -> ConfigurationError:
@@ -154,9 +179,18 @@ class _Unknown:
         return Retry(sentence, delay=self._delay, counts=False)
 
 
+def _is_plain(handler: Handler) -> bool:
+    return not is_async(_function_of(handler))
+
+
+def _function_of(handler: Handler) -> Any:
+    return handler.function if isinstance(handler, BatchHandler) else handler
+
+
 def _key(job_type: str) -> bytes:
     return job_type.encode("utf-8", "surrogateescape")
 
 
 def _name(handler: Handler) -> str:
-    return str(getattr(handler, "__qualname__", repr(handler)))
+    function = _function_of(handler)
+    return str(getattr(function, "__qualname__", repr(function)))

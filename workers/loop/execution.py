@@ -99,14 +99,19 @@ async def execute(
         if FORKS[0] != forks:
             end_child(forks)
         return ACKED if answer is None else judge(job, answer, backoff)
-    except BaseException as error:
-        end_child(forks, error)
-        if not ends(error, task):
-            return judge(job, error, backoff)
+    except BaseException as error:  # noqa: BLE001 - what ends the runner is raised again
+        raise_end(error, forks, task)
+        return judge(job, error, backoff)
+
+
+def raise_end(error: BaseException, forks: int, task: "asyncio.Task[None] | None") -> None:
+    """Raise what ends the runner ``task``, which ``error`` of a handler is or holds. A forked process ends here."""
+    end_child(forks, error)
+    if ends(error, task):
         exits = exits_in(error)
         if exits and exits[0] is not error:
             raise exits[0] from error
-        raise
+        raise error
 
 
 def judge(job: Job, answer: object, backoff: Backoff = AT_ONCE) -> Verdict:

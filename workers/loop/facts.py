@@ -5,8 +5,8 @@ from math import inf
 from time import time_ns
 from typing import Any
 
+from workers.loop.held import Held
 from workers.loop.job import Job
-from workers.protocol.calls.settlement import Ended
 from workers.protocol.messages import RecoveryMode, entry_ms, on_one_line
 from workers.runtime.clock import monotonic
 
@@ -40,17 +40,16 @@ class DeliveryFacts:
         self._types: dict[bytes, str] = {}
         """The type to journal, by the value of the field."""
 
-    def of_settlement(self, item: Ended[Job]) -> list[str | bytes | int]:
+    def of_settlement(self, job: Held) -> list[str | bytes | int]:
         """Return flat fields: all that a report needs about the end of a delivery, so that it reads no earlier events.
 
         Entry, consumer, group and delivery are the script's to say.
         """
-        fields = self.of_acks([item])
-        return [*fields, "error", item.verdict.error] if item.verdict.error else fields
+        fields = self.of_acks([job])
+        return [*fields, "error", job.verdict.error] if job.verdict.error else fields
 
-    def of_acks(self, items: Sequence[Ended[Job]]) -> list[str | bytes | int]:
+    def of_acks(self, jobs: Sequence[Held]) -> list[str | bytes | int]:
         """Return the same of many deliveries, as columns: values joined by commas. Hot."""
-        jobs = [item.job for item in items]
         columns: dict[str, Sequence[Any]] = {}
         if False in [job.is_as_produced for job in jobs]:  # otherwise the entries hold all of this
             columns["job"] = [job.id for job in jobs]
@@ -61,15 +60,19 @@ class DeliveryFacts:
         columns["generation"] = [job.generation for job in jobs]
         columns["ready_ms"] = self._ready_of_all(jobs)
         columns["delivered_ms"] = [job.delivered_ms for job in jobs]
-        columns["begun_ms"] = self._begun_ms(items)
-        columns["run_ms"] = [item.run_ms for item in items]
+        columns["begun_ms"] = self._begun_ms(jobs)
+        columns["run_ms"] = [job.run_ms for job in jobs]
         fields: list[str | bytes | int] = ["mode", self._mode]
         for name, values in columns.items():
-            if values.count(values[0]) == len(values):
-                if values[0] is not None and values[0] != "":
-                    fields += (name, values[0])
-            else:
-                fields += (name, ",".join(["" if value is None else str(value) for value in values]))
+            first = values[0]
+            if values.count(first) == len(values):
+                if first is not None and first != "":
+                    fields += (name, first)
+            elif isinstance(first, bytes):
+                fields += (name, b",".join(values))
+            else:  # a batch has few different values
+                shown = {value: "" if value is None else str(value) for value in set(values)}
+                fields += (name, ",".join(map(shown.__getitem__, values)))
         return fields
 
     def _ready_ms(self, job: Job) -> int | None:
@@ -81,21 +84,25 @@ class DeliveryFacts:
         ready_ms = entry_ms(job.raw_entry_id)
         return ready_ms if ready_ms >= OLDEST_AUTOMATIC_ID_MS else None
 
-    def _ready_of_all(self, jobs: Sequence[Job]) -> Sequence[int | None]:
-        """Return the same of many deliveries."""
+    def _ready_of_all(self, jobs: Sequence[Job]) -> Sequence[int | bytes | None]:
+        """Return the same of many deliveries, as Redis wrote it where that is possible: a batch has few instants."""
         if [job.times_delivered for job in jobs].count(1) == len(jobs):
-            ready = [int(job.raw_entry_id.partition(b"-")[0]) for job in jobs]  # `entry_ms`, at half its cost
-            if min(ready) >= OLDEST_AUTOMATIC_ID_MS:
+            ready = [job.raw_entry_id.partition(b"-")[0] for job in jobs]
+            if min(map(int, set(ready))) >= OLDEST_AUTOMATIC_ID_MS:
                 return ready
         return list(map(self._ready_ms, jobs))
 
-    def _begun_ms(self, items: Sequence[Ended[Job]]) -> Sequence[int | None]:
+    def _begun_ms(self, jobs: Sequence[Held]) -> Sequence[int | None]:
         """Return when each handler began, in ms of the server's clock; None if it never began."""
         offset_ms = self._now_ms() - monotonic() * 1000
-        return [
-            None if item.started == -inf else max(item.job.delivered_ms, int(offset_ms + item.started * 1000))
-            for item in items
-        ]
+        started, delivered = [job.started for job in jobs], [job.delivered_ms for job in jobs]
+        if -inf in started:
+            return [
+                None if at == -inf else max(read, int(offset_ms + at * 1000))
+                for at, read in zip(started, delivered, strict=True)
+            ]
+        begun = [int(offset_ms + at * 1000) for at in started]
+        return begun if min(begun) >= max(delivered) else list(map(max, begun, delivered))
 
     def _name_of_type(self, job: Job) -> str | None:
         value = job.value_of(self._type_field)

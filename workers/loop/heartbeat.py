@@ -104,7 +104,7 @@ class Heartbeat(WorkerPart):
         while True:
             asked_at = monotonic()
             try:
-                ours = await held.source.extend(held.job)
+                ours = await held.source.extend(held)
             except (RedisError, OSError) as error:
                 if self._membership.is_gone(held.source, error):
                     self._lose(held, asked_at)
@@ -196,7 +196,7 @@ class Heartbeat(WorkerPart):
         """Tell the handler of a delivery to stop that was not ours at ``asked_at``. Its verdict is not settled."""
         if held.again_at < asked_at and held.lose():
             self._membership.join_again()  # the visibility timeout may be shorter now
-            self._reporter.refused(held.job, "extension", held.ran_ms())
+            self._reporter.refused(held, "extension", held.ran_ms())
 
     def _lose_all(self, batch: Sequence[Held]) -> None:
         asked_at = monotonic()
@@ -301,5 +301,5 @@ def first_beat_at(began: float, visibility_s: float) -> float:
 
 def _batches(deliveries: Sequence[Held]) -> Iterator[list[Held]]:
     """Split deliveries into batches for calls."""
-    ordered = in_order(deliveries, lambda held: held.job.raw_entry_id)
-    return in_calls(ordered, lambda held: held.job.payload_bytes, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)
+    ordered = in_order(deliveries, lambda held: held.raw_entry_id)
+    return in_calls(ordered, lambda held: held.payload_bytes, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)

@@ -83,11 +83,11 @@ class Source:
 
     def hold(self, held: "Held") -> None:
         """Add a delivery."""
-        self.deliveries[held.job.raw_entry_id] = held
+        self.deliveries[held.raw_entry_id] = held
 
     def holds(self, held: "Held") -> bool:
         """Return whether this delivery is in flight here."""
-        return self.deliveries.get(held.job.raw_entry_id) is held
+        return self.deliveries.get(held.raw_entry_id) is held
 
     def comes_again(self, entry_id: bytes, times_delivered: int, asked_at: float) -> bool:
         """Return whether an entry of a read, sent at ``asked_at``, is a delivery that is in flight here (rule W5).
@@ -99,7 +99,7 @@ class Source:
         held = self.deliveries.get(entry_id)
         if held is None:
             return self.settled is not None and self._was_settled(entry_id, times_delivered)
-        if held.job.times_delivered == times_delivered:
+        if held.times_delivered == times_delivered:
             held.came_again(asked_at)
             return True
         if not held.lose():
@@ -112,7 +112,7 @@ class Source:
 
     def forget(self, held: "Held") -> None:
         """Remove a settled delivery. A later one of the same entry stays."""
-        entry_id = held.job.raw_entry_id
+        entry_id = held.raw_entry_id
         if self.deliveries.get(entry_id) is held:
             del self.deliveries[entry_id]
 
@@ -120,7 +120,7 @@ class Source:
         """Remove many, after Redis has answered. `are_settled` is called for those that are done."""
         deliveries = self.deliveries
         for held in answered:
-            entry_id = held.job.raw_entry_id
+            entry_id = held.raw_entry_id
             if deliveries.get(entry_id) is held:
                 del deliveries[entry_id]
 
@@ -131,7 +131,7 @@ class Source:
 
     def _was_settled(self, entry_id: bytes, times_delivered: int) -> bool:
         for done in self.settled or ():
-            self.settled_ids.update((held.job.raw_entry_id, held.job.times_delivered) for held in done)
+            self.settled_ids.update((held.raw_entry_id, held.times_delivered) for held in done)
         self.settled = []
         return (entry_id, times_delivered) in self.settled_ids
 
@@ -140,18 +140,17 @@ class Source:
         if self.prove is None:
             raise RuntimeError("cannot extend the job: no worker runs it.")
         held = self.deliveries.get(job.raw_entry_id)
-        return held is not None and held.job is job and await self.prove(held)
+        return held is not None and held is job and await self.prove(held)
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
-class Held:
-    """A delivery in flight: the job and its state in this process.
+class Held(Job):
+    """A delivery in flight: the job, and its state in this process, which is no business of its handler.
 
     Only the event loop changes it, except `prove`, which the heartbeat's thread also calls. That thread reads the rest.
-    There is one for every job, so it is small.
+    There is one for every job, and no other object.
     """
 
-    job: Job
     source: Source
     stage: Stage
     interruption: Interruption | None
@@ -186,7 +185,7 @@ class Held:
         delivered_ms: int,
         proven: float,
     ) -> None:
-        self.job = Job(source, entry_id, flat, times_delivered, max_deliveries, delivered_ms)
+        Job.__init__(self, source, entry_id, flat, times_delivered, max_deliveries, delivered_ms)
         self.source = source
         self.proven = proven
         self.started = self.again_at = self.runs_from = -inf
@@ -240,7 +239,7 @@ class Held:
 
     def keep(self) -> None:
         """Note that it is undeliverable: it stays pending and does not run again here."""
-        self.source.kept.add(self.job.raw_entry_id)
+        self.source.kept.add(self.raw_entry_id)
 
     def follow(self, trace: JobTrace) -> None:
         """Trace the delivery."""
@@ -250,12 +249,12 @@ class Held:
 
     def is_overdue(self, now: float) -> bool:
         """Return whether the handler has exceeded its timeout."""
-        return self.stage is RUNNING and now >= self.started + self.job.timeout_s
+        return self.stage is RUNNING and now >= self.started + self.timeout_s
 
     @property
     def deadline(self) -> float:
         """When the handler exceeds its timeout. Only after its start."""
-        return self.started + self.job.timeout_s
+        return self.started + self.timeout_s
 
     def may_return(self) -> bool:
         """Return whether it is in flight, has no verdict, and no `hold` for it is under way."""
@@ -269,4 +268,4 @@ class Held:
 def hold_all(deliveries: Iterable[Held]) -> None:
     """Add deliveries, each to its source."""
     for held in deliveries:
-        held.source.deliveries[held.job.raw_entry_id] = held
+        held.source.deliveries[held.raw_entry_id] = held

@@ -19,7 +19,7 @@ def beating(held: Held, *, begins: bool = False) -> Beating:
     state = Handling.BEGINS if begins or runs else Handling.WAITS
     if runs and monotonic() >= held.runs_from:
         state = Handling.RUNS
-    return Beating(held.job.raw_entry_id, held.job.times_delivered, state)
+    return Beating(held.raw_entry_id, held.times_delivered, state)
 
 
 def note(batch: Sequence[Held], lives: Sequence[Life], asked_at: float) -> None:
@@ -61,7 +61,7 @@ class ProofOfLife:
         ours = await self.moves.hold(
             self.connection,
             source.key,
-            [(held.job.raw_entry_id, held.job.times_delivered) for held in batch],
+            [(held.raw_entry_id, held.times_delivered) for held in batch],
             consumer=self.consumer,
             caller=self.numbers.caller,
             answered=self.numbers.answered,

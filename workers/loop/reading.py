@@ -72,10 +72,10 @@ class Reader(WorkerPart):
         failures = 0
         self._stock_taken = self._membership.joins
         while not self._stopping.is_set():
-            await checkpoint_if_cancelled()  # no other await in this loop can be cancelled while slots are free
             if not self._slots.free and not self._stalled.is_due(0):
                 await self._wait_for_slot()
                 continue
+            await checkpoint_if_cancelled()  # no other await in this loop can be cancelled while slots are free
             was_read = False  # `stop` may cancel what is under way
             try:
                 with anyio.CancelScope(shield=True) as self._under_way:

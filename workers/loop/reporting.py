@@ -102,7 +102,7 @@ class Reporter:
             if self._telemetry:
                 self._telemetry.taken_over(held, owner, one.idle_ms, visibility_s)
             if wanted:
-                self._callbacks.report("recovered", **self._facts(held.job), owner=owner, idle_ms=one.idle_ms)
+                self._callbacks.report("recovered", **self._facts(held), owner=owner, idle_ms=one.idle_ms)
 
     def watches_losses(self) -> None:
         """Note that this worker reports destroyed groups from now on."""

@@ -1,9 +1,10 @@
 """One delivery from its slot to its outcome, with the steps own, announce, execute and conclude."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
+from workers.loop.batches import Batch, BatchCall
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.dispatch import HandlerCalls
 from workers.loop.execution import HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
@@ -53,25 +54,24 @@ class Runner(WorkerPart):
         """
         verdict: Verdict | None = None
         timer: asyncio.TimerHandle | None = None
-        job, settlements = held.job, self._settlements
+        settlements = self._settlements
         try:
             membership = self._membership
-            # A limit that was lowered while the job was quarantined does not let it run beside others.
-            is_last = job.is_quarantined or 1 < job.deliveries >= membership.agreement.max_deliveries
+            is_last = (held.deliveries > 1 or held.is_quarantined) and self.is_last(held)
             is_old = held.proven < began - membership.visibility_s * OLD  # as in `shows_from`; each job pays for it
             if is_last or is_old or self._isolation.is_kept:
                 if not await self._has_its_turn(held, is_last=is_last):
                     return monotonic()
                 began = monotonic()
-            if is_last and job.is_quarantined:
+            if is_last and held.is_quarantined:
                 held.runs_from = first_beat_at(began, membership.visibility_s)
             held.begin(began, runner)
-            if job.timeout_s != inf:  # the event loop's clock is the monotonic one
+            if held.timeout_s != inf:  # the event loop's clock is the monotonic one
                 timer = asyncio.get_running_loop().call_at(held.deadline, self._expire, held)
             if self._telemetry:
                 verdict = await self._telemetry.execute(self._invoke, held, self._backoff)
             else:
-                verdict = await execute(self._invoke, job, self._backoff, runner)
+                verdict = await execute(self._invoke, held, self._backoff, runner)
         except BaseException as error:  # noqa: BLE001 - raised again, unless the job alone was cancelled
             verdict = self._after(held, error)
         else:
@@ -85,15 +85,76 @@ class Runner(WorkerPart):
             verdict = await self._reconsidered(held, verdict, was_told_to_stop=_is_cancelling(runner))
         now = monotonic()
         if verdict is not None and settlements.add(held, verdict, began, now):
-            await settlements.wait_for_room()
-            return monotonic()
+            return inf  # the runner waits for room before its next job, and calls no other runner meanwhile
         return now
+
+    async def perform_batch(self, batch: Batch, runner: "asyncio.Task[None] | None") -> float:
+        """Do the same with a batch. Each delivery takes the same steps."""
+        try:
+            jobs = await self._that_may_begin(batch.deliveries)
+        except asyncio.CancelledError:
+            if self._is_ending():
+                for held in batch.deliveries:
+                    self._conclude_cancelled(held)
+            raise
+        began, is_full = monotonic(), False
+        verdicts = await self._execute_batch(batch.call, jobs, runner, began) if jobs else ()
+        now = monotonic()
+        for held in jobs:
+            held.runner = None
+        for held, verdict in zip(jobs, verdicts, strict=True):
+            last: Verdict | None = verdict
+            if held.interruption is not None or self._hands_back or held.returning is not None:
+                last = await self._reconsidered(held, verdict, was_told_to_stop=_is_cancelling(runner))
+            if last is not None:
+                is_full = self._settlements.add(held, last, began, now) or is_full
+        return inf if is_full else now
+
+    async def _execute_batch(
+        self, call: BatchCall, jobs: Sequence[Held], runner: "asyncio.Task[None] | None", began: float
+    ) -> Sequence[Verdict | None]:
+        """Return the verdicts. If one of the jobs has to stop, the handler has to, and the other jobs are handed back.
+
+        One timer is for all jobs, because the first one that runs too long stops the handler.
+        """
+        for held in jobs:
+            held.begin(began, runner)
+        deadline = began + min([held.timeout_s for held in jobs])
+        timer = asyncio.get_running_loop().call_at(deadline, self._expire_all, jobs) if deadline != inf else None
+        verdicts: Sequence[Verdict | None]
+        try:
+            running = call.execute(jobs, self._backoff, runner)
+            verdicts = await (self._telemetry.around_batch(running, jobs) if self._telemetry else running)
+        except BaseException as error:  # noqa: BLE001 - raised again, unless the jobs alone were cancelled
+            return self._after_batch(jobs, error)
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if any(held.interruption is not None for held in jobs):
+            return [self._unless_told_to_stop(*each) for each in zip(jobs, verdicts, strict=True)]
+        return verdicts
 
     # ---- the steps
 
+    def is_last(self, held: Held) -> bool:
+        """Return whether Redis has to know that a delivery begins. It does not begin in a batch.
+
+        A limit that was lowered while the job was quarantined does not let it run beside others.
+        """
+        return held.is_quarantined or 1 < held.deliveries >= self._membership.agreement.max_deliveries
+
+    async def _that_may_begin(self, deliveries: Sequence[Held]) -> Sequence[Held]:
+        """Return the deliveries that are ours, as soon as all of them may begin."""
+        while deliveries and (
+            self._isolation.is_kept
+            or min([held.proven for held in deliveries]) < self._membership.shows_from(monotonic())
+        ):
+            deliveries = [held for held in deliveries if await self._has_its_turn(held, is_last=False)]
+        return deliveries
+
     async def _has_its_turn(self, held: Held, *, is_last: bool) -> bool:
         """Wait until the delivery may begin beside others. Ask Redis if the ownership is still unknown by then."""
-        runs_alone = held.job.is_quarantined
+        runs_alone = held.is_quarantined
         while True:
             if (runs_alone or self._isolation.is_kept) and not await self._isolation.may_begin(held, alone=runs_alone):
                 self.hand_back([held])
@@ -108,8 +169,8 @@ class Runner(WorkerPart):
     async def _reconsidered(self, held: Held, verdict: Verdict | None, *, was_told_to_stop: bool) -> Verdict | None:
         """Return what to settle of a job that was cancelled, or None where it is not ours any more.
 
-        A handler that was told to stop is never acknowledged, with any result, because it may have caught the
-        cancellation in the middle of its work (rule W1 of docs/protocol.md).
+        A handler that had to stop is never acknowledged, with any result, because it may have caught the cancellation
+        in the middle of its work (rule W1 of docs/protocol.md).
 
         A delivery that vanished waits until it is known whether it is ours again. If it were settled before, it would
         be pending afterwards.
@@ -123,13 +184,13 @@ class Runner(WorkerPart):
         if held.interruption is Interruption.LOST:
             return None
         if held.interruption is Interruption.TIMEOUT:
-            error = f"ran longer than its timeout of {held.job.timeout_s:g} s"
-            return failed(held.job, error, self._backoff, reason=REASON_TIMEOUT)
+            error = f"ran longer than its timeout of {held.timeout_s:g} s"
+            return failed(held, error, self._backoff, reason=REASON_TIMEOUT)
         # An exception or result of a handler after a cancellation is not about the job.
         is_void = verdict is not None and (
             verdict.outcome is Outcome.NACK or (verdict.outcome is Outcome.ACK and was_told_to_stop)
         )
-        return interrupted(held.job) if is_void else verdict
+        return interrupted(held) if is_void else verdict
 
     async def _has_returned(self, held: Held) -> None:
         while (returning := held.returning) is not None:
@@ -152,7 +213,7 @@ class Runner(WorkerPart):
             raise error  # the coroutine is thrown away
         held.runner = None
         self._settle_exit(held, exits[0])
-        raise HandlerExitError(self._reporter.exited(held.job, exits[0])) from exits[0]
+        raise HandlerExitError(self._reporter.exited(held, exits[0])) from exits[0]
 
     def _after_cancellation(self, held: Held, error: asyncio.CancelledError) -> Verdict | None:
         """Return the settlement of a job whose runner was cancelled. Raise if the runner has to end.
@@ -168,7 +229,29 @@ class Runner(WorkerPart):
             return None
         if held.runner is None:
             raise error
-        return judge(held.job, error, self._backoff)
+        return judge(held, error, self._backoff)
+
+    def _after_batch(self, jobs: Sequence[Held], error: BaseException) -> Sequence[Verdict | None]:
+        """Do the rest of a batch without outcomes, as `_after` does for a delivery."""
+        was_told = any(held.interruption is not None for held in jobs)
+        if isinstance(error, asyncio.CancelledError) and was_told and not self._is_ending():
+            return [self._unless_told_to_stop(held, None) for held in jobs]
+        verdicts, raised = list[Verdict | None](), None
+        for held in jobs:
+            try:
+                verdicts.append(self._after(held, error))
+            except BaseException as last:  # noqa: BLE001 - each delivery is concluded before it is raised
+                raised = last
+        if raised is not None:
+            raise raised
+        return verdicts
+
+    def _unless_told_to_stop(self, held: Held, verdict: Verdict | None) -> Verdict | None:
+        """Return the verdict on a job of a batch whose handler had to stop, so it is no ack (rule W1)."""
+        if held.interruption is not None:
+            held.take_back_cancellation()
+            return verdict
+        return verdict if verdict and verdict.outcome in (Outcome.RETRY, Outcome.REJECT) else interrupted(held)
 
     def _conclude_cancelled(self, held: Held) -> None:
         """Return the jobs that the drain deadline cancels. Other cancelled jobs stay pending."""
@@ -177,7 +260,7 @@ class Runner(WorkerPart):
             if held.stage is QUEUED:
                 self._settlements.add(held, HANDED_BACK, now, now)
             else:
-                self._settlements.add(held, interrupted(held.job), held.started, now)
+                self._settlements.add(held, interrupted(held), held.started, now)
 
     def _settle_exit(self, held: Held, error: BaseException) -> None:
         """Settle a job whose handler asked for the end of the process. It has failed."""
@@ -185,15 +268,22 @@ class Runner(WorkerPart):
             self._conclude_cancelled(held)
         elif held.interruption is not Interruption.LOST:
             kind = type(error).__qualname__
-            verdict = failed(held.job, describe(error), self._backoff, traceback=trace_of(error), exception=kind)
+            verdict = failed(held, describe(error), self._backoff, traceback=trace_of(error), exception=kind)
             self._settlements.add(held, verdict, held.started, monotonic())
 
     def _expire(self, held: Held) -> None:
         """Take a job from its handler that runs longer than it may."""
         if held.stage is not RUNNING or held.interruption is not None or not self._expires:
             return
-        self._reporter.timed_out(held.job, goes_on=self._runs_in_thread(held.job))
+        self._reporter.timed_out(held, goes_on=self._runs_in_thread(held))
         held.interrupt(Interruption.TIMEOUT)
+
+    def _expire_all(self, jobs: Sequence[Held]) -> None:
+        """Do the same for a batch: the first job to run longer than it may stops it."""
+        now = monotonic()
+        for held in jobs:
+            if held.is_overdue(now):
+                self._expire(held)
 
     # ---- the end
 
@@ -214,7 +304,7 @@ class Runner(WorkerPart):
         going_on = [held for held in ours if held.stage is RUNNING and held.runner and not held.runner.done()]
         for held in going_on:
             self._conclude_cancelled(held)
-        self._reporter.left_running([held.job for held in going_on])
+        self._reporter.left_running(going_on)
 
     def stop(self) -> None:
         """Expire no job any more."""

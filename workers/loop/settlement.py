@@ -5,13 +5,12 @@ Runners wait meanwhile if too many verdicts have gathered.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from time import time_ns
 
 import anyio
+from anyio.lowlevel import checkpoint
 from redis.exceptions import NoPermissionError, RedisError
 
 from workers.loop.context import WorkerContext, WorkerPart
@@ -49,7 +48,7 @@ class _VerdictQueue:
     are_acks: bool
     part: str
     """The name of this part in errors."""
-    waiting: deque[Held] = field(default_factory=deque)
+    waiting: list[Held] = field(default_factory=list)
     limit: int = 0
     """Maximum batch while the server rejects calls. 0 without such a limit."""
 
@@ -112,7 +111,8 @@ class Settlements(WorkerPart):
         return gathered >= self._capacity
 
     async def wait_for_room(self) -> None:
-        """Wait until there is room for more verdicts."""
+        """Let other tasks run, and wait until there is room for more verdicts."""
+        await checkpoint()
         while self._gathered >= self._capacity:
             await self._settled.wait()
 
@@ -178,12 +178,12 @@ class Settlements(WorkerPart):
 
     def _next_batch(self, queue: _VerdictQueue) -> list[Held]:
         """Take the first verdicts that fit into one call, by number and by bytes to copy."""
-        batch = list(islice(queue.waiting, queue.limit or self._full))
+        most = queue.limit or self._full
+        batch = queue.waiting[:most]
         if not queue.are_acks:
             _cut(batch)
-        for _ in batch:
-            queue.waiting.popleft()
-        return in_order(batch, _entry_id)
+        del queue.waiting[: len(batch)]
+        return batch if queue.are_acks else in_order(batch, _entry_id)  # an ack has no use for neighbours
 
     async def _send(self, call: _SettleCall) -> Sequence[Settled] | None:
         """Return the results. None means that all are acknowledged."""
@@ -194,7 +194,7 @@ class Settlements(WorkerPart):
             done = await self._moves.ack(
                 self._connection,
                 source,
-                [held.job.raw_entry_id for held in batch],
+                [held.raw_entry_id for held in batch],
                 number=call.number,
                 deletes=self._settings.delete_settled,
                 fields=self._facts.of_acks(batch) if tells else (),
@@ -203,8 +203,8 @@ class Settlements(WorkerPart):
             return None if done is None else [Settled(Result.DONE if one else Result.REJECTED) for one in done]
         items = [
             Item(
-                held.job.raw_entry_id,
-                held.job.times_delivered,
+                held.raw_entry_id,
+                held.times_delivered,
                 held.verdict,
                 self._facts.of_settlement(held) if tells else (),
             )
@@ -233,7 +233,7 @@ class Settlements(WorkerPart):
 
     def _give_up(self, call: _SettleCall) -> None:
         """Put back the verdicts of a call that had no effect."""
-        call.queue.waiting.extendleft(reversed(call.batch))
+        call.queue.waiting[:0] = call.batch
         self._call = None
         self._numbers.end()
 
@@ -282,7 +282,7 @@ class Settlements(WorkerPart):
         return is_done
 
     def _count(self, held: Held, settled: Settled) -> None:
-        job, verdict = held.job, held.verdict
+        verdict = held.verdict
         if settled.result is Result.DONE:
             if verdict.outcome is Outcome.ACK:
                 self._reporter.counts.acked += 1
@@ -292,15 +292,15 @@ class Settlements(WorkerPart):
                 self._reporter.counts.nacked += 1
         elif settled.result is Result.REJECTED:
             if held.interruption is not Interruption.LOST:  # else that is told already
-                self._reporter.refused(job, verdict.outcome, held.run_ms)
+                self._reporter.refused(held, verdict.outcome, held.run_ms)
         elif settled.result is Result.LOST:
-            self._reporter.lost(job, verdict)
+            self._reporter.lost(held, verdict)
         elif settled.result is Result.DEAD:
             limit = self._membership.agreement.max_deliveries
-            self._reporter.dead_lettered(job, verdict, settled.detail, limit)
+            self._reporter.dead_lettered(held, verdict, settled.detail, limit)
         else:
             held.keep()
-            self._reporter.held(job, verdict, settled.detail)
+            self._reporter.held(held, verdict, settled.detail)
 
 
 def _cut(batch: list[Held]) -> None:
@@ -308,7 +308,7 @@ def _cut(batch: list[Held]) -> None:
     copied = 0
     for at, held in enumerate(batch, start=1):
         if held.verdict.outcome is not Outcome.ACK:
-            copied += held.job.payload_bytes + len(held.verdict.traceback)
+            copied += held.payload_bytes + len(held.verdict.traceback)
             if copied >= MAX_COPIED_BYTES:
                 del batch[at:]
                 break
@@ -319,4 +319,4 @@ def _is_denied(settled: Settled) -> bool:
 
 
 def _entry_id(held: Held) -> bytes:
-    return held.job.raw_entry_id
+    return held.raw_entry_id

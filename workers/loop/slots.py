@@ -12,7 +12,7 @@ another one takes its place. The end of a runner never is the end of the worker.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from math import inf
 
@@ -20,6 +20,7 @@ from anyio import CancelScope, move_on_after
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
+from workers.loop.batches import Batch, Gatherer
 from workers.loop.held import QUEUED, Held
 from workers.loop.isolation import Isolation
 from workers.loop.notifier import Notifier
@@ -32,7 +33,7 @@ SLICE_S = 0.002
 
 Perform = Callable[[Held, "asyncio.Task[None] | None", float], Awaitable[float]]
 """Runs a delivery in this task. It is told what time it is, and returns what time it is then, on the monotonic clock:
-of jobs that take no time, to ask for that again would be a tenth."""
+of jobs that take no time, to ask for that again would be a tenth. It returns inf if its runner has to pause."""
 HandBack = Callable[[Iterable[Held]], None]
 
 
@@ -46,15 +47,23 @@ class Slots:
         perform: Perform,
         hand_back: HandBack | None = None,
         isolation: Isolation | None = None,
+        pause: Callable[[], Awaitable[None]] = checkpoint,
+        gatherer: Gatherer | None = None,
     ) -> None:
+        """``pause`` lets other tasks run, and returns when the next delivery may begin.
+
+        ``gatherer`` makes batches of deliveries. A batch runs in one runner, and has a slot for each of its deliveries.
+        """
         self.concurrency = concurrency
         self.taken = 0
         """Deliveries that are queued or run."""
         self._tasks = tasks
         self._perform = perform
         self._hand_back = hand_back
+        self._pause = pause
         self._halted = self._closed = False
-        self._queue: deque[Held] = deque()
+        self._queue: deque[Held | Batch] = deque()
+        self._gatherer = gatherer
         self._runners: dict[asyncio.Task[None], CancelScope] = {}
         self._failures: list[BaseException] = []
         self._is_guarded = self._is_cancelled = False
@@ -75,14 +84,21 @@ class Slots:
         """How many deliveries may be read now. Never negative."""
         return 0 if self._halted or self._isolation.lasts() else max(0, self.concurrency - self.taken)
 
-    def put(self, deliveries: Iterable[Held]) -> None:
+    def put(self, deliveries: Sequence[Held]) -> None:
         """Queue deliveries and call a runner for them. After `close`, return them to the group."""
         if self._closed and self._hand_back:
             self._hand_back(deliveries)
             return
-        before = len(self._queue)
-        self._queue.extend(deliveries)
-        self.taken += len(self._queue) - before
+        self.taken += len(deliveries)
+        gatherer = self._gatherer
+        if gatherer is None:
+            self._queue.extend(deliveries)
+        else:
+            self._queue.extend(gatherer.sorted_in(deliveries, self._put_late, at_once=not self.free))
+        self._send_for_runner()
+
+    def _put_late(self, batch: Batch) -> None:
+        self._queue.append(batch)
         self._send_for_runner()
 
     def _put_back(self, held: Held) -> None:
@@ -105,7 +121,8 @@ class Slots:
         """Hand back what is queued, after `stop`. Running jobs go on."""
         self.stop()
         self._closed = True
-        unstarted = list(self._queue)
+        unstarted = [held for item in self._queue for held in _deliveries_of(item)]
+        unstarted += self._gatherer.take_all() if self._gatherer else []
         self._queue.clear()
         self.taken -= len(unstarted)
         if self._hand_back:
@@ -208,11 +225,15 @@ class Slots:
                 self._one_is_coming = True
                 asyncio.get_running_loop().call_soon(self._look_at_queue)
             try:
-                now = await perform(held, runner, now)
+                if isinstance(held, Batch):
+                    assert self._gatherer is not None
+                    now = await self._gatherer.perform(held, runner)
+                else:
+                    now = await perform(held, runner, now)
             except asyncio.CancelledError:
                 self._has_dropped(held)
                 raise
-            self.taken -= 1
+            self.taken -= len(held.deliveries) if isinstance(held, Batch) else 1
             if freed.awaited is not None:
                 freed.notify()
             if runner.cancelling():
@@ -222,16 +243,21 @@ class Slots:
                 now = monotonic()
                 slice_end = now + SLICE_S
 
-    def _has_dropped(self, held: Held) -> None:
+    def _has_dropped(self, item: Held | Batch) -> None:
         """Leave a delivery to another runner that has not begun, where this one was cancelled."""
-        self.taken -= 1
-        if held.stage is QUEUED and not self.is_ending():
-            self._put_back(held)
+        for held in _deliveries_of(item):
+            self.taken -= 1
+            if held.stage is QUEUED and not self.is_ending():
+                self._put_back(held)
         self.freed.notify()
 
     async def _let_others_run(self) -> None:
         self._lets_others_run += 1
         try:
-            await checkpoint()
+            await self._pause()
         finally:
             self._lets_others_run -= 1
+
+
+def _deliveries_of(item: Held | Batch) -> Sequence[Held]:
+    return item.deliveries if isinstance(item, Batch) else (item,)

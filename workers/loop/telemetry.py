@@ -88,12 +88,12 @@ class WorkerTelemetry:
             instruments.CONSUMED.add(len(deliveries), self._receive)
         if not self._traces:
             return
-        traced = (self._notice(held) for held in deliveries if not held.job.is_unsampled)
+        traced = (self._notice(held) for held in deliveries if not held.is_unsampled)
         stories = [story for story in traced if story is not None]
         if not stories:
             return
         n = len(deliveries)
-        many = {telemetry.BATCH_COUNT: n} if n > 1 else {telemetry.MESSAGE_ID: deliveries[0].job.entry_id}
+        many = {telemetry.BATCH_COUNT: n} if n > 1 else {telemetry.MESSAGE_ID: deliveries[0].entry_id}
         span = begin(
             f"{telemetry.RECEIVE} {self._stream}",
             None,
@@ -111,11 +111,11 @@ class WorkerTelemetry:
 
     def _notice(self, held: Held) -> Story | None:
         """Decide whether to trace a delivery. Returns its span data if its producer's trace is sampled."""
-        traceparent = held.job.value_of(FIELD_TRACEPARENT)
+        traceparent = held.value_of(FIELD_TRACEPARENT)
         if traceparent is None:
             held.follow(JobTrace(None))
             return None
-        creation = read_context(traceparent, held.job.value_of(FIELD_TRACESTATE) or b"")
+        creation = read_context(traceparent, held.value_of(FIELD_TRACESTATE) or b"")
         if creation is None:
             instruments.CONTEXT_MALFORMED.add(1, self._labels)
             held.follow(JobTrace(None))
@@ -123,14 +123,14 @@ class WorkerTelemetry:
         if not creation.trace_flags.sampled:
             return None
         story = Story(creation)
-        previous = held.job.previous(held.job.times_delivered)
+        previous = held.previous(held.times_delivered)
         held.follow(JobTrace(story, story.links_to(self._delivery(held), previous) if previous else []))
         return story
 
     def _delivery(self, held: Held, times_delivered: int | None = None) -> Delivery:
-        times = held.job.times_delivered if times_delivered is None else times_delivered
-        name = b"%d.%d.%d" % (held.job.generation, held.job.copies, times)
-        return Delivery(self._stream, self._group, held.job.raw_id, name)
+        times = held.times_delivered if times_delivered is None else times_delivered
+        name = b"%d.%d.%d" % (held.generation, held.copies, times)
+        return Delivery(self._stream, self._group, held.raw_id, name)
 
     # ---- recovering
 
@@ -143,12 +143,12 @@ class WorkerTelemetry:
         if story is None or held.trace is None:
             return
         lost = RecoveredDelivery(
-            self._delivery(held, held.job.times_delivered - 1),
-            held.job.entry_id,
-            max(1, held.job.deliveries - 1),
+            self._delivery(held, held.times_delivered - 1),
+            held.entry_id,
+            max(1, held.deliveries - 1),
             owner,
             idle_ms,
-            held.job.previous(held.job.times_delivered - 1) or b"",
+            held.previous(held.times_delivered - 1) or b"",
         )
         now, how = time_ns(), _HOW | {telemetry.RECOVERY_OUTCOME: "claimed"}
         held.trace.links += emit_recovery(story, lost, how, began_ns=now, ended_ns=now)
@@ -177,28 +177,37 @@ class WorkerTelemetry:
         """Run the handler on ``held``, as `workers.loop.execution.execute` does, inside the span of its delivery."""
         told = held.trace
         return (
-            execute(invoke, held.job, backoff, held.runner)
-            if told is None
-            else self._execute(invoke, held, backoff, told)
+            execute(invoke, held, backoff, held.runner) if told is None else self._execute(invoke, held, backoff, told)
         )
 
     async def _execute(self, invoke: Invoke, held: Held, backoff: Backoff, told: JobTrace) -> Verdict:
         told.span = span = self._begin(held, told)
         token = contexts.attach(trace.set_span_in_context(span))
         try:
-            return await execute(invoke, held.job, backoff, held.runner)
+            return await execute(invoke, held, backoff, held.runner)
         finally:
             contexts.detach(token)
             told.ended_ns = time_ns()
 
+    async def around_batch(self, running: Coroutine[Any, Any, list[Verdict]], jobs: Sequence[Held]) -> list[Verdict]:
+        """Run a batch inside the spans of its deliveries. None of them is the current one."""
+        traced = [(held, held.trace) for held in jobs if held.trace is not None]
+        for held, told in traced:
+            told.span = self._begin(held, told)
+        try:
+            return await running
+        finally:
+            for _, told in traced:
+                told.ended_ns = time_ns()
+
     def _begin(self, held: Held, told: JobTrace) -> Span:
         about: Attributes = {
             **self._process,
-            telemetry.MESSAGE_ID: held.job.entry_id,
+            telemetry.MESSAGE_ID: held.entry_id,
             telemetry.CLIENT_ID: self._consumer,
-            telemetry.JOB_ID: held.job.id,
-            telemetry.ATTEMPT: held.job.deliveries,
-            telemetry.GENERATION: held.job.generation,
+            telemetry.JOB_ID: held.id,
+            telemetry.ATTEMPT: held.deliveries,
+            telemetry.GENERATION: held.generation,
         }
         if told.story is not None:
             return told.story.begin(self._delivery(held), about, told.links)
@@ -224,7 +233,7 @@ class WorkerTelemetry:
         about: Attributes = {
             **self._of_settling,
             telemetry.OPERATION: verdict.outcome.value,
-            telemetry.MESSAGE_ID: held.job.entry_id,
+            telemetry.MESSAGE_ID: held.entry_id,
             telemetry.CLIENT_ID: self._consumer,
         }
         if refused:

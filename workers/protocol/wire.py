@@ -7,7 +7,7 @@ not mean (`workers.protocol.nodes`).
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import anyio
@@ -79,7 +79,8 @@ async def send_packed_command(self: AbstractConnection, command: Any, check_heal
     if check_health:
         await self.check_health()
     try:
-        async with asyncio.timeout(self.socket_timeout):
+        # Without a limit of its own, it is the caller's, and a timeout costs as much as all of this.
+        async with nullcontext() if self.socket_timeout is None else asyncio.timeout(self.socket_timeout):
             await _write(self._writer, [command] if isinstance(command, bytes) else command)
     except TimeoutError as error:
         await self.disconnect(nowait=True)

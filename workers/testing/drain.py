@@ -275,7 +275,7 @@ class _Watch:
         now = monotonic()
         in_hand = self._worker.process.in_hand() if self._worker.process else []
         lines = [
-            f"  {held.stage.name.lower()}: job {held.job.id}, delivery {held.job.deliveries}{_age(held, now)}"
+            f"  {held.stage.name.lower()}: job {held.id}, delivery {held.deliveries}{_age(held, now)}"
             for held in in_hand
         ]
         more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []

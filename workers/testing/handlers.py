@@ -174,7 +174,7 @@ class _Run:
         self._host = asyncio.current_task()
         verdict = await asyncio.get_running_loop().create_task(self._perform())
         if verdict is None:
-            return TimedOut(self._held.job.timeout_s, self._is_last)
+            return TimedOut(self._held.timeout_s, self._is_last)
         if verdict.outcome is Outcome.ACK:
             return Acknowledged()
         if verdict.outcome is Outcome.REJECT:
@@ -192,13 +192,13 @@ class _Run:
         held.begin(monotonic(), asyncio.current_task())
         timer = asyncio.get_running_loop().call_at(held.deadline, held.interrupt, Interruption.TIMEOUT)
         try:
-            verdict = await execute(self._call, held.job, self._backoff)
+            verdict = await execute(self._call, held, self._backoff)
             await self._meet_cancellation()
         except asyncio.CancelledError as error:
             if self._is_cancelled():
                 raise
             if held.interruption is None:
-                verdict = judge(held.job, error, self._backoff)  # the handler has cancelled the task that it runs in
+                verdict = judge(held, error, self._backoff)  # the handler has cancelled the task that it runs in
         finally:
             timer.cancel()
         if held.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:

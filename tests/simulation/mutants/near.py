@@ -38,6 +38,7 @@ MODULES = {
                                    "faults/test_outage"],
     "workers/loop/adoption": ["workers/test_adoption"],
     "workers/loop/around": ["workers/test_around"],
+    "workers/loop/batches": ["workers/test_batches"],
     "workers/loop/beating": ["workers/test_heartbeat"],
     "workers/loop/claiming": ["workers/test_claiming"],
     "workers/loop/dispatch": ["workers/test_dispatch"],

@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeVar
-
-DeliveryT_co = TypeVar("DeliveryT_co", covariant=True)
 
 
 class Outcome(StrEnum):
@@ -36,23 +33,3 @@ class Verdict:
     """Where it went wrong; travels with the dead letter, if the job becomes one."""
     exception: str = field(default="", compare=False)
     """Type of what the handler raised, where that was no verdict of its own."""
-
-
-class Ended(Protocol[DeliveryT_co]):
-    """A delivery with its verdict. Whoever has noted the two together settles without a copy of what was noted."""
-
-    @property
-    def job(self) -> DeliveryT_co:
-        """The delivery."""
-
-    @property
-    def verdict(self) -> Verdict:
-        """How it ended."""
-
-    @property
-    def run_ms(self) -> int:
-        """For how many milliseconds it ran."""
-
-    @property
-    def started(self) -> float:
-        """When its handler began, in seconds of the monotonic clock; minus infinity if it never began."""
