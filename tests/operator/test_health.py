@@ -320,7 +320,7 @@ def test_a_replica_that_has_not_noticed_the_end_of_its_term_is_noted() -> None:
 
 
 def test_several_versions_at_once_are_noted() -> None:
-    old = a_replica("bob", at_ms=NOW, role=FOLLOWER, version="0.0.9")
+    old = a_replica("bob", at_ms=NOW, role=FOLLOWER, version="0.1.9")
     assert notes(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW), old)) == (
-        "replicas of several versions are running: 0.0.9, 0.1.0",
+        "replicas of several versions are running: 0.1.9, 0.2.0",
     )
