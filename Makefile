@@ -1,6 +1,6 @@
 # Everything starts from here: `make demo`, `make test`, `make check`, `make site`, `make site-version`, `make bench`, `make soak`,
 # `make test-matrix`, `make test-lowest`, `make test-deploy`, `make mutants`, `make sbom`.
-# Each target makes the virtual environment it needs, from Python 3.11 to 3.14 (another one: `make PYTHON=… test`).
+# Each target makes the virtual environment it needs, from Python 3.11 to 3.15 (another one: `make PYTHON=… test`).
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Material tells of its successor in each build.
 export NO_MKDOCS_2_WARNING := 1
 # Of `make site-version`.
-VERSION ?= 0.1
+VERSION ?= 0.2
 SOAK_MINUTES ?= 30
 SOAK_SEED ?= 1
 # Options of `python -m tests.simulation.mutants`: --only NAME, --jobs N, --near, …
@@ -42,9 +42,9 @@ IMAGE := .venv-image
 SBOM := .venv-sbom
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
-PYTHONS := 3.11 3.12 3.13 3.14
+PYTHONS := 3.11 3.12 3.13 3.14 3.15
 # A candidate must really run (a version manager's shim may not), fit, and be able to make environments.
-FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 15))
 CANDIDATES := $(if $(PYTHON),$(PYTHON),$(addprefix python,$(PYTHONS)) python3 python)
 
 .PHONY: help demo test check site site-version bench soak test-matrix test-lowest test-deploy mutants sbom clean
@@ -70,7 +70,7 @@ check: $(DEV) $(DOCS)  ## lint, formatting, types, import contracts, generated d
 site: $(DOCS)  ## build the documentation as a site, in the folder site/; every link is checked, and nothing is fetched
 	@$(SITE) --site-dir site
 
-site-version: $(DOCS)  ## commit the site as VERSION, and as the latest one, to the branch pages (VERSION=0.1)
+site-version: $(DOCS)  ## commit the site as VERSION, and as the latest one, to the branch pages (VERSION=0.2)
 	@PATH="$(abspath $(BIN)):$$PATH" mike deploy -F .mkdocs.yml -b pages --update-aliases "$(VERSION)" latest
 	@PATH="$(abspath $(BIN)):$$PATH" mike set-default -F .mkdocs.yml -b pages latest
 
@@ -98,7 +98,7 @@ soak: $(DEV)  ## play 40,600 simulated stories; kill the ingester 20 times; then
 	  done; seed=$$(( seed + 1 )); \
 	done
 
-test-matrix:  ## run everything on every server and Python (3.11 to 3.14) at hand, clusters and kills included (long)
+test-matrix:  ## run everything on every server and Python (3.11 to 3.15) at hand, clusters and kills included (long)
 	@ran=; for version in $(PYTHONS); do \
 	  if python$$version -c '$(FITS)' 2>/dev/null; then \
 	    echo "== Python $$version"; ran=1; \
@@ -140,7 +140,7 @@ $(BIN)/python:
 	    exec "$$candidate" -m venv $(VENV); \
 	  fi; \
 	done; \
-	echo "make: Python 3.11 to 3.14 with its venv module is needed, and none of these is one: $(CANDIDATES)." \
+	echo "make: Python 3.11 to 3.15 with its venv module is needed, and none of these is one: $(CANDIDATES)." \
 	  "Install it (Debian 12: apt-get install python3 python3-venv), or name one: make PYTHON=/path/to/python3.12 …" >&2; \
 	exit 1
 

@@ -1,7 +1,9 @@
 """The image: what it is built from, who runs in it, and how its health is asked for."""
 
 import json
+import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
@@ -21,8 +23,11 @@ from tests.support.servers import RedisServer, free_port
 EXTRAS = {"telemetry", "web"}
 PYTHON = {"python_version": "3.12", "python_full_version": "3.12.0"}
 """The image's: earlier ones need more."""
+INSTALLED = "/opt/stream-reaper"
+LARGEST_BYTES = 70_000_000
+"""An image is to have less than 200 MB, and its base has about 125 MB."""
 LAST_STAGE = max(index for index, (name, _) in enumerate(instructions()) if name == "FROM")
-FINAL = instructions()[LAST_STAGE:]
+BUILD, FINAL = instructions()[:LAST_STAGE], instructions()[LAST_STAGE:]
 ARGUMENTS = dict(rest.split("=", 1) for name, rest in instructions() if name == "ARG")
 
 
@@ -51,6 +56,33 @@ def test_it_is_built_from_what_the_context_holds() -> None:
     ]
     assert sorted(copied) == sorted(let_in)
     assert [name for name in copied if not (ROOT / name).exists()] == []
+
+
+def test_what_runs_is_the_wheel_and_the_last_stage_gets_nothing_else() -> None:
+    *_, install = [rest for name, rest in BUILD if name == "RUN"]
+    assert install.endswith('--constraint constraints.txt "$(echo /wheels/*.whl)[${EXTRAS}]"')
+    assert [rest for name, rest in FINAL if name in ("COPY", "ADD")] == [f"--from=build {INSTALLED} {INSTALLED}"]
+
+
+@pytest.mark.anyio
+@pytest.mark.matrix  # it asks the index
+async def test_the_build_stage_installs_less_than_an_image_of_200_mb_allows(tmp_path: Path) -> None:
+    source, installed = tmp_path / "src", tmp_path / "installed"
+    source.mkdir()
+    for *names, target in (rest.split() for name, rest in BUILD if name == "COPY"):
+        for name in names:
+            if name.endswith("/"):
+                shutil.copytree(ROOT / name, source / target)
+            else:
+                shutil.copy(ROOT / name, source)
+    own = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "EXTRAS": ARGUMENTS["EXTRAS"]}
+    for line in (rest for name, rest in BUILD if name == "RUN"):
+        here = line.replace("/wheels", f"{tmp_path}/wheels").replace(INSTALLED, str(installed))
+        await anyio.run_process(["/bin/sh", "-c", here], cwd=source, env=os.environ | own)
+    shutil.rmtree(source)
+    assert (await anyio.run_process([installed / "bin/reaper", "--version"])).stdout.startswith(b"reaper, version ")
+    assert not list(installed.rglob("pip")), "nothing is installed in a running container"
+    assert sum(file.lstat().st_size for file in installed.rglob("*")) < LARGEST_BYTES
 
 
 def test_the_base_has_a_python_that_the_project_supports() -> None:

@@ -12,6 +12,7 @@ import trio
 from redis.asyncio import Redis
 
 from reaper import GroupSettings, Reaper, ReaperSettings
+from tests.support.beats import let_beat
 from tests.support.loops import loop_environment
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
@@ -157,6 +158,7 @@ def test_under_uvloop_jobs_are_done_retried_timed_out_rejected_and_recovered(ser
         entry_id = await client.xadd(KEYS.stream, {"n": 0})
         await client.xreadgroup(KEYS.group, "killed", {KEYS.stream: ">"})
         await client.xclaim(KEYS.stream, KEYS.group, "killed", 0, [entry_id], idle=60_000, justid=True)
+        await let_beat(client, KEYS)
         async with Reaper(settings_of(server)), Producer(KEYS.stream, client) as producer, running(worker):
             for number in range(1, 5):
                 await producer.enqueue({"n": number}, timeout=0.2 if number == 3 else None, delay=0.01)

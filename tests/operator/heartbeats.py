@@ -36,7 +36,7 @@ def a_replica(name: str, *reports: GroupReport, at_ms: int, **values: Any) -> Re
         "name": name,
         "host": "here",
         "pid": 1,
-        "version": "0.1.0",
+        "version": "0.2.0",
         "settings": "5e771965",
         "started_ms": at_ms - 60_000,
         "at_ms": at_ms,

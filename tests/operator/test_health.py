@@ -349,7 +349,7 @@ def test_what_is_said_of_many_groups_is_said_once() -> None:
 
 
 def test_several_versions_at_once_are_noted() -> None:
-    old = a_replica("bob", at_ms=NOW, version="0.0.9")
+    old = a_replica("bob", at_ms=NOW, version="0.1.9")
     assert notes(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW), old)) == (
-        "replicas of several versions are running: 0.0.9, 0.1.0",
+        "replicas of several versions are running: 0.1.9, 0.2.0",
     )

@@ -201,19 +201,6 @@ async def test_who_waits_is_handed_back_by_who_stops(server: RedisServer, client
     assert await pending_of(client) == []
 
 
-async def test_a_mark_on_a_job_that_has_deliveries_left_says_nothing(server: RedisServer, client: Redis) -> None:
-    handler = Gated()
-    worker = make_worker(server.url, handler, max_deliveries=3, concurrency=8)
-    async with running(worker):
-        await enqueue(client, 1)
-        await wait_until(lambda: handler.has_started(1), "the first one runs")
-        await release_one(client)
-        await wait_until(lambda: handler.has_started(1, 2), "both run")
-        for gate in (1, 2):
-            handler.gates[gate].set()
-        await wait_for_settled(worker, 2)
-
-
 # ---- the first heartbeat
 
 
