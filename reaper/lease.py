@@ -57,7 +57,7 @@ class Taken:
     """The answer to an attempt to take a lease."""
 
     token: int = 0
-    """0 = somebody else holds it: ``holder``, for ``left_ms``."""
+    """0 = another replica holds it: ``holder``, for ``left_ms``."""
     holder: str = ""
     left_ms: int = 0
     refusal: str = ""
@@ -70,7 +70,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What a holder learns when it extends its lease."""
+    """The answer to a holder that has extended its lease."""
 
     due_ms: int = -1
     """Time until something scheduled is due; 0 = it is, -1 = nothing is scheduled."""
@@ -155,6 +155,6 @@ class GroupLease:
         )
 
     async def held_by(self) -> str:
-        """Return the value of the lease; '' = nobody holds it."""
+        """Return the value of the lease, '' if it is free."""
         found: Any = await self.client.get(self.keys.lease)
         return text(found or b"")

@@ -24,7 +24,7 @@ LOOK_S = 0.2
 async def drain(client: Redis, keys: NamespaceKeys, replica_id: str, for_ms: int) -> Replica:
     """Mark a live replica as drained for ``for_ms``, and return what it says of itself.
 
-    Raises NotPossibleError if it is not alive, or if no other replica could take its groups, and what redis-py raises.
+    Raises NotPossibleError if it is not alive, or if no other replica could take its groups. Raises errors of redis-py.
     """
     seen = await look_at_namespace(client, keys)
     replica = seen.replica(replica_id)

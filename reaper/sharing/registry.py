@@ -1,7 +1,7 @@
 """Registers one replica, and knows which replicas are alive.
 
 A replica registers every second or more often. Every few seconds, and at once after a change, it also writes what it
-says of itself (`reaper.replicas`). Where the registry cannot be reached, all keep the order that they know.
+says of itself (`reaper.replicas`). If Redis does not answer, all keep the order that they know.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ PROMPT_S = 1.0
 
 
 def digest_of(settings: ReaperSettings) -> str:
-    """Return a digest of what replicas must have in common to take groups from each other."""
+    """Return a digest of the settings that replicas must share to take groups from each other."""
     agreed = settings.model_dump_json(
         include={"groups", "visibility_timeout", "max_deliveries", "redelivery", "lease_ttl", "observe"}
     )

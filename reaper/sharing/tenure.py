@@ -154,7 +154,7 @@ class Tenure:
         return await self._attempt(holder)
 
     async def _observe(self) -> Term:
-        """Begin a term that writes nothing, and tell whether the policy could work."""
+        """Begin a term without writes, and report whether the policy could work."""
         client, keys, policy = self._context.client, self.group.keys, self.group.redelivery
         refusal = await server_refusal(client, keys, policy) or await layout_refusal(client, keys.stream, policy)
         self._notes.layout(refusal)
@@ -164,7 +164,7 @@ class Tenure:
     async def _wait_s_of_others(self, rank: int) -> float:
         """Return for how long to leave the lease to those who come first; 0 = not at all.
 
-        It is ours if it was offered to us, and if nobody has held it for two looks.
+        It is ours if it was offered to us, and if it was free at two looks.
         """
         now = anyio.current_time()
         if not self._is_noticed and self._look_at_s > now:
@@ -174,7 +174,7 @@ class Tenure:
         self.has_answer = True
         self._notes.worked(TAKE)
         if found == f"offer:{self._context.replica_id}":
-            self._keeps_until_s = now + OFFER_MS / 1000  # who leaves may still come first for a moment
+            self._keeps_until_s = now + OFFER_MS / 1000  # a replica that leaves may still come first for a moment
             return 0
         if not found and self._was_free:
             self._keeps_until_s = now + KEEPS * self._tick_s
@@ -257,7 +257,7 @@ class Tenure:
             return
         to = next((one for one in self._order if one != self._context.replica_id), "")
         with anyio.move_on_after(LEAVE_S), suppress(RedisError, OSError):
-            async with self._context.room:  # nobody hands over faster than the others take
+            async with self._context.room:  # so leases are not handed over faster than the others take them
                 if await self._lease.hand(term.holder, to, reason) and to:
                     await self._until_taken()
         self._look_at_s, self._was_free = anyio.current_time() + OFFER_MS / 1000 + random.uniform(0.02, 0.2), True
@@ -275,7 +275,7 @@ class Tenure:
 
     @property
     def error(self) -> str:
-        """What cannot be done now, and why; '' where everything works. For any thread."""
+        """The current failures with their causes, '' if everything works. For any thread."""
         return self._notes.tally.error
 
     @property
@@ -284,7 +284,7 @@ class Tenure:
         return self._watch is not None and not self._context.settings.observe
 
     def report(self) -> GroupReport | None:
-        """Return what to say of the group: while it is served or observed, and while it cannot be."""
+        """Return a report while the group is served or observed, and while it cannot be."""
         watch, tally = self._watch, self._notes.tally
         if watch:
             return watch.report()

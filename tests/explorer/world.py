@@ -386,7 +386,7 @@ class World:
             self.board.redis("ZADD", keys.schedule, 0, member)
 
     def change_holder(self) -> None:
-        """Let the lease expire, be offered, and be taken. The former holder writes nothing in the end."""
+        """Let the lease expire, be offered, and be taken. In the end, writes of the former holder are rejected."""
         left = self.random.choice((("DEL",), ("SET", "offer:another"), ("SET", f"L{self.term + 1}")))
         self.board.redis(left[0], self.board.lease, *left[1:])
         self.recover(stale=True)

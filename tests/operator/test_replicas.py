@@ -54,10 +54,10 @@ async def test_each_replica_is_a_line(scene: Scene, reaper: Command) -> None:
     answer = await reaper("replicas")
     alice, bob, dave = answer.out.splitlines()
     assert answer.code == 0
-    assert alice.startswith("alice-1-abc  live  version 0.1.0 · holds 1 of 1 group · leases taken 3 · started ")
-    assert bob.startswith("bob-1-abc  drained  version 0.1.0 · holds 0 of 1 group · leases taken 0 · started ")
+    assert alice.startswith("alice-1-abc  live  version 0.2.0 · holds 1 of 1 group · leases taken 3 · started ")
+    assert bob.startswith("bob-1-abc  drained  version 0.2.0 · holds 0 of 1 group · leases taken 0 · started ")
     assert bob.endswith(" · drained for 60 min more")
-    assert dave.startswith("dave-1-abc  silent  version 0.1.0 · last seen ")
+    assert dave.startswith("dave-1-abc  silent  version 0.2.0 · last seen ")
 
 
 async def test_replicas_are_told_to_machines(scene: Scene, reaper: Command) -> None:

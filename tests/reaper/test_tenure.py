@@ -165,7 +165,7 @@ async def test_the_second_in_the_order_leaves_the_lease_to_the_first_for_some_ti
         await anyio.sleep(TICK_S * 0.9)
         assert (lease.times("take"), place.tenure.is_held) == ([], False)
         await anyio.sleep(2 * TICK_S)
-        assert place.tenure.is_held, "the first one is blind"
+        assert place.tenure.is_held, "the first one does not take it"
 
 
 async def test_who_is_not_the_first_looks_seldom_while_somebody_holds_the_lease(lease: Lease) -> None:
@@ -257,7 +257,7 @@ async def test_an_order_that_changed_while_the_lease_was_taken_counts(lease: Lea
     place = Place(lease, SECOND, (SECOND,))
     async with place.running() as tenure:
         await anyio.lowlevel.checkpoint()
-        place.able = (FIRST, SECOND)  # and nobody says so
+        place.able = (FIRST, SECOND)  # without a notice
         await anyio.sleep(0.01)
         assert (lease.value, tenure.is_held) == (f"offer:{FIRST}", False)
 

@@ -27,12 +27,12 @@ FIRST = {**AGREEMENT, "former_until": "now"}
 
 @pytest.fixture
 async def scene(scene: Scene) -> Scene:
-    """A group whose lease nobody has ever taken."""
+    """A group whose lease was never taken."""
     await scene.client.delete(scene.keys.lease)
     return scene
 
 
-# ---- who gets it
+# ---- the holder
 
 
 async def test_the_first_one_takes_a_free_lease_and_writes_what_is_agreed(scene: Scene) -> None:
@@ -178,7 +178,7 @@ async def test_a_lease_of_another_type_is_an_error(scene: Scene) -> None:
         await take(scene, A)
 
 
-# ---- what is told
+# ---- replies
 
 
 async def test_a_term_is_told_of_where_there_is_a_journal(scene: Scene) -> None:

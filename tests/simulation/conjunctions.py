@@ -98,7 +98,7 @@ SCENES_OF_HOLDERS = (
     (Cue("started", "deny", parts=_SOME, value="subscribe"), Cue("fault deny", "drain", HOLDER)),
     (_KILLED, Cue("event quarantined", "clock", value=-90.0), Cue("fault clock", "drain", HOLDER)),
     (_KILLED, _KILLED_LATER, Cue("event quarantined", "drain", HOLDER)),
-    # in the middle of a hand-over: who is offered the lease is not there, or comes late
+    # in the middle of a hand-over: the receiver is not there, or comes late
     (Cue("started", "drain", HOLDER), Cue("lease offered", "pause", ITSELF, leases=_TERM)),
     (Cue("started", "drain", HOLDER), Cue("lease offered", "kill", ITSELF)),
     (Cue("started", "drain", HOLDER), Cue("lease offered", "kill", OFFERED_TO)),

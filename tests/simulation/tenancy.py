@@ -1,5 +1,4 @@
-"""Sees who holds the lease of the group, and judges promise I3: nobody writes but its holder, at the instant of the
-write.
+"""Follows the lease of the group, and judges promise I3: each write is by its holder at that instant.
 
 A value of the lease is of one term, and so of one process. A replica's script names it among its arguments.
 """

@@ -53,7 +53,7 @@ class Schedules:
         self._noticed.set()
 
     def due_in(self, ms: int) -> None:
-        """Note that a job is due in ``ms``: somebody has looked."""
+        """Note that a job is due in ``ms``: another look has found that."""
         if anyio.current_time() + ms / 1000 + LATE_S < self._sleeps_until_s:
             self.wake()
 
