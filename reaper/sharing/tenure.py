@@ -154,7 +154,7 @@ class Tenure:
         return await self._attempt(holder)
 
     async def _observe(self) -> Term:
-        """Begin a term that writes nothing, and tell whether the policy could work."""
+        """Begin a term without writes, and report whether the policy can work."""
         client, keys, policy = self._context.client, self.group.keys, self.group.redelivery
         refusal = await server_refusal(client, keys, policy) or await layout_refusal(client, keys.stream, policy)
         self._notes.layout(refusal)

@@ -120,7 +120,7 @@ class Listened:
 
 
 def replica_of(holder: str) -> str:
-    """Return the ID of the replica in the value of a lease; '' where nobody holds it."""
+    """Return the ID of the replica in the value of a lease; '' if the lease is missing."""
     return holder.rpartition(".")[0]
 
 
@@ -130,7 +130,7 @@ async def claimed(failpoints: Path, name: str) -> int:
 
 
 async def begin_journal(client: Redis, keys: GroupKeys) -> None:
-    """Make the stream's journal: terms are told in it only if it exists."""
+    """Make the stream's journal: the scripts write terms only into a journal that exists."""
     await client.xgroup_create(keys.journal, "none", mkstream=True)
     await client.xgroup_destroy(keys.journal, "none")
 

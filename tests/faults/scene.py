@@ -205,7 +205,7 @@ def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
 def ranked_reaper(settings: ReaperSettings, *, before: str = "", after: str = "") -> Reaper:
     """Make a replica that comes before or after these, by their IDs, in the order of every group.
 
-    Where nothing is named, chance decides, as in production.
+    Without names, chance decides, as in production.
     """
     while True:
         reaper = Reaper(settings)

@@ -70,7 +70,7 @@ async def _outlasts(through: Proxy, begin: Step, end: Step) -> None:
             handler.open_gate()
             await scene.nothing_left(client)
         counts = await scene.count_events(client)
-        refused = await scene.events(client, "refused")  # what the holder sent while its lease expired
+        refused = await scene.events(client, "refused")  # calls of the holder after the expiry
         assert all("token" in event.data for event in refused)
         assert counts - Counter({"refused": len(refused)}) == {"acked": SLOW_JOBS + STRANDED, "recovered": STRANDED}
         assert {event.job for event in await scene.events(client, "recovered")} == set(stranded)

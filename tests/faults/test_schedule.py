@@ -1,4 +1,4 @@
-"""Delayed retries and delayed enqueues with a real reaper. Each runs once, in its order, whoever holds the lease."""
+"""Delayed retries and delayed enqueues with a real reaper. Each runs once, in its order, under any holder."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -150,7 +150,7 @@ async def test_a_rejection_waits_for_nothing(server: RedisServer, client: Redis)
 
 @pytest.fixture
 def seldom_looked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at schedules by itself within an hour."""
+    """A replica does not look at schedules without a hint for an hour."""
     monkeypatch.setattr("reaper.recovery.group_watch.SCHEDULES_LOOK_S", 3_600)
 
 

@@ -1,4 +1,4 @@
-"""How replicas share groups, and what a replica takes along: hand-over, expiry, coming, going, restart, reload."""
+"""How replicas share groups, and keep their work: hand-over, expiry, coming, going, restart, reload."""
 
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
@@ -197,7 +197,7 @@ class Sharing:
 
 
 async def check_terms(case: Case) -> None:
-    """Check that a term begins when the one before has ended, and that whoever recovers holds the lease then.
+    """Check that terms do not overlap, and that each recovery has the token of its term.
 
     The order in the journal is that of the writes.
     """
