@@ -3,7 +3,7 @@
 Calls wait for a moment, so that others join them. In a cluster, each node gets a pipeline of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,22 +60,16 @@ class Batches:
                 await anyio.sleep(self._window_s)
                 self._some = anyio.Event()
                 waiting, self._waiting = self._waiting, []
-                for batch in await self._by_node(waiting):
+                for batch in self._by_node(waiting):
                     for first in range(0, len(batch), MOST):
                         pipelines.start_soon(self._send, batch[first : first + MOST])
 
-    async def _by_node(self, calls: Sequence[_Call]) -> list[list[_Call]]:
-        if not isinstance(self._client, RoutedClient):
-            return [list(calls)]
+    def _by_node(self, calls: Sequence[_Call]) -> Iterable[list[_Call]]:
         batches: dict[object, list[_Call]] = {}
         for call in calls:
-            try:
-                node = await self._client.node_of(call.keys[0])
-            except (RedisError, OSError) as error:
-                _answer([call], [error])
-            else:
-                batches.setdefault(node, []).append(call)
-        return list(batches.values())
+            node = self._client.node_of(call.keys[0]) if isinstance(self._client, RoutedClient) else None
+            batches.setdefault(node, []).append(call)
+        return batches.values()
 
     async def _send(self, calls: Sequence[_Call]) -> None:
         pipeline = self._client.pipeline(transaction=False)

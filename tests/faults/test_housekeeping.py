@@ -349,7 +349,8 @@ async def test_what_a_dead_worker_held_whose_consumer_is_deleted_is_reported_and
         await drop(case, OURS, acknowledged=jobs[1], journalled=journalled)
         lost = [jobs[0], *jobs[2:]] if journalled else jobs
         await wait_until(lambda: _reports(case, lost), "what it held is reported")
-        assert set(replica.errors()) == {"lost_consumer", "lost_delivery"}
+        both = {"lost_consumer", "lost_delivery"}
+        await wait_until(lambda: set(replica.errors()) == both, "both are reported")
         assert ProblemKind.LOST_DELIVERY in await troubles(case)
         assert await requeue_lost(case) == len(lost)
         assert await requeue_lost(case) == 0

@@ -37,16 +37,22 @@ class Nodes:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._heard_of: frozenset[Host] = frozenset()
+        self._silent: set[Host] = set()
 
     def in_some_order(self) -> list[Host]:
-        """Return them."""
+        """Return them, those last that did not answer when they were asked last."""
         nodes = [*{*self._address.hosts, *self._heard_of}]
         random.shuffle(nodes)
-        return nodes
+        return sorted(nodes, key=self._silent.__contains__)
+
+    def did_not_answer(self, node: Host) -> None:
+        """Note it."""
+        self._silent.add(node)
 
     def read(self, reply: Any, asked: Host) -> SlotTable:
         """Return what one has replied, and remember whom it named."""
         table = parse_slots(reply, asked)
+        self._silent.discard(asked)
         self._heard_of = table.nodes
         return table
 
@@ -87,6 +93,7 @@ class SlotAsker:
                 return await self._answer(self._connection)
             except (RedisError, OSError) as error:
                 said.append(error)
+                self._nodes.did_not_answer((host, port))
                 await self.aclose()
         raise self._nodes.silent(said)
 
@@ -153,17 +160,20 @@ class SlotTables:
         self._kwargs = kwargs
         self._nodes = Nodes(address)
         self._asked_at: float | None = None
+        self._is_asking = False
         self.latest = SlotTable()
         """What was told last; empty before."""
 
     async def current(self) -> SlotTable:
-        """Return who has which slot. Raises NoMasterError."""
-        if self._asked_at is None or time.monotonic() - self._asked_at > LOOK_S * 0.9:
-            asker = SlotAsker(self._address, self._nodes, self._kwargs())
+        """Return who has which slot. While one task asks, the others go by the latest table. Raises NoMasterError."""
+        is_old = self._asked_at is None or time.monotonic() - self._asked_at > LOOK_S * 0.9
+        if is_old and not (self._is_asking and self.latest.ranges):
+            asker, self._is_asking = SlotAsker(self._address, self._nodes, self._kwargs()), True
             try:
                 self.latest = await asker.ask()
                 self._asked_at = time.monotonic()
             finally:
+                self._is_asking = False
                 await asker.aclose()
         return self.latest
 

@@ -53,9 +53,9 @@ class RoutedClient(Redis):
         """Return the pool of the node that has ``key``. Raises NoMasterError."""
         return (await self._at(key)).connection_pool
 
-    async def node_of(self, key: str | bytes) -> Host:
-        """Return the node that has ``key``. Raises NoMasterError."""
-        return await self.tables.owner(slot_of(key if isinstance(key, bytes) else key.encode()))
+    def node_of(self, key: str | bytes) -> Host | None:
+        """Return the node that had ``key`` when the cluster was asked last, None if it was not asked yet."""
+        return self.tables.latest.owner(slot_of(key if isinstance(key, bytes) else key.encode()))
 
     def failed(self, error: Exception) -> None:
         """Have the slots asked for again where a node was not the right one, or is away."""
