@@ -74,7 +74,7 @@ class GroupReport(Tally):
     next_due_ms: Whole | None = None
     """Milliseconds from the heartbeat until the next timer is due; None = no timer is armed."""
     late_ms: Whole = 0
-    """For how long recovery should have begun: a limit of the rate, or a leader too slow."""
+    """For how long recovery should have begun: a limit of the rate, or a replica too slow."""
 
     @property
     def pair(self) -> str:

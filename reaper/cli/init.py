@@ -160,7 +160,7 @@ def _next_steps(file: Path) -> list[str]:
     name = shlex.quote(str(file))
     steps = (
         (f"reaper run --config {name}", "start any number of replicas: one leads"),
-        (f"reaper status --config {name}", "show the leader, the groups and their jobs"),
+        (f"reaper status --config {name}", "show the replicas, the groups and their jobs"),
     )
     width = max(len(step) for step, _ in steps)
     return [f"{step:<{width}}  # {why}" for step, why in steps]

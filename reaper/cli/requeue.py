@@ -51,7 +51,7 @@ async def requeue(
 ) -> None:
     """Make lost deliveries ready again.
 
-    The leader reports a delivery as lost if a third party deleted its consumer or its group. Select them by ID, or
+    The reaper reports a delivery as lost if a third party deleted its consumer or its group. Select them by ID, or
     with --lost. Each becomes a copy at the end of the stream. Pending and settled entries are skipped.
     """
     if bool(ids) is lost:

@@ -1,10 +1,10 @@
--- The brake of a group: while it is on, no leader recovers or releases anything there.
+-- The brake of a group: while it is on, no replica recovers or releases anything there.
 --
 -- KEYS[1] agreement  {orders}:group:billing  hash
 -- ARGV[1] '1' = pause, '0' = resume
 --
 -- Returns 1 changed, 0 it was so already.
--- Fence: none; it is an operator's word, and every leader's scripts honour it.
+-- Fence: none; it is an operator's word, and the scripts of every replica honour it.
 
 local agreement = KEYS[1]
 

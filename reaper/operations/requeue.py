@@ -1,6 +1,6 @@
 """Gives lost deliveries back: copies of their entries become ready (``requeue.lua``).
 
-Redis loses the deliveries of a consumer or a group that a third party deletes. The leader reports them with
+Redis loses the deliveries of a consumer or a group that a third party deletes. The reaper reports them with
 `lost_delivery` events in the journal. The entries are still in the stream, but no consumer receives them.
 """
 

@@ -6,7 +6,7 @@ milliseconds share a bucket, and one heap orders the buckets.
 Update rule: the newest knowledge counts. `arm` moves a timer later (an extension) as well as earlier; a move by less
 than `TOLERANCE_MS` is no move, so that a scan that measures the same idle time again costs nothing.
 
-Mark and sweep: nothing tells the leader of an ``XACK``. A full scan calls `begin_sweep`, arms what it finds, and then
+Mark and sweep: nothing tells the reaper of an ``XACK``. A full scan calls `begin_sweep`, arms what it finds, and then
 calls `sweep`, which forgets what the scan did not find.
 """
 

@@ -358,8 +358,8 @@ async def test_a_kept_connection_leaves_a_server_that_is_no_master_any_more(star
 
 
 async def test_a_script_that_a_kept_connection_finds_unknown_is_loaded_on_it(kept: KeptConnection) -> None:
-    script = load_script("reaper", "register_replica")
-    assert await script.run(kept, ["{reaper}:replicas"], ["r1", "{}"]) == 1
+    script = load_script("reaper", "pause_group")
+    assert await script.run(kept, ["{orders}:group:billing"], [1]) == 1
 
 
 async def test_a_kept_connection_is_closed_with_its_client(server: RedisServer, client: Redis) -> None:

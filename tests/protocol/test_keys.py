@@ -48,11 +48,10 @@ def test_keys_are_spelt_as_documented() -> None:
     assert astuple(stream_keys("orders")) == ("orders", "{orders}:scheduled", "{orders}:enqueued")
     assert astuple(namespace_keys("prod")) == (
         "prod",
-        "{prod}:lease",
-        "{prod}:token",
         "{prod}:replicas",
+        "{prod}:live",
+        "{prod}:drained",
         "{prod}:journal",
-        "{prod}:step_down",
     )
 
 

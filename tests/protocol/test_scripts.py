@@ -14,8 +14,9 @@ from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
-REGISTER = load_script("reaper", "register_replica")
-KEYS, ARGS = ["{reaper}:replicas"], ["r1", "{}"]
+HAND = load_script("reaper", "lease_hand")
+KEYS = ["{orders}:lease:billing", "{orders}:group:billing", "{orders}:journal"]
+ARGS = ["me", "", 1, "billing", "stopped", 0, 100]
 
 
 @pytest.fixture(autouse=True)
@@ -24,43 +25,43 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_script_the_server_does_not_know_is_loaded(client: Redis) -> None:
-    assert await client.script_exists(REGISTER.digest) == [False]
-    assert await REGISTER.run(client, KEYS, ARGS) == 1
-    assert await client.script_exists(REGISTER.digest) == [True]
+    assert await client.script_exists(HAND.digest) == [False]
+    assert await HAND.run(client, KEYS, ARGS) == 0
+    assert await client.script_exists(HAND.digest) == [True]
     await client.script_flush()
-    assert await REGISTER.run(client, KEYS, ARGS) == 1
+    assert await HAND.run(client, KEYS, ARGS) == 0
 
 
 async def test_a_loaded_script_is_run_by_its_digest(server: RedisServer, proxy: StartProxy) -> None:
     through = await proxy(server)
     async with commands_client(through.url) as client:
         for _ in range(3):
-            await REGISTER.run(client, KEYS, ARGS)
+            await HAND.run(client, KEYS, ARGS)
     assert (through.commands["EVAL"], through.commands["EVALSHA"]) == (1, 3)
 
 
 async def test_an_error_of_the_script_is_no_reason_to_load_it_again(client: Redis) -> None:
-    await client.set(KEYS[0], "in the way")
+    await client.rpush(KEYS[0], "in the way")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        await REGISTER.run(client, KEYS, ARGS)
+        await HAND.run(client, KEYS, ARGS)
 
 
 async def test_a_plain_run_whose_reply_was_lost_is_not_repeated(server: RedisServer, proxy: StartProxy) -> None:
     through = await proxy(server)
     async with commands_client(through.url) as client:
-        await REGISTER.run(client, KEYS, ARGS)
-        drop = through.drop_reply(runs(REGISTER))
+        await HAND.run(client, KEYS, ARGS)
+        drop = through.drop_reply(runs(HAND))
         with pytest.raises(RedisConnectionError):
-            await REGISTER.run(client, KEYS, ARGS)
+            await HAND.run(client, KEYS, ARGS)
     assert (drop.happened, through.commands["EVALSHA"]) == (True, 2)
 
 
 async def test_an_idempotent_run_is_repeated_until_its_reply_arrives(server: RedisServer, proxy: StartProxy) -> None:
     through = await proxy(server)
     async with commands_client(through.url) as client:
-        await REGISTER.run(client, KEYS, ARGS)
-        drops = [through.drop_reply(runs(REGISTER)) for _ in range(2)]
-        assert await REGISTER.run_idempotent(client, KEYS, ARGS) == 1
+        await HAND.run(client, KEYS, ARGS)
+        drops = [through.drop_reply(runs(HAND)) for _ in range(2)]
+        assert await HAND.run_idempotent(client, KEYS, ARGS) == 0
     assert ([drop.happened for drop in drops], through.commands["EVALSHA"]) == ([True, True], 4)
 
 
@@ -69,22 +70,22 @@ async def test_an_idempotent_run_gives_up_in_the_end(server: RedisServer, proxy:
     async with commands_client(through.url) as client:
         await through.cut()
         with pytest.raises(RedisConnectionError):
-            await REGISTER.run_idempotent(client, KEYS, ARGS)
+            await HAND.run_idempotent(client, KEYS, ARGS)
 
 
 async def test_an_error_that_will_not_pass_is_not_repeated(server: RedisServer, proxy: StartProxy) -> None:
     through = await proxy(server)
     async with commands_client(through.url) as client:
-        await client.set(KEYS[0], "in the way")
+        await client.rpush(KEYS[0], "in the way")
         with pytest.raises(ResponseError, match="WRONGTYPE"):
-            await REGISTER.run_idempotent(client, KEYS, ARGS)
+            await HAND.run_idempotent(client, KEYS, ARGS)
     assert (through.commands["EVAL"], through.commands["EVALSHA"]) == (1, 1)
 
 
 def test_the_prelude_stands_where_a_script_asks_for_it() -> None:
     settle = load_script("workers.protocol", "settle").source
     assert (settle.count("local function open_job"), "--- @prelude" in settle) == (1, False)
-    assert "open_job" not in REGISTER.source
+    assert "open_job" not in HAND.source
 
 
 def test_a_script_brings_what_it_uses_of_the_shared_parts_and_nothing_else() -> None:
@@ -101,4 +102,4 @@ def test_a_script_brings_what_it_uses_of_the_shared_parts_and_nothing_else() -> 
 
 
 def test_a_script_is_read_once() -> None:
-    assert load_script("reaper", "register_replica") is REGISTER
+    assert load_script("reaper", "lease_hand") is HAND

@@ -15,6 +15,8 @@ from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
+KEYS, ARGS = ("lease", "group", "journal"), ("me", "", 1, "billing", "stopped", 0, 100)
+
 
 async def test_everything_passes_when_no_fault_is_asked_for(server: RedisServer, proxy: StartProxy) -> None:
     through = await proxy(server)
@@ -55,15 +57,15 @@ async def test_of_a_pipeline_only_the_replies_before_the_dropped_one_arrive(
 
 async def test_a_script_is_matched_by_digest_and_by_source(server: RedisServer, proxy: StartProxy) -> None:
     through = await proxy(server)
-    script = load_script("reaper", "renew_lease")
+    script = load_script("reaper", "lease_hand")
     async with commands_client(through.url) as victim:
         drops = [through.drop_reply(runs(script)) for _ in range(2)]
         with pytest.raises(RedisConnectionError):  # EVALSHA, which answers NOSCRIPT
-            await script.run(victim, ["lease"], ["me", 1000])
+            await script.run(victim, KEYS, ARGS)
         with pytest.raises(RedisConnectionError):
-            await victim.execute_command("EVAL", script.source, 1, "lease", "me", 1000)
+            await victim.execute_command("EVAL", script.source, len(KEYS), *KEYS, *ARGS)
         assert [drop.happened for drop in drops] == [True, True]
-        assert (await script.run(victim, ["lease"], ["me", 1000]))[0] == 0
+        assert await script.run(victim, KEYS, ARGS) == 0
 
 
 async def test_a_held_request_reaches_the_server_when_it_is_released(

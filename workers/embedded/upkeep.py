@@ -1,4 +1,4 @@
-"""The workers of an embedded group do together what a leader does in reaper mode.
+"""The workers of an embedded group do together what a replica does in reaper mode.
 
 Jobs that are due become ready, quarantined jobs are released, and the group's position is noted. Every worker does it.
 The scripts do each thing once, and do not act while a reaper serves the group. If metrics are collected, every worker

@@ -32,7 +32,7 @@ from workers.settings import WorkerSettings
 logger = logging.getLogger(__name__)
 
 REFRESH_S = 30.0
-"""How often a worker reads the group settings. ``FORMER_MS`` in ``take_over_group.lua`` goes by it."""
+"""How often a worker reads the group settings. ``FORMER_MS`` in ``heartbeat.lua`` goes by it."""
 CLOCK_JUMP_MS = 5_000
 """The server's clock was set, where it differs by more than this. Less may be a slow answer."""
 OLD = 0.5

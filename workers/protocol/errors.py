@@ -1,6 +1,6 @@
 """Errors that callers can act on. Each has one cause.
 
-Outcomes are return values and not errors, for example a lost leadership or a rejected settlement.
+Outcomes are return values and not errors, for example a lost lease or a rejected settlement.
 """
 
 

@@ -8,11 +8,7 @@ SCRIPTS = {
         for name in ("ack", "settle", "extend", "hold", "recover", "move_due", "adopt", "keys")
     },
     "prelude": ["explorer/test_races", "explorer/test_moves", "scripts/test_forget_group", "operator/test_redrive"],
-    "acquire_lease": ["reaper/test_elector", "scripts/test_lease"],
-    "raise_token": ["scripts/test_lease", "reaper/test_elector", "faults/test_fencing_tokens"],
     "redrive_dead_letters": ["operator/test_redrive"],
-    "release_lease": ["scripts/test_lease", "reaper/test_elector"],
-    "renew_lease": ["scripts/test_lease", "reaper/test_elector"],
     "report_lost": ["scripts/test_housekeeping", "faults/test_housekeeping"],
     "requeue": ["scripts/test_requeue", "operator/test_requeue"],
     "join_group": ["scripts/test_join_group", "workers/test_membership"],
@@ -20,19 +16,19 @@ SCRIPTS = {
     "keep_house": ["scripts/test_housekeeping", "faults/test_housekeeping"],
     "enqueue": ["scripts/test_enqueue", "workers/test_producer"],
     "heartbeat": ["scripts/test_beat"],
-    "beat": ["scripts/test_beat"],
 }
 """Of a script, where that is not the test that has its name."""
 
 MODULES = {
-    "reaper/election/elector": ["reaper/test_trust", "reaper/test_elector", "faults/test_leadership"],
+    "reaper/sharing/tenure": ["reaper/test_tenure", "faults/test_sharing", "faults/test_lost_lease"],
+    "reaper/lease": ["reaper/test_tenure", "faults/test_lost_lease"],
     "reaper/recovery/group_watch": ["reaper/test_service", "faults/test_housekeeping", "reaper/test_many_groups",
-                                    "faults/test_schedule", "faults/test_paused_leader", "faults/test_several_groups",
+                                    "faults/test_schedule", "faults/test_paused_holder", "faults/test_several_groups",
                                     "faults/test_changed_agreement"],
     "reaper/recovery/lost": ["operator/test_many_in_an_entry", "faults/test_housekeeping"],
     "reaper/recovery/source_watch": ["reaper/test_source_watch", "faults/test_lost_replies",
                                      "faults/test_outage", "faults/test_crash"],
-    "reaper/recovery/writer": ["reaper/test_source_watch", "faults/test_paused_leader"],
+    "reaper/recovery/writer": ["reaper/test_source_watch", "faults/test_paused_holder"],
     "reaper/service": ["reaper/test_service", "reaper/test_many_groups"],
     "workers/embedded/autoclaim": ["workers/test_autoclaim", "workers/test_autoclaim_pace", "faults/test_embedded",
                                    "faults/test_outage"],
@@ -66,7 +62,6 @@ MODULES = {
     "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],
     "workers/upkeep/house": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
     "reaper/operations/requeue": ["operator/test_requeue"],
-    "reaper/recovery/beats": ["faults/test_beat"],
     "workers/protocol/calls/beat": ["scripts/test_beat"],
     "workers/runtime/output_files": ["operator/test_output_files"],
 }  # fmt: skip

@@ -1,9 +1,9 @@
 -- A worker joins a group: creates the group (and the retry stream's) where it is missing, and learns what the
 -- group agreed on. A value that nobody has set yet is set to ours, where we have one; a different one is recorded.
 --
--- Who recovers: a leader that takes the group over writes `reaper`, and says for how long it is sure to serve. Embedded
--- workers stand by for so long; the first to join after that (or where no leader ever came) writes `embedded`, and removes
--- the lease, so that whatever the leader that is gone may still write here is refused. It also writes its policy, if it has one.
+-- Who recovers: a replica that takes the lease writes `reaper`, and says for how long it is sure to serve. Embedded
+-- workers stand by for so long; the first to join after that (or where no replica ever came) writes `embedded`, and removes
+-- the lease, so that whatever the replica that is gone may still write here is refused. It also writes its policy, if it has one.
 --
 -- A worker that names itself registers: it writes until when it is sure to live, and how its settings differ. Settings that the group
 -- does not have yet, or has lost, are written by the first worker that registers: those that it knows, or assumes.
@@ -23,11 +23,11 @@
 --
 -- Returns {policy, visibility_ms, max_deliveries, recovery ('' where not agreed), retry stream is to be read (1|0),
 -- start ID of the group if it was created now ('' if not), groups of the stream, server time in ms, mismatch (''),
--- ms for which a leader is sure to serve the group (0 = none is), recovery by workers begins with us (1|0), version of the
+-- ms for which a replica is sure to serve the group (0 = none is), recovery by workers begins with us (1|0), version of the
 -- agreement (0 = nothing is agreed on)}.
 -- Raises WRONGTYPE where the stream's key holds something else, and, of a worker that begins
 -- (ARGV[11]), what Redis says of a command that extensions need and may not have.
--- Fence: none; it only creates what is missing, and removes the lease of a leader that has gone.
+-- Fence: none; it only creates what is missing, and removes the lease of a replica that has gone.
 
 --- @prelude
 --- @heartbeat
@@ -47,7 +47,7 @@ local function create_group(key, id)
   return true
 end
 
--- A group that was destroyed goes on where it was last known to be, if the stream is still the same one (as in take_over_group.lua).
+-- A group that was destroyed goes on where it was last known to be, if the stream is still the same one (as in lease_take.lua).
 local function start_id()
   local remembered = redis.call('HGET', agreement, 'last_id')
   if not remembered or redis.call('EXISTS', stream) == 0 then
@@ -95,7 +95,7 @@ for i, name in ipairs(names) do
   local ours = wishes[i]
   local wish = was_lost and knew[i] or ours
   if wish == '' and consumer ~= '' then
-    wish = knew[i] or '' -- the scripts that settle need settings; a leader changes them as any others
+    wish = knew[i] or '' -- the scripts that settle need settings; a replica changes them as any others
   end
   if wish ~= '' and redis.call('HSETNX', agreement, name, wish) == 1 then
     is_new = true

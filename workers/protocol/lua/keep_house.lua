@@ -1,4 +1,4 @@
--- Maintenance of a group, now and then, by the leader (embedded: by any worker): remembers the group's position, deletes consumers that
+-- Maintenance of a group, now and then, by the holder of the lease (embedded: by any worker): remembers the group's position, deletes consumers that
 -- hold nothing and were silent for long, forgets registrations of workers that have gone, and notices what somebody else has deleted.
 --
 -- A worker that leaves removes its registration with its consumer, and so does this script. So a registration that has ended and

@@ -8,7 +8,7 @@
 -- Embedded:  ARGV[6] consumer  ARGV[7] room: how many it may take  ARGV[8] where the page begins ('-' or '(ID')  ARGV[9] entries of a page.
 --            What there is no room for is made ready.
 --
--- Returns {'ok', server time in ms, where to go on ('' = the end; leader: the first ID that was put off), {ID, ms until it is due, in
+-- Returns {'ok', server time in ms, where to go on ('' = the end; replica: the first ID that was put off), {ID, ms until it is due, in
 -- turns}, {ID, consumer, why it is held, in turns}, {entry, times delivered} of what was taken, events as in the journal, {ID, traceparent,
 -- tracestate, the delivery's name, what came before it} of each traced job that has left its delivery},
 -- or {'stale', lease found}, {'unknown'} (the group has no settings), {'paused'}, {'waits', ms, last gap in ms} (the beat): nothing was done.

@@ -61,7 +61,7 @@ local function write_events(more)
   return told
 end
 
--- Returns nil if the caller may write for the whole group, else the reply that says why not. A leader needs the lease (`holder` is its whole
+-- Returns nil if the caller may write for the whole group, else the reply that says why not. A replica needs the lease (`holder` is its whole
 -- value). Without one ('') the group must have agreed on embedded recovery.
 local function refusal_of(agreed, holder, lease, verb, token)
   local found = redis.call('GET', lease) or ''
