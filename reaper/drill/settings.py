@@ -190,17 +190,11 @@ class DrillSettings(Section):
         if self.keep_keys and not self.redis_url:
             raise ConfigurationError("--keep-keys needs a Redis of your own. Name it with --redis-url.")
         if self.redis_url and FaultKind.PAUSE_REDIS in self.kinds:
-            raise ConfigurationError(
-                "--fault pause-redis stops the process of the server. Remove --redis-url, so that the drill starts "
-                "its own."
-            )
+            raise ConfigurationError("--fault pause-redis stops the server of the drill. Remove --redis-url.")
         if self.policy == IN_PLACE and not recovery.promises:
             raise ConfigurationError("--policy in-place needs a recovery. Use --recovery reaper or embedded.")
         if self.reapers == 1 and any(fault.kind == FaultKind.PAUSE_HOLDER for fault in self.faults_for(recovery)):
-            raise ConfigurationError(
-                "--fault pause-holder needs another reaper, which takes the lease while the first is paused. Set "
-                "--reapers to 2 or more."
-            )
+            raise ConfigurationError("--fault pause-holder needs a second reaper. Set --reapers to 2 or more.")
 
     def as_json(self, recovery: Recovery) -> dict[str, Any]:
         """Return the settings for a report; durations are seconds."""

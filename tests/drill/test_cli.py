@@ -147,11 +147,11 @@ def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> Non
         (("--decode-ms", "8e7"), "takes more than a day. Lower --prefill-ms or --decode-ms"),
         (("--concurrency", "99999"), "(as flag --concurrency) cannot be '99999'. Write a whole number from 1 to 10000"),
         (("--fault", "none", "--fault", "kill-worker@1"), "--fault none excludes other faults. Remove one of them."),
-        (("--reapers", "1", "--fault", "pause-holder@1"), "--fault pause-holder needs another reaper"),
+        (("--reapers", "1", "--fault", "pause-holder@1"), "--fault pause-holder needs a second reaper"),
         (("--keep-keys",), "--keep-keys needs a Redis of your own. Name it with --redis-url."),
         (
             ("--redis-url", SERVER.url, "--fault", "pause-redis@1+1"),
-            "--fault pause-redis stops the process of the server. Remove --redis-url, so that the drill starts its",
+            "--fault pause-redis stops the server of the drill. Remove --redis-url.",
         ),
         (("--fault", "poison:1000000@1"), "cannot read --fault 'poison:1000000@1'. Write it like 'poison@4'"),
     ],

@@ -234,7 +234,7 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
     [
         (("--fault", "kill-woker@1"), "error: unknown --fault 'kill-woker'. Did you mean 'kill-worker'?"),
         (("--trace", "nowhere.csv"), "error: cannot read --trace nowhere.csv: No such file or directory."),
-        (("--reapers", "1"), "error: --fault pause-holder needs another reaper"),
+        (("--reapers", "1"), "error: --fault pause-holder needs a second reaper"),
         (("--fault", "pause-redis@4"), "error: cannot read --fault 'pause-redis@4'"),
         (
             ("--recovery", "none", "--policy", "in-place"),
