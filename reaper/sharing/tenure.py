@@ -205,14 +205,14 @@ class Tenure:
     def _took(self, taken: Taken) -> None:
         self.terms += 1
         self._notes.took(taken)
-        self._log("lease taken: %s", taken.token)
+        logger.log(self._level, "lease taken: %s", fields(group=self.group.keys.pair, token=taken.token))
         self._context.callbacks.report(
             "lease_taken", stream=self.group.stream, group=self.group.group, token=taken.token
         )
 
-    def _log(self, message: str, token: int, **facts: object) -> None:
-        level = logging.INFO if len(self._context.settings.groups) <= MANY_GROUPS else logging.DEBUG
-        logger.log(level, message, fields(group=self.group.keys.pair, token=token, **facts))
+    @property
+    def _level(self) -> int:
+        return logging.INFO if len(self._context.settings.groups) <= MANY_GROUPS else logging.DEBUG
 
     # ---- holding
 
@@ -249,7 +249,7 @@ class Tenure:
             return
         if not term.holder:
             return
-        self._log("lease left: %s", term.token, reason=reason)
+        logger.log(self._level, "lease left: %s", fields(group=self.group.keys.pair, token=term.token, reason=reason))
         self._context.callbacks.report(
             "lease_left", stream=self.group.stream, group=self.group.group, token=term.token, reason=str(reason)
         )

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill import cast, queries
-from reaper.drill.faults import parse_fault
+from reaper.drill.faults import parse_long_jobs
 from reaper.drill.queries import View
 from reaper.drill.records import Role
 from reaper.drill.recoveries import RECOVERIES
@@ -70,7 +70,7 @@ async def test_embedded_workers_are_told_to_recover(stage: Stage) -> None:
 
 
 def test_long_jobs_count_for_who_can_take_part_and_how_long_an_act_may_last() -> None:
-    settings = DrillSettings(faults=(parse_fault("long-jobs:100@5+3"),))
+    settings = DrillSettings(faults=(), long_jobs=(parse_long_jobs("100@5+3"),))
     assert not settings.for_jobs(_jobs(0.1)).bare_worker
     usual = DrillSettings(faults=(parse_fault("poison@8"),))
     longer = settings.patience_s(_jobs(0.1)) - usual.patience_s(_jobs(0.1))

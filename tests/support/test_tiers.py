@@ -13,7 +13,7 @@ from tests.support.tiers import in_matrix
 
 FILES = (
     "tests/scripts/test_journal.py",
-    "tests/operator/test_leader.py",
+    "tests/operator/test_replicas.py",
     "tests/operator/test_doctor.py",
     "tests/pipeline/test_kill.py",
 )
