@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill import cast, queries
-from reaper.drill.faults import parse_long_jobs
+from reaper.drill.faults import parse_fault, parse_long_jobs
 from reaper.drill.queries import View
 from reaper.drill.records import Role
 from reaper.drill.recoveries import RECOVERIES
