@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from reaper.replicas import Replica
-from reaper.settings import HEARTBEAT, REGISTRATION, ReaperSettings
+from reaper.settings import HEARTBEAT, ReaperSettings
 from reaper.sharing.registry import REGISTER
+from reaper.sharing.tenure import Tenure
 from tests.simulation import plays
 from tests.simulation.cast import Replica as Actor
 from tests.simulation.entropy import drawn_from
@@ -31,6 +32,7 @@ DEMANDED = 2.5
 """Requests a second: a registration, the ticks, and what a full scan asks."""
 WATCHED_S = 70.0
 HEARTBEAT_S = HEARTBEAT.total_seconds()
+REGISTRATION_S = ReaperSettings(groups="orders/billing").registration.total_seconds()
 
 
 class Idle:
@@ -72,8 +74,13 @@ class Idle:
     def holder(self) -> str:
         """The role of the replica that serves, or observes, the group."""
         roles = [one.role for one in self.world.actors.values() if isinstance(one, Actor) and one.reaper]
-        [holder] = [role for role in roles if self.replica(role).reaper.reports()]  # type: ignore[union-attr]
+        [holder] = [role for role in roles if self.tenure(role)._watch]
         return holder
+
+    def tenure(self, role: str) -> Tenure:
+        reaper = self.replica(role).reaper
+        assert reaper
+        return reaper._tenures._tenures[KEYS.pair]
 
     def replica(self, role: str) -> Actor:
         actor = self.world.actors[role]
@@ -191,6 +198,6 @@ def heartbeats(place: Idle) -> float:
 def test_each_replica_registers_once_in_an_interval() -> None:
     with idle(replicas=2) as place:
         settle(place)
-        assert heartbeats(place) < HEARTBEAT_S + 0.1
+        assert heartbeats(place) < HEARTBEAT_S + REGISTRATION_S + 0.1
         for replica in ("reaper-1", "reaper-2"):
-            assert place.runs(replica, REGISTER) == pytest.approx(WATCHED_S / REGISTRATION.total_seconds(), rel=0.05)
+            assert place.runs(replica, REGISTER) == pytest.approx(WATCHED_S / REGISTRATION_S, rel=0.05)
