@@ -174,9 +174,10 @@ def early_ms(history: History, event: LifecycleEvent) -> int:
 def fenced(history: History) -> Iterator[str]:
     """I3: only the holder of the lease acts on the group. The journal has the order of the terms.
 
-    It does not have the begin of a term that is older than the journal. Its token is that of the first write.
+    It may not have the first term, and not have terms while it could not be written, so before the first
+    `lease_taken` no token may be lower than one before it.
     """
-    holder, token = None, None
+    holder, token, highest = None, None, 0
     for event in history.events:
         if event.event == EventName.LEASE_TAKEN:
             holder, token = event.data.get("holder"), event.number("token")
@@ -186,8 +187,10 @@ def fenced(history: History) -> Iterator[str]:
             holder, token = "", None
         elif not _is_by_a_replica(event):
             continue
-        elif holder is None and token is None:
-            token = event.data["token"]
+        elif holder is None:
+            if event.data["token"] < highest:
+                yield f"I3: job {event.job} was {event.event} by term {event.data['token']} after term {highest} acted"
+            highest = max(highest, event.data["token"])
         elif event.data["token"] != token:
             whose = f"in term {token}" if token is not None else "after the end of a term"
             yield f"I3: job {event.job} was {event.event} by term {event.data['token']} {whose}"

@@ -11,7 +11,7 @@
 -- ARGV[5] policy  ARGV[6] visibility timeout in ms  ARGV[7] max_deliveries
 -- ARGV[8] '1' = a group that was destroyed is created again, at its last known position (at the beginning of another stream)
 -- ARGV[9] journal: '1' = write events  ARGV[10] journal's MAXLEN
--- ARGV[11] token that a holder knows, as the group may have lost its settings (0 = none)
+-- ARGV[11] token of the term that is to go on ('0' = a new term begins). Then the lease must still be ours
 --
 -- Returns {1, token, server time in ms, why the policy cannot work here ('' | several_groups | explicit_ids), what was agreed before: policy,
 -- visibility_ms, max_deliveries, recovery; position at which the group was created ('' = it was not)},
@@ -26,8 +26,10 @@
 local stream, lease, agreement, retry, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local holder, ttl, group, recovery = ARGV[1], tonumber(ARGV[2]), ARGV[4], 'reaper'
 
-local was = redis.call('GET', lease)
-if was and was ~= holder and was ~= 'offer:' .. ARGV[3] then
+local was, goes_on = redis.call('GET', lease), whole_number(ARGV[11], 0) > 0
+if goes_on and not was then
+  return { 0, '', 0 }
+elseif was and was ~= holder and (goes_on or was ~= 'offer:' .. ARGV[3]) then
   -- Without an expiry, or with one further away than its own TTL (the server's clock was set back), the lease would lock everybody out.
   local left, theirs = redis.call('PTTL', lease), tonumber(string.match(was, '@(%d+)$') or '') or ttl
   if left < 0 or left > theirs then

@@ -57,6 +57,8 @@ class Tenure:
         self._look_at_s = self._keeps_until_s = 0.0
         self._holder = ""
         """The value that we take the lease by; '' = the next attempt draws one."""
+        self._token = 0
+        """Of the term that goes on after a reload."""
         self._may_be_ours = False
         """The lease may have that value: after a reload, and after an attempt without an answer."""
         self._end: Callable[[EndOfTerm], None] | None = None
@@ -192,9 +194,10 @@ class Tenure:
         async with self._context.room:
             failpoint("lease.before_take")
             self._may_be_ours = True
-            taken = await self._lease.take(holder, recreate=self._context.settings.recreate_groups)
+            recreate = self._context.settings.recreate_groups
+            taken = await self._lease.take(holder, recreate=recreate, token=self._token)
             failpoint("lease.after_take")
-        self.has_answer, self._may_be_ours = True, False
+        self.has_answer, self._may_be_ours, self._token = True, False, 0
         self._notes.worked(TAKE)
         if not taken.token:
             self._holder = ""  # a call of a term that is over must not pass for one of the next
@@ -245,7 +248,7 @@ class Tenure:
         """Hand the lease to the next replica in the order, in bounded time. Otherwise it expires."""
         self._context.changed()
         if reason is EndOfTerm.RELOADED:
-            self._holder, self._may_be_ours = term.holder, bool(term.holder)
+            self._holder, self._token, self._may_be_ours = term.holder, term.token, bool(term.holder)
             return
         if not term.holder:
             return

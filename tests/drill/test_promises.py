@@ -100,7 +100,7 @@ VIOLATIONS = {
     ),
     "of the terms before there was a journal, an earlier one acted after a later one": (
         replace(GOOD, events=[by_reaper("quarantined", "done", token=2), *GOOD.events]),
-        "I3: job slow was recovered by term 1 in term 2",
+        "I3: job slow was recovered by term 1 after term 2 acted",
     ),
     "the lease was left by another replica": (
         with_events(lease("lease_left", 2, "r9.ab@1000")),

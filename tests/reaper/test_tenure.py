@@ -69,10 +69,12 @@ class Lease:
         """Return when ``what`` was called."""
         return [at for at, call, _ in self.calls if call == what]
 
-    async def take(self, lease: GroupLease, holder: str, *, recreate: bool) -> Taken:
+    async def take(self, lease: GroupLease, holder: str, *, recreate: bool, token: int) -> Taken:
         """Do what ``lease_take.lua`` does."""
         assert not recreate
         self._note("take", holder)
+        if token and self.value != holder:
+            return Taken(holder=self.value)
         if self.value not in ("", holder, f"offer:{lease.replica_id}"):
             return Taken(holder=self.value, left_ms=round((self.expires_s - anyio.current_time()) * 1000))
         self.token += self.value != holder
@@ -293,6 +295,16 @@ async def test_other_settings_are_written_in_the_same_term(lease: Lease) -> None
         tenure.reload(place.group.model_copy(update={"max_deliveries": 9}))
         await anyio.sleep(1)
         assert (tenure.is_held, lease.token, len(lease.times("take")), lease.times("hand")) == (True, 1, 2, [])
+
+
+async def test_a_lease_that_is_lost_in_a_reload_is_taken_by_another_value(lease: Lease) -> None:
+    place = Place(lease, FIRST, (FIRST,))
+    async with place.running() as tenure:
+        await anyio.sleep(1)
+        before, lease.value = lease.value, ""
+        tenure.reload(place.group.model_copy(update={"max_deliveries": 9}))
+        await anyio.sleep(2 * TICK_S)
+        assert (tenure.is_held, lease.token, lease.value != before) == (True, 2, True)
 
 
 async def test_an_error_that_nobody_expected_ends_the_term_and_another_begins(

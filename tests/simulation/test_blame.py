@@ -18,9 +18,11 @@ def held(job: str, deliveries: int, started: float = -inf) -> Any:
     """Return a delivery in the hands of a worker, as far as anybody asks it."""
     return SimpleNamespace(
         started=started,
-        job=SimpleNamespace(
-            id=job, generation=0, deliveries=deliveries, times_delivered=1, raw_entry_id=job.encode() + b"-0"
-        ),
+        raw_entry_id=job.encode() + b"-0",
+        id=job,
+        generation=0,
+        deliveries=deliveries,
+        times_delivered=1,
     )
 
 
