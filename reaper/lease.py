@@ -109,7 +109,7 @@ class GroupLease:
     async def take(self, holder: str, *, recreate: bool, token: int = 0) -> Taken:
         """Take the lease if it is free or offered to us, and write the settings of the group (``lease_take.lua``).
 
-        ``recreate``: a group that was destroyed is created again. After a lost reply, the same holder may call it again.
+        ``recreate``: a group that was destroyed is created again. After a lost reply, the holder may call it again.
         With ``token``, the term of that number goes on, or the lease is not taken.
         """
         keys, group = self.keys, self.group

@@ -160,7 +160,7 @@ class Scanner:
             elif 0 < idle_ms < visibility_ms:
                 arm(entry_id, now + visibility_ms - idle_ms)
             elif idle_ms == 0:
-                # Just delivered; or before the server's clock was set back: it would stay 0 until that time comes again.
+                # Just delivered; or before the server's clock was set back: it would stay 0 until that time comes.
                 # The script restarts its idle time, and says when it is due.
                 if not self.timers.keep(entry_id):
                     arm(entry_id, now)

@@ -17,7 +17,9 @@ from tests.docs.json_page import check
 
 pytestmark = pytest.mark.processes
 
-QUICK = Scenario("quick", "A quick crash", ("kill-worker@0.6",), ("--visibility-timeout", "1", "--workers", "2"))
+QUICK = Scenario(
+    "quick", "A quick crash", ("kill-worker@0.6",), options=("--visibility-timeout", "1", "--workers", "2")
+)
 SMALL = ("--limit", "60", "--reapers", "1")
 
 

@@ -219,11 +219,6 @@ def extend(scene: Scene) -> None:
     scene.call("extend", _names(source), GROUP, 50, consumer, *words)
 
 
-def beat(scene: Scene) -> None:
-    """A replica notes the beat of a group."""
-    scene.call("beat", (KEYS.stream, KEYS.agreement), GROUP)
-
-
 def hold(scene: Scene) -> None:
     """A worker takes back what vanished."""
     source, consumer, rows = _mine(scene)
@@ -377,7 +372,7 @@ def disturb(scene: Scene) -> None:
 
 
 _ACTIONS = (
-    (8, add), (4, enqueue), (4, join), (10, read), (5, ack), (5, settle), (4, extend), (3, beat),
+    (8, add), (4, enqueue), (4, join), (10, read), (5, ack), (5, settle), (4, extend),
     (2, hold), (2, return_taken), (4, adopt), (6, walk),
     (6, recover), (3, take_over), (6, tick), (2, keep_house), (2, report_lost),
     (3, operate), (3, elect), (1, tell), (3, disturb),
