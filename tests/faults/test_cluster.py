@@ -201,7 +201,7 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: 
         await wait_until(lambda: holder.reports()[pair].last_full_scan_ms, "all is scanned")
         settings = group_keys(away.stream, GROUP).agreement
         await wait_until(lambda: client.hexists(settings, "beat"), "heartbeats are served")
-        token, paused_at = await scene.token_of(client, served), monotonic()
+        paused_at = monotonic()
         node.pause()
         try:
             await wait_until(lambda: pair in holder._tenures.errors(), "the holder has missed the node")
@@ -219,7 +219,6 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: 
 
         hung_ms = await wait_until(lambda: gap_ms(away.stream), "the pairs of the node wait")
         assert await gap_ms(other.stream) < hung_ms  # a busy machine may leave a shorter gap there
-        assert await scene.token_of(client, served) == token
 
 
 def worker_that_rejects(url: str, stream: str) -> AbstractAsyncContextManager[Worker]:

@@ -405,6 +405,7 @@ async def test_what_went_with_a_third_party_consumer_is_reported_as_in_doubt(cas
 async def test_who_goes_by_itself_loses_nothing(case: Case, how: str) -> None:
     jobs = await case.enqueue(3)
     retention = {"consumer_retention": 0.01} if how == "it is tidied away" else {}
+    await case.client.xgroup_createconsumer("orders", "billing", OURS)  # before its word, which is no loss then
     async with holding(quick_settings(case.server, **retention), "error") as replica:
         await give_word(case, OURS)
         await case.read(OURS, count=3)

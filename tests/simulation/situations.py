@@ -165,11 +165,6 @@ def after_an_offer_to_another(world: "World", moment: Moment) -> bool:
     return moment.said.startswith(OFFER) and not after_an_offer(world, moment)
 
 
-def to_a_paused_replica(world: "World", moment: Moment) -> bool:
-    """The replica that the lease is offered to stands still."""
-    return any(_is_paused(one.process) for one in _offered(world, moment))
-
-
 def _offered(world: "World", moment: Moment) -> list["Replica"]:
     return [one for one in world.replicas() if OFFER + one.replica_id.encode() == moment.said]
 
@@ -222,7 +217,6 @@ SITUATIONS = (
     _one("a lease was handed over because its holder stopped", TAKEN, after_an_offer, lately("stop")),
     _one("a lease was handed over while a quarantined job was released", TAKEN, after_an_offer, released),
     _one("a lease was handed over while a worker was out of sight", TAKEN, after_an_offer, out_of_sight("worker")),
-    _one("a lease was offered to a replica that was paused", OFFERED, to_a_paused_replica),
     _one("a lease was offered while a quarantined job was released", OFFERED, released),
     _one("an offer was not taken, and another replica took the lease", TAKEN, after_an_offer_to_another),
     _one("a lease expired while its holder was paused", TAKEN, after_an_expiry, paused("reaper")),
