@@ -172,11 +172,7 @@ def early_ms(history: History, event: LifecycleEvent) -> int:
 
 
 def fenced(history: History) -> Iterator[str]:
-    """I3: only the holder of the lease acts on the group. The journal has the order of the terms.
-
-    It may not have the first term, and not have terms while it could not be written, so before the first
-    `lease_taken` no token may be lower than one before it.
-    """
+    """I3: only the holder of the lease acts on the group. Until the journal has a term, tokens never go down."""
     holder, token, highest = None, None, 0
     for event in history.events:
         if event.event == EventName.LEASE_TAKEN:
