@@ -6,7 +6,7 @@ deliveries of a consumer that somebody deletes (`reaper.recovery.lost`).
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Container, Coroutine
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -81,6 +81,8 @@ class GroupWatch:
         self._lost = LostDeliveries(self._writer)
         self._journal_at = BEGINNING
         self._groups_lost: int | None = None
+        self._deleted: Container[bytes] = ()
+        """Consumers that the latest cleanup found deleted. The scan before it may have seen their entries."""
         self._quarantine = Quarantine(self._writer.release_quarantined, notes.released)
         self._schedules = Schedules(
             self._writer.move_due, notes.moved, self._wake_quarantine, latest_look_s=SCHEDULES_LOOK_S
@@ -281,18 +283,19 @@ class GroupWatch:
         if self._groups_lost is None:
             self._groups_lost = await self._writer.groups_lost()
         kept = await self._cleanup.tidy()
-        is_remade = False
+        is_remade, deleted = False, self._deleted
         if not isinstance(kept, Refusal):
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
             is_remade = kept.groups_lost > self._groups_lost  # also if an earlier call found it whose reply was lost
-            self._groups_lost = kept.groups_lost
+            self._groups_lost, self._deleted = kept.groups_lost, kept.lost
             for consumer in kept.lost:
                 self._notes.consumer_was_lost(consumer)
         if is_remade:
             self._notes.group_was_lost()
             self._telemetry.lost_group()
         for look in looks:
-            self._lost.note(look, self._journal_at, is_remade=is_remade and look.source == self._keys.stream)
+            of_stream = look.source == self._keys.stream
+            self._lost.note(look, self._journal_at, is_remade=is_remade and of_stream, deleted=deleted)
 
     async def _report_lost(self) -> None:
         """Report those of them that are lost by now."""

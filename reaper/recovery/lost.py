@@ -89,15 +89,17 @@ class LostDeliveries:
         now = anyio.current_time()
         return Look(source, gone, there, {consumer: now + left / 1000 for consumer, left in left_ms.items()})
 
-    def note(self, look: Look, journal_at: bytes, *, is_remade: bool) -> None:
+    def note(self, look: Look, journal_at: bytes, *, is_remade: bool, deleted: Container[bytes]) -> None:
         """Note the entries of deleted consumers, or of all consumers if the group ``is_remade``.
 
         A worker that leaves removes its registration together with its consumer. So it deleted the consumer itself.
+        Of the consumers in ``deleted``, the cleanup before has found the loss, and removed the registration.
         """
         now, visibility_s = anyio.current_time(), self._writer.group.visibility_timeout.total_seconds()
         for consumer, ids in look.gone.items():
             ends_s = look.ends_s.get(consumer)
-            is_deleted = consumer not in look.there and (ends_s is not None or not is_worker(consumer))
+            is_known = ends_s is not None or not is_worker(consumer) or consumer in deleted
+            is_deleted = consumer not in look.there and is_known
             if is_remade or is_deleted:
                 due_s = now if ends_s is None else min(ends_s, now + visibility_s)
                 self._missing.append(Missing(look.source, consumer, ids, journal_at, due_s))

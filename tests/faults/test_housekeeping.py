@@ -17,10 +17,12 @@ from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.calls import DEFAULT_JOURNAL
-from workers.protocol.calls.upkeep import KEEP_HOUSE
+from workers.protocol.calls.refusals import Refusal
+from workers.protocol.calls.upkeep import KEEP_HOUSE, CleanupResult
 from workers.protocol.events import EventName
 from workers.protocol.keys import MARKER_CONSUMER, group_keys, namespace_keys
 from workers.protocol.messages import Redelivery, text
+from workers.upkeep.cleanup import GroupCleanup
 
 pytestmark = pytest.mark.anyio
 
@@ -336,12 +338,34 @@ async def looked_again(case: Case) -> GroupReport:
     return report
 
 
+async def test_what_is_deleted_between_a_scan_and_the_cleanup_behind_it_is_reported_with_its_deliveries(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = await case.enqueue(4)
+    await case.client.xgroup_createconsumer("orders", "billing", OURS)
+    tidy, drops = GroupCleanup.tidy, list[bool]()
+
+    async def tidy_late(cleanup: GroupCleanup) -> CleanupResult | Refusal:
+        if drops and drops.pop():
+            await drop(case, OURS, acknowledged=jobs[1], journalled=True)
+        return await tidy(cleanup)
+
+    monkeypatch.setattr(GroupCleanup, "tidy", tidy_late)
+    async with holding(quick_settings(case.server), "error"):
+        await give_word(case, OURS)
+        await case.read(OURS, count=4)
+        await scanned_fully(case, 4)
+        drops.append(True)
+        await wait_until(lambda: _reports(case, [jobs[0], *jobs[2:]]), "what it held is reported")
+
+
 @pytest.mark.parametrize("journalled", [True, False])
 @pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
 async def test_what_a_dead_worker_held_whose_consumer_is_deleted_is_reported_and_requeued(
     case: Case, redelivery: str, journalled: bool
 ) -> None:
     jobs = await case.enqueue(4)
+    await case.client.xgroup_createconsumer("orders", "billing", OURS)  # before its word, which is no loss then
     async with holding(quick_settings(case.server, redelivery=redelivery), "error") as replica:
         await give_word(case, OURS)
         await case.read(OURS, count=4)
