@@ -195,7 +195,8 @@ class Tenure:
             failpoint("lease.before_take")
             self._may_be_ours = True
             recreate = self._context.settings.recreate_groups
-            taken = await self._lease.take(holder, recreate=recreate, token=self._token)
+            lease = self._lease
+            taken = await lease.take(holder, recreate=recreate, token=self._token)
             failpoint("lease.after_take")
         self.has_answer, self._may_be_ours, self._token = True, False, 0
         self._notes.worked(TAKE)
@@ -203,6 +204,9 @@ class Tenure:
             self._holder = ""  # a call of a term that is over must not pass for one of the next
             return None, min(taken.left_ms / 1000, self._tick_s) + random.uniform(0.001, EXPIRY_JITTER_S)
         self._took(taken)
+        if lease is not self._lease:  # a reload came meanwhile: the settings that were written are the former ones
+            self._token, self._may_be_ours = taken.token, True
+            return None, 0
         return Term(holder, taken.token), 0
 
     def _took(self, taken: Taken) -> None:

@@ -59,6 +59,10 @@ class Lease:
     """When, what, and with which argument."""
     fails: int = 0
     """So many attempts reach Redis, and their replies are lost."""
+    reply_s: float = 0
+    """The reply to an attempt takes so long."""
+    written: int = 0
+    """The ``max_deliveries`` that the last attempt wrote."""
 
     def _note(self, what: str, word: str) -> None:
         self.calls.append((anyio.current_time(), what, word))
@@ -78,10 +82,11 @@ class Lease:
         if self.value not in ("", holder, f"offer:{lease.replica_id}"):
             return Taken(holder=self.value, left_ms=round((self.expires_s - anyio.current_time()) * 1000))
         self.token += self.value != holder
-        self.value, self.expires_s = holder, float("inf")
+        self.value, self.expires_s, self.written = holder, float("inf"), lease.group.max_deliveries
         if self.fails:
             self.fails -= 1
             raise RedisConnectionError("the reply is lost")
+        await anyio.sleep(self.reply_s)
         return Taken(self.token, holder, 1, before=("", "", "", ""))
 
     async def hand(self, _lease: GroupLease, holder: str, to: str, why: str) -> bool:
@@ -295,6 +300,17 @@ async def test_other_settings_are_written_in_the_same_term(lease: Lease) -> None
         tenure.reload(place.group.model_copy(update={"max_deliveries": 9}))
         await anyio.sleep(1)
         assert (tenure.is_held, lease.token, len(lease.times("take")), lease.times("hand")) == (True, 1, 2, [])
+
+
+async def test_other_settings_that_come_while_the_lease_is_taken_are_written_too(lease: Lease) -> None:
+    lease.reply_s = 1
+    place = Place(lease, FIRST, (FIRST,))
+    async with place.running() as tenure:
+        for most in (7, 8, 9):
+            await anyio.sleep(0.7)  # twice while a reply is on its way
+            tenure.reload(place.group.model_copy(update={"max_deliveries": most}))
+        await anyio.sleep(3)
+        assert (lease.written, tenure.is_held, lease.token, lease.times("hand")) == (9, True, 1, [])
 
 
 async def test_a_lease_that_is_lost_in_a_reload_is_taken_by_another_value(lease: Lease) -> None:
