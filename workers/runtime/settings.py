@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from workers.protocol.address_files import came_from
+from workers.protocol.credentials import came_from
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.quantities import rate_in, seconds_in
 from workers.runtime.settings_errors import did_you_mean, explain, shown

@@ -58,7 +58,7 @@ MODULES = {
     "workers/protocol/nodes": ["protocol/test_nodes"],
     "workers/protocol/wire": ["protocol/test_connection", "protocol/test_sentinels"],
     "workers/protocol/server_check": ["protocol/test_connection"],
-    "workers/protocol/sentinels": ["protocol/test_sentinels", "faults/test_failover"],
+    "workers/protocol/pools": ["protocol/test_sentinels", "faults/test_failover"],
     "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],
     "workers/upkeep/house": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
     "reaper/operations/requeue": ["operator/test_requeue"],
