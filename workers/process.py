@@ -23,7 +23,6 @@ from workers.loop.reporting import Counts
 from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
 from workers.loop.slots import Slots
-from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.capabilities import knows_claim
 from workers.protocol.errors import HandlerExitError, StreamReaperError, UnreachableError, UnsupportedServerError
@@ -85,7 +84,7 @@ class WorkerProcess:
             if calls.batch_call_of
             else None,
         )
-        stalled = self._recovery.stalled if self._recovery else StalledDeliveries()
+        stalled = self._recovery.stalled if self._recovery else None
         self._reader = Reader(context, self._slots, self._adoption, stalled)
 
     # ---- life

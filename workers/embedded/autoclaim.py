@@ -17,7 +17,6 @@ from workers.embedded.telling import Telling
 from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING_PART, Walk
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held, Source
-from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.calls.recovery import START, Outcome, Page, recover_page
@@ -35,7 +34,7 @@ REFUSED_S = 1.0
 """Pause after a call that was refused."""
 
 
-class Autoclaim(WorkerPart, StalledDeliveries):
+class Autoclaim(WorkerPart):
     """Decides what a worker of an embedded group recovers, and when."""
 
     def __init__(self, context: WorkerContext, quarantine_waits: Callable[[], None]) -> None:
@@ -53,7 +52,7 @@ class Autoclaim(WorkerPart, StalledDeliveries):
 
     # ---- when
 
-    def due_in_s(self, free: int) -> float:  # noqa: ARG002
+    def due_in_s(self) -> float:
         """Return the seconds until the next look, or inf while a reaper recovers."""
         if not self._membership.recovers:
             return inf

@@ -188,7 +188,7 @@ class _Run:
     async def _perform(self) -> Verdict | None:
         """Return the handler's verdict, or None where it ran longer than it may."""
         held, verdict = self._held, None
-        held.source.hold(held)
+        held.source.hold([held])
         held.begin(monotonic(), asyncio.current_task())
         timer = asyncio.get_running_loop().call_at(held.deadline, held.interrupt, Interruption.TIMEOUT)
         try:
