@@ -81,7 +81,7 @@ def reader_client(
 
 
 class _Kind(NamedTuple):
-    """What differs between clients for event loops and for threads."""
+    """The differences between clients for event loops and for threads."""
 
     parse_url: Any
     pool: Any
@@ -95,7 +95,7 @@ _BLOCKING = _Kind(parse_url, BlockingPool, LookingPool, asking, BlockingRetry(No
 
 
 class _Source:
-    """What an address leads to, and how pools of connections to it are made. Raises ConfigurationError."""
+    """An address, and the pools of connections to it. Raises ConfigurationError."""
 
     def __init__(self, kind: _Kind, url: str, timeout_s: float, max_connections: int) -> None:
         self.address = read_address(url)
@@ -141,7 +141,7 @@ class _Source:
         return _raw(Redis.from_pool(self._checked(lambda: Pool(**options))))
 
     def _checked(self, make: Callable[[], Any]) -> Any:
-        """Make a pool. What a connection would reject is raised here, not at the first call."""
+        """Make a pool. Raise here, and not at the first call, if a connection would reject an option."""
         with _named(self._url):
             pool = make()
             pool.connection_class(**pool.connection_kwargs)

@@ -2,7 +2,7 @@
 
 redis-py asks Sentinels when it connects, and leaves older connections alone. One to a master that hangs, or is cut off,
 waits for its timeout, and one to a demoted master goes on until a write is rejected. So these pools ask twice a second,
-and drop connections to other servers. A caller on such a connection sees a lost contact, as after the end of a server.
+and drop connections to other servers. A caller on one of them sees a lost contact, as after the end of a server.
 redis-py's own cluster client repeats calls that may have had an effect, and has no connection that can be kept.
 """
 
@@ -110,7 +110,7 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool, Pool):
         try:
             while self._watching is asyncio.current_task():
                 await asyncio.sleep(LOOK_S)
-                with suppress(RedisError, OSError):  # a failover is under way, or nobody can tell
+                with suppress(RedisError, OSError):  # a failover may be under way
                     await self._leave_others(await asked_in_thread(self._directory.discover_master))
         finally:
             self._directory.close()
