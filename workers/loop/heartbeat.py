@@ -252,9 +252,7 @@ class Heartbeat(WorkerPart):
         """Yield the deliveries that are due, in batches for calls."""
         before = max(now - period_s / 2, self._membership.timeout_changed)  # else the next beat is early enough
         for source, deliveries in self._in_hand():
-            due = [held for held in deliveries if _is_due(held, now, before, loop_hangs=loop_hangs)]
-            ordered = in_order(due, lambda held: held.raw_entry_id)
-            for batch in in_calls(ordered, lambda held: held.payload_bytes, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES):
+            for batch in _batches([held for held in deliveries if _is_due(held, now, before, loop_hangs=loop_hangs)]):
                 yield source, batch
 
     def _call_in_loop(self, function: Any, *arguments: Any) -> None:
@@ -278,3 +276,9 @@ def _is_due(held: Held, now: float, before: float, *, loop_hangs: bool) -> bool:
 def first_beat_at(began: float, visibility_s: float) -> float:
     """Return when a heartbeat first reports that a quarantined job runs which ``began`` then (rule W8)."""
     return began + min(FIRST_BEAT_S, visibility_s * FIRST_BEAT_PART)
+
+
+def _batches(deliveries: Sequence[Held]) -> Iterator[list[Held]]:
+    """Split deliveries into batches for calls."""
+    ordered = in_order(deliveries, lambda held: held.raw_entry_id)
+    return in_calls(ordered, lambda held: held.payload_bytes, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)

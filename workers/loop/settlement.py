@@ -43,9 +43,9 @@ class _VerdictQueue:
     are_acks: bool
     part: str
     """The name of this part in errors."""
-    waiting: list[Held] = field(default_factory=list)
-    limit: int = SETTLE_BATCH
+    limit: int
     """Maximum batch. It is smaller while the server rejects calls."""
+    waiting: list[Held] = field(default_factory=list)
 
 
 class Settlements(WorkerPart):
@@ -59,7 +59,10 @@ class Settlements(WorkerPart):
         self._facts = context.facts()
         self._capacity = GATHER_BATCHES * SETTLE_BATCH
         self._acks, self._others = (
-            {source.key: _VerdictQueue(source, are_acks, f"settling {source.key}") for source in self._membership.both}
+            {
+                source.key: _VerdictQueue(source, are_acks, f"settling {source.key}", SETTLE_BATCH)
+                for source in self._membership.both
+            }
             for are_acks in (True, False)
         )
         self._queues = (*self._acks.values(), *self._others.values())
