@@ -16,10 +16,9 @@ from math import inf
 
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held, Source
-from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.calls.recovery import ENDED, START, Outcome, Page, Recovered
-from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
+from workers.protocol.calls.refusals import RecoveryWait, Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import FIELD_VISIBILITY_MS, first_of, text, whole_number
