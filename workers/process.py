@@ -25,14 +25,13 @@ from workers.loop.settlement import Settlements
 from workers.loop.slots import Slots
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.membership import Agreement
-from workers.protocol.capabilities import knows_claim
 from workers.protocol.errors import HandlerExitError, StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words
 from workers.protocol.messages import RecoveryMode, Redelivery
-from workers.protocol.server_check import check_server
-from workers.runtime.beginning import once_served
+from workers.protocol.server import check_server, knows_claim
 from workers.runtime.callbacks import Callbacks
+from workers.runtime.pauses import once_served
 from workers.runtime.signals import received
 from workers.runtime.user_code import plain_error
 from workers.settings import WorkerSettings

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from reaper.operations.dead_letters import read_dead_letter, read_names
 from reaper.operations.fate import Delivery
 from reaper.operations.streams import PAGE, events_in, newest_first
-from workers.protocol.calls.upkeep import QUARANTINE_SCORE
+from workers.protocol.calls.group_moves import QUARANTINE_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (

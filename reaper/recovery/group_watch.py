@@ -27,8 +27,8 @@ from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from workers.protocol.calls.group_load import group_names
+from workers.protocol.calls.group_moves import Authority
 from workers.protocol.calls.refusals import Refusal, RefusalKind
-from workers.protocol.calls.upkeep import Authority
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import Redelivery
@@ -73,11 +73,8 @@ class GroupWatch:
         self._verdict = verdict
         self._keys = group.keys
         self._telemetry = GroupTelemetry(group, term.token)
-        authority = Authority(term.holder, term.token)
-        self._writer = GroupWriter(context.client, group, authority, lease.journal)
-        self._cleanup = GroupCleanup(
-            context.client, self._keys, authority, lease.journal, context.settings.consumer_retention
-        )
+        self._writer = GroupWriter(context.client, group, Authority(term.holder, term.token), lease.journal)
+        self._cleanup = GroupCleanup(context.client, self._writer.moves, context.settings.consumer_retention)
         self._lost = LostDeliveries(self._writer)
         self._journal_at = BEGINNING
         self._groups_lost: int | None = None

@@ -17,10 +17,9 @@ from reaper.recovery.lost import Report
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.beat import RecoveryWait
+from workers.protocol.calls.group_moves import DueMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
-from workers.protocol.calls.refusals import explained
-from workers.protocol.calls.upkeep import Moved, Released
+from workers.protocol.calls.refusals import RecoveryWait, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import Pending, RecoveryMode, first_of, text
@@ -300,14 +299,14 @@ class GroupNotes:
         logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._pair))
         self._report("error", error="group_destroyed")
 
-    def released(self, released: Released) -> None:
+    def released(self, released: DueMoves) -> None:
         """Quarantined jobs are ready again, as many as may be released at a time."""
         self.worked(RELEASE_QUARANTINED)
         self.tally.recovered += len(released.jobs)
         for job_id, new_entry in released.jobs:
             self._report("recovered", job=text(job_id), new_entry=text(new_entry), reason="released")
 
-    def moved(self, moved: Moved) -> None:
+    def moved(self, moved: DueMoves) -> None:
         """Due jobs were made ready, except those that cannot be."""
         now = anyio.current_time()
         if moved.held:

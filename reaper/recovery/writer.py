@@ -12,11 +12,10 @@ from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
 from reaper.settings import WatchedGroup
-from workers.protocol.calls import CALL_BYTES, Journal
-from workers.protocol.calls.group_moves import GroupMoves
-from workers.protocol.calls.recovery import Outcome, Recovered, refusal_of, rows_of
+from workers.protocol.calls import Journal
+from workers.protocol.calls.group_moves import Authority, DueMoves, GroupMoves
+from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind, read_refusal
-from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_quarantined
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import whole_number
 from workers.protocol.scripts import load_script
@@ -44,38 +43,36 @@ class GroupWriter:
         """The group's keys."""
         return self.group.keys
 
+    @property
+    def moves(self) -> GroupMoves:
+        """The scripts that embedded workers call, too."""
+        return GroupMoves.of(self.keys, self.journal, authority=self.authority)
+
     async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover.lua``).
 
         Returns what became of each.
         """
-        moves, lease, token = GroupMoves.of(self.keys, self.journal), self.authority.holder, self.authority.token
-        found = await _finished(
-            "recover",
-            lambda: moves.recover(self.client, source, entry_ids, lease=lease, token=token, most_bytes=CALL_BYTES),
-        )
+        found = await _finished("recover", lambda: self.moves.recover(self.client, source, entry_ids))
         failpoint("recover.after_write")
-        refusal = refusal_of(found)
-        if refusal is not None:
-            return refusal
-        rows = list(rows_of(found))
-        rows += [Recovered(entry_id, Outcome.NOT_DUE, left_ms) for entry_id, left_ms in found.due_in_ms]
+        if isinstance(found, Refusal):
+            return found
+        rows = [*found.rows, *(Recovered(entry_id, Outcome.NOT_DUE, left_ms) for entry_id, left_ms in found.due_in_ms)]
+        has_ended = any(row.outcome is not Outcome.HELD for row in found.rows)
         layout = [row.told for row in rows if row.outcome is Outcome.HELD and row.told in LAYOUT_REFUSALS]
-        if layout and not found.events:
+        if layout and not has_ended:
             return Refusal(RefusalKind.REFUSED, layout[0])
         other = Outcome.PUT_OFF if found.next_page else Outcome.GONE
         named = {row.entry_id for row in rows}
         return rows + [Recovered(entry_id, other) for entry_id in entry_ids if entry_id not in named]
 
-    async def release_quarantined(self) -> Released | Refusal:
+    async def release_quarantined(self) -> DueMoves | Refusal:
         """Make the next quarantined job ready, if it may be out."""
-        return await _finished(
-            "quarantine", lambda: release_quarantined(self.client, self.keys, self.authority, self.journal)
-        )
+        return await _finished("quarantine", lambda: self.moves.move_due(self.client))
 
-    async def move_due(self) -> Moved | Refusal:
+    async def move_due(self) -> DueMoves | Refusal:
         """Make ready what is due in the group's schedule and in its stream's."""
-        return await _finished("schedule", lambda: move_due(self.client, self.keys, self.authority, self.journal))
+        return await _finished("schedule", lambda: self.moves.move_due(self.client))
 
     async def report_lost(
         self, source: str, consumer: bytes, entry_ids: Sequence[bytes], *, is_certain: bool

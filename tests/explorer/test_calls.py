@@ -8,8 +8,11 @@ from redis.asyncio import Redis
 
 from tests.explorer.board import Board
 from tests.explorer.hands import A, B
-from workers.protocol.calls.group_moves import EMBEDDED, GroupMoves
+from workers.protocol.calls.group_moves import AGREEMENT, Authority, DueMoves, GroupMoves
 from workers.protocol.calls.moves import Beating, Handling, Item, Life, Moves, Result, Settled
+from workers.protocol.calls.recovery import Outcome as Recovered
+from workers.protocol.calls.recovery import Page, Recovery
+from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.keys import group_keys
 
@@ -29,7 +32,7 @@ async def group_moves(board: Board, client: Redis) -> GroupMoves:
     await client.set(keys.lease, LEASE)
     for number in range(3):
         board.add("n", number)
-    return GroupMoves(keys, maxlen=100)
+    return GroupMoves(keys, 100, Authority(LEASE, 7))
 
 
 async def test_a_worker_settles_extends_and_holds(moves: Moves, board: Board, client: Redis) -> None:
@@ -65,28 +68,32 @@ async def test_what_a_lost_reply_has_brought_is_found(moves: Moves, board: Board
 
 async def test_the_holder_recovers_and_moves_what_is_due(group_moves: GroupMoves, board: Board, client: Redis) -> None:
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
-    asked: dict[str, Any] = {"lease": LEASE, "token": 7, "most_bytes": 1 << 20}
-    young = await group_moves.recover(client, STREAM, ids[:1], **asked)
-    assert (young.status, [one for one, _ in young.due_in_ms]) == ("ok", ids[:1])
+    other = replace(group_moves, authority=Authority("other", 7))
+    young = await group_moves.recover(client, STREAM, ids[:1])
+    assert isinstance(young, Recovery)
+    assert [one for one, _ in young.due_in_ms] == ids[:1]
     board.age()
-    done = await group_moves.recover(client, STREAM, ids, **asked)
-    assert (done.next_page, done.held, len(done.events)) == ("", [], 1)
-    assert (await group_moves.recover(client, STREAM, ids, **{**asked, "lease": "other"})).status == "stale"
+    done = await group_moves.recover(client, STREAM, ids)
+    assert isinstance(done, Recovery)
+    assert (done.next_page, [row.outcome for row in done.rows]) == ("", [Recovered.REDELIVERED] * 3)
+    assert await other.recover(client, STREAM, ids) == Refusal(RefusalKind.STALE, LEASE)
     board.age()
-    moved = await group_moves.move_due(client, lease=LEASE, token=7, most=10)
-    assert (moved.status, moved.next_ms, moved.released_now) == ("ok", -1, None)
-    assert (await group_moves.move_due(client, lease="other", token=7, most=10)).status == "stale"
+    assert await group_moves.move_due(client) == DueMoves()
+    assert await other.move_due(client) == Refusal(RefusalKind.STALE, LEASE)
 
 
-async def test_a_walker_takes_what_it_has_room_for(group_moves: GroupMoves, board: Board, client: Redis) -> None:
+async def test_a_walker_takes_what_it_has_room_for(
+    group_moves: GroupMoves, board: Board, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.protocol.calls.group_moves.PAGE", 2)
     board.redis("HSET", group_moves.keys.agreement, "recovery", "embedded")
     ids = [entry_id for _, entry_id, _, _ in board.read(A)]
     board.age()
-    asked: dict[str, Any] = {"consumer": B, "page": "-", "page_size": 2, "most_bytes": 1 << 20}
-    page = await group_moves.recover_page(client, STREAM, room=1, **asked)
-    assert (page.next_page, [(one.entry_id, one.times) for one in page.taken]) == (
+    walker = replace(group_moves, authority=AGREEMENT)
+    page = await walker.recover_page(client, STREAM, room=1, consumer=B, page="-")
+    assert isinstance(page, Page)
+    assert (page.cursor, [(one.entry_id, one.times_delivered) for one in page.claimed]) == (
         "(" + ids[1].decode(),
         [(ids[0], 2)],
     )
-    quiet = replace(group_moves, maxlen=0)
-    assert (await quiet.move_due(client, lease=EMBEDDED, token=0, most=1)).status == "ok"
+    assert await replace(walker, maxlen=0).move_due(client) == DueMoves()

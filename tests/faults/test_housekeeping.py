@@ -17,8 +17,8 @@ from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.calls import DEFAULT_JOURNAL
+from workers.protocol.calls.group_moves import KEEP_HOUSE, CleanupResult
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.calls.upkeep import KEEP_HOUSE, CleanupResult
 from workers.protocol.events import EventName
 from workers.protocol.keys import MARKER_CONSUMER, group_keys, namespace_keys
 from workers.protocol.messages import Redelivery, text

@@ -21,8 +21,8 @@ from reaper.replicas import GroupReport, Tally
 from reaper.service import EVENTS
 from reaper.settings import WatchedGroup
 from tests.support.virtual_time import VIRTUAL_TIME
+from workers.protocol.calls.group_moves import DueMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
-from workers.protocol.calls.upkeep import Released
 from workers.protocol.messages import Pending, Redelivery
 from workers.runtime.callbacks import Callbacks, Report
 
@@ -277,7 +277,7 @@ async def test_a_recovered_delivery_is_reported_as_stalled_and_as_recovered(told
 
 async def test_a_quarantined_job_is_reported_as_stalled_and_as_recovered_when_it_is_released(told: Told) -> None:
     told.notes.batch([row(Outcome.QUARANTINED)])
-    told.notes.released(Released(quarantined=0, out=1, settled=0, jobs=((b"job-1-0", b"9-0"),)))
+    told.notes.released(DueMoves(quarantined=0, out=1, settled=0, jobs=((b"job-1-0", b"9-0"),)))
     assert await told.reports() == [
         ("stalled", facts()),
         ("recovered", {"job": "job-1-0", "new_entry": "9-0", "reason": "released"}),

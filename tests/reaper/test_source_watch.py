@@ -20,8 +20,8 @@ from reaper.service import EVENTS
 from reaper.settings import ReaperSettings
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.protocol.calls import Journal
+from workers.protocol.calls.group_moves import Authority
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.calls.upkeep import Authority
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic_ms
 

@@ -14,7 +14,7 @@ from tests.simulation.server.keyspace import Keyspace
 from tests.simulation.server.ranking import SortedSet
 from tests.simulation.server.streams import Stream
 from tests.simulation.world import World
-from workers.protocol.calls.upkeep import QUARANTINE_SCORE
+from workers.protocol.calls.group_moves import QUARANTINE_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
 
 GROUP_LOST = "group_destroyed"

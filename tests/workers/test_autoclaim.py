@@ -41,7 +41,7 @@ from workers.embedded.walk import Walk
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import Held
 from workers.loop.slots import Slots
-from workers.protocol.calls import recovery
+from workers.protocol.calls import group_moves, recovery
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.messages import text
 from workers.runtime.clock import server_ms
@@ -119,7 +119,7 @@ async def test_a_worker_that_is_full_makes_what_stalls_ready_for_anybody(server:
 async def test_what_lives_in_front_starves_nothing_that_is_dead_behind_it(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "PAGE", 30)
+    monkeypatch.setattr(group_moves, "PAGE", 30)
     await create_group(client)
     busy, healthy = Handler(), Handler()
     # The owner itself recovers no delivery, so all are left to the one free slot.
@@ -143,7 +143,7 @@ async def test_what_lives_in_front_starves_nothing_that_is_dead_behind_it(
 async def test_the_cursor_is_kept_from_call_to_call_and_a_walk_looks_at_each_delivery_once(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "PAGE", 10)
+    monkeypatch.setattr(group_moves, "PAGE", 10)
     cursors: list[str] = []
     call = autoclaim.Autoclaim._call
 

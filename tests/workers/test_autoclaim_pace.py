@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from tests.faults.scene import Handler, create_group, running_worker
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol.calls import recovery
+from workers.protocol.calls.group_moves import GroupMoves
 
 pytestmark = pytest.mark.anyio
 
@@ -19,14 +19,14 @@ VISIBILITY_S = 0.5
 async def test_a_worker_with_nothing_to_recover_looks_about_once_in_a_visibility_timeout(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = 0
+    looks, recover_page = 0, GroupMoves.recover_page
 
     async def counted(*words: Any, **more: Any) -> Any:
         nonlocal looks
         looks += 1
-        return await recovery.recover_page(*words, **more)
+        return await recover_page(*words, **more)
 
-    monkeypatch.setattr("workers.embedded.autoclaim.recover_page", counted)
+    monkeypatch.setattr(GroupMoves, "recover_page", counted)
     await create_group(client)
     async with running_worker(server.url, Handler(), recovery="embedded", visibility_timeout=VISIBILITY_S):
         began = anyio.current_time()

@@ -18,7 +18,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.forking_program import ENDING, LEAVING
 from tests.workers.scene import add
-from workers.protocol.unshared import MOST_ANEW
+from workers.protocol.wire import MOST_ANEW
 
 PROGRAM = """
 import os, sys, anyio
@@ -89,7 +89,8 @@ CONNECTING = """
 import asyncio, os, signal, sys
 import redis, uvloop
 from redis.asyncio import Connection
-from workers.protocol.unshared import unshared
+from workers.protocol.address import Topology
+from workers.protocol.wire import improved
 
 url, loop, forks = sys.argv[1], sys.argv[2], int(sys.argv[3])
 known = redis.Redis.from_url(url)
@@ -103,7 +104,7 @@ class ForkedWhileItConnects(Connection):
 
 async def main():
     address = redis.ConnectionPool.from_url(url).connection_kwargs
-    connection = unshared(ForkedWhileItConnects)(host=address["host"], port=address["port"])
+    connection = improved(ForkedWhileItConnects, Topology.SINGLE)(host=address["host"], port=address["port"])
     before = {row["id"] for row in known.client_list()}
     await connection.connect()
     await connection.send_command("CLIENT", "ID")

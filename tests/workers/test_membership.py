@@ -13,7 +13,7 @@ from tests.workers.scene import KEYS, enqueue, make_worker, running
 from tests.workers.test_heartbeat import LONG_S, Holding, extending, steal
 from workers import Worker
 from workers.loop.membership import CLOCK_JUMP_MS
-from workers.protocol.calls import recovery
+from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.messages import Redelivery
 
 pytestmark = pytest.mark.anyio
@@ -146,15 +146,15 @@ async def test_a_beat_tells_that_the_servers_clock_was_set(server: RedisServer, 
 async def test_a_walk_tells_that_the_servers_clock_was_set(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    walks = 0
+    walks, recover_page = 0, GroupMoves.recover_page
 
     async def counted(*arguments: Any, **options: Any) -> Any:
         nonlocal walks
-        answer = await recovery.recover_page(*arguments, **options)
+        answer = await recover_page(*arguments, **options)
         walks += 1
         return answer
 
-    monkeypatch.setattr("workers.embedded.autoclaim.recover_page", counted)
+    monkeypatch.setattr(GroupMoves, "recover_page", counted)
     worker = make_worker(server.url, accept, recovery="embedded", visibility_timeout=1, **SELDOM)
     async with running(worker):
         assert await learns(worker, lambda: walks, hours=hours)

@@ -12,16 +12,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from tests.scripts.scene import HOLDER, Scene
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.protocol.calls import Journal
+from workers.protocol.calls.group_moves import AGREEMENT, Authority, CleanupResult, DueMoves, GroupMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind
-from workers.protocol.calls.upkeep import (
-    AGREEMENT,
-    Authority,
-    CleanupResult,
-    Moved,
-    Released,
-    move_due,
-    release_quarantined,
-)
 from workers.upkeep.cleanup import GroupCleanup
 from workers.upkeep.quarantine import POLL_S, Quarantine
 from workers.upkeep.schedules import LATEST_LOOK_S, Schedules
@@ -33,21 +25,21 @@ OWNER = Authority(HOLDER, 7)
 JOURNAL, NO_JOURNAL = Journal(1, 1_000), Journal(0, 1_000)
 STALE = Refusal(RefusalKind.STALE, HOLDER)
 QUICK_S, SLOW_S = POLL_S
-NOTHING = Released(quarantined=0, out=0, settled=0, jobs=())
-ONE_OUT = Released(quarantined=3, out=1, settled=0, jobs=())
-ONE_RELEASED = Released(quarantined=2, out=1, settled=0, jobs=((b"job", b"1-0"),))
-ONE_SETTLED = Released(quarantined=1, out=1, settled=1, jobs=())
+NOTHING = DueMoves(quarantined=0, out=0, settled=0, jobs=())
+ONE_OUT = DueMoves(quarantined=3, out=1, settled=0, jobs=())
+ONE_RELEASED = DueMoves(quarantined=2, out=1, settled=0, jobs=((b"job", b"1-0"),))
+ONE_SETTLED = DueMoves(quarantined=1, out=1, settled=1, jobs=())
 
 
 class Answers:
     """A call that answers what it is given, the last for ever, and notes when it was made."""
 
-    def __init__(self, answers: Iterable[Released | Moved | Refusal | Exception]) -> None:
+    def __init__(self, answers: Iterable[DueMoves | Refusal | Exception]) -> None:
         self.made_at: list[float] = []
-        self._answers: Iterator[Released | Moved | Refusal | Exception] = iter(answers)
-        self._last: Released | Moved | Refusal | Exception | None = None
+        self._answers: Iterator[DueMoves | Refusal | Exception] = iter(answers)
+        self._last: DueMoves | Refusal | Exception | None = None
 
-    async def __call__(self) -> "Released | Moved | Refusal":
+    async def __call__(self) -> "DueMoves | Refusal":
         self.made_at.append(anyio.current_time())
         self._last = next(self._answers, self._last)
         assert self._last is not None
@@ -61,14 +53,14 @@ class Answers:
         return [round(later - earlier, 4) for earlier, later in zip(self.made_at, self.made_at[1:], strict=False)]
 
 
-def quarantined_of(*answers: Released | Refusal | Exception, jitter: float = 0.0) -> tuple[Quarantine, Answers]:
+def quarantined_of(*answers: DueMoves | Refusal | Exception, jitter: float = 0.0) -> tuple[Quarantine, Answers]:
     call = Answers(answers)
-    return Quarantine(call, lambda _: None, jitter=jitter), call  # type: ignore[arg-type]
+    return Quarantine(call, lambda _: None, jitter=jitter), call
 
 
-def schedules_of(*answers: Moved | Refusal | Exception) -> tuple[Schedules, Answers]:
+def schedules_of(*answers: DueMoves | Refusal | Exception) -> tuple[Schedules, Answers]:
     call = Answers(answers)
-    return Schedules(call, lambda _: None, lambda: None), call  # type: ignore[arg-type]
+    return Schedules(call, lambda _: None, lambda: None), call
 
 
 async def told_by(step: Callable[[], Awaitable[Refusal | None]]) -> Refusal | Exception | None:
@@ -79,8 +71,8 @@ async def told_by(step: Callable[[], Awaitable[Refusal | None]]) -> Refusal | Ex
         return error
 
 
-def due_in(next_due_ms: int | None) -> Moved:
-    return Moved(next_due_ms, held=0, why="", quarantined=0)
+def due_in(next_due_ms: int | None) -> DueMoves:
+    return DueMoves(next_due_ms, held=0, why="", quarantined=0)
 
 
 virtual = pytest.mark.parametrize("anyio_backend", [("asyncio", VIRTUAL_TIME)], ids=["virtual time"])
@@ -194,7 +186,7 @@ async def test_trouble_is_for_whoever_repeats_the_step(trouble: Refusal | Except
 async def test_quarantined_jobs_that_a_look_meets_are_released() -> None:
     woken: list[float] = []
     call = Answers([due_in(1_000), replace(due_in(1_000), quarantined=2)])
-    schedules = Schedules(call, lambda _: None, lambda: woken.append(len(call.made_at)))  # type: ignore[arg-type]
+    schedules = Schedules(call, lambda _: None, lambda: woken.append(len(call.made_at)))
     await schedules.step()
     await schedules.step()
     assert woken == [2]
@@ -213,6 +205,10 @@ async def scene(client: Redis) -> Scene:
 either = pytest.mark.parametrize("authority", [OWNER, AGREEMENT], ids=["a holder", "embedded workers"])
 
 
+def moves_of(scene: Scene, authority: Authority, journal: Journal = JOURNAL) -> GroupMoves:
+    return GroupMoves.of(scene.keys, journal, authority=authority)
+
+
 async def give_to(scene: Scene, authority: Authority) -> None:
     """Let ``authority`` look after the group. The scene's lease is the holder's."""
     await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3)
@@ -226,8 +222,8 @@ async def test_whoever_may_makes_ready_what_is_due(scene: Scene, authority: Auth
     await scene.enqueue(("job-1", 60_000, "n", 1))
     await scene.make_due(scene.keys.stream_schedule)
     await give_to(scene, authority)
-    moved = await move_due(scene.client, scene.keys, authority, JOURNAL)
-    assert moved == Moved(next_due_ms=None, held=0, why="", quarantined=0)
+    moved = await moves_of(scene, authority).move_due(scene.client)
+    assert moved == DueMoves(next_due_ms=None, held=0, why="", quarantined=0)
     assert await scene.client.xlen(scene.keys.stream) == 1
 
 
@@ -236,8 +232,8 @@ async def test_whoever_may_lets_quarantined_jobs_out(scene: Scene, authority: Au
     quarantined = await scene.stalled("n", 1, times=2)
     await scene.recover(quarantined)
     await give_to(scene, authority)
-    released = await release_quarantined(scene.client, scene.keys, authority, JOURNAL)
-    assert isinstance(released, Released)
+    released = await moves_of(scene, authority).move_due(scene.client)
+    assert isinstance(released, DueMoves)
     assert (released.quarantined, released.out, released.settled) == (0, 1, 0)
     assert [job_id for job_id, _ in released.jobs] == [quarantined.encode()]
 
@@ -252,7 +248,7 @@ async def test_whoever_may_keeps_house(scene: Scene, authority: Authority, caplo
     began = await scene.now_ms()
     while await scene.now_ms() < began + 3:
         pass
-    kept = await GroupCleanup(scene.client, scene.keys, authority, JOURNAL, timedelta(milliseconds=1)).tidy()
+    kept = await GroupCleanup(scene.client, moves_of(scene, authority), timedelta(milliseconds=1)).tidy()
     assert kept == CleanupResult((b"silent",), is_remade=False, groups_lost=0)
     assert await scene.client.hget(scene.keys.agreement, "last_id") == last.encode()
     assert caplog.messages == ["deleted silent consumers: group=orders/billing consumers=1"]
@@ -267,12 +263,8 @@ async def test_nobody_else_may(scene: Scene, authority: Authority) -> None:
     await scene.enqueue(("job-1", 60_000, "n", 1))
     await scene.make_due(scene.keys.stream_schedule)
     before = await scene.state()
-    client, keys = scene.client, scene.keys
-    refusals = [
-        await move_due(client, keys, authority, NO_JOURNAL),
-        await GroupCleanup(client, keys, authority, NO_JOURNAL, None).tidy(),
-        await release_quarantined(client, keys, authority, NO_JOURNAL),
-    ]
-    assert refusals == [STALE] * 3
+    client, keys, moves = scene.client, scene.keys, moves_of(scene, authority, NO_JOURNAL)
+    refusals = [await moves.move_due(client), await GroupCleanup(client, moves, None).tidy()]
+    assert refusals == [STALE] * 2
     await client.hdel(keys.agreement, "refused")  # it is counted
     assert await scene.state() == before

@@ -18,10 +18,9 @@ from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.held import Held, Source
 from workers.loop.stalled import StalledDeliveries
-from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.calls.group_moves import GroupMoves
-from workers.protocol.calls.recovery import START, Outcome, Page, recover_page
-from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
+from workers.protocol.calls.recovery import START, Outcome, Page
+from workers.protocol.calls.refusals import RecoveryWait, Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import FIELD_VISIBILITY_MS, whole_number
@@ -108,13 +107,8 @@ class Autoclaim(WorkerPart, StalledDeliveries):
 
     async def _call(self, walk: Walk, room: int) -> Page | Refusal:
         """Recover one page."""
-        return await recover_page(
-            self._connection,
-            self._moves,
-            walk.source.key,
-            consumer=self._consumer,
-            room=room,
-            cursor=walk.cursor,
+        return await self._moves.recover_page(
+            self._connection, walk.source.key, consumer=self._consumer, room=room, page=walk.cursor
         )
 
     def _advance(self, walk: Walk, page: Page) -> None:

@@ -14,8 +14,8 @@ from redis.exceptions import RedisError
 
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.protocol.calls.group_load import look_at_group
+from workers.protocol.calls.group_moves import DueMoves, GroupMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
-from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_quarantined
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
 from workers.runtime.notices import Notices, notices_client
@@ -43,18 +43,12 @@ class Upkeep(WorkerPart):
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
         self._keys = context.settings.keys
-        self._journal = context.journal
-        self.quarantine = Quarantine(self._release_quarantined, self._released, jitter=QUARANTINE_JITTER)
+        self._moves = GroupMoves.of(self._keys, context.journal)
+        self.quarantine = Quarantine(self._move_due, self._released, jitter=QUARANTINE_JITTER)
         self._schedules = Schedules(self._move_due, self._moved, self.quarantine.wake, jitter_s=DUE_JITTER_S)
         self.quarantine.wake()  # some jobs may have been quarantined before
         self._problem = ""
-        self._cleanup = GroupCleanup(
-            context.commands,
-            self._keys,
-            AGREEMENT,
-            self._journal,
-            context.settings.consumer_retention,
-        )
+        self._cleanup = GroupCleanup(context.commands, self._moves, context.settings.consumer_retention)
         self._gauges = GroupGauges(lambda: context.membership.recovers, dict)
 
     async def run(self) -> None:
@@ -104,10 +98,10 @@ class Upkeep(WorkerPart):
 
     # ---- schedules
 
-    async def _move_due(self) -> Moved | Refusal:
-        return await move_due(self._commands, self._keys, AGREEMENT, self._journal)
+    async def _move_due(self) -> DueMoves | Refusal:
+        return await self._moves.move_due(self._commands)
 
-    def _moved(self, moved: Moved) -> None:
+    def _moved(self, moved: DueMoves) -> None:
         self._reporter.works(MOVING)
         if moved.held:
             cause = explained(moved.why)
@@ -116,10 +110,7 @@ class Upkeep(WorkerPart):
 
     # ---- quarantined jobs
 
-    async def _release_quarantined(self) -> Released | Refusal:
-        return await release_quarantined(self._commands, self._keys, AGREEMENT, self._journal)
-
-    def _released(self, released: Released) -> None:
+    def _released(self, released: DueMoves) -> None:
         self._reporter.works(RELEASING)
         for job_id, new_entry in released.jobs:
             self._reporter.recovered(text(job_id), new_entry=text(new_entry), reason="released")

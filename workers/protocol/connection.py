@@ -5,26 +5,23 @@ an ``XADD``, and loses a batch that ``XREADGROUP`` has read. Idempotent scripts 
 `workers.protocol.scripts` instead. Replies stay raw bytes, because a value that is not UTF-8 would raise only after the
 server has put its entry into the pending entries list.
 
-Every new connection first asks for the server's role (`workers.protocol.nodes`), so no command reaches a replica, a
-Sentinel or a part of a cluster that an address was not meant for. If Sentinels know the server,
-`workers.protocol.sentinels` finds it. If the keys are shared among nodes, `workers.protocol.cluster` does. A client is
-for one ``key`` (and all keys of its slot), or finds the node anew for each command.
+A client is for one ``key`` (and all keys of its slot), or finds the node anew for each command
+(`workers.protocol.routing`).
 """
 
 import asyncio
-import logging
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
-from queue import Empty, LifoQueue
-from typing import Any, cast
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 import redis
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection, SSLConnection
+from redis.asyncio.connection import parse_url as parse_asyncio_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
@@ -35,11 +32,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as BlockingRetry
 
 from workers.protocol.address import SHARED_URL, Address, AddressError, Host, Topology, parse_address, shown_address
-from workers.protocol.cluster import LookingSlotPool, NodePool, SlotPool, SlotTables
 from workers.protocol.credentials import credentials_of
+from workers.protocol.directory import Directory
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.meaning import (
-    AllInUseError,
     Meaning,
     NotSentError,
     is_failover_error,
@@ -47,12 +43,10 @@ from workers.protocol.meaning import (
     takes_no_more_clients,
     was_not_run,
 )
+from workers.protocol.pools import BlockingPool, LookingPool, Pool, WatchedPool
 from workers.protocol.routing import RoutedClient
-from workers.protocol.sentinels import LookingPool, WatchedPool
 from workers.protocol.slots import slot_of
 from workers.protocol.wire import asking, improved
-
-logger = logging.getLogger(__name__)
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
@@ -86,68 +80,81 @@ def reader_client(
     return _client(url, key, block_ms / 1000 + timeout_s, 1)
 
 
-class _Pool(BlockingConnectionPool):
-    """Tells an exhausted pool from a server that does not answer, and gives out connected connections first.
+class _Kind(NamedTuple):
+    """The differences between clients for event loops and for threads."""
 
-    The last returned connection is next. A connection that could not connect would fail again and again while connected
-    ones are idle, above all if the server accepts no more clients.
-    """
-
-    async def release(self, connection: AbstractConnection) -> None:
-        await super().release(connection)
-        if not connection.is_connected and connection in self._available_connections:
-            self._available_connections.remove(connection)
-            self._available_connections.insert(0, connection)
-
-    async def get_connection(self, *words: Any, **options: Any) -> AbstractConnection:
-        try:
-            connection = await super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
-        except RedisConnectionError as error:
-            # It has waited for a connection, and not for an answer. An answer would be the system's error, with a
-            # number.
-            if isinstance(error.__cause__, TimeoutError) and error.__cause__.errno is None:
-                raise AllInUseError(
-                    f"all {self.max_connections} connections to Redis were in use for {self.timeout} s"
-                ) from error
-            raise
-        return cast("AbstractConnection", connection)
+    parse_url: Any
+    pool: Any
+    master_pool: Any
+    connection: Any
+    retry: Any
 
 
-class _ManagedPool(WatchedPool, _Pool):
-    """The same for a server that Sentinels know."""
+_ASYNCIO = _Kind(parse_asyncio_url, Pool, WatchedPool, improved, Retry(NoBackoff(), 0))
+_BLOCKING = _Kind(parse_url, BlockingPool, LookingPool, asking, BlockingRetry(NoBackoff(), 0))
 
 
-class _ClusteredPool(SlotPool, _Pool):
-    """The same for the node that has a slot."""
+class _Source:
+    """An address, and the pools of connections to it. Raises ConfigurationError."""
 
+    def __init__(self, kind: _Kind, url: str, timeout_s: float, max_connections: int) -> None:
+        self.address = read_address(url)
+        self._kind, self._url = kind, url
+        self._pools: dict[str, Any] = {"max_connections": max_connections, "timeout": timeout_s}
+        self._connections: dict[str, Any] = {
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S),
+            "decode_responses": False,
+            "legacy_responses": False,
+            "protocol": 2,
+            "retry": kind.retry,
+            "retry_on_error": [],
+            "driver_info": _driver_info(),
+        }
+        with _named(url):
+            self._connections |= kind.parse_url(self.address.node)
+            credentials = credentials_of(url)
+        if credentials:
+            self._connections = {
+                **_without(self._connections, "username", "password"),
+                "credential_provider": credentials,
+            }
+        self._elsewhere = _without(self._connections, "host", "port", "connection_class")
+        """The options of connections to servers that others name."""
 
-class _PoolOfNode(NodePool, _Pool):
-    """The same for one node of a cluster."""
+    def directory(self, slot: int = 0) -> Directory:
+        """Return who can tell the server that takes writes."""
+        return Directory(self.address, self._elsewhere, slot)
+
+    def pool(self, key: str) -> Any:
+        """Return a pool for the server, or in a cluster for the node that has ``key``."""
+        if self.address.topology is Topology.SINGLE:
+            return self._checked(lambda: self._kind.pool(**self._pools, **self._connections))
+        directory = self.directory(slot_of(key.encode()))
+        tls = self.address.tls
+        return self._checked(lambda: self._kind.master_pool(directory, tls=tls, **self._pools, **self._elsewhere))
+
+    def client_at(self, node: Host) -> "Redis":
+        """Return a client for one node of a cluster."""
+        kind = {"connection_class": SSLConnection} if self.address.tls else {}
+        options: dict[str, Any] = {**self._pools, **self._elsewhere, **kind, "host": node[0], "port": node[1]}
+        return _raw(Redis.from_pool(self._checked(lambda: Pool(**options))))
+
+    def _checked(self, make: Callable[[], Any]) -> Any:
+        """Make a pool. Raise here, and not at the first call, if a connection would reject an option."""
+        with _named(self._url):
+            pool = make()
+            pool.connection_class(**pool.connection_kwargs)
+        pool.connection_class = self._kind.connection(pool.connection_class, self.address.topology)
+        return pool
 
 
 def _client(url: str, key: str | None, timeout_s: float, max_connections: int) -> "Redis":
-    options = {"retry": Retry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections)}
-    with _named(url):
-        address = parse_address(url)
-        if address.topology is Topology.SENTINEL:
-            pool: _Pool = _ManagedPool(address, **options, **_node_options(address))
-        elif address.topology is Topology.CLUSTER:
-            options |= _node_options(address)
-            pool = _ClusteredPool(address, slot=slot_of((key or "").encode()), **options)
-        else:
-            pool = _Pool.from_url(address.node, **options)
-        _complete(pool, url)
-    pool.connection_class = improved(pool.connection_class, address.topology)
-    if address.topology is not Topology.CLUSTER or key is not None:
+    source = _Source(_ASYNCIO, url, timeout_s, max_connections)
+    pool = source.pool(key or "")
+    if source.address.topology is not Topology.CLUSTER or key is not None:
         return _raw(Redis.from_pool(pool))
-
-    def client_of(tables: SlotTables, node: Host) -> Redis:
-        own = _PoolOfNode(address, tables=tables, node=node, **options)
-        _complete(own, url)
-        own.connection_class = improved(own.connection_class, address.topology)
-        return _raw(Redis.from_pool(own))
-
-    return _raw(RoutedClient(pool, SlotTables(address, lambda: pool.connection_kwargs), client_of))
+    return _raw(RoutedClient(pool, source.directory(), source.client_at))
 
 
 def _raw(client: "Redis") -> "Redis":
@@ -156,24 +163,9 @@ def _raw(client: "Redis") -> "Redis":
     return client
 
 
-def _pool_options(timeout_s: float, max_connections: int) -> dict[str, Any]:
-    """Return the common arguments of all clients. redis-py's retries are a class of their own for each kind."""
-    return {
-        "max_connections": max_connections,
-        "timeout": timeout_s,
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S),
-        "decode_responses": False,
-        "legacy_responses": False,
-        "protocol": 2,
-        "retry_on_error": [],
-        "driver_info": _driver_info(),
-    }
-
-
 @cache
 def _driver_info() -> DriverInfo:
-    """Return what ``CLIENT LIST`` shows of us. redis-py's own finds its version anew, in files, at each connection."""
+    """Return what ``CLIENT LIST`` shows of us. redis-py's own finds its version anew, in files, at each connect."""
     return DriverInfo()
 
 
@@ -245,44 +237,6 @@ async def connection_of_ones_own(client: "Redis") -> AsyncIterator[AbstractConne
             await pool.release(connection)
 
 
-class _ConnectedFirst(LifoQueue[Any]):
-    """The idle connections, in the order of `_Pool`. None stands for a connection that was not made yet."""
-
-    def _put(self, item: Any) -> None:
-        if item is None:
-            self.queue.insert(0, item)
-        elif item.is_connected:
-            self.queue.append(item)
-        else:
-            self.queue.insert(self.queue.count(None), item)
-
-
-class _BlockingPool(redis.BlockingConnectionPool):
-    """As `_Pool`, for threads. Idle connections can be dropped while other threads use the rest."""
-
-    def get_connection(self, *words: Any, **options: Any) -> Any:
-        try:
-            return super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
-        except RedisConnectionError as error:
-            if isinstance(error.__context__, Empty):
-                raise AllInUseError(
-                    f"all {self.max_connections} connections to Redis were in use for {self.timeout} s"
-                ) from error
-            raise
-
-    def drop_idle(self) -> None:
-        """Disconnect idle connections. redis-py's own way may meet a connection that was taken a moment ago."""
-        self._checkpid()
-        idle = []
-        with suppress(Empty):
-            while True:
-                idle.append(self.pool.get_nowait())
-        for connection in reversed(idle):
-            if connection is not None:
-                connection.disconnect()
-            self.pool.put_nowait(connection)
-
-
 async def drop_idle(client: "Redis", error: Exception) -> None:
     """Have a client connect anew where ``error`` may mean that the server was away, or is another one now.
 
@@ -293,9 +247,10 @@ async def drop_idle(client: "Redis", error: Exception) -> None:
 
 
 def drop_idle_blocking(client: "redis.Redis", error: Exception) -> None:
-    """Do the same with a blocking client of ours. Others look after their connections."""
-    if isinstance(client.connection_pool, _BlockingPool) and not takes_no_more_clients(error):
-        client.connection_pool.drop_idle()
+    """Do the same with a client of `blocking_client`."""
+    pool: Any = client.connection_pool
+    if not takes_no_more_clients(error):
+        pool.drop_idle()
 
 
 def blocking_client(
@@ -305,28 +260,7 @@ def blocking_client(
 
     In a cluster, ``key`` names the slot whose node it is for. It must not be in use while `close` is called.
     """
-    with _named(url):
-        address = parse_address(url)
-        options = {"retry": BlockingRetry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections)}
-        options["queue_class"] = _ConnectedFirst
-        if address.topology is Topology.SENTINEL:
-            pool: _BlockingPool = _ManagedBlockingPool(address, **options, **_node_options(address))
-        elif address.topology is Topology.CLUSTER:
-            options |= _node_options(address)
-            pool = _ClusteredBlockingPool(address, slot=slot_of(key.encode()), **options)
-        else:
-            pool = _BlockingPool.from_url(address.node, **options)
-        _complete(pool, url)
-    pool.connection_class = asking(pool.connection_class, address.topology)
-    return redis.Redis.from_pool(pool)
-
-
-class _ManagedBlockingPool(LookingPool, _BlockingPool):
-    """Its connections lead to the master that Sentinels name."""
-
-
-class _ClusteredBlockingPool(LookingSlotPool, _BlockingPool):
-    """Its connections lead to the node that has a slot."""
+    return redis.Redis.from_pool(_Source(_BLOCKING, url, timeout_s, max_connections).pool(key))
 
 
 @contextmanager
@@ -355,24 +289,8 @@ def read_address(url: str) -> Address:
         return parse_address(url)
 
 
-def _node_options(address: Address) -> dict[str, Any]:
-    """Return how the server is spoken to that others name."""
-    whose = ("host", "port", "connection_class")
-    return {name: value for name, value in parse_url(address.node).items() if name not in whose}
-
-
-def _complete(pool: BlockingConnectionPool | redis.BlockingConnectionPool, url: str) -> None:
-    """Have connections ask the file that ``url`` was read from for their credentials, if it was read from one.
-
-    Raises what redis-py raises if a connection rejects the address, so that the error comes here, not at the first
-    call.
-    """
-    credentials = credentials_of(url)
-    if credentials:
-        for name in ("username", "password"):
-            pool.connection_kwargs.pop(name, None)
-        pool.connection_kwargs["credential_provider"] = credentials
-    pool.connection_class(**pool.connection_kwargs)
+def _without(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in names}
 
 
 def _as_it_comes(response: Any, **_options: Any) -> Any:

@@ -12,13 +12,23 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import RedisError
 
 from workers.protocol.address import parse_address
-from workers.protocol.address_files import file_of
 from workers.protocol.log_fields import fields
 
 logger = logging.getLogger(__name__)
 
 Credentials = tuple[()] | tuple[str] | tuple[str, str]
 """Nothing, a password, or a user's name and password: what follows ``AUTH``."""
+_files: dict[str, Path] = {}
+
+
+def came_from(url: str, file: Path) -> None:
+    """Note that ``url`` was read from ``file``."""
+    _files[url] = file
+
+
+def file_of(url: str) -> Path | None:
+    """Return the file that ``url`` was read from, in this process; None where it was not."""
+    return _files.get(url)
 
 
 def credentials_of(url: str) -> "FileCredentials | None":

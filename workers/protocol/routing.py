@@ -5,6 +5,7 @@ next command looks again. The change to another node is visible. The first comma
 command on a dropped connection.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,24 +15,25 @@ from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import RedisError
 
 from workers.protocol.address import Host
-from workers.protocol.cluster import SlotTables
+from workers.protocol.directory import LOOK_S, Directory, asked_in_thread, owner_in
 from workers.protocol.meaning import SlotMovedError, is_contact_error
-from workers.protocol.slots import key_of, slot_of
-
-ClientOf = Callable[[SlotTables, Host], Redis]
+from workers.protocol.slots import SlotTable, key_of, slot_of
 
 
 class RoutedClient(Redis):
     """Holds a client for each node that it had to do with. Commands without a key use a pool of their own."""
 
-    def __init__(self, anywhere: ConnectionPool, tables: SlotTables, client_of: ClientOf) -> None:
+    def __init__(self, anywhere: ConnectionPool, directory: Directory, client_at: Callable[[Host], Redis]) -> None:
         super().__init__(connection_pool=anywhere)
         self.auto_close_connection_pool = True
-        self.tables = tables
-        self._client_of = client_of
+        self._directory = directory
+        self._client_at = client_at
         self._clients: dict[Host, Redis] = {}
         self._routed: dict[int, Host] = {}
         """Where commands on keys of a slot went last."""
+        self._table = SlotTable()
+        self._asked_at: float | None = None
+        self._is_asking = False
 
     async def execute_command(self, *words: Any, **options: Any) -> Any:
         """Send one command and return its reply. Raises what redis-py raises."""
@@ -55,25 +57,42 @@ class RoutedClient(Redis):
 
     def node_of(self, key: str | bytes) -> Host | None:
         """Return the node that had ``key`` when the cluster was asked last, None if it was not asked yet."""
-        return self.tables.latest.owner(slot_of(key if isinstance(key, bytes) else key.encode()))
+        return self._table.owner(slot_of(key if isinstance(key, bytes) else key.encode()))
 
     def failed(self, error: Exception) -> None:
-        """Have the slots asked for again where a node was not the right one, or is away."""
+        """Have another node asked for the slots where one was not the right one, or is away."""
         if is_contact_error(error):
-            self.tables.is_outdated()
+            self._asked_at = None
+            self._directory.close()
 
     async def _at(self, key: bytes) -> Redis:
         slot = slot_of(key)
-        owner = await self.tables.owner(slot)
+        await self._look()
+        owner = owner_in(self._table, slot)
         before, self._routed[slot] = self._routed.get(slot, owner), owner
         if before != owner:
             raise SlotMovedError(f"slot {slot} of the cluster moved to {owner[0]}:{owner[1]}")
         if owner not in self._clients:
-            self._clients[owner] = self._client_of(self.tables, owner)
+            self._clients[owner] = self._client_at(owner)
         return self._clients[owner]
+
+    async def _look(self) -> None:
+        """Ask for the slots if the table is old. While one task asks, the others go by the latest table."""
+        is_old = self._asked_at is None or time.monotonic() - self._asked_at > LOOK_S * 0.9
+        if not is_old or (self._is_asking and self._table.ranges):
+            return
+        self._is_asking = True
+        try:
+            self._table = await asked_in_thread(self._directory.slots)
+            self._asked_at = time.monotonic()
+        finally:
+            self._is_asking = False
+        for node in self._clients.keys() - self._table.masters:
+            await self._clients.pop(node).aclose()  # calls that are under way there see a lost contact
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Close the connections to all nodes."""
+        self._directory.close()
         for client in self._clients.values():
             await client.aclose()
         await super().aclose(close_connection_pool)

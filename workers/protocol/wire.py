@@ -1,4 +1,4 @@
-"""The differences from redis-py's connections, which are faster packing, clear errors, and a question to each server.
+"""Our connections: packed by hiredis, not shared with forked children, and with a question to each server.
 
 Each connection asks HELLO first, so no call reaches a replica, a Sentinel or a part of a cluster that the address does
 not mean (`workers.protocol.nodes`).
@@ -6,7 +6,9 @@ not mean (`workers.protocol.nodes`).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+import os
+import socket
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -14,83 +16,117 @@ import anyio
 import hiredis
 import redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection
+from redis.asyncio.sentinel import SentinelManagedConnection
 from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from workers.forks import keep_from_children
+from workers.forks import forks_made, keep_from_children
 from workers.protocol.address import Topology
 from workers.protocol.meaning import UnfinishedError, WrongNodeError
 from workers.protocol.nodes import HELLO, is_unfinished, objection_to_node
-from workers.protocol.sentinels import ManagedConnection
-from workers.protocol.unshared import unshared
 
 logger = logging.getLogger(__name__)
 
 NEWCOMER_TIMEOUT_S = 0.5
 """How long a connection that was refused listens for the reason."""
+MOST_ANEW = 3
+"""How often a connection is made again because of a fork. A program that forks all the time must get one, too."""
 
 
 def improved(kind: type[AbstractConnection], topology: Topology) -> type[AbstractConnection]:
-    """Return ``kind`` with commands packed by hiredis, and with errors that describe the effect.
+    """Return ``kind``, a class of asyncio connections, with our differences."""
+    return type(kind.__name__, (_Improved, kind), {"topology": topology})
 
-    redis-py's asyncio connections pack in Python, which took a quarter of a worker's CPU time. A call that settles 64
-    jobs has 460 arguments.
-    """
-    kind = unshared(kind)
 
-    async def connect(self: AbstractConnection) -> None:
+def asking(kind: type[redis.Connection], topology: Topology | None) -> type[redis.Connection]:
+    """Return ``kind``, which blocks, not shared with children, and with the question if there is a ``topology``."""
+    return type(kind.__name__, (_Asking, kind), {"topology": topology})
+
+
+class _Improved(AbstractConnection):
+    topology: Topology
+
+    async def connect(self) -> None:
         if isinstance(self, SSLConnection) and not self.is_connected:
             _read_certificates(self)
         try:
-            await kind.connect(self)
+            await super().connect()  # type: ignore[no-untyped-call]
         except RedisConnectionError as error:
             said = await _said_to_newcomers(self) if type(error) is RedisConnectionError else ""
             if said:
                 raise RedisConnectionError(said) from error
             raise
 
-    async def on_connect_check_health(self: AbstractConnection, check_health: bool = True) -> None:
-        await kind.on_connect_check_health(self, check_health)
+    async def _connect(self) -> None:
+        """Connect, and again if the process was forked meanwhile: the child has the socket, too, so it is ended."""
+        for anew in range(MOST_ANEW + 1):
+            before = forks_made()
+            await super()._connect()  # type: ignore[no-untyped-call,safe-super]
+            assert self._writer is not None
+            transport: Any = self._writer.transport
+            keep_from_children(transport)
+            if forks_made() == before or anew == MOST_ANEW:
+                return
+            _end(transport)
+
+    async def on_connect_check_health(self, check_health: bool = True) -> None:
+        await super().on_connect_check_health(check_health)
         with _let_in():
             await self.send_command(HELLO, check_health=False)
-            _require(await self.read_response(), topology)
+            _require(await self.read_response(), self.topology)
 
-    def pack_command(_self: AbstractConnection, *args: Any) -> list[bytes]:
+    def pack_command(self, *args: Any) -> list[bytes]:
+        """Pack a command. redis-py does it in Python, which took a quarter of a worker's CPU time."""
         words = args[0].split() if isinstance(args[0], (str, bytes)) else args[:1]
         return [hiredis.pack_command(args if len(words) == 1 else (*words, *args[1:]))]
 
-    async def disconnect(self: AbstractConnection, *arguments: Any, **options: Any) -> None:
-        with suppress(
-            RedisTimeoutError
-        ):  # from the wait for the end, in an event loop that hung meanwhile, so the connection is closed
-            await kind.disconnect(self, *arguments, **options)
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """As redis-py's own, which bounds it by `asyncio.wait_for`. Before Python 3.12 that swallows cancellations."""
+        if not self.is_connected:
+            if isinstance(self, SentinelManagedConnection):  # by now another server may be the master
+                raise RedisConnectionError("the connection was closed before a command was sent")
+            await self.connect_check_health(check_health=False)
+        if check_health:
+            await self.check_health()  # type: ignore[no-untyped-call]
+        try:
+            # Without a limit of its own, it is the caller's, and a timeout costs as much as all of this.
+            async with nullcontext() if self.socket_timeout is None else asyncio.timeout(self.socket_timeout):
+                await _write(self._writer, [command] if isinstance(command, bytes) else command)
+        except TimeoutError as error:
+            await self.disconnect(nowait=True)
+            raise RedisTimeoutError("Timeout writing to socket") from error
+        except OSError as error:
+            await self.disconnect(nowait=True)
+            raise RedisConnectionError(f"Error while writing to socket: {error}") from error
+        except BaseException:
+            await self.disconnect(nowait=True)  # the effect of a half-sent command is unknown
+            raise
 
-    improved = (_can_read_of(kind), connect, disconnect, on_connect_check_health, pack_command, send_packed_command)
-    return type(kind.__name__, (kind,), {method.__name__: method for method in improved})
+    async def can_read(self) -> bool:
+        """Raise RedisConnectionError if the connection was reset while idle, so that it is made again.
+
+        asyncio keeps that error for the next writer, who would take it for a lost reply.
+        """
+        if self._reader is not None and self._reader.exception() is not None:
+            raise RedisConnectionError("the connection was reset") from self._reader.exception()
+        return await super().can_read()
+
+    async def disconnect(self, *arguments: Any, **options: Any) -> None:
+        with suppress(RedisTimeoutError):  # the event loop hung during the wait for the end; it is closed
+            await super().disconnect(*arguments, **options)
 
 
-async def send_packed_command(self: AbstractConnection, command: Any, check_health: bool = True) -> None:
-    """As redis-py's own, which bounds it by `asyncio.wait_for`. Before Python 3.12 that swallows cancellations."""
-    if not self.is_connected:
-        if isinstance(self, ManagedConnection):  # by now another server may be the master
-            raise RedisConnectionError("the connection was closed before a command was sent")
-        await self.connect_check_health(check_health=False)
-    if check_health:
-        await self.check_health()
-    try:
-        # Without a limit of its own, it is the caller's, and a timeout costs as much as all of this.
-        async with nullcontext() if self.socket_timeout is None else asyncio.timeout(self.socket_timeout):
-            await _write(self._writer, [command] if isinstance(command, bytes) else command)
-    except TimeoutError as error:
-        await self.disconnect(nowait=True)
-        raise RedisTimeoutError("Timeout writing to socket") from error
-    except OSError as error:
-        await self.disconnect(nowait=True)
-        raise RedisConnectionError(f"Error while writing to socket: {error}") from error
-    except BaseException:
-        await self.disconnect(nowait=True)  # the effect of a half-sent command is unknown
-        raise
+class _Asking(redis.Connection):
+    topology: Topology | None
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:
+        keep_from_children(self._sock)
+        super().on_connect_check_health(check_health)
+        if self.topology is not None:
+            with _let_in():
+                self.send_command(HELLO, check_health=False)  # type: ignore[no-untyped-call]
+                _require(self.read_response(), self.topology)
 
 
 async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:
@@ -100,33 +136,10 @@ async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:
     await writer.drain()
 
 
-def _can_read_of(kind: type[AbstractConnection]) -> Callable[[AbstractConnection], Awaitable[bool]]:
-    """Return ``kind``'s question whether a connection can be used, which sees as well that it was reset while idle.
-
-    asyncio keeps that error for the next writer, who would take its command for one with a lost reply. Raised here, it
-    has the connection made anew, as one that was closed is.
-    """
-
-    async def can_read(self: AbstractConnection) -> bool:
-        reader = self._reader
-        if reader is not None and reader.exception() is not None:
-            raise RedisConnectionError("the connection was reset") from reader.exception()
-        return await kind.can_read(self)
-
-    return can_read
-
-
-def asking(kind: type[redis.Connection], topology: Topology) -> type[redis.Connection]:
-    """Return ``kind``, which blocks, with the same question to the server."""
-
-    def on_connect_check_health(self: redis.Connection, check_health: bool = True) -> None:
-        keep_from_children(self._sock)
-        kind.on_connect_check_health(self, check_health)
-        with _let_in():
-            self.send_command(HELLO, check_health=False)
-            _require(self.read_response(), topology)
-
-    return type(kind.__name__, (kind,), {"on_connect_check_health": on_connect_check_health})
+def _end(transport: Any) -> None:
+    with suppress(OSError), socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as shared:
+        shared.shutdown(socket.SHUT_RDWR)
+    transport.abort()
 
 
 @contextmanager
@@ -148,10 +161,7 @@ def _require(hello: Any, topology: Topology) -> None:
 
 
 def _read_certificates(connection: SSLConnection) -> None:
-    """Read them anew, because they are renewed under way.
-
-    Raises what redis-py would, but with the names of the files.
-    """
+    """Read them anew, because they are renewed under way. The error names the files."""
     context = connection.ssl_context
     context.context = None
     try:

@@ -131,7 +131,8 @@ async def run_until_drained_async(
     ours = {"recovery": RecoveryMode.EMBEDDED, "backoff_base": 0}
     chosen = settings_of(worker, **ours | settings, redis_url=redis_url)
     async with commands_client(redis_url) as client:
-        await Producer(chosen.stream, client).enqueue_many(jobs)
+        async with Producer(chosen.stream, redis_url) as producer:
+            await producer.enqueue_many(jobs)
         watch = _Watch(client, chosen.keys, worker)
         with worker.going_by(chosen), _plain_errors():
             async with anyio.create_task_group() as tasks:

@@ -5,10 +5,8 @@ from datetime import timedelta
 
 from redis.asyncio import Redis
 
-from workers.protocol.calls import Journal
+from workers.protocol.calls.group_moves import CleanupResult, GroupMoves
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.calls.upkeep import Authority, CleanupResult, keep_house
-from workers.protocol.keys import GroupKeys
 from workers.protocol.log_fields import fields
 from workers.runtime.settings import to_ms
 
@@ -18,14 +16,11 @@ logger = logging.getLogger(__name__)
 class GroupCleanup:
     """One group's maintenance, as one caller does it: by a leader's authority, or as embedded workers may."""
 
-    def __init__(
-        self, client: Redis, keys: GroupKeys, authority: Authority, journal: Journal, retention: timedelta | None
-    ) -> None:
+    def __init__(self, client: Redis, moves: GroupMoves, retention: timedelta | None) -> None:
         """Consumers that were silent for ``retention`` are deleted; None = none are."""
         self._client = client
-        self._keys = keys
-        self._authority = authority
-        self._journal = journal
+        self._moves = moves
+        self._keys = moves.keys
         self._silence_ms = to_ms(retention) if retention else None
 
     async def tidy(self) -> CleanupResult | Refusal:
@@ -33,7 +28,7 @@ class GroupCleanup:
 
         Returns what was found, or why it was refused. Raises what redis-py raises.
         """
-        kept = await keep_house(self._client, self._keys, self._authority, self._journal, silence_ms=self._silence_ms)
+        kept = await self._moves.keep_house(self._client, silence_ms=self._silence_ms)
         if isinstance(kept, Refusal):
             return kept
         if kept.deleted:

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
+from workers.protocol.calls.group_moves import DueMoves
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.calls.upkeep import Released
 
 POLL_S = (0.02, 0.5)
 """How often released jobs are looked at: quickly while they settle, slowly while a long one runs."""
@@ -17,8 +17,8 @@ class Quarantine:
 
     def __init__(
         self,
-        release: Callable[[], Awaitable[Released | Refusal]],
-        released: Callable[[Released], None],
+        release: Callable[[], Awaitable[DueMoves | Refusal]],
+        released: Callable[[DueMoves], None],
         *,
         jitter: float = 0.0,
     ) -> None:

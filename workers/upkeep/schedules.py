@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 
 import anyio
 
+from workers.protocol.calls.group_moves import DueMoves
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.calls.upkeep import Moved
 from workers.protocol.keys import GroupKeys
 from workers.runtime.notices import Notices
 
@@ -24,8 +24,8 @@ class Schedules:
 
     def __init__(
         self,
-        move_due: Callable[[], Awaitable[Moved | Refusal]],
-        moved: Callable[[Moved], None],
+        move_due: Callable[[], Awaitable[DueMoves | Refusal]],
+        moved: Callable[[DueMoves], None],
         wake_quarantine: Callable[[], None],
         *,
         latest_look_s: float = LATEST_LOOK_S,

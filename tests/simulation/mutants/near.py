@@ -57,12 +57,12 @@ MODULES = {
     "workers/protocol/meaning": ["protocol/test_meaning"],
     "workers/protocol/nodes": ["protocol/test_nodes"],
     "workers/protocol/wire": ["protocol/test_connection", "protocol/test_sentinels"],
-    "workers/protocol/server_check": ["protocol/test_connection"],
-    "workers/protocol/sentinels": ["protocol/test_sentinels", "faults/test_failover"],
+    "workers/protocol/server": ["protocol/test_connection"],
+    "workers/protocol/pools": ["protocol/test_sentinels", "faults/test_failover"],
     "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],
     "workers/upkeep/house": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
     "reaper/operations/requeue": ["operator/test_requeue"],
-    "workers/protocol/calls/beat": ["scripts/test_beat"],
+    "workers/protocol/calls/refusals": ["scripts/test_beat"],
     "workers/runtime/output_files": ["operator/test_output_files"],
 }  # fmt: skip
 """Of a module, likewise: by its path."""

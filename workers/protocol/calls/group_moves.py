@@ -1,58 +1,51 @@
 """The scripts that act for a whole group. A replica calls them with its lease, embedded workers without one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from workers.protocol.calls.core import Client, CoreCalls, Taken
+from workers.protocol.calls import CALL_BYTES, Client, CoreCalls, Taken
+from workers.protocol.calls.recovery import Claimed, Page, Recovery, rows_of_events
+from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 
 RECOVER = load_script("workers.protocol", "recover")
 MOVE_DUE = load_script("workers.protocol", "move_due")
-EMBEDDED = ""
-"""The lease of an embedded worker: none."""
+KEEP_HOUSE = load_script("workers.protocol", "keep_house")
+
+PAGE = 500
+"""Pending entries that one call of an embedded worker looks at."""
+MOVE_BATCH = 200
+"""Due jobs that one call makes ready, of each schedule."""
+QUARANTINE_SCORE = 2**52
+"""Quarantined jobs are in the schedule of their group at this score and above, behind every due time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
-    """What a recovery call did. `status`: ok, stale, unknown, paused, or waits (because of the beat)."""
+class Authority:
+    """The right to act for a group. The scripts compare ``holder`` with the lease, and do not act if it differs."""
 
-    status: str
-    lease: str = ""
-    """What was found in its place, with stale."""
-    at_ms: int = 0
-    """The server's time; only with ok."""
-    waits_ms: int = 0
-    gap_ms: int = 0
-    next_page: str = ""
-    """Where to go on, '' = all was looked at. Of a replica: the first entry that was put off."""
-    due_in_ms: Sequence[tuple[bytes, int]] = ()
-    """Entries that are not overdue yet."""
-    held: Sequence[tuple[bytes, bytes, str]] = ()
-    """Entries that cannot be copied, their consumers, and why."""
-    taken: Sequence[Taken] = ()
-    events: Sequence[Sequence[bytes]] = ()
-    """Flat fields, as in the journal."""
-    traced: Sequence[Sequence[bytes]] = ()
-    """Of each traced job that has left its delivery: entry ID, traceparent, tracestate, the delivery's name, and what
-    came before it."""
+    holder: str = ""
+    token: int = 0
+    """For people: it tells terms apart."""
+
+
+AGREEMENT = Authority()
+"""The authority of embedded workers. They hold no lease, and act if the group has agreed on embedded recovery."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueMoves:
-    """What the call did. `status`: ok, stale, unknown or paused."""
+    """The result of a look at the schedules and the quarantined jobs."""
 
-    status: str
-    lease: str = ""
-    """What was found in its place, with stale."""
-    next_ms: int = -1
-    """Until the next job is due; 0 = call again, -1 = none is scheduled."""
+    next_due_ms: int | None = None
+    """Time until the next job is due; 0 = call again, None = none is scheduled."""
     quarantined: int = 0
-    released: int = 0
+    out: int = 0
     """Released jobs that are not settled."""
-    released_now: tuple[str, str] | None = None
-    """Job ID and new entry of the job released by this call."""
+    jobs: tuple[tuple[bytes, bytes], ...] = ()
+    """Job ID and new entry ID of the quarantined jobs that this call released."""
     settled: int = 0
     """Released jobs that are settled since the last call."""
     held: int = 0
@@ -61,54 +54,77 @@ class DueMoves:
 
 
 @dataclass(frozen=True, slots=True)
+class CleanupResult:
+    """The findings of a cleanup of a group."""
+
+    deleted: tuple[bytes, ...]
+    """Consumers that were silent, and are gone."""
+    is_remade: bool
+    """The group was destroyed since the last call, and made again."""
+    groups_lost: int
+    """How often that was found, since the group was first served."""
+    lost: tuple[bytes, ...] = ()
+    """Consumers of workers that a third party deleted, and whose workers have not come back; reported once."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupMoves(CoreCalls):
     """The scripts that act for one group."""
 
-    def _leads(self) -> tuple[str, ...]:
-        return self.keys.lease, self.keys.stream_schedule
+    authority: Authority = AGREEMENT
 
-    async def recover(
-        self, client: Client, source: str, ids: Iterable[bytes], *, lease: str, token: int, most_bytes: int
-    ) -> Recovery:
+    async def recover(self, client: Client, source: str, ids: Iterable[bytes]) -> Recovery | Refusal:
         """Recover what of these entries is overdue, as the holder of the lease (``recover.lua``)."""
-        words = self._words(lease, token, most_bytes, *ids)
-        return _recovery(await RECOVER.run(client, (*self._names(source), self.keys.lease), words))
+        return await self._recover(client, source, *ids)
 
-    async def recover_page(
-        self, client: Client, source: str, *, consumer: str, room: int, page: str, page_size: int, most_bytes: int
-    ) -> Recovery:
-        """Recover what is overdue in a page, as an embedded worker, which takes what it has ``room`` for."""
-        words = self._words(EMBEDDED, 0, most_bytes, consumer, room, page, page_size)
-        return _recovery(await RECOVER.run(client, (*self._names(source), self.keys.lease), words))
+    async def recover_page(self, client: Client, source: str, *, consumer: str, room: int, page: str) -> Page | Refusal:
+        """Recover what is overdue on a page, as an embedded worker, which takes what it has ``room`` for."""
+        found = await self._recover(client, source, consumer, room, page, PAGE)
+        if isinstance(found, Refusal):
+            return found
+        taken = {one.entry_id: one for one in found.taken}
+        claimed = [
+            Claimed(row.entry_id, taken[row.entry_id].times, taken[row.entry_id].flat, row.consumer, row.idle_ms)
+            for row in found.rows
+            if row.entry_id in taken
+        ]
+        rows = [row for row in found.rows if row.entry_id not in taken]
+        return Page(found.at_ms, found.next_page, min((ms for _, ms in found.due_in_ms), default=None), rows, claimed)
 
-    async def move_due(self, client: Client, *, lease: str, token: int, most: int) -> DueMoves:
+    async def _recover(self, client: Client, source: str, *argv: str | bytes | int) -> Recovery | Refusal:
+        words = self._words(self.authority.holder, self.authority.token, CALL_BYTES, *argv)
+        reply: Any = await RECOVER.run(client, (*self._names(source), self.keys.lease), words)
+        if reply[0] != b"ok":
+            return read_refusal(reply)
+        _, at_ms, next_page, due, held, taken, events, traced = reply
+        return Recovery(
+            at_ms,
+            text(next_page),
+            list(zip(due[::2], due[1::2], strict=True)),
+            rows_of_events(events, held, traced),
+            [Taken(entry[0], entry[1], times) for entry, times in taken],
+        )
+
+    async def move_due(self, client: Client) -> DueMoves | Refusal:
         """Make due jobs ready, and release a quarantined one (``move_due.lua``)."""
-        names = (*self._names(self.keys.stream), *self._leads())
-        status, *rest = await MOVE_DUE.run(client, names, self._words(lease, token, most))
-        if len(rest) < 2:
-            return DueMoves(text(status), text(rest[0]) if rest else "")
-        next_ms, quarantined, released, now, settled, held, why = rest
-        released_now = (text(now[0]), text(now[1])) if now else None
-        return DueMoves(text(status), "", next_ms, quarantined, released, released_now, settled, held, text(why))
+        names = (*self._names(self.keys.stream), self.keys.lease, self.keys.stream_schedule)
+        words = self._words(self.authority.holder, self.authority.token, MOVE_BATCH)
+        reply: Any = await MOVE_DUE.run(client, names, words)
+        if reply[0] != b"ok":
+            return read_refusal(reply)
+        _, next_ms, quarantined, out, released, settled, held, why = reply
+        jobs = ((released[0], released[1]),) if released else ()
+        return DueMoves(next_ms if next_ms >= 0 else None, quarantined, out, jobs, settled, held, text(why))
 
-
-def _recovery(reply: Any) -> Recovery:
-    status = text(reply[0])
-    if status == "waits":
-        return Recovery(status, waits_ms=reply[1], gap_ms=reply[2])
-    if status != "ok":
-        return Recovery(status, text(reply[1]) if len(reply) > 1 else "")
-    _, at_ms, next_page, due, held, taken, events, traced = reply
-    return Recovery(
-        status,
-        at_ms=at_ms,
-        next_page=text(next_page),
-        due_in_ms=list(zip(due[::2], due[1::2], strict=True)),
-        held=[
-            (entry_id, consumer, text(why))
-            for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True)
-        ],
-        taken=[Taken(entry[0], entry[1], times) for entry, times in taken],
-        events=events,
-        traced=traced,
-    )
+    async def keep_house(self, client: Client, *, silence_ms: int | None) -> CleanupResult | Refusal:
+        """Note the group's position, and delete consumers that were silent for longer (``keep_house.lua``)."""
+        keys, authority = self.keys, self.authority
+        reply: Any = await KEEP_HOUSE.run(
+            client,
+            (keys.stream, keys.lease, keys.agreement, keys.journal),
+            (authority.holder, keys.group, silence_ms or "", int(self.maxlen > 0), self.maxlen, authority.token),
+        )
+        if reply[0] != b"ok":
+            return read_refusal(reply)
+        _, deleted, is_missing, groups_lost, *names = reply
+        return CleanupResult(tuple(names[:deleted]), is_missing == 1, groups_lost, tuple(names[deleted:]))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import redis
 
-from workers.protocol.calls.core import Client, CoreCalls, Taken
+from workers.protocol.calls import Client, CoreCalls, Taken
 from workers.protocol.calls.settlement import Verdict
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script

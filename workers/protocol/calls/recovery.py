@@ -1,28 +1,22 @@
-"""The calls for overdue deliveries, and the outcome of each delivery."""
+"""The outcome of each delivery that a recovery call ended, and the results of the calls (``recover.lua``)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from workers.protocol.calls import CALL_BYTES
-from workers.protocol.calls.beat import RecoveryWait
-from workers.protocol.calls.group_moves import GroupMoves, Recovery
-from workers.protocol.calls.refusals import Refusal, RefusalKind
-from workers.protocol.connection import KeptConnection
-from workers.protocol.messages import told
+from workers.protocol.calls import Taken
+from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 
 RETURN_TAKEN = load_script("workers.protocol", "return_taken")
 START = "-"
 """The cursor in front of the first entry."""
-PAGE = 500
-"""Pending entries that one call looks at."""
 
 
 class Outcome(IntEnum):
-    """What became of one delivery."""
+    """The fate of one delivery."""
 
     GONE = 0
     """It is not pending any more."""
@@ -32,6 +26,7 @@ class Outcome(IntEnum):
     NOT_DUE = 4
     LOST_PAYLOAD = 5
     HELD = 6
+    """It cannot be copied."""
     PUT_OFF = 7
 
 
@@ -61,7 +56,21 @@ class Recovered(NamedTuple):
     @property
     def told(self) -> str:
         """The detail, for people."""
-        return told(self.detail)
+        return str(self.detail) if isinstance(self.detail, int) else text(self.detail)
+
+
+class Recovery(NamedTuple):
+    """The results of a recovery call."""
+
+    at_ms: int
+    """The server's time."""
+    next_page: str
+    """Where to go on, '' = all was looked at. Of a replica: the first entry that was put off."""
+    due_in_ms: Sequence[tuple[bytes, int]]
+    """Entries that are not overdue yet."""
+    rows: Sequence[Recovered]
+    """Deliveries that were ended, or had to be held."""
+    taken: Sequence[Taken]
 
 
 class Claimed(NamedTuple):
@@ -71,7 +80,7 @@ class Claimed(NamedTuple):
     times_delivered: int
     fields: Sequence[bytes]
     owner: bytes
-    """Who had it before."""
+    """The former consumer."""
     idle_ms: int
 
 
@@ -87,13 +96,15 @@ class Page(NamedTuple):
     claimed: Sequence[Claimed]
 
 
-def rows_of(found: Recovery) -> Iterator[Recovered]:
-    """Return what a recovery call did to each delivery that it ended, or had to hold."""
-    traced = {row[0]: row[1:] for row in found.traced}
-    for event in found.events:
-        yield from _rows_of_event(event, traced)
-    for entry_id, consumer, why in found.held:
-        yield Recovered(entry_id, Outcome.HELD, why.encode(), consumer=consumer)
+def rows_of_events(
+    events: Sequence[Sequence[bytes]], held: Sequence[Any], traced: Sequence[Sequence[bytes]]
+) -> list[Recovered]:
+    """Read the events as they are in the journal, and the held entries with their consumers and reasons."""
+    contexts = {row[0]: row[1:] for row in traced}
+    rows = [row for event in events for row in _rows_of_event(event, contexts)]
+    for entry_id, consumer, why in zip(held[::3], held[1::3], held[2::3], strict=True):
+        rows.append(Recovered(entry_id, Outcome.HELD, why, consumer=consumer))
+    return rows
 
 
 def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]]) -> Iterator[Recovered]:
@@ -110,35 +121,6 @@ def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]
     ):
         idle = int(idle_ms or -1)
         yield Recovered(entry_id, outcome, new_entry, idle, consumer, job_id, times, traced.get(entry_id))
-
-
-def refusal_of(found: Recovery) -> Refusal | None:
-    """Return the rejection of a recovery call, or None."""
-    if found.status == "ok":
-        return None
-    wait = RecoveryWait(found.waits_ms, found.gap_ms) if found.status == RefusalKind.WAITS else None
-    return Refusal(RefusalKind(found.status), found.lease, wait)
-
-
-async def recover_page(
-    client: KeptConnection, moves: GroupMoves, source: str, *, consumer: str, room: int, cursor: str
-) -> Page | Refusal:
-    """Recover what is overdue on one page, as an embedded worker that claims at most ``room`` deliveries."""
-    found = await moves.recover_page(
-        client, source, consumer=consumer, room=room, page=cursor, page_size=PAGE, most_bytes=CALL_BYTES
-    )
-    refusal = refusal_of(found)
-    if refusal is not None:
-        return refusal
-    taken = {one.entry_id: one for one in found.taken}
-    rows = list(rows_of(found))
-    claimed = [
-        Claimed(row.entry_id, taken[row.entry_id].times, taken[row.entry_id].flat, row.consumer, row.idle_ms)
-        for row in rows
-        if row.entry_id in taken
-    ]
-    results = [row for row in rows if row.entry_id not in taken]
-    return Page(found.at_ms, found.next_page, min((ms for _, ms in found.due_in_ms), default=None), results, claimed)
 
 
 async def return_taken(
