@@ -59,7 +59,7 @@ class Upkeep(WorkerPart):
         self._hint.set()
 
     async def run(self) -> None:
-        """Look after the group until cancelled, whenever it is the workers' to look after."""
+        """Do the upkeep until cancelled, whenever no reaper serves the group."""
         client = notices_client(self._settings.redis_url, self._keys.stream)
         notices = Notices(client)
         self._reporter.watches_losses()
@@ -76,7 +76,7 @@ class Upkeep(WorkerPart):
                 await client.aclose()
 
     async def _repeat(self, part: str, step: Callable[[], Awaitable[Refusal | None]]) -> None:
-        """Repeat ``step``, which also waits for its next time. Outages are waited out."""
+        """Repeat ``step``, which also waits for its next time. Waits for the end of outages."""
         failures = 0
         while True:
             if not self._membership.recovers:
@@ -155,10 +155,7 @@ class Upkeep(WorkerPart):
             await self._repeat(LOOKING, self._look)
 
     async def _look(self) -> None:
-        """See how many jobs wait, run, and are given up.
-
-        The values belong to the group, so all workers see the same.
-        """
+        """Read how many jobs of the group wait, run, and are dead-lettered."""
         try:
             self._gauges.seen = {self._keys: await look_at_group(self._commands, self._keys)}
         except (RedisError, OSError):
