@@ -230,8 +230,8 @@ class Reaper:
 
     def _reranked(self) -> None:
         logger.info(
-            "other replicas: %s",
-            fields(replicas=len(self._registry.able or ()), able=",".join(self._registry.able or ())),
+            "replicas share the groups: %s",
+            fields(number=len(self._registry.able or ()), replicas=",".join(self._registry.able or ())),
         )
         self._tenures.rerank()
 
