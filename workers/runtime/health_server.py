@@ -94,10 +94,7 @@ AppFactory = Callable[[Pulse], AbstractAsyncContextManager["Starlette"]]
 
 @asynccontextmanager
 async def health_server(host: str, port: int, make_app: AppFactory) -> AsyncIterator[int]:
-    """Serve an app from a thread while the block runs; yields the port. Raises ConfigurationError.
-
-    The app gets the pulse of the loop that this runs in.
-    """
+    """Serve an app from a thread while the block runs, with the pulse of this loop. Yields the port."""
     check_installed()
     listener = _listen(host, port)
     bound: int = listener.getsockname()[1]
@@ -220,11 +217,7 @@ def probe_routes(vitals: Vitals) -> "list[BaseRoute]":
 
 
 def make_app(routes: "Sequence[BaseRoute]", host: str) -> "Starlette":
-    """Return the app for ``routes``.
-
-    On the loopback interface, the app accepts only loopback host names. This keeps out pages of other sites that point
-    their name here (DNS rebinding).
-    """
+    """Return the app. On the loopback interface it accepts only loopback host names, because of DNS rebinding."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware

@@ -116,10 +116,7 @@ class Messages:
 async def reporting_to_service_manager(
     make_condition: Callable[[Pulse], Condition], environment: Mapping[str, str] = os.environ
 ) -> AsyncIterator[None]:
-    """Report the state of the process to systemd while the block runs, if systemd started it.
-
-    ``make_condition`` gets the pulse of the event loop that this function runs in.
-    """
+    """Report the state of the process to systemd while the block runs, if systemd started it."""
     manager = ServiceManager.from_environment(environment)
     if manager is None:
         yield
