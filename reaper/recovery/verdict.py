@@ -72,7 +72,7 @@ class Verdict:
         self._followed = left
 
     def facts(self, now_ms: int) -> dict[str, float]:
-        """Return the fields of a log line: minutes since the start, deliveries to recover, and other numbers above 0."""
+        """Return the fields of a log line: minutes, deliveries to recover, and other numbers above 0."""
         counts = {
             "partial": self.is_full,
             "false_alarms": self.false_alarms,

@@ -43,7 +43,7 @@ MODULES = {
     "workers/loop/held": ["workers/test_delivered_anew", "workers/test_slots"],
     "workers/loop/membership": ["workers/test_membership", "workers/test_heartbeat", "faults/test_changed_agreement"],
     "workers/loop/planner": ["workers/test_planner"],
-    "workers/loop/proof": ["workers/test_in_time", "workers/test_heartbeat"],
+    "workers/loop/calls": ["workers/test_vanished", "workers/test_in_time", "workers/test_heartbeat"],
     "workers/loop/reading": ["workers/test_reading", "workers/test_adoption"],
     "workers/loop/runner": ["workers/test_in_time", "workers/test_execution", "workers/test_heartbeat",
                             "workers/test_timeouts", "workers/test_leaving", "workers/test_vanished"],
