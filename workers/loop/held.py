@@ -93,8 +93,8 @@ class Source:
         """See `Job.extend`."""
         if self.prove is None:
             raise RuntimeError("cannot extend the job: no worker runs it.")
-        held = self.deliveries.get(job.raw_entry_id)
-        return held is not None and held is job and await self.prove(held)
+        known = self.deliveries.get(job.raw_entry_id)
+        return known is not None and known is job and await self.prove(known)
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
