@@ -61,6 +61,11 @@ class Tenures:
         yield from self._tenures.copy().items()
 
     @property
+    def watched(self) -> dict[str, str]:
+        """The pairs, each with the pattern that it was found by ('' = the settings name it)."""
+        return {pair: getattr(tenure.group, "pattern", "") for pair, tenure in self._all()}
+
+    @property
     def held(self) -> int:
         """How many groups this replica believes that it holds."""
         return sum(tenure.is_held for _, tenure in self._all())
