@@ -12,12 +12,12 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys, split_pair
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
-from workers.runtime.redis_settings import ProgramSettings
 from workers.runtime.settings import (
     SHORTEST_INTERVAL,
     SHORTEST_VISIBILITY,
     HealthHost,
     JournalMaxlen,
+    ProgramSettings,
     Rate,
     Seconds,
     Section,

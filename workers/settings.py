@@ -10,12 +10,13 @@ from workers.backoff import Backoff
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery, is_entry_id
-from workers.runtime.redis_settings import ProgramSettings, RedisArguments
 from workers.runtime.settings import (
     SHORTEST_VISIBILITY,
     Duration,
     HealthHost,
     JournalMaxlen,
+    ProgramSettings,
+    RedisArguments,
     Seconds,
     seconds,
     to_ms,

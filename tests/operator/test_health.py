@@ -11,7 +11,7 @@ from reaper.reasons import ProblemKind
 from reaper.replicas import GroupReport, PatternCounts, Replica
 from reaper.settings import observers_of
 from tests.operator.heartbeats import a_replica, a_report
-from workers.protocol.calls.beat import RecoveryWait
+from workers.protocol.calls.refusals import RecoveryWait
 
 NOW = 1_766_000_000_000
 HOLDER = "alice-1-abc.0a@10000"

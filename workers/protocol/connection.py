@@ -247,9 +247,10 @@ async def drop_idle(client: "Redis", error: Exception) -> None:
 
 
 def drop_idle_blocking(client: "redis.Redis", error: Exception) -> None:
-    """Do the same with a blocking client of ours. Others look after their connections."""
-    if isinstance(client.connection_pool, BlockingPool) and not takes_no_more_clients(error):
-        client.connection_pool.drop_idle()
+    """Do the same with a client of `blocking_client`."""
+    pool: Any = client.connection_pool
+    if not takes_no_more_clients(error):
+        pool.drop_idle()
 
 
 def blocking_client(
