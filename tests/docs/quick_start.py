@@ -17,6 +17,7 @@ BLOCKS = re.findall(r"^```sh\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
 INSTALL_LINES = 2
 TUTORIAL = (ROOT / "docs/tutorial-recover.md").read_text(encoding="utf-8")
 STEPS = re.findall(r"^```sh\n(.*?)^```", TUTORIAL, re.MULTILINE | re.DOTALL)
+(SHOWN,) = re.findall(r"^```text\n(.*?)^```", TUTORIAL, re.MULTILINE | re.DOTALL)
 PROGRAMS = (ROOT / "docs/tutorial-worker.md").read_text(encoding="utf-8")
 PROGRAM_STEPS = re.findall(r"^```sh\n(.*?)^```", PROGRAMS, re.MULTILINE | re.DOTALL)
 ENTRY_ID = re.compile(r"\d{13}-\d+")
@@ -109,7 +110,10 @@ async def play_tutorial(shells: Shells) -> None:
     export = stall.splitlines()[0]
     stalled = await _typed(shells, stall)
     job = ENTRY_ID.findall(stalled)[0]
-    assert f"job {job}" in await _typed(shells, f"{export}\n{explain.replace('JOB', job)}")
+    explained = await _typed(shells, f"{export}\n{explain.replace('JOB', job)}")
+    assert f"job {job}" in explained
+    for line in SHOWN.splitlines():
+        assert re.search(_shape(line), explained, re.MULTILINE), (line, explained)
     look = shells.types(f"{export}\n{watch}")
     await look.prints(r"recovered 2 ")
     look.terminate()
@@ -170,6 +174,11 @@ async def play_programs(shells: Shells) -> None:
         return "an order is a number" in await _typed(shells, f"{export}\n{letters}")
 
     await wait_until(listed, "the nonsense is a dead letter")
+
+
+def _shape(line: str) -> str:
+    """Return the pattern of a sample line. Each number and unit of time may be another one."""
+    return "^" + re.sub(r"\d+(?:\\\.\d+)?(?:\\ s\b)?", r"[\\d.]+(?: m?s)?", re.escape(line)) + "$"
 
 
 async def _typed(shells: Shells, lines: str) -> str:

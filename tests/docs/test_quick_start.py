@@ -10,6 +10,7 @@ import pytest
 from tests.docs.quick_start import (
     BLOCKS,
     INSTALL_LINES,
+    README,
     SECTION,
     Shells,
     play_programs,
@@ -34,6 +35,11 @@ def test_the_quick_start_installs_what_it_uses() -> None:
     assert f"<http://127.0.0.1:{port}/>" in SECTION
     addresses = re.findall(r"export (\w+)=(redis://\S+)", SECTION)
     assert addresses == [("REDIS_URL", "redis://127.0.0.1:6379/0")] * 2
+
+
+def test_no_command_of_the_readme_is_left_out() -> None:
+    """The quick start's blocks are typed below, and one that starts the worker."""
+    assert len(re.findall(r"^```sh$", README, re.MULTILINE)) == len(BLOCKS) + 1
 
 
 async def test_the_quick_start_leads_to_a_recovered_job_on_the_status_page(
