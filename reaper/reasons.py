@@ -1,4 +1,4 @@
-"""Decides from a holder's report which groups are worst, and why. Pure."""
+"""Decides from the reports of the holders which groups are worst, and why. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -51,11 +51,16 @@ class ProblemKind(StrEnum):
     PAUSED = "paused"
 
 
+REPORTED = (
+    ProblemKind.ERROR, ProblemKind.REFUSED, ProblemKind.OVERDUE, ProblemKind.SCAN_TOO_OLD, ProblemKind.HELD,
+    ProblemKind.UNREAD, ProblemKind.LOST_DELIVERY, ProblemKind.PAUSED,
+)  # fmt: skip
+"""Kinds that the holder of a lease finds."""
 _RANKS = {kind: rank for rank, kind in enumerate(ProblemKind)}
 
 
 def problems_of(report: GroupReport, at_ms: int, holder: str) -> Iterator[tuple[ProblemKind, str]]:
-    """Yield what is wrong with a group, by its report of ``at_ms`` (the server's clock), with advice."""
+    """Yield the problems of a group by its report of ``at_ms`` (the server's clock), with advice."""
     if report.refusal:
         yield ProblemKind.REFUSED, f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}"
     age = at_ms - report.last_scan_ms
@@ -89,7 +94,7 @@ def _oldest_scan_ms(report: GroupReport) -> int:
 
 
 def remarks_of(report: GroupReport) -> Iterator[str]:
-    """Yield what may be worth knowing of a group, by its report."""
+    """Yield remarks on a group by its report."""
     if report.false_alarms:
         yield (
             f"of {_deliveries(report.recovered)} that would have been recovered, {report.false_alarms} were "
@@ -124,7 +129,7 @@ def kinds_of(report: GroupReport, at_ms: int) -> set[ProblemKind]:
 
 
 def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) -> list[GroupReport]:
-    """Return the reports of the worst groups, the worst first: by kind of problem, lateness, and what is held."""
+    """Return the reports of the worst groups, the worst first."""
 
     def rank(report: GroupReport) -> tuple[int, bool, int, int, str]:
         kinds = kinds_of(report, at_ms)
@@ -138,7 +143,7 @@ def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) ->
 def count_patterns(
     watched: Iterable[str], reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST
 ) -> dict[str, PatternCounts]:
-    """Count groups by the pattern that they were found by; '' = named. ``watched``: the pattern of each group.
+    """Count groups by the pattern that found them. ``watched`` has the pattern of each group.
 
     Of more than ``most`` patterns, those with the most groups are kept.
     """

@@ -100,10 +100,10 @@ class Reaper:
         self._tenures = Tenures(self._context, lambda: self._registry.able)
         self._metrics = ReplicaMetrics(
             self._keys.namespace,
-            held=lambda: self.held,
-            watched=lambda: 0 if self.settings.observe else len(self.settings.groups),
+            numbers=lambda: {} if self.settings.observe else self._tenures.numbers(),
             reports=self._tenures.reports,
             refused=lambda: len(self.refusals),
+            server_ms=self._context.server_ms,
             look=lambda keys: look_at_group(self._client, keys),
         )
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -54,7 +54,7 @@ def _judge_replicas(snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def _judge_others(snapshot: Snapshot) -> Iterator[Problem]:
-    """Judge the groups that were not looked at by what the replicas say of all groups."""
+    """Judge the other groups by the counts that the replicas report."""
     if not snapshot.left_out:
         return
     patterns = snapshot.patterns.values()

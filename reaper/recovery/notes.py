@@ -51,7 +51,7 @@ def settings_report(group: WatchedGroup, tally: Tally, **found: Any) -> GroupRep
         visibility_ms=to_ms(group.visibility_timeout),
         max_deliveries=group.max_deliveries,
         redelivery=group.redelivery,
-        pattern=getattr(group, "pattern", ""),
+        pattern=group.pattern,
         **{name: getattr(tally, name) for name in _TALLIED},
         **found,
     )
