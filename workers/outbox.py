@@ -172,10 +172,7 @@ class EnqueueCall:
         return [JobId(text(job.job_id), is_new=is_new) for job, is_new in zip(jobs, added, strict=True)]
 
     def pause_after(self, error: Exception) -> float | None:
-        """Return after how many seconds to send again, or None where Redis has refused the call.
-
-        Raises UnreachableError if the repetitions took too long, or after an error that leaves the effect open.
-        """
+        """Return the pause before the call is sent again, or None where Redis refused it. Raises UnreachableError."""
         if isinstance(error, (StreamReaperError, DataError)):  # redis-py raises DataError before it sends
             return None
         if not is_contact_error(error):

@@ -16,10 +16,7 @@ DEFAULT_ATTRIBUTE = "worker"
 
 
 def load_worker(target: str, folder: Path) -> Worker:
-    """Import ``package.module:attribute`` with ``folder`` on the path and return the worker there.
-
-    Without ``:attribute`` it is called ``worker``. Raises ConfigurationError.
-    """
+    """Import ``package.module:attribute`` with ``folder`` on the path, and return the worker there."""
     name, _, attribute = target.partition(":")
     attribute = attribute or DEFAULT_ATTRIBUTE
     if not all(part.isidentifier() for part in (*name.split("."), attribute)):

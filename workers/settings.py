@@ -201,8 +201,5 @@ class WorkerSettings(ProgramSettings):
 
     @property
     def base_name(self) -> str:
-        """The part of the consumer name that is the same in earlier processes.
-
-        It is the configured name, or the host's.
-        """
+        """The part of the consumer name that earlier processes had, too: the configured name, or the host's."""
         return self.name or socket.gethostname()

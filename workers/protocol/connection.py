@@ -238,10 +238,7 @@ async def connection_of_ones_own(client: "Redis") -> AsyncIterator[AbstractConne
 
 
 async def drop_idle(client: "Redis", error: Exception) -> None:
-    """Have a client connect anew where ``error`` may mean that the server was away, or is another one now.
-
-    Not after a mere rejection of one more connection, because the connected ones work, and could not be made again.
-    """
+    """Have a client connect anew, unless the server only rejected one more connection: the connected ones work."""
     if not takes_no_more_clients(error):
         await client.connection_pool.disconnect(inuse_connections=False)
 

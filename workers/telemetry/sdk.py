@@ -175,43 +175,29 @@ def _prometheus_reader() -> MetricReader:
 
 
 def _told_once(exports: Any, what: str) -> Any:
-    """Make an exporter tell once that it fails, and once that it works again."""
-    export, outage = exports.export, _Outage(what)
+    """Make an exporter log its first failure, and the end of the failures."""
+    export, failing_since = exports.export, 0.0
 
-    def tells(*arguments: Any, **named: Any) -> Any:
+    def note(cause: str) -> None:
+        nonlocal failing_since
+        if cause and not failing_since:
+            failing_since = monotonic()
+            logger.warning(
+                "telemetry is not exported, and waits in memory up to a limit: %s", fields(signal=what, cause=cause)
+            )
+        elif failing_since and not cause:
+            after_s = round(monotonic() - failing_since, 1)
+            failing_since = 0.0
+            logger.warning("telemetry is exported again: %s", fields(signal=what, after_s=after_s))
+
+    def export_and_note(*arguments: Any, **named: Any) -> Any:
         try:
             result = export(*arguments, **named)
         except Exception as error:
-            outage.failed(f"{type(error).__name__}: {error}")
+            note(f"{type(error).__name__}: {error}")
             raise
-        if result.value == 0:
-            outage.worked()
-        else:
-            outage.failed("the endpoint does not take them")
+        note("" if result.value == 0 else "the endpoint does not take them")
         return result
 
-    exports.export = tells
+    exports.export = export_and_note
     return exports
-
-
-class _Outage:
-    """Logs the first failure, and its end."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._since: float | None = None
-
-    def failed(self, why: str) -> None:
-        if self._since is None:
-            self._since = monotonic()
-            logger.warning(
-                "telemetry is not exported, and waits in memory up to a limit: %s", fields(signal=self._what, cause=why)
-            )
-
-    def worked(self) -> None:
-        if self._since is not None:
-            logger.warning(
-                "telemetry is exported again: %s",
-                fields(signal=self._what, after_s=round(monotonic() - self._since, 1)),
-            )
-            self._since = None

@@ -50,10 +50,7 @@ def _of_otlp(what: str, signal: str) -> tuple[str, str]:
 
 @contextmanager
 def exported(service: str, *, shows_metrics: bool = False) -> Iterator[None]:
-    """Export spans and metrics while the block runs, if that is wanted. ``shows_metrics``: ``/metrics`` is served.
-
-    Raises ConfigurationError if the extra is missing or an exporter is unknown.
-    """
+    """Export spans and metrics while the block runs, if that is wanted. Raises ConfigurationError."""
     if not is_wanted(shows_metrics=shows_metrics):
         yield
         return

@@ -46,10 +46,7 @@ class Enqueueing(NamedTuple):
 
 
 async def enqueue(client: Redis, request: Enqueueing) -> list[bool]:
-    """Enqueue jobs. Return for each whether this call has added it, also after repetitions.
-
-    Raises NotReplicatedError where they are enqueued, and too few replicas have said that they have them.
-    """
+    """Enqueue jobs. Return for each whether this call has added it. Raises NotReplicatedError."""
     if not request.replicas:
         return _added(await ENQUEUE.run(client, *_spelt(request)))
     jobs, reply = await ENQUEUE.run_and_then(client, *_spelt(request), _wait(request))
