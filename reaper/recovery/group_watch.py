@@ -241,12 +241,15 @@ class GroupWatch:
 
     async def _note_lost(self) -> None:
         """Clean up, and note the deliveries whose consumer, or group, was deleted since the last full scan."""
-        looks = [await self._lost.look(key, one.scanner.gone_by_consumer()) for key, one in self._sources.items()]
+        missing = [
+            await self._lost.look(key, one.scanner.gone_by_consumer(), self._journal_at, self._deleted)
+            for key, one in self._sources.items()
+        ]
         if self._groups_lost is None:
             self._groups_lost = await self._writer.groups_lost()
         cleanup = GroupCleanup(self._context.client, self._writer.moves, self._context.settings.consumer_retention)
         kept = await cleanup.tidy()
-        is_remade, deleted = False, self._deleted
+        is_remade = False
         if not isinstance(kept, Refusal):
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
             is_remade = kept.groups_lost > self._groups_lost  # also if an earlier call found it whose reply was lost
@@ -255,9 +258,8 @@ class GroupWatch:
                 self._notes.consumer_was_lost(consumer)
         if is_remade:
             self._notes.group_was_lost()
-        for look in looks:
-            of_stream = look.source == self._keys.stream
-            self._lost.note(look, self._journal_at, is_remade=is_remade and of_stream, deleted=deleted)
+        for source, found in zip(self._sources, missing, strict=True):
+            self._lost.note(found, is_remade=is_remade and source == self._keys.stream)
 
     async def _report_lost(self) -> None:
         """Report those of them that are lost by now."""

@@ -84,6 +84,7 @@ class GroupNotes:
 
     def term_begins(self, token: int) -> None:
         """A term begins."""
+        self._next_verdict_at = anyio.current_time() + VERDICT_LOG_S
         self.telemetry.term_begins(token)
 
     def _report(self, name: str, **facts: Any) -> None:

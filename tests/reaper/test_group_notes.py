@@ -360,20 +360,21 @@ async def test_names_from_outside_neither_break_a_line_nor_forge_one(told: Told)
 
 async def test_an_observer_reports_each_and_logs_the_sum_once_a_minute_if_there_is_news(told: Told) -> None:
     verdict = Verdict(monotonic_ms())
+    told.notes.term_begins(0)
     verdict.found(b"1-0", b"w1", 61_500, monotonic_ms(), is_overdue=True)
     told.notes.would_recover(Pending(b"1-0", b"w1", 61_500, 2))
     said = "observed: group=orders/billing minutes={} would_recover={} false_alarms={} slowest_s={} pending={}"
-    for _ in range(3):
+    for _ in range(4):
         told.notes.tell_verdict(verdict)
         await anyio.sleep(VERDICT_LOG_S / 2)
-    assert told.lines() == [("INFO", said.format(0, 1, 0, 0.0, 1))]
+    assert told.lines() == [("INFO", said.format(1, 1, 0, 0.0, 1))]
     verdict.gone([b"1-0"], monotonic_ms())
     verdict.found(b"2-0", b"w1", 61_500, monotonic_ms(), is_overdue=True)
     told.notes.tell_verdict(verdict)
     told.notes.tell_verdict(verdict, at_the_end=True)
-    assert told.lines() == [("INFO", said.format(2, 2, 1, 151.5, 1))] * 2
+    assert told.lines() == [("INFO", said.format(2, 2, 1, 181.5, 1))] * 2
     tally = told.notes.tally
-    assert (tally.recovered, tally.false_alarms, tally.slowest_ms) == (2, 1, 151_500)
+    assert (tally.recovered, tally.false_alarms, tally.slowest_ms) == (2, 1, 181_500)
     assert await told.reports() == [
         ("stalled", {"job": "", "entry": "1-0", "consumer": "w1", "idle_ms": 61_500, "delivery": 2})
     ]

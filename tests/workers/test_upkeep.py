@@ -158,22 +158,6 @@ async def test_schedules_are_looked_at_when_something_is_due_and_else_now_and_th
 
 
 @virtual
-@pytest.mark.parametrize(("seen_ms", "pause_s"), [(1_000, 0.5), (LATEST_LOOK_S * 1_000, LATEST_LOOK_S)])
-async def test_somebody_who_saw_that_a_job_is_due_earlier_wakes_it(seen_ms: int, pause_s: float) -> None:
-    schedules, call = schedules_of(due_in(None), due_in(None))
-
-    async def see() -> None:
-        await anyio.sleep(0.5)
-        schedules.due_in(seen_ms)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(see)
-        await schedules.step()
-        await schedules.step()
-    assert call.pauses == [pause_s]
-
-
-@virtual
 @pytest.mark.parametrize("trouble", [STALE, RedisConnectionError("gone")], ids=["a refusal", "an error"])
 async def test_trouble_is_for_whoever_repeats_the_step(trouble: Refusal | Exception) -> None:
     schedules, call = schedules_of(trouble, due_in(None))

@@ -15,7 +15,7 @@ from workers.protocol.calls.refusals import Refusal
 from workers.protocol.keys import GroupKeys
 from workers.runtime.notices import Notices
 
-LATEST_LOOK_S, LATE_S = 5.0, 0.1
+LATEST_LOOK_S = 5.0
 """Insurance: we look at least this often, should a notice ever be missed."""
 
 
@@ -28,21 +28,17 @@ class Schedules:
         moved: Callable[[DueMoves], None],
         wake_quarantine: Callable[[], None],
         *,
-        latest_look_s: float = LATEST_LOOK_S,
         jitter_s: float = 0.0,
     ) -> None:
         """``moved`` is called after each look, and ``wake_quarantine`` if jobs are quarantined.
 
-        ``latest_look_s`` is the longest time between two looks. ``jitter_s`` is the longest random delay, if many look
-        after the same group.
+        ``jitter_s`` is the longest random delay, if many look after the same group.
         """
         self._move_due = move_due
         self._moved = moved
         self._wake_quarantine = wake_quarantine
-        self._latest_look_s = latest_look_s
         self._jitter_s = jitter_s
         self._noticed = anyio.Event()
-        self._sleeps_until_s = 0.0
 
     def woken_by(self, notices: Notices, keys: GroupKeys) -> AbstractContextManager[None]:
         """While the block runs, look as soon as a process says that it has scheduled an earlier job."""
@@ -51,11 +47,6 @@ class Schedules:
     def wake(self) -> None:
         """Look at once, because an earlier job may be scheduled."""
         self._noticed.set()
-
-    def due_in(self, ms: int) -> None:
-        """Note that a job is due in ``ms``: another look has found that."""
-        if anyio.current_time() + ms / 1000 + LATE_S < self._sleeps_until_s:
-            self.wake()
 
     async def step(self) -> Refusal | None:
         """Make due jobs ready, and wait until more are due, or return why the script rejected the call.
@@ -70,13 +61,12 @@ class Schedules:
         if moved.quarantined:
             self._wake_quarantine()
         pause_s = self._pause_s(moved.next_due_ms)
-        self._sleeps_until_s = anyio.current_time() + pause_s
         with anyio.move_on_after(pause_s):
             await self._noticed.wait()
         return None
 
     def _pause_s(self, next_due_ms: int | None) -> float:
         if next_due_ms is None:
-            return self._latest_look_s
+            return LATEST_LOOK_S
         late_s = random.uniform(0, self._jitter_s) if next_due_ms else 0.0
-        return min(self._latest_look_s, next_due_ms / 1000 + late_s)
+        return min(LATEST_LOOK_S, next_due_ms / 1000 + late_s)
