@@ -11,8 +11,7 @@ from pydantic.fields import FieldInfo
 
 from reaper.settings import ReaperSettings
 from workers.runtime.quantities import written
-from workers.runtime.redis_settings import ProgramSettings
-from workers.runtime.settings import Settings
+from workers.runtime.settings import ProgramSettings, Settings
 from workers.runtime.settings_errors import bare_type, bounds
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"

@@ -15,7 +15,7 @@ from reaper.web.serve import serving_health
 from reaper.web.vitals import ReaperCondition
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.log_fields import fields
-from workers.runtime.garbage import collect_seldom
+from workers.runtime.event_loop import collect_seldom
 from workers.runtime.service_manager import reporting_to_service_manager
 from workers.runtime.signals import received
 

@@ -33,12 +33,12 @@ from workers.protocol.calls.group_load import look_at_group
 from workers.protocol.connection import commands_client
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of_text
-from workers.protocol.server_check import check_server
-from workers.runtime.beginning import once_served
+from workers.protocol.server import check_server
 from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.notices import Notices, notices_client
+from workers.runtime.pauses import once_served
 from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
@@ -230,8 +230,8 @@ class Reaper:
 
     def _reranked(self) -> None:
         logger.info(
-            "other replicas: %s",
-            fields(replicas=len(self._registry.able or ()), able=",".join(self._registry.able or ())),
+            "replicas share the groups: %s",
+            fields(number=len(self._registry.able or ()), replicas=",".join(self._registry.able or ())),
         )
         self._tenures.rerank()
 

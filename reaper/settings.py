@@ -12,12 +12,12 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys, split_pair
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
-from workers.runtime.redis_settings import ProgramSettings
 from workers.runtime.settings import (
     SHORTEST_INTERVAL,
     SHORTEST_VISIBILITY,
     HealthHost,
     JournalMaxlen,
+    ProgramSettings,
     Rate,
     Seconds,
     Section,
@@ -86,6 +86,8 @@ class WatchedGroup(GroupSettings):
     visibility_timeout: timedelta
     max_deliveries: int
     redelivery: Redelivery
+    pattern: str = ""
+    """The pattern that found the group, as ``orders:*/billing``. '' = a person named it."""
 
 
 def _read_groups(value: Any) -> Any:
@@ -215,6 +217,7 @@ class ReaperSettings(ProgramSettings):
                 visibility_timeout=group.visibility_timeout or self.visibility_timeout,
                 max_deliveries=group.max_deliveries or self.max_deliveries,
                 redelivery=group.redelivery or self.redelivery,
+                pattern="",
             )
             for group in self.groups
         )

@@ -106,10 +106,7 @@ class WorkerVitals(WorkerCondition):
 
 @asynccontextmanager
 async def serving_health(worker: Worker) -> AsyncIterator[int | None]:
-    """Serve the worker's health while the block runs, if `health_port` is set. Yields the port.
-
-    Raises ConfigurationError.
-    """
+    """Serve the worker's health while the block runs, if `health_port` is set. Yields the port."""
     settings = worker.settings
     if settings.health_port is None:
         yield None

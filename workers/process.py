@@ -9,7 +9,8 @@ import anyio
 from anyio.abc import TaskStatus
 from redis.exceptions import RedisError
 
-from workers.embedded.recovery import EmbeddedRecovery
+from workers.embedded.autoclaim import Autoclaim
+from workers.embedded.upkeep import Upkeep
 from workers.loop.adoption import Adoption
 from workers.loop.batches import Gatherer
 from workers.loop.beating import BeatingThread, Carry
@@ -23,16 +24,14 @@ from workers.loop.reporting import Counts
 from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
 from workers.loop.slots import Slots
-from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.membership import Agreement
-from workers.protocol.capabilities import knows_claim
 from workers.protocol.errors import HandlerExitError, StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words
 from workers.protocol.messages import RecoveryMode, Redelivery
-from workers.protocol.server_check import check_server
-from workers.runtime.beginning import once_served
+from workers.protocol.server import check_server, knows_claim
 from workers.runtime.callbacks import Callbacks
+from workers.runtime.pauses import once_served
 from workers.runtime.signals import received
 from workers.runtime.user_code import plain_error
 from workers.settings import WorkerSettings
@@ -68,7 +67,7 @@ class WorkerProcess:
         self._runners = anyio.create_task_group()
         # ---- the parts
         self._context = context = WorkerContext.make(settings, callbacks)
-        self._recovery = EmbeddedRecovery(context) if settings.recovery is RecoveryMode.EMBEDDED else None
+        self._upkeep = Upkeep(context) if settings.recovery is RecoveryMode.EMBEDDED else None
         self._adoption = Adoption(context)
         self._heartbeat = Heartbeat(context, carry)
         isolation = Isolation(context.membership.both, lambda: context.membership.visibility_s)
@@ -85,7 +84,7 @@ class WorkerProcess:
             if calls.batch_call_of
             else None,
         )
-        stalled = self._recovery.stalled if self._recovery else StalledDeliveries()
+        stalled = Autoclaim(context, self._upkeep.quarantine.wake) if self._upkeep else None
         self._reader = Reader(context, self._slots, self._adoption, stalled)
 
     # ---- life
@@ -143,8 +142,8 @@ class WorkerProcess:
             await services.start(self._callbacks.run)
             services.start_soon(self._settlements.run)
             services.start_soon(membership.keep_fresh)
-            if self._recovery:
-                services.start_soon(self._recovery.run)
+            if self._upkeep:
+                services.start_soon(self._upkeep.run)
             if signals is not None:
                 services.start_soon(self._obey, signals)
             logger.info(

@@ -21,7 +21,7 @@ from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import in_words, is_wrong_type
-from workers.protocol.server_check import check_server
+from workers.protocol.server import check_server
 from workers.runtime.options import GroupType, errors_as_sentences, format_option, settings_options
 from workers.runtime.settings import load_settings
 

@@ -12,9 +12,9 @@ from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
-from workers.protocol.capabilities import Capability, capabilities_quietly, in_words
 from workers.protocol.errors import StreamReaperError
 from workers.protocol.messages import counted
+from workers.protocol.server import Capability, capabilities_quietly, in_words
 from workers.runtime.options import NEGATIVE_EXIT, DurationType, exit_code_of, help_end, show_error
 from workers.runtime.printing import show, show_json, styled
 

@@ -18,11 +18,11 @@ from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.streams import events_in, newest_first
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.membership import DEFAULT_REDELIVERY
-from workers.protocol.capabilities import Capabilities, Capability, capabilities_of
 from workers.protocol.events import EventName
 from workers.protocol.keys import NONCE_BYTES, OUR_CONSUMERS, GroupKeys
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
 from workers.protocol.messages import RecoveryMode, Redelivery, entry_ms, entry_order, pair_up, text
+from workers.protocol.server import Capabilities, Capability, capabilities_of
 from workers.runtime.clock import server_ms
 
 PINGS = 9

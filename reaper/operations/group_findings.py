@@ -10,8 +10,8 @@ from reaper.operations.judgement import Problem
 from reaper.operations.state import GroupState
 from reaper.operations.words import duration
 from workers.protocol.calls.refusals import explained
-from workers.protocol.capabilities import UNSEEN, Capability
 from workers.protocol.messages import Redelivery, counted
+from workers.protocol.server import UNSEEN, Capability
 from workers.runtime.settings import to_ms
 
 STREAM_AHEAD_MS = 60_000

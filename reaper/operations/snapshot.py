@@ -12,9 +12,9 @@ from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot,
 from reaper.replicas import GroupReport, Replica, parse_replicas
 from reaper.settings import WatchedGroup, is_observers, observers_of
 from workers.protocol.calls import CALL_BYTES
-from workers.protocol.calls.beat import recovery_wait
 from workers.protocol.calls.group_moves import QUARANTINE_SCORE
 from workers.protocol.calls.membership import complaints
+from workers.protocol.calls.refusals import recovery_wait
 from workers.protocol.keys import (
     OUR_CONSUMERS,
     GroupKeys,

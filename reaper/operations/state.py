@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reaper.replicas import GroupReport, Replica
-from workers.protocol.calls.beat import RecoveryWait
-from workers.protocol.capabilities import Capabilities
+from workers.protocol.calls.refusals import RecoveryWait
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode
+from workers.protocol.server import Capabilities
 
 _OFFER = "offer:"
 _NONCE = re.compile(r"\.[0-9a-f]+@\d+$")

@@ -18,10 +18,9 @@ from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.calls.group_moves import DueMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
-from workers.protocol.calls.refusals import explained
+from workers.protocol.calls.refusals import RecoveryWait, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import Pending, RecoveryMode, first_of, text

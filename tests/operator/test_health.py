@@ -10,7 +10,7 @@ from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot,
 from reaper.replicas import GroupReport, Replica
 from reaper.settings import observers_of
 from tests.operator.heartbeats import a_replica, a_report
-from workers.protocol.calls.beat import RecoveryWait
+from workers.protocol.calls.refusals import RecoveryWait
 
 NOW = 1_766_000_000_000
 HOLDER = "alice-1-abc.0a@10000"

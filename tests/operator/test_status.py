@@ -19,7 +19,7 @@ from tests.scripts.scene import HOLDER, Scene
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
-from workers.protocol.capabilities import capabilities_quietly, in_words
+from workers.protocol.server import capabilities_quietly, in_words
 from workers.runtime.entrance import INTERRUPTED_EXIT
 
 pytestmark = pytest.mark.anyio

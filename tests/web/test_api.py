@@ -29,8 +29,8 @@ from tests.faults.scene import (
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.web.conftest import TOKEN, Served, served_replica
-from workers.protocol.capabilities import capabilities_quietly, in_words
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.server import capabilities_quietly, in_words
 
 pytestmark = pytest.mark.anyio
 

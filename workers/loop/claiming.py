@@ -1,7 +1,7 @@
-"""Reads with CLAIM bring entries that are ready in place (policy ``in-place``) together with new ones.
+"""Reads with CLAIM return entries that are ready in place (policy ``in-place``) together with new ones.
 
-An entry that is ready in place is idle for longer than any delivery can be. So a read claims nothing else, whatever the
-visibility timeout is, and recovery judges each overdue delivery before a reader gets it.
+An entry that is ready in place is idle for longer than any delivery can be. So a read claims no overdue delivery, and
+recovery judges each one before a reader gets it.
 """
 
 import logging
@@ -46,8 +46,8 @@ class Claiming(WorkerPart):
     async def deliveries(self, send: Callable[[Sequence[str | int]], Awaitable[Any]], asked_at: float) -> list[Held]:
         """Read by ``send``, which takes more words for the command, and make deliveries of the reply.
 
-        Raises what redis-py raises, also where the deliveries are ours: then they are `left`. Where the server knows no
-        CLAIM, there are none, and reads are plain from now on.
+        Raises errors of redis-py, also if the reply is there: then it is `left`. If the server does not support CLAIM,
+        there are no deliveries, and later reads are plain.
         """
         try:
             reply = await send(("CLAIM", CLAIM_READY_MS))
@@ -65,7 +65,7 @@ class Claiming(WorkerPart):
         return self._answer is not None
 
     async def left(self) -> list[Held]:
-        """Make deliveries of the last reply. Raises what redis-py raises; then the reply is still left."""
+        """Make deliveries of the last reply. Raises errors of redis-py, and then the reply is still left."""
         if self._answer is None:
             return []
         entries, asked_at = self._answer

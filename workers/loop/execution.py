@@ -88,7 +88,7 @@ async def execute(
     Raises:
         asyncio.CancelledError: The runner itself is cancelled.
         SystemExit: The handler exits, also inside an exception group. The same holds for KeyboardInterrupt. All other
-            exceptions are verdicts, because some libraries raise BaseException and one such job would end every worker.
+            exceptions are verdicts, because one of them from a library would end every worker.
     """
     task = runner or asyncio.current_task()
     forks = FORKS[0]

@@ -41,15 +41,15 @@ class DeliveryFacts:
         """The type to journal, by the value of the field."""
 
     def of_settlement(self, job: Held) -> list[str | bytes | int]:
-        """Return flat fields: all that a report needs about the end of a delivery, so that it reads no earlier events.
+        """Return flat fields about the end of a delivery, so that a report needs no earlier events.
 
-        Entry, consumer, group and delivery are the script's to say.
+        The script adds entry, consumer, group and delivery.
         """
         fields = self.of_acks([job])
         return [*fields, "error", job.verdict.error] if job.verdict.error else fields
 
     def of_acks(self, jobs: Sequence[Held]) -> list[str | bytes | int]:
-        """Return the same of many deliveries, as columns: values joined by commas. Hot."""
+        """Return the same of many deliveries, as columns of values with commas. Hot."""
         columns: dict[str, Sequence[Any]] = {}
         if False in [job.is_as_produced for job in jobs]:  # otherwise the entries hold all of this
             columns["job"] = [job.id for job in jobs]
@@ -76,7 +76,7 @@ class DeliveryFacts:
         return fields
 
     def _ready_ms(self, job: Job) -> int | None:
-        """Return when this delivery could be read, in ms of the server's clock; None if that is not known."""
+        """Return when this delivery could be read, in ms of the server's clock, or None if that is unknown."""
         if job.has_unknown_wait:
             return None
         if job.times_delivered > 1:  # the worker that recovers a delivery by claiming it gets it at once
@@ -85,7 +85,7 @@ class DeliveryFacts:
         return ready_ms if ready_ms >= OLDEST_AUTOMATIC_ID_MS else None
 
     def _ready_of_all(self, jobs: Sequence[Job]) -> Sequence[int | bytes | None]:
-        """Return the same of many deliveries, as Redis wrote it where that is possible: a batch has few instants."""
+        """Return the same of many deliveries, as Redis wrote it if possible, because a batch has few instants."""
         if [job.times_delivered for job in jobs].count(1) == len(jobs):
             ready = [job.raw_entry_id.partition(b"-")[0] for job in jobs]
             if min(map(int, set(ready))) >= OLDEST_AUTOMATIC_ID_MS:
@@ -93,7 +93,7 @@ class DeliveryFacts:
         return list(map(self._ready_ms, jobs))
 
     def _begun_ms(self, jobs: Sequence[Held]) -> Sequence[int | None]:
-        """Return when each handler began, in ms of the server's clock; None if it never began."""
+        """Return when each handler began, in ms of the server's clock, or None if it never began."""
         offset_ms = self._now_ms() - monotonic() * 1000
         started, delivered = [job.started for job in jobs], [job.delivered_ms for job in jobs]
         if -inf in started:
@@ -111,7 +111,7 @@ class DeliveryFacts:
         value = value[:_MAX_TYPE_BYTES]
         known = self._types.get(value)
         if known is None:
-            if len(self._types) >= _TYPES_KEPT:  # the field is no type: nearly every job has another value
+            if len(self._types) >= _TYPES_KEPT:  # the field is no type, because nearly every job has another value
                 self._types.clear()
             known = self._types[value] = on_one_line(value)[:MAX_TYPE_LENGTH]
         return known

@@ -114,7 +114,7 @@ def invoker(handler: Handler, concurrency: int) -> Invoke:
 
 
 def is_async(handler: Handler) -> bool:
-    """Tell whether calling ``handler`` returns a coroutine, also for objects with an async ``__call__``."""
+    """Return whether a call of ``handler`` returns a coroutine, also for objects with an async ``__call__``."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - its kind matters, not whether it can be called
     )

@@ -81,8 +81,8 @@ class Runner(WorkerPart):
             if timer is not None:
                 timer.cancel()
         held.runner = None  # an interruption from now on has no handler to cancel, and leaves the runner intact
-        if held.interruption is not None or self._hands_back or held.returning is not None:
-            verdict = await self._reconsidered(held, verdict, was_told_to_stop=_is_cancelling(runner))
+        if held.interruption is not None or self._hands_back:
+            verdict = self._reconsidered(held, verdict, was_told_to_stop=_is_cancelling(runner))
         now = monotonic()
         if verdict is not None and settlements.add(held, verdict, began, now):
             return inf  # the runner waits for room before its next job, and calls no other runner meanwhile
@@ -104,8 +104,8 @@ class Runner(WorkerPart):
             held.runner = None
         for held, verdict in zip(jobs, verdicts, strict=True):
             last: Verdict | None = verdict
-            if held.interruption is not None or self._hands_back or held.returning is not None:
-                last = await self._reconsidered(held, verdict, was_told_to_stop=_is_cancelling(runner))
+            if held.interruption is not None or self._hands_back:
+                last = self._reconsidered(held, verdict, was_told_to_stop=_is_cancelling(runner))
             if last is not None:
                 is_full = self._settlements.add(held, last, began, now) or is_full
         return inf if is_full else now
@@ -166,21 +166,14 @@ class Runner(WorkerPart):
             if runs_alone or not self._isolation.is_kept:  # else a quarantined job waits meanwhile
                 return True
 
-    async def _reconsidered(self, held: Held, verdict: Verdict | None, *, was_told_to_stop: bool) -> Verdict | None:
+    def _reconsidered(self, held: Held, verdict: Verdict | None, *, was_told_to_stop: bool) -> Verdict | None:
         """Return what to settle of a job that was cancelled, or None where it is not ours any more.
 
         A handler that had to stop is never acknowledged, with any result, because it may have caught the cancellation
         in the middle of its work (rule W1 of docs/protocol.md).
-
-        A delivery that vanished waits until it is known whether it is ours again. If it were settled before, it would
-        be pending afterwards.
         """
         if held.stage is ENDED:
             return None  # it was concluded without waiting for its handler
-        if held.returning is not None:
-            await self._has_returned(held)
-            if held.interruption is None and not self._hands_back:
-                return verdict
         if held.interruption is Interruption.LOST:
             return None
         if held.interruption is Interruption.TIMEOUT:
@@ -191,14 +184,6 @@ class Runner(WorkerPart):
             verdict.outcome is Outcome.NACK or (verdict.outcome is Outcome.ACK and was_told_to_stop)
         )
         return interrupted(held) if is_void else verdict
-
-    async def _has_returned(self, held: Held) -> None:
-        while (returning := held.returning) is not None:
-            try:
-                await returning.wait()
-            except asyncio.CancelledError:
-                if self._is_ending():
-                    raise
 
     def _after(self, held: Held, error: BaseException) -> Verdict | None:
         """Do the rest without an outcome, after the runner was cancelled, or the handler exited.

@@ -113,18 +113,18 @@ class WorkerTelemetry:
         """Decide whether to trace a delivery. Returns its span data if its producer's trace is sampled."""
         traceparent = held.value_of(FIELD_TRACEPARENT)
         if traceparent is None:
-            held.follow(JobTrace(None))
+            held.trace = JobTrace(None)
             return None
         creation = read_context(traceparent, held.value_of(FIELD_TRACESTATE) or b"")
         if creation is None:
             instruments.CONTEXT_MALFORMED.add(1, self._labels)
-            held.follow(JobTrace(None))
+            held.trace = JobTrace(None)
             return None
         if not creation.trace_flags.sampled:
             return None
         story = Story(creation)
         previous = held.previous(held.times_delivered)
-        held.follow(JobTrace(story, story.links_to(self._delivery(held), previous) if previous else []))
+        held.trace = JobTrace(story, story.links_to(self._delivery(held), previous) if previous else [])
         return story
 
     def _delivery(self, held: Held, times_delivered: int | None = None) -> Delivery:

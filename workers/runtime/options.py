@@ -61,10 +61,7 @@ _TYPED, _DONE, _MACHINE = "stream-reaper.typed", "stream-reaper.done", "machine"
 
 
 class Program(click.Group):
-    """A program's group of commands. It prints every error as ``error: …``, and as JSON for ``-o json``.
-
-    Ctrl-C ends a command without a message.
-    """
+    """A program's group of commands, which prints errors as ``error: …`` or as JSON, and nothing after Ctrl-C."""
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
         """Run the command line."""
@@ -191,10 +188,7 @@ def examples(*lines: str) -> str:
 
 
 def help_end(*lines: str, ok: str = "done", no: str = "", redis: bool = True) -> str:
-    """Return the sections after a command's options: exit status, and examples.
-
-    ``ok`` and ``no`` are the meanings of 0 and 1. ``redis`` is whether the command connects to Redis.
-    """
+    """Return the help behind the options: exit status (``ok``: 0, ``no``: 1, ``redis``: 3 is possible) and examples."""
     status = [f"  0  {ok}", *([f"  {NEGATIVE_EXIT}  {no}"] if no else []), f"  {USAGE_EXIT}  wrong usage or settings"]
     status += [f"  {UNREACHABLE_EXIT}  Redis is unreachable"] if redis else []
     return "\n".join(["\b", "Exit status:", *status, "", examples(*lines)])
@@ -270,10 +264,7 @@ group_option = click.option("--group", "keys", metavar="STREAM/GROUP", type=Grou
 
 
 def format_option(summary: str = "Print text, or JSON on one line.") -> Callable[[CommandT], CommandT]:
-    """Add ``-o json``. The command gets ``machine``, which is true for JSON.
-
-    The option is read before the others, because errors of the others are printed in this format.
-    """
+    """Add ``-o json``. The command gets ``machine``. It is read first, because it is the format of errors, too."""
     return click.option(
         "-o", "--format", _MACHINE, type=click.Choice((TEXT, JSON)), default=TEXT, show_default=True, is_eager=True,
         callback=lambda _context, _option, chosen: chosen == JSON, help=summary,
@@ -300,11 +291,7 @@ def keep_for_error(done: Mapping[str, Any]) -> None:
 
 
 def show_error(error: StreamReaperError, *, machine: bool) -> None:
-    """Print each sentence of an error on a line.
-
-    For a machine, print one document on standard output, with ``status``, ``error`` and the keys of `keep_for_error`.
-    The status is ``not_possible`` (exit code 1), ``invalid`` (2) or ``unreachable`` (3).
-    """
+    """Print each sentence of an error on a line, or for a machine one document with the keys of `keep_for_error`."""
     if machine:
         command = click.get_current_context(silent=True)
         done = command.meta.get(_DONE, {}) if command else {}

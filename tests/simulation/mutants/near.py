@@ -43,7 +43,7 @@ MODULES = {
     "workers/loop/held": ["workers/test_delivered_anew", "workers/test_slots"],
     "workers/loop/membership": ["workers/test_membership", "workers/test_heartbeat", "faults/test_changed_agreement"],
     "workers/loop/planner": ["workers/test_planner"],
-    "workers/loop/proof": ["workers/test_in_time", "workers/test_heartbeat"],
+    "workers/loop/calls": ["workers/test_vanished", "workers/test_in_time", "workers/test_heartbeat"],
     "workers/loop/reading": ["workers/test_reading", "workers/test_adoption"],
     "workers/loop/runner": ["workers/test_in_time", "workers/test_execution", "workers/test_heartbeat",
                             "workers/test_timeouts", "workers/test_leaving", "workers/test_vanished"],
@@ -57,12 +57,12 @@ MODULES = {
     "workers/protocol/meaning": ["protocol/test_meaning"],
     "workers/protocol/nodes": ["protocol/test_nodes"],
     "workers/protocol/wire": ["protocol/test_connection", "protocol/test_sentinels"],
-    "workers/protocol/server_check": ["protocol/test_connection"],
+    "workers/protocol/server": ["protocol/test_connection"],
     "workers/protocol/pools": ["protocol/test_sentinels", "faults/test_failover"],
     "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],
     "workers/upkeep/house": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
     "reaper/operations/requeue": ["operator/test_requeue"],
-    "workers/protocol/calls/beat": ["scripts/test_beat"],
+    "workers/protocol/calls/refusals": ["scripts/test_beat"],
     "workers/runtime/output_files": ["operator/test_output_files"],
 }  # fmt: skip
 """Of a module, likewise: by its path."""
