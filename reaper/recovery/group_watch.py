@@ -15,6 +15,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from reaper.failpoints import failpoint
 from reaper.lease import PAGE, EndOfTerm, GroupLease, Term
+from reaper.reasons import FEW_GROUPS
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.lost import BEGINNING, LostDeliveries
 from reaper.recovery.notes import MOVE_DUE, GroupNotes, settings_report
@@ -92,7 +93,7 @@ class GroupWatch:
 
     async def run(self) -> None:
         """Serve the group until cancelled. Redis errors never end it."""
-        self._notes.term_begins(self._term.token)
+        self._notes.term_begins(self._term.token, by_group=self._context.watched <= FEW_GROUPS)
         channels = () if self._verdict else (self._keys.schedule, self._keys.stream_schedule)
         try:
             async with anyio.create_task_group() as self._tasks:

@@ -53,6 +53,7 @@ def settings_report(group: WatchedGroup, tally: Tally, **found: Any) -> GroupRep
         visibility_ms=to_ms(group.visibility_timeout),
         max_deliveries=group.max_deliveries,
         redelivery=group.redelivery,
+        pattern=group.pattern,
         **{name: getattr(tally, name) for name in _TALLIED},
         **found,
     )
@@ -81,10 +82,10 @@ class GroupNotes:
         self._waits_until_s = float("-inf")
         self._errors: dict[str, str] = {}
 
-    def term_begins(self, token: int) -> None:
-        """A term begins."""
+    def term_begins(self, token: int, *, by_group: bool = True) -> None:
+        """A term begins. ``by_group``: metrics have the group as a label."""
         self._next_verdict_at = anyio.current_time() + VERDICT_LOG_S
-        self.telemetry.term_begins(token)
+        self.telemetry.term_begins(token, by_group=by_group)
 
     def _report(self, name: str, **facts: Any) -> None:
         self._callbacks.report(name, stream=self._group.stream, group=self._group.group, **facts)
@@ -279,6 +280,7 @@ class GroupNotes:
             to_requeue=f"reaper groups requeue {self._group.keys.word} --lost",
         )
         if report.is_certain:
+            self.tally.lost += len(report.ids)
             logger.error("a third party deleted a consumer, its pending deliveries are lost: %s", facts)
         else:
             self.tally.in_doubt += len(report.ids)

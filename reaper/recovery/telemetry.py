@@ -18,19 +18,25 @@ from workers.telemetry.names import Attributes
 class GroupTelemetry:
     """Without traces and metrics, each method checks a flag and returns."""
 
-    __slots__ = ("_group", "_token")
+    __slots__ = ("_by_group", "_group", "_token")
 
     def __init__(self, group: WatchedGroup) -> None:
         self._group = group
         self._token = 0
+        self._by_group = True
 
     @property
     def _labels(self) -> Attributes:
-        return labels_of(self._group.keys)
+        if self._by_group:
+            return labels_of(self._group.keys)
+        return {telemetry.PATTERN: self._group.pattern} if self._group.pattern else {}
 
-    def term_begins(self, token: int) -> None:
-        """Count the term, and export counters at 0, because a counter must exist before it can rise."""
-        self._token = token
+    def term_begins(self, token: int, *, by_group: bool) -> None:
+        """Count the term, and export counters at 0, because a counter must exist before it can rise.
+
+        Without ``by_group``, the groups of a pattern are measured together, and so are those that have none.
+        """
+        self._token, self._by_group = token, by_group
         if telemetry.is_measuring():
             instruments.LEASES_TAKEN.add(1, self._labels)
         for is_certain in (True, False):
