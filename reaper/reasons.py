@@ -79,6 +79,8 @@ def problems_of(report: GroupReport, at_ms: int, holder: str) -> Iterator[tuple[
             ProblemKind.HELD,
             f"{counted(report.held, 'overdue delivery')} cannot be redelivered. See the log of {holder}.",
         )
+    if report.unread_ms > report.visibility_ms:
+        yield ProblemKind.UNREAD, "jobs are ready, but no worker reads. Check the workers of the group."
     if report.error:
         yield ProblemKind.ERROR, report.error
 

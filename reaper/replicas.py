@@ -46,6 +46,8 @@ class Tally:
     dead_lettered: Whole = 0
     held: Whole = 0
     """Deliveries that are overdue and cannot be copied now; they stay pending."""
+    unread_ms: Whole = 0
+    """For how long jobs have been ready while no consumer read and none had a delivery, by the latest full scan."""
     lost: Whole = 0
     """Deliveries that were reported as lost."""
     in_doubt: Whole = 0

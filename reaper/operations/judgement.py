@@ -103,7 +103,8 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Proble
     for mismatch in group.mismatches:
         yield ProblemKind.MISMATCH, mismatch
     for kind, why in problems_of(report, group.reported_ms, group.served_by) if report else ():
-        if kind is not ProblemKind.REFUSED or not group.main.is_foreign:
+        is_seen = kind is ProblemKind.UNREAD or (kind is ProblemKind.REFUSED and group.main.is_foreign)
+        if not is_seen:  # else Redis says so itself
             yield kind, why
     yield from _judge_losses(group, snapshot.now_ms)
     idle_ms = group.main.oldest_pending_ms or 0

@@ -286,6 +286,7 @@ class GroupWatch:
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
             is_remade = kept.groups_lost > self._groups_lost  # also if an earlier call found it whose reply was lost
             self._groups_lost, self._deleted = kept.groups_lost, kept.lost
+            self._notes.tally.unread_ms = kept.unread_ms
             for consumer in kept.lost:
                 self._notes.consumer_was_lost(consumer)
         if is_remade:
