@@ -267,7 +267,8 @@ def _of_observers(role: Role, namespaces: Iterable[NamespaceKeys]) -> Iterable[s
     """Return patterns for the registrations of observers, because `reaper status` reads them, too."""
     if role in (Role.REAPER, Role.READ_ONLY, Role.OPERATOR):
         for namespace in namespaces:
-            yield _escape(namespace_keys(observers_of(namespace.namespace)).replicas)
+            observing = namespace_keys(observers_of(namespace.namespace))
+            yield from map(_escape, (observing.replicas, observing.groups))
 
 
 def _escape(name: str) -> str:
