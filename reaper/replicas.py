@@ -19,6 +19,8 @@ from workers.protocol.keys import NamespaceKeys
 HEARTBEATS_MISSED = 3
 """A replica is gone once this many heartbeats were missed."""
 
+SCANNED = "done"
+
 Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
 """A number that can be told on: a heartbeat with another one is none, as the hash is open to others."""
 
@@ -103,6 +105,8 @@ class Replica:
     server: str = ""
     watched: tuple[str, ...] = ()
     """The pairs that it may serve."""
+    scan: str = ""
+    """How its last scan for the streams of patterns went: `SCANNED`, or why it failed. '' = it has not scanned."""
     groups: Mapping[str, GroupReport] = field(default_factory=dict)
     """By pair (``stream/group``): those that it holds or observes, and those that it cannot serve."""
 

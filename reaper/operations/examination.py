@@ -99,7 +99,8 @@ async def examine(client: Redis, settings: ReaperSettings, release: str) -> Exam
     """Read all facts. Raises redis-py's errors if there is no contact."""
     snapshot = await _seen(take_snapshot(client, settings.namespace_keys, settings.watched, release))
     pairs = known_groups(settings.watched, (snapshot.live or snapshot.replicas) if snapshot else ())
-    server = await _examine_server(client, settings, release, pairs)
+    patterns = [group.keys for group in settings.patterns]
+    server = await _examine_server(client, settings, release, [*pairs, *patterns])
     foreign = await _seen(foreign_keys(client, [settings.namespace_keys, *pairs]))
     wished = {group.keys.pair: group.redelivery for group in settings.watched}
     groups = [

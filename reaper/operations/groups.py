@@ -59,7 +59,7 @@ async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
 
 def known_groups(configured: Iterable[GroupSettings], replicas: Iterable[Replica]) -> list[GroupKeys]:
     """Return the groups of the settings and of the replicas' registrations, each once, sorted."""
-    names = {(group.stream, group.group) for group in configured}
+    names = {(group.stream, group.group) for group in configured if not group.is_pattern}
     names |= {found for replica in replicas for pair in replica.watched if (found := split_pair(pair))}
     return [group_keys(stream, group) for stream, group in sorted(names)]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from reaper.operations.state import Count, GroupState, Snapshot
 from reaper.operations.words import duration, with_group
-from reaper.replicas import GroupReport, Replica
+from reaper.replicas import SCANNED, GroupReport, Replica
 from reaper.settings import is_observers
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
 from workers.protocol.messages import LAST_ENTRY_ID, counted, on_one_line
@@ -40,6 +40,7 @@ class ProblemKind(StrEnum):
 
     NO_REPLICA = "no_replica"
     NO_GROUPS = "no_groups"
+    NO_SCAN = "no_scan"
     UNSERVED = "unserved"
     """No live replica watches the group."""
     UNHELD = "unheld"
@@ -86,8 +87,17 @@ def _judge_replicas(snapshot: Snapshot) -> Iterator[Problem]:
             "",
             f"no live replica in namespace {snapshot.namespace!r}. Start `{start}`, or name its namespace.",
         )
-    if not snapshot.groups:
+    has_scanned = any(replica.scan == SCANNED for replica in snapshot.live)
+    if not snapshot.groups and not has_scanned:
         yield Problem(ProblemKind.NO_GROUPS, "", "no group is watched. Set groups.")
+    failed = [replica for replica in snapshot.live if replica.scan not in ("", SCANNED)]
+    if failed and not has_scanned:
+        yield Problem(
+            ProblemKind.NO_SCAN,
+            "",
+            f"no replica can scan for the streams of patterns: {failed[0].scan}. Grant `SCAN` to the Redis user of one "
+            "replica, or run `reaper watch add` for each group.",
+        )
 
 
 def judge_service(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[ProblemKind, str]]:

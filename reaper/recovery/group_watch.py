@@ -213,8 +213,8 @@ class GroupWatch:
             return
         # A full scan drops or makes the retry stream, and makes the group if that is wanted.
         self._next_full_s = min(self._next_full_s, self._scanned_s + FULL_RETRY_S)
-        if f"'{self._keys.retry}'" in str(error):
-            return
+        if f"'{self._keys.retry}'" in str(error) or self.group.pattern:
+            return  # streams of a pattern come and go
         self._notes.refused(
             "no_group", f"the stream or its group does not exist (yet): {error}. Create it, or set recreate_groups"
         )
@@ -232,16 +232,20 @@ class GroupWatch:
             pause_s = min(pause_s, FULL_RETRY_S)
             if meaning_of(error) is Meaning.NO_GROUP and self._recreates:
                 await self._try_to_write_settings()
-            elif meaning_of(error) is not Meaning.NO_GROUP:  # else the tick tells of it
+            elif meaning_of(error) is not Meaning.NO_GROUP and not self._has_gone(error):  # else the tick tells of it
                 self._notes.failed("scan everything", error)
         finally:
             self._scanned_s = anyio.current_time()
             self._next_full_s = self._scanned_s + pause_s
             self._is_scanning = False
 
+    def _has_gone(self, error: BaseException) -> bool:
+        """Tell whether the stream was deleted of which only a pattern says that it should exist."""
+        return bool(self.group.pattern) and "no such key" in str(error)
+
     @property
     def _recreates(self) -> bool:
-        return self._context.settings.recreate_groups and not self._verdict
+        return self._context.settings.recreate_groups and not self._verdict and not self.group.pattern
 
     async def _try_to_write_settings(self) -> None:
         try:

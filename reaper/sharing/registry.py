@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from reaper.replicas import Replica
 from reaper.settings import ReaperSettings
+from reaper.sharing.discovery import Discovery
 from workers.protocol.keys import NamespaceKeys
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_outage
@@ -54,10 +55,12 @@ class Registry:
         replica_id: str,
         replica: Callable[[int], Replica],
         changed: Callable[[], None],
+        found: Callable[[], None],
     ) -> None:
         """``replica`` returns what to say of ``replica_id`` at a time in ms of the server's clock.
 
-        ``changed`` is called when other replicas may hold groups than before.
+        ``changed`` is called when other replicas may hold groups than before, and ``found`` when other groups are to be
+        watched.
         """
         self._client = client
         self._keys = keys
@@ -66,6 +69,7 @@ class Registry:
         self._replica_id = replica_id
         self._replica = replica
         self._changed = changed
+        self.discovery = Discovery(client, keys, settings, lambda: self.digest, found, self.at_once)
         self._asked = anyio.Event()
         self._told_at = float("-inf")
         self.able: tuple[str, ...] | None = None
@@ -112,11 +116,16 @@ class Registry:
         if self.clock_offset_ms and began - self._told_at >= self._settings().heartbeat.total_seconds():
             word = self._replica(monotonic_ms() + self.clock_offset_ms).to_json()
         gone_ms = to_ms(self._settings().registration * MISSED)
-        at_ms, *able = await REGISTER.run(
+        keys, scan_ms, is_scanning = self._keys, self.discovery.interval_ms, self.discovery.is_scanning
+        at_ms, version, is_our_turn, *able = await REGISTER.run(
             self._client,
-            [self._keys.replicas, self._keys.live, self._keys.drained],
-            [self.digest, self._replica_id, word, gone_ms, round(FORGET_S * 1000)],
-        )
+            [keys.replicas, keys.live, keys.drained, keys.watched, keys.scanned],
+            [
+                self.digest, self._replica_id, word, gone_ms, round(FORGET_S * 1000),
+                "" if scan_ms is None else scan_ms, int(is_scanning),
+            ],
+        )  # fmt: skip
+        self.discovery.hear(text(version), is_our_turn=bool(is_our_turn) and not is_scanning)
         self._told_at = began if word else self._told_at
         if monotonic() - began <= PROMPT_S:
             if not self.clock_offset_ms:

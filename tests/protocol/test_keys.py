@@ -51,6 +51,8 @@ def test_keys_are_spelt_as_documented() -> None:
         "{prod}:replicas",
         "{prod}:live",
         "{prod}:drained",
+        "{prod}:watched",
+        "{prod}:scanned",
         "{prod}:journal",
     )
 

@@ -170,6 +170,10 @@ class NamespaceKeys:
     """Sorted set of live replicas, by the time of their last sign of life."""
     drained: str
     """Sorted set of replicas that are to hold no group, by the time until when."""
+    watched: str
+    """Hash of the groups to watch that settings do not name: the pattern that found each, '' if a person added it."""
+    scanned: str
+    """Sorted set of digests of settings, by the time of the next scan for their patterns."""
     journal: str
     """Capped stream of the faults that drills injected."""
 
@@ -182,14 +186,22 @@ def namespace_keys(namespace: str) -> NamespaceKeys:
             f"namespace {namespace!r} contains '{{', '}}' or ':'. Use letters, digits, '-' and '_'."
         )
     tag = "{" + namespace + "}"
-    return NamespaceKeys(namespace, f"{tag}:replicas", f"{tag}:live", f"{tag}:drained", f"{tag}:journal")
+    return NamespaceKeys(
+        namespace,
+        f"{tag}:replicas",
+        f"{tag}:live",
+        f"{tag}:drained",
+        f"{tag}:watched",
+        f"{tag}:scanned",
+        f"{tag}:journal",
+    )
 
 
 TYPES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("stream", "retry", "dead", "journal"), "stream"),
-        **dict.fromkeys(("stream_schedule", "schedule", "enqueued", "live", "drained"), "zset"),
-        **dict.fromkeys(("agreement", "quarantine", "replicas"), "hash"),
+        **dict.fromkeys(("stream_schedule", "schedule", "enqueued", "live", "drained", "scanned"), "zset"),
+        **dict.fromkeys(("agreement", "quarantine", "replicas", "watched"), "hash"),
         "lease": "string",
     }
 )
