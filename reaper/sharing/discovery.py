@@ -69,7 +69,7 @@ class Discovery:
         """The pattern that found each group, '' for one that a person has added. None = not read yet."""
         self.troubles = RedisFailures()
 
-    # ---- what the registration brings
+    # ---- news from the registration
 
     @property
     def interval_ms(self) -> int | None:
@@ -162,7 +162,7 @@ class Discovery:
         return {text(member).partition("/")[0] for member in members} <= {self._digest()}
 
     async def _gone(self, pairs: Sequence[str]) -> list[str]:
-        """Ask again, because a scan misses streams of a node that is away, or whose slot moves to another node."""
+        """Ask again, because a scan misses streams of an unreachable node, and streams that move to another node."""
         by_node: dict[object, list[str]] = {}
         for pair in pairs:
             node = self._client.node_of(_names(pair)[0]) if isinstance(self._client, RoutedClient) else None
