@@ -11,8 +11,7 @@ from pydantic.fields import FieldInfo
 
 from reaper.settings import ReaperSettings
 from workers.runtime.quantities import written
-from workers.runtime.redis_settings import ProgramSettings
-from workers.runtime.settings import Settings
+from workers.runtime.settings import ProgramSettings, Settings
 from workers.runtime.settings_errors import bare_type, bounds
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
@@ -43,7 +42,7 @@ A variable that ends in `_FILE` names a file with the value, for example `REAPER
 ([secrets](security.md#secrets)).
 
 A duration is a number with a unit (`ms`, `s`, `m`, `h`, `d`): `30s`, `24h`. A number alone is seconds.
-A rate is `100/s` or `100`.
+A rate is a number per second.
 
 ## The address of Redis
 

@@ -2,10 +2,10 @@
 
 from redis.asyncio import Redis
 
-from workers.protocol.capabilities import knows_claim
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, text
 from workers.protocol.scripts import load_script
+from workers.protocol.server import knows_claim
 
 INSPECT_LAYOUT = load_script("reaper", "inspect_layout")
 

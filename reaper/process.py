@@ -17,7 +17,7 @@ from reaper.web.vitals import ReaperCondition
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.log_fields import fields
-from workers.runtime.garbage import collect_seldom
+from workers.runtime.event_loop import collect_seldom
 from workers.runtime.service_manager import reporting_to_service_manager
 from workers.runtime.signals import received
 

@@ -24,6 +24,7 @@ from anyio.abc import TaskStatus
 from reaper.batches import Batches
 from reaper.lease import TICK
 from reaper.metrics import ReplicaMetrics
+from reaper.reasons import count_patterns, worst
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport, Replica
 from reaper.settings import ReaperSettings
@@ -33,12 +34,12 @@ from workers.protocol.calls.group_load import look_at_group
 from workers.protocol.connection import commands_client
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of_text
-from workers.protocol.server_check import check_server
-from workers.runtime.beginning import once_served
+from workers.protocol.server import check_server
 from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.notices import Notices, notices_client
+from workers.runtime.pauses import once_served
 from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class Reaper:
             lambda: self.settings,
             self.replica_id,
             self._replica,
+            lambda: tuple(self._tenures.watched),
             self._reranked,
             self._reload,
         )
@@ -99,10 +101,10 @@ class Reaper:
         self._tenures = Tenures(self._context, lambda: self._registry.able)
         self._metrics = ReplicaMetrics(
             self._keys.namespace,
-            held=lambda: self.held,
-            watched=lambda: 0 if self.settings.observe else len(self._tenures.pairs),
+            numbers=lambda: {} if self.settings.observe else self._tenures.numbers(),
             reports=self._tenures.reports,
             refused=lambda: len(self.refusals),
+            server_ms=self._context.server_ms,
             look=lambda keys: look_at_group(self._client, keys),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -130,7 +132,7 @@ class Reaper:
     @property
     def watched(self) -> tuple[str, ...]:
         """The groups that this replica may serve, by pair."""
-        return self._tenures.pairs
+        return tuple(self._tenures.watched)
 
     def reports(self) -> dict[str, GroupReport]:
         """Return the state of the groups that this replica serves or observes, or cannot serve, by pair."""
@@ -248,8 +250,8 @@ class Reaper:
 
     def _reranked(self) -> None:
         logger.info(
-            "other replicas: %s",
-            fields(replicas=len(self._registry.able or ()), able=",".join(self._registry.able or ())),
+            "replicas share the groups: %s",
+            fields(number=len(self._registry.able or ()), replicas=",".join(self._registry.able or ())),
         )
         self._tenures.rerank()
 
@@ -258,6 +260,7 @@ class Reaper:
     def _replica(self, at_ms: int) -> Replica:
         """Return what is registered of this replica at ``at_ms``, by the server's clock."""
         self._started_ms = self._started_ms or at_ms
+        reports, watched = self._tenures.reports(), self._tenures.watched
         return Replica(
             id=self.replica_id,
             name=self.settings.name or self.host,
@@ -271,7 +274,9 @@ class Reaper:
             observe=self.settings.observe,
             terms=self._tenures.terms,
             server=self.server,
-            watched=self._tenures.pairs,
+            watched=len(watched),
+            held=self.held,
+            patterns=count_patterns(watched.values(), reports.values(), at_ms),
             scan=self._registry.discovery.scan,
-            groups=self._tenures.reports(),
+            groups={report.pair: report for report in worst(reports.values(), at_ms)},
         )

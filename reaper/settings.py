@@ -14,13 +14,12 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys, split_pair
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
-from workers.runtime.redis_settings import ProgramSettings
 from workers.runtime.settings import (
     SHORTEST_INTERVAL,
     SHORTEST_VISIBILITY,
     HealthHost,
     JournalMaxlen,
-    Rate,
+    ProgramSettings,
     Seconds,
     Section,
     seconds,
@@ -215,8 +214,8 @@ class ReaperSettings(ProgramSettings):
     discovery_interval: Seconds = seconds(
         60, "How often one of the replicas scans Redis for streams that fit a pattern.", least=SHORTEST_INTERVAL
     )
-    recovery_rate: Rate = Field(
-        default=0, ge=0, description="Most recoveries per second of each group, for example 100/s. 0 is no limit."
+    recovery_rate: float = Field(
+        default=0, ge=0, description="Most recoveries per second of each group, for example 100. 0 is no limit."
     )
     health_host: HealthHost = "127.0.0.1"
     journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN

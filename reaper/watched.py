@@ -15,10 +15,10 @@ WATCH = load_script("reaper", "watch")
 PAGE = 1_000
 
 
-async def read_watched(client: Redis, keys: NamespaceKeys) -> dict[str, str]:
+async def read_found(client: Redis, keys: NamespaceKeys) -> dict[str, str]:
     """Return the pattern that found each group, '' for one that a person added. Raises what redis-py raises."""
     fields = {text(pair): text(pattern) async for pair, pattern in client.hscan_iter(keys.watched, count=PAGE)}
-    fields.pop("", None)
+    fields.pop("version", None)  # no group: it has no slash
     return fields
 
 

@@ -26,10 +26,7 @@ class Backoff:
         return min(self.cap_ms, self.base_ms << doublings)
 
     def delay_ms(self, failures: int, jitter: Callable[[], float] = random.random) -> int:
-        """Return the delay after so many failures in a row. ``jitter`` returns what part of the longest one, 0 to 1.
-
-        Full jitter: jobs that failed together, because something they all need was down, come back one by one.
-        """
+        """Return the delay after so many failures in a row. ``jitter`` returns a part of the longest delay, 0 to 1."""
         return round(self.longest_ms(failures) * jitter())
 
 

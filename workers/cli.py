@@ -9,13 +9,12 @@ from typing import Any
 import click
 
 from workers.health import WorkerCondition, serving_health
-from workers.program import clashing_folder, load_worker
+from workers.program import load_worker
 from workers.protocol.errors import HandlerExitError
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import first_of
 from workers.runtime.ending import end_within
-from workers.runtime.event_loop import run_in_loop
-from workers.runtime.garbage import collect_seldom
+from workers.runtime.event_loop import collect_seldom, run_in_loop
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import Program, errors_as_sentences, examples, help_end, log_options, settings_options
 from workers.runtime.printing import show_crashes
@@ -62,11 +61,7 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
     """
     log_to_stderr(log_level, log_format)
     with errors_as_sentences():
-        folder = Path.cwd()
-        clash = clashing_folder(folder)
-        if clash:
-            logger.warning("folder hides an installed package, rename it: %s", fields(folder=clash, package="workers"))
-        worker = load_worker(program, folder)
+        worker = load_worker(program, Path.cwd())
         worker.configure(flags=flags, file=config)
         code = _work(worker)
     sys.exit(code)

@@ -41,10 +41,7 @@ _forking = _Forking()
 
 
 def handles(number: signal.Signals, before: Any) -> bool:
-    """Note that this process handles a signal from now on. A forked child does not. ``before`` is the former handler.
-
-    Returns False where that is noted already.
-    """
+    """Note that a forked child does not handle a signal that this process does. Return False if it was noted before."""
     if number in _handlers:
         return False
     default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL

@@ -6,11 +6,11 @@ After a lost reply, the producer sends the same call again. The script recognize
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
 from redis.exceptions import DataError, ResponseError
 
-from workers.new_jobs import Fields, NewJob, encode_job
+from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob, encode_job
 from workers.protocol.calls import CALL_BYTES, in_calls
 from workers.protocol.calls.enqueueing import Enqueueing, PackedJob
 from workers.protocol.connection import COMMAND_TIMEOUT_S
@@ -20,8 +20,7 @@ from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import counted, text
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
-from workers.runtime.redis_settings import ProgramSettings
-from workers.runtime.settings import Duration, delay_in_ms, load_settings, to_ms
+from workers.runtime.settings import Duration, ProgramSettings, delay_in_ms, load_settings, to_ms
 from workers.runtime.settings_errors import shown
 
 DEFAULT_DEDUP_WINDOW = timedelta(minutes=10)
@@ -56,35 +55,23 @@ class HasRedis(Protocol):
         """Address of Redis."""
 
 
-def address_of(redis: str | HasRedis | None, otherwise: str) -> str:
-    """Return the address given to a producer, directly or in settings, or for None the one of the environment.
-
-    Raises ConfigurationError for other values, for example a client of the other kind. ``otherwise`` names the other
-    accepted values.
-    """
-    if redis is None:
-        return load_settings(ProgramSettings).redis_url
-    address = redis if isinstance(redis, str) else getattr(redis, "redis_url", None)
-    if isinstance(address, str):
-        return address
-    kind = type(redis)
-    raise ConfigurationError(
-        f"{kind.__module__}.{kind.__qualname__} is not a Redis address. Give the producer a URL, settings with a "
-        f"redis_url, or {otherwise}."
-    )
+ClientT = TypeVar("ClientT")
 
 
-class Outbox:
-    """New jobs of one stream. Raises ConfigurationError for a stream name or a window that cannot work."""
+class BaseProducer(Generic[ClientT]):
+    """The parts that `Producer` and `SyncProducer` share."""
 
     def __init__(
         self,
         stream: str,
-        dedup_window: Duration,
-        max_bytes: int,
+        redis: str | HasRedis | None = None,
+        *,
+        dedup_window: Duration = DEFAULT_DEDUP_WINDOW,
+        max_bytes: int = DEFAULT_MAX_BYTES,
         min_replicas_acked: int = 0,
         replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
     ) -> None:
+        self._address = _address_of(redis)
         self._keys = stream_keys(stream)
         self._window_ms = _in_ms("dedup_window", dedup_window)
         if self._window_ms < to_ms(CALL_REMEMBERED):
@@ -99,25 +86,26 @@ class Outbox:
                 f"invalid min_replicas_acked {min_replicas_acked} with replicas_timeout {replicas_timeout!r}. Give 0 "
                 "replicas or more, and a time above 0."
             )
+        self._timeout_s = COMMAND_TIMEOUT_S + (self._replicas_ms / 1000 if self._replicas else 0.0)
+        self._client = self._connect()
 
-    @property
-    def timeout_s(self) -> float:
-        """The longest time of a call. A client's own timeout must be longer."""
-        return COMMAND_TIMEOUT_S + (self._replicas_ms / 1000 if self._replicas else 0.0)
+    def _connect(self) -> ClientT:
+        """Return a client, which connects at its first call."""
+        raise NotImplementedError
 
     @property
     def stream(self) -> str:
         """Name of the stream."""
         return self._keys.stream
 
-    def pack(self, jobs: Iterable[NewJob | Fields]) -> list[PackedJob]:
-        """Return ``jobs`` as they are sent. Raises InvalidJobError where one of them cannot be."""
+    def _pack(self, jobs: Iterable[NewJob | Fields]) -> list[PackedJob]:
+        """Return ``jobs`` as they are sent. Raises InvalidJobError."""
         stream, most = self.stream, self._max_bytes
         if isinstance(jobs, Mapping | str | bytes):
             raise InvalidJobError(f"{shown(jobs)} is not a list of jobs. Give a list.")
         return [encode_job(job if isinstance(job, NewJob) else NewJob(job), stream, most) for job in jobs]
 
-    def calls(self, jobs: Iterable[PackedJob]) -> "Iterator[EnqueueCall]":
+    def _calls(self, jobs: Iterable[PackedJob]) -> "Iterator[EnqueueCall]":
         """Yield the calls that enqueue ``jobs``, each when it is about to be sent for the first time."""
         for some in in_calls(jobs, lambda job: job.size, most=CALL_JOBS, most_bytes=CALL_BYTES):
             request = Enqueueing(
@@ -130,6 +118,20 @@ class Outbox:
                 self._replicas_ms,
             )
             yield EnqueueCall(request)
+
+
+def _address_of(redis: object) -> str:
+    """Return an address, also from settings, or for None the one of the environment. Raises ConfigurationError."""
+    if redis is None:
+        return load_settings(ProgramSettings).redis_url
+    address = getattr(redis, "redis_url", redis)
+    if isinstance(address, str):
+        return address
+    kind = type(redis)
+    raise ConfigurationError(
+        f"{kind.__module__}.{kind.__qualname__} is not a Redis address. Give the producer a URL, or settings with a "
+        "redis_url."
+    )
 
 
 class EnqueueCall:
@@ -147,10 +149,7 @@ class EnqueueCall:
         return [JobId(text(job.job_id), is_new=is_new) for job, is_new in zip(jobs, added, strict=True)]
 
     def pause_after(self, error: Exception) -> float | None:
-        """Return after how many seconds to send again, or None where Redis has refused the call.
-
-        Raises UnreachableError if the repetitions took too long, or after an error that leaves the effect open.
-        """
+        """Return the pause before the call is sent again, or None where Redis refused it. Raises UnreachableError."""
         if isinstance(error, (StreamReaperError, DataError)):  # redis-py raises DataError before it sends
             return None
         if not is_contact_error(error):

@@ -9,30 +9,28 @@ import anyio
 from anyio.abc import TaskStatus
 from redis.exceptions import RedisError
 
-from workers.embedded.recovery import EmbeddedRecovery
+from workers.embedded.autoclaim import Autoclaim
+from workers.embedded.upkeep import Upkeep
 from workers.loop.adoption import Adoption
-from workers.loop.batches import Gatherer
-from workers.loop.beating import BeatingThread, Carry
 from workers.loop.context import WorkerContext
 from workers.loop.dispatch import Handlers
 from workers.loop.heartbeat import Heartbeat
-from workers.loop.held import Held
+from workers.loop.heartbeat_thread import HeartbeatThread, MakeRunner
+from workers.loop.in_flight import Delivery
 from workers.loop.isolation import Isolation
 from workers.loop.reading import Reader
 from workers.loop.reporting import Counts
 from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
 from workers.loop.slots import Slots
-from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.membership import Agreement
-from workers.protocol.capabilities import knows_claim
 from workers.protocol.errors import HandlerExitError, StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words
 from workers.protocol.messages import RecoveryMode, Redelivery
-from workers.protocol.server_check import check_server
-from workers.runtime.beginning import once_served
+from workers.protocol.server import check_server, knows_claim
 from workers.runtime.callbacks import Callbacks
+from workers.runtime.pauses import once_served
 from workers.runtime.signals import received
 from workers.runtime.user_code import plain_error
 from workers.settings import WorkerSettings
@@ -52,9 +50,13 @@ class WorkerProcess:
     """Runs once. `run` lasts until `stop` and the drain after it, or until cancelled. Make it in the event loop."""
 
     def __init__(
-        self, settings: WorkerSettings, handlers: Handlers, callbacks: Callbacks[str], carry: Carry = BeatingThread
+        self,
+        settings: WorkerSettings,
+        handlers: Handlers,
+        callbacks: Callbacks[str],
+        runs: MakeRunner = HeartbeatThread,
     ) -> None:
-        """``carry`` creates the thread of the heartbeat.
+        """``runs`` creates the thread of the heartbeat.
 
         Raises ConfigurationError where the handlers cannot run jobs by these settings.
         """
@@ -68,9 +70,9 @@ class WorkerProcess:
         self._runners = anyio.create_task_group()
         # ---- the parts
         self._context = context = WorkerContext.make(settings, callbacks)
-        self._recovery = EmbeddedRecovery(context) if settings.recovery is RecoveryMode.EMBEDDED else None
+        self._upkeep = Upkeep(context) if settings.recovery is RecoveryMode.EMBEDDED else None
         self._adoption = Adoption(context)
-        self._heartbeat = Heartbeat(context, carry)
+        self._heartbeat = Heartbeat(context, runs)
         isolation = Isolation(context.membership.both, lambda: context.membership.visibility_s)
         self._settlements = Settlements(context, isolation.have_settled)
         self._runner = Runner(context, calls, self._settlements, self._heartbeat, isolation, self._is_ending)
@@ -81,11 +83,10 @@ class WorkerProcess:
             self._runner.hand_back,
             isolation,
             self._settlements.wait_for_room,
-            Gatherer(calls.batch_call_of, self._runner.is_last, self._runner.perform_batch)
-            if calls.batch_call_of
-            else None,
         )
-        stalled = self._recovery.stalled if self._recovery else StalledDeliveries()
+        for batch in calls.batches:
+            batch.begins_alone = self._runner.is_last
+        stalled = Autoclaim(context, self._upkeep.wake) if self._upkeep else None
         self._reader = Reader(context, self._slots, self._adoption, stalled)
 
     # ---- life
@@ -143,8 +144,8 @@ class WorkerProcess:
             await services.start(self._callbacks.run)
             services.start_soon(self._settlements.run)
             services.start_soon(membership.keep_fresh)
-            if self._recovery:
-                services.start_soon(self._recovery.run)
+            if self._upkeep:
+                services.start_soon(self._upkeep.run)
             if signals is not None:
                 services.start_soon(self._obey, signals)
             logger.info(
@@ -226,7 +227,7 @@ class WorkerProcess:
         """The group's settings. Only after joining."""
         return self._context.membership.agreement
 
-    def in_hand(self) -> list[Held]:
+    def in_hand(self) -> list[Delivery]:
         """Return the deliveries that are queued, run, or wait for their settlement."""
         return [held for source in self._context.membership.both for held in list(source.deliveries.values())]
 

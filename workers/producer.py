@@ -16,20 +16,11 @@ from typing import Self
 import anyio
 from redis.asyncio import Redis
 
-from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
-from workers.outbox import (
-    DEFAULT_DEDUP_WINDOW,
-    DEFAULT_REPLICAS_TIMEOUT,
-    EnqueueCall,
-    HasRedis,
-    JobId,
-    Outbox,
-    address_of,
-)
+from workers.new_jobs import Fields, NewJob
+from workers.outbox import BaseProducer, EnqueueCall, JobId
 from workers.protocol.calls.enqueueing import enqueue
 from workers.protocol.connection import commands_client, drop_idle
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.given_clients import another_loop, check_loop, checked
 from workers.protocol.meaning import is_contact_error
 from workers.runtime.event_loop import require_asyncio
 from workers.runtime.settings import Duration
@@ -39,58 +30,35 @@ MAX_CALLS = 16
 """Calls that are under way at the same time, each on a connection of its own; the others wait for their turn."""
 
 
-class Producer:
+class Producer(BaseProducer[Redis]):
     """Enqueues jobs of one stream.
 
-    All tasks of one event loop may share a producer. It can move to another event loop after the first one is closed,
-    unless you gave it a client.
+    All tasks of one event loop may share a producer. It can move to another event loop after the first one is closed.
 
     Args:
         stream: Name of the stream.
-        redis: An address, settings, or a client of redis.asyncio, which stays yours. Default: ``REAPER_REDIS_URL``, or
-            else ``REDIS_URL``.
+        redis: An address or settings. Default: ``REAPER_REDIS_URL``, or else ``REDIS_URL``.
         dedup_window: How long a ``job_id`` is remembered after its job became ready. At least a minute.
         max_bytes: The largest job, all fields together.
         min_replicas_acked: How many replicas of Redis must confirm a job (``WAIT``) before `enqueue` returns.
-        replicas_timeout: How long to wait for them. A client of yours needs a longer timeout.
+        replicas_timeout: How long to wait for them.
 
     Raises:
-        ConfigurationError: The stream name, the window or the client is invalid.
+        ConfigurationError: The stream name, the window or the address is invalid.
     """
 
-    def __init__(
-        self,
-        stream: str,
-        redis: "str | Redis | HasRedis | None" = None,
-        *,
-        dedup_window: Duration = DEFAULT_DEDUP_WINDOW,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-        min_replicas_acked: int = 0,
-        replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
-    ) -> None:
-        self._owns_client = not isinstance(redis, Redis)
-        self._address = ""
-        if not isinstance(redis, Redis):
-            self._address = address_of(redis, "a client of redis.asyncio (a SyncProducer takes others)")
-        self._outbox = Outbox(stream, dedup_window, max_bytes, min_replicas_acked, replicas_timeout)
-        self._client = checked(redis) if isinstance(redis, Redis) else self._connect()
-        self._turns = asyncio.Semaphore(MAX_CALLS)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lost: Exception | None = None
-        """Why the latest call has got no answer; None = it has."""
-
-    @property
-    def stream(self) -> str:
-        """Name of the stream."""
-        return self._outbox.stream
+    _turns: asyncio.Semaphore
+    _loop: asyncio.AbstractEventLoop | None = None
+    _lost: Exception | None = None
+    """The reason why the latest call got no answer; None = it got one."""
 
     def _connect(self) -> Redis:
-        timeout_s = self._outbox.timeout_s
-        return commands_client(self._address, key=self.stream, timeout_s=timeout_s, max_connections=MAX_CALLS)
+        self._turns = asyncio.Semaphore(MAX_CALLS)
+        return commands_client(self._address, key=self.stream, timeout_s=self._timeout_s, max_connections=MAX_CALLS)
 
     async def aclose(self) -> None:
-        """Close the connections, also during a cancellation. A client that you gave stays open."""
-        if self._owns_client and not (self._loop and self._loop.is_closed()):
+        """Close the connections, also during a cancellation."""
+        if not (self._loop and self._loop.is_closed()):
             with anyio.CancelScope(shield=True):
                 await self._client.aclose()
 
@@ -136,12 +104,12 @@ class Producer:
         After an error, jobs of earlier calls stay enqueued, and later calls are not made.
         """
         self._enter_loop()
-        packed = self._outbox.pack(jobs)
+        packed = self._pack(jobs)
         with sending(self.stream, packed):
-            return [job_id for call in self._outbox.calls(packed) for job_id in await self._send(call)]
+            return [job_id for call in self._calls(packed) for job_id in await self._send(call)]
 
     def _enter_loop(self) -> None:
-        """Belong to the running event loop. Raises ConfigurationError if the producer or its client has another one."""
+        """Belong to the running event loop. Raises ConfigurationError if the producer has another one."""
         loop = require_asyncio("a producer")
         if self._loop is loop:
             return
@@ -151,12 +119,7 @@ class Producer:
                     f"the producer of {self.stream!r} belongs to another event loop. Make one for each loop, or use "
                     "a SyncProducer."
                 )
-            if not self._owns_client:
-                raise another_loop()
-            # The connections have gone with the loop.
-            self._client, self._turns = self._connect(), asyncio.Semaphore(MAX_CALLS)
-        if not self._owns_client:
-            check_loop(self._client, loop)
+            self._client = self._connect()  # the connections have gone with the loop
         self._loop = loop
 
     async def _send(self, call: EnqueueCall) -> list[JobId]:

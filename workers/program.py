@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import sys
-import tomllib
 import traceback
 from pathlib import Path
 from types import ModuleType
@@ -12,52 +11,19 @@ from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings_errors import did_you_mean
 from workers.worker import Worker
 
-PACKAGE, DISTRIBUTION = "workers", "stream-reaper"
+PACKAGE = "workers"
 DEFAULT_ATTRIBUTE = "worker"
 
 
 def load_worker(target: str, folder: Path) -> Worker:
-    """Import ``package.module:attribute`` with ``folder`` on the path and return the worker there.
-
-    Without ``:attribute`` it is called ``worker``. Raises ConfigurationError.
-    """
+    """Import ``package.module:attribute`` with ``folder`` on the path, and return the worker there."""
     name, _, attribute = target.partition(":")
     attribute = attribute or DEFAULT_ATTRIBUTE
     if not all(part.isidentifier() for part in (*name.split("."), attribute)):
         raise ConfigurationError("invalid program: no module. Write package.module:worker, without '.py' or '/'.")
-    clash = clashing_folder(folder)
-    if clash and name.split(".")[0] == PACKAGE:
-        raise ConfigurationError(_explain_clash(clash, name))
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     return _worker_in(_import(name, folder), attribute)
-
-
-def clashing_folder(folder: Path) -> Path | None:
-    """Return the user's own ``workers`` package or module in ``folder``, if there is one that is not ours.
-
-    Ours, too, is that of a clone which the package was installed from, as the README has it done.
-    """
-    ours = Path(__file__).resolve().parent
-    for candidate in (folder / PACKAGE, folder / f"{PACKAGE}.py"):
-        if candidate.exists() and candidate.resolve() != ours and not _is_clone(folder):
-            return candidate
-    return None
-
-
-def _is_clone(folder: Path) -> bool:
-    try:
-        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-        return bool(project["name"] == DISTRIBUTION)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _explain_clash(clash: Path, name: str) -> str:
-    return (
-        f"cannot import {name!r}: {clash} has the name of the installed package {PACKAGE!r}. "
-        "Rename it, for example to 'jobs', or move it into a package."
-    )
 
 
 def _import(name: str, folder: Path) -> ModuleType:
@@ -65,6 +31,10 @@ def _import(name: str, folder: Path) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
+        if name.split(".")[0] == PACKAGE:
+            raise ConfigurationError(
+                f"cannot import {name!r}: {PACKAGE!r} is the installed package. Rename your own, for example to 'jobs'."
+            ) from error
         if name == missing or name.startswith(f"{missing}."):
             raise ConfigurationError(
                 f"cannot import {missing!r}: it is neither in {folder} nor installed. Start `worker run` in the folder "

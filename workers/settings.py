@@ -10,12 +10,13 @@ from workers.backoff import Backoff
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery, is_entry_id
-from workers.runtime.redis_settings import ProgramSettings, RedisArguments
 from workers.runtime.settings import (
     SHORTEST_VISIBILITY,
     Duration,
     HealthHost,
     JournalMaxlen,
+    ProgramSettings,
+    RedisArguments,
     Seconds,
     seconds,
     to_ms,
@@ -200,8 +201,5 @@ class WorkerSettings(ProgramSettings):
 
     @property
     def base_name(self) -> str:
-        """The part of the consumer name that is the same in earlier processes.
-
-        It is the configured name, or the host's.
-        """
+        """The part of the consumer name that earlier processes had, too: the configured name, or the host's."""
         return self.name or socket.gethostname()

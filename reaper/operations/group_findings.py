@@ -10,8 +10,8 @@ from reaper.operations.judgement import Problem
 from reaper.operations.state import GroupState
 from reaper.operations.words import duration
 from workers.protocol.calls.refusals import explained
-from workers.protocol.capabilities import UNSEEN, Capability
 from workers.protocol.messages import Redelivery, counted
+from workers.protocol.server import UNSEEN, Capability
 from workers.runtime.settings import to_ms
 
 STREAM_AHEAD_MS = 60_000
@@ -142,7 +142,7 @@ def _visibility(state: GroupState, facts: GroupFacts) -> Iterator[Finding]:
 
 def _not_in_force(examined: Examination, state: GroupState) -> Iterator[Finding]:
     """Compare the group settings with the operator's settings, if these name the group."""
-    group = next((one for one in examined.settings.watched if one.keys.pair == state.pair), None)
+    group = examined.wished.get(state.pair)
     if group is None or not examined.settings.model_fields_set & {"visibility_timeout", "max_deliveries", "redelivery"}:
         return
     given = {"visibility_ms": to_ms(group.visibility_timeout), "max_deliveries": group.max_deliveries}

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from reaper.operations.examination import ServerFacts
 from reaper.operations.findings import NOT_SEEN, Finding, note, ok, unknown, warning, wrong
 from reaper.operations.words import duration
-from workers.protocol.capabilities import in_words
 from workers.protocol.messages import counted
+from workers.protocol.server import in_words
 
 _FIRST_WITH_DRYRUN = 7
 CLOCK_TOLERANCE_MS = 5_000

@@ -26,7 +26,7 @@ def settings_text(name: str, settings: ReaperSettings) -> str:
     """Return what stands in a file of that name. A password never does."""
     lines = [
         f"# reaper run --config {name}",
-        "# SIGHUP reads the groups again. Flags and the environment (REAPER_…) are stronger than what stands here.",
+        "# SIGHUP reads the groups again. Flags and the environment (REAPER_…) override this file.",
     ]
     if not holds_login(settings.redis_url):
         lines.append(f"redis_url = {_quoted(settings.redis_url)}")

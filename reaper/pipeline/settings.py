@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from workers.runtime.redis_settings import ProgramSettings
-from workers.runtime.settings import Seconds
+from workers.runtime.settings import ProgramSettings, Seconds
 
 
 class PipelineSettings(ProgramSettings):

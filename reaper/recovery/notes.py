@@ -17,10 +17,9 @@ from reaper.recovery.lost import Report
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
 from reaper.settings import WatchedGroup
-from workers.protocol.calls.beat import RecoveryWait
 from workers.protocol.calls.group_moves import DueMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
-from workers.protocol.calls.refusals import explained
+from workers.protocol.calls.refusals import RecoveryWait, explained
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import Pending, RecoveryMode, first_of, text
@@ -52,6 +51,7 @@ def settings_report(group: WatchedGroup, tally: Tally, **found: Any) -> GroupRep
         visibility_ms=to_ms(group.visibility_timeout),
         max_deliveries=group.max_deliveries,
         redelivery=group.redelivery,
+        pattern=group.pattern,
         **{name: getattr(tally, name) for name in _TALLIED},
         **found,
     )
@@ -279,6 +279,7 @@ class GroupNotes:
             to_requeue=f"reaper groups requeue {self._group.keys.word} --lost",
         )
         if report.is_certain:
+            self.tally.lost += len(report.ids)
             logger.error("a third party deleted a consumer, its pending deliveries are lost: %s", facts)
         else:
             self.tally.in_doubt += len(report.ids)

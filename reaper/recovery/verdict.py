@@ -72,9 +72,8 @@ class Verdict:
         self._followed = left
 
     def facts(self, now_ms: int) -> dict[str, float]:
-        """Return the fields of a log line: counts, minutes since the start, and seconds. Zeros are left out."""
+        """Return the fields of a log line: minutes, deliveries to recover, and other numbers above 0."""
         counts = {
-            "would_recover": self.overdue,
             "partial": self.is_full,
             "false_alarms": self.false_alarms,
             "slowest_s": round(self.slowest_ms / 1000, 1),
@@ -85,5 +84,6 @@ class Verdict:
         }
         return {
             "minutes": round((now_ms - self.began_ms) / 60_000),
+            "would_recover": self.overdue,
             **{name: one for name, one in counts.items() if one},
         }

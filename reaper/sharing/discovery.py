@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from reaper.replicas import SCANNED
 from reaper.settings import GroupSettings, ReaperSettings, redis_pattern
-from reaper.watched import change_watched, read_watched
+from reaper.watched import change_watched, read_found
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import NamespaceKeys, check_apart, group_keys, split_pair
 from workers.protocol.log_fields import fields
@@ -96,7 +96,7 @@ class Discovery:
             await self._is_news.wait()
             self._is_news = anyio.Event()
             try:
-                found = await read_watched(self._client, self._keys) if self._version else {}
+                found = await read_found(self._client, self._keys) if self._version else {}
             except (RedisError, OSError) as error:
                 if self.troubles.failed(READ, error, monotonic()):
                     logger.warning("cannot read which groups to watch: %s", fields(cause=in_words(error)))
@@ -146,7 +146,7 @@ class Discovery:
 
         Raises errors of redis-py if it cannot scan at all.
         """
-        known, scan = await read_watched(self._client, self._keys), Scan(settings)
+        known, scan = await read_found(self._client, self._keys), Scan(settings)
         await scan.run(self._client)
         added = {pair: pattern for pair, pattern in scan.found.items() if pair not in known}
         await change_watched(self._client, self._keys, add=added)

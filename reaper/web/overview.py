@@ -16,10 +16,10 @@ from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
 from reaper.operations.streams import newest_first
 from reaper.service import Reaper
-from workers.protocol.capabilities import Capabilities, capabilities_quietly, in_words
 from workers.protocol.events import EventName, LifecycleEvent, events_of
 from workers.protocol.keys import OUR_CONSUMERS, GroupKeys
 from workers.protocol.messages import text
+from workers.protocol.server import Capabilities, capabilities_quietly, in_words
 from workers.runtime.clock import monotonic
 
 KEPT_S = 0.8

@@ -17,6 +17,7 @@ from tests.benchmarks.figures import Result, Row, at_most, spread
 from tests.benchmarks.holding import until_held
 from tests.benchmarks.stage import Stage, open_stage, stopped
 from tests.benchmarks.streams import create_group
+from tests.support.servers import url_of
 from tests.support.waiting import wait_until
 from workers import NewJob, Producer
 from workers.protocol.keys import group_keys
@@ -60,7 +61,7 @@ async def _late(jobs: int, spread_s: float, mover: Any) -> list[float]:
     delays = [FIRST_S + dice.uniform(0, spread_s) for _ in range(jobs)]
     async with open_stage() as stage:
         await create_group(stage.client, OURS)
-        async with mover(stage), Producer(OURS.stream, stage.client) as producer:
+        async with mover(stage), Producer(OURS.stream, url_of(stage.client)) as producer:
             await producer.enqueue_many([NewJob({"n": n}, delay=delay) for n, delay in enumerate(delays)])
             due = {text(job): int(at_ms) for job, at_ms in await stage.client.eval(_DUE, 1, OURS.stream_schedule)}
             assert len(due) == jobs, f"{jobs - len(due):,} jobs were due before all were enqueued"

@@ -15,9 +15,9 @@ from tests.support.beats import let_beat_of
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, started_server
 from tests.support.waiting import wait_until
-from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import group_keys
+from workers.protocol.server import knows_claim
 
 SCRIPT_TIMEOUT_S = 60.0
 """Filling a stream is one long script call."""

@@ -17,6 +17,7 @@ BLOCKS = re.findall(r"^```sh\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
 INSTALL_LINES = 2
 TUTORIAL = (ROOT / "docs/tutorial-recover.md").read_text(encoding="utf-8")
 STEPS = re.findall(r"^```sh\n(.*?)^```", TUTORIAL, re.MULTILINE | re.DOTALL)
+(SHOWN,) = re.findall(r"^```text\n(.*?)^```", TUTORIAL, re.MULTILINE | re.DOTALL)
 PROGRAMS = (ROOT / "docs/tutorial-worker.md").read_text(encoding="utf-8")
 PROGRAM_STEPS = re.findall(r"^```sh\n(.*?)^```", PROGRAMS, re.MULTILINE | re.DOTALL)
 ENTRY_ID = re.compile(r"\d{13}-\d+")
@@ -128,6 +129,17 @@ async def play_tutorial(shells: Shells) -> None:
     assert "1 dead letter redriven" in await _typed(shells, f"{export}\n{redrive}")
 
 
+async def play_sample(shells: Shells) -> None:
+    """Stall a job as the tutorial says, with its own timeout, and compare the sample of `reaper explain`."""
+    export, init, run = BLOCKS[0].splitlines()[INSTALL_LINES:]
+    await _typed(shells, f"{export}\n{init.replace('30s', '30000ms')}")
+    await shells.types(f"{export}\n{run}").prints("lease taken")
+    job = ENTRY_ID.findall(await _typed(shells, STEPS[0]))[0]
+    explained = await _typed(shells, f"{STEPS[0].splitlines()[0]}\n{STEPS[1].replace('JOB', job)}")
+    for line in SHOWN.splitlines():
+        assert re.search(_shape(line), explained, re.MULTILINE), (line, explained)
+
+
 async def play_readme_worker(shells: Shells, folder: Path) -> None:
     """Save the worker of the readme, start it as the readme says, and let it run the next job."""
     _, _, section = README.partition("\n## Workers\n")
@@ -170,6 +182,11 @@ async def play_programs(shells: Shells) -> None:
         return "an order is a number" in await _typed(shells, f"{export}\n{letters}")
 
     await wait_until(listed, "the nonsense is a dead letter")
+
+
+def _shape(line: str) -> str:
+    """Return the pattern of a sample line. Each number and unit of time may be another one."""
+    return "^" + re.sub(r"\d+(?:\\\.\d+)?(?:\\ s\b)?", r"[\\d.]+(?: m?s)?", re.escape(line)) + "$"
 
 
 async def _typed(shells: Shells, lines: str) -> str:

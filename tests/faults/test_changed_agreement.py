@@ -61,7 +61,7 @@ async def grow_old(client: Redis, worker: Worker, old_s: float = OLD_S) -> None:
     """Let so much time pass in which the worker had no need to extend anything."""
     assert worker.process is not None
     for held in worker.process.in_hand():
-        held.prove(monotonic() - old_s)
+        held.proven = monotonic() - old_s
     await age(client, KEYS.stream, KEYS.group, round(old_s * 1000), worker.consumer)
 
 

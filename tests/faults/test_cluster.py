@@ -26,7 +26,7 @@ from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job, NewJob, Producer, Reject, SyncProducer, Worker
-from workers.protocol.calls.beat import GAP_PART
+from workers.protocol.calls.refusals import GAP_PART
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import RecoveryMode, pair_up, read_metadata, text

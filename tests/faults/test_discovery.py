@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from reaper.operations.acl import Role, rules_of
 from reaper.replicas import SCANNED
 from reaper.service import Reaper
-from reaper.watched import read_watched
+from reaper.watched import read_found
 from tests.faults.deliveries import read_long_ago
 from tests.faults.scene import NAMESPACE, OVERDUE_MS, running_reaper
 from tests.operator.conftest import run_command
@@ -62,7 +62,7 @@ async def test_a_stream_that_appears_is_served_and_one_that_is_deleted_is_droppe
         await client.xgroup_create("orders:3", "audit", mkstream=True)
         await is_recovered(client, "orders:2")
         await watches(reaper, "orders:1", "orders:2")
-        assert await read_watched(client, NAMESPACE) == {"orders:1/billing": PATTERN, "orders:2/billing": PATTERN}
+        assert await read_found(client, NAMESPACE) == {"orders:1/billing": PATTERN, "orders:2/billing": PATTERN}
         await client.delete("orders:1")
         await client.xgroup_destroy("orders:2", "billing")
         await watches(reaper)
@@ -122,7 +122,7 @@ async def test_a_group_that_a_person_added_is_not_dropped_by_a_scan(server: Redi
         )
         scans = await scans_of(client)
         await wait_until(lambda: more_scans(client, scans, 2), "it has scanned again")
-        assert await read_watched(client, NAMESPACE) == {"orders:1/billing": ""}
+        assert await read_found(client, NAMESPACE) == {"orders:1/billing": ""}
 
 
 async def let_in(client: Redis, server: RedisServer, user: str, *words: str) -> str:
@@ -183,7 +183,7 @@ async def test_a_reload_changes_what_is_found(server: RedisServer, client: Redis
         await watches(reaper, "mail:1")
 
         async def is_alone() -> bool:
-            return [*await read_watched(client, NAMESPACE)] == ["mail:1/billing"]
+            return [*await read_found(client, NAMESPACE)] == ["mail:1/billing"]
 
         await wait_until(is_alone, "no replica watches the former streams")
 

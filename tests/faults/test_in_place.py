@@ -190,7 +190,7 @@ async def test_a_paused_owner_has_its_verdicts_refused(server: RedisServer, clie
         [(_, owner, _)] = await case.pending()
         assert worker.process is not None
         for held in worker.process.in_hand():
-            held.prove(monotonic() - VISIBILITY_MS / 1000)
+            held.proven = monotonic() - VISIBILITY_MS / 1000
         await case.stall(job, consumer="paused")  # as if it had no heartbeat for long
         await wait_until(lambda: ready_there(case), "it is given back")
         assert await claim(case) == [(job, 1)]

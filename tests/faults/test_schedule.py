@@ -13,7 +13,7 @@ from tests.conftest import StartProxy
 from tests.faults import scene
 from tests.support.proxy import command, runs
 from tests.support.resp import Request
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, url_of
 from tests.support.waiting import wait_until
 from workers import Job, NewJob, Producer, Reject, Retry
 from workers.protocol.calls.group_moves import MOVE_DUE
@@ -34,7 +34,7 @@ def payload(number: int) -> Pairs:
 
 async def enqueue_later(client: Redis, number: int, delay: float = SOON) -> dict[str, Pairs]:
     """Enqueue delayed jobs. Return their fields by job ID."""
-    async with Producer(scene.STREAM, client) as producer:
+    async with Producer(scene.STREAM, url_of(client)) as producer:
         ids = await producer.enqueue_many([NewJob(payload(n), delay=delay) for n in range(number)])
     return {job_id: payload(n) for n, job_id in enumerate(ids)}
 
@@ -81,7 +81,7 @@ async def test_jobs_run_in_the_order_they_are_due_and_not_in_that_of_enqueueing(
 ) -> None:
     handler = scene.Handler()
     await scene.create_group(client)
-    async with Producer(scene.STREAM, client) as producer:
+    async with Producer(scene.STREAM, url_of(client)) as producer:
         delays = {"third": 0.6, "first": 0.2, "second": 0.4}
         await producer.enqueue_many([NewJob({}, job_id=name, delay=delay) for name, delay in delays.items()])
         async with (

@@ -159,7 +159,7 @@ def test_under_uvloop_jobs_are_done_retried_timed_out_rejected_and_recovered(ser
         await client.xreadgroup(KEYS.group, "killed", {KEYS.stream: ">"})
         await client.xclaim(KEYS.stream, KEYS.group, "killed", 0, [entry_id], idle=60_000, justid=True)
         await let_beat(client, KEYS)
-        async with Reaper(settings_of(server)), Producer(KEYS.stream, client) as producer, running(worker):
+        async with Reaper(settings_of(server)), Producer(KEYS.stream, server.url) as producer, running(worker):
             for number in range(1, 5):
                 await producer.enqueue({"n": number}, timeout=0.2 if number == 3 else None, delay=0.01)
             await wait_until(lambda: len(done) == 4, "all jobs but one are done")

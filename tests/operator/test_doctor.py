@@ -24,10 +24,10 @@ from tests.scripts.scene import LONG_IDLE_MS, Scene
 from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
 from workers.new_jobs import DEFAULT_MAX_BYTES
-from workers.protocol.capabilities import capabilities_of, in_words
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import RecoveryMode
+from workers.protocol.server import capabilities_of, in_words
 from workers.settings import WorkerSettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.contract]

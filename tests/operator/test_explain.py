@@ -8,6 +8,7 @@ from tests.operator.conftest import Command
 from tests.operator.dead import give_up
 from tests.operator.heartbeats import a_report, hold
 from tests.scripts.scene import Scene, entry_id
+from tests.support.servers import url_of
 from workers import Producer
 
 pytestmark = pytest.mark.anyio
@@ -236,7 +237,7 @@ async def test_in_embedded_mode_a_worker_claims_it_and_no_replica_is_missed(scen
 
 async def test_a_job_that_was_put_off_tells_when_it_is_due(scene: Scene, reaper: Command) -> None:
     await _served(scene)
-    async with Producer("orders", scene.client) as producer:
+    async with Producer("orders", url_of(scene.client)) as producer:
         job = await producer.enqueue({"n": "1"}, job_id="order-1", delay=3_600)
     told = await _explained(reaper, "order-1")
     assert _shown(told, "job_id", "place", "source") == [job, "scheduled", "{orders}:scheduled"]

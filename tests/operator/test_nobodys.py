@@ -15,9 +15,9 @@ from reaper.operations.state import GroupState
 from reaper.settings import WatchedGroup
 from tests.scripts.scene import Scene
 from tests.support.simulated import simulated_server
-from workers.protocol.capabilities import UNSEEN, Capability, capabilities_quietly, in_words
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import namespace_keys
+from workers.protocol.server import UNSEEN, Capability, capabilities_quietly, in_words
 
 pytestmark = pytest.mark.anyio
 

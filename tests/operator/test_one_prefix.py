@@ -9,8 +9,7 @@ from reaper.pipeline.settings import PipelineSettings
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import Redelivery
-from workers.runtime.redis_settings import DEFAULT_URL, ProgramSettings
-from workers.runtime.settings import load_settings
+from workers.runtime.settings import DEFAULT_URL, ProgramSettings, load_settings
 from workers.runtime.settings_errors import bare_type, bounds
 from workers.settings import WorkerSettings
 

@@ -241,15 +241,3 @@ def test_bytes_that_are_no_text_are_refused_where_no_file_is_named(name: str, tm
     assert said == (f"setting '{name}' (as flag --{name.replace('_', '-')}) cannot be 'a\\udcff'. Write UTF-8 text.")
     flags = {"actions_token_file": "a\udcff", "health_port": "0"}
     assert load_settings(ReaperSettings, flags=flags).actions_token_file == flags["actions_token_file"]
-
-
-def test_a_file_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"file /dev/zero has more than 1,000,000 bytes\. Name a settings file"
-    ):
-        load_settings(ReaperSettings, file=Path("/dev/zero"))
-    monkeypatch.setenv("REAPER_REDIS_URL_FILE", "/dev/zero")
-    with pytest.raises(
-        ConfigurationError, match=r"file /dev/zero has more than 1,000,000 bytes\. Name a settings file"
-    ):
-        load_settings(ReaperSettings)

@@ -5,9 +5,9 @@ from redis.asyncio import Redis
 
 from tests.conftest import StartServer
 from tests.support.servers import RedisServer, release_of
-from workers.protocol.capabilities import UNSEEN, Capability, capabilities_of, capabilities_quietly, in_words
 from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
+from workers.protocol.server import UNSEEN, Capability, capabilities_of, capabilities_quietly, in_words
 
 pytestmark = pytest.mark.anyio
 

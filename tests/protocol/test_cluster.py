@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from workers.protocol.connection import KeptConnection, blocking_client, commands_client, reader_client
 from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import Meaning, meaning_of
-from workers.protocol.server_check import check_server
+from workers.protocol.server import check_server
 
 pytestmark = pytest.mark.anyio
 

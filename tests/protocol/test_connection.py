@@ -25,8 +25,7 @@ from workers.protocol.connection import KeptConnection, blocking_client, command
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
 from workers.protocol.meaning import NotSentError, WrongNodeError, is_contact_error, was_not_run
 from workers.protocol.scripts import load_script
-from workers.protocol.server import release_of
-from workers.protocol.server_check import check_server
+from workers.protocol.server import check_server, release_of
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from workers.protocol.connection import blocking_client, commands_client, reader
 from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import Meaning, WrongNodeError, meaning_of
 from workers.protocol.nodes import objection_to_node
-from workers.protocol.server_check import check_server
+from workers.protocol.server import check_server
 
 pytestmark = pytest.mark.anyio
 

@@ -27,7 +27,7 @@ from workers.protocol.connection import (
 from workers.protocol.directory import Directory
 from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import NoMasterError, is_contact_error, kind_of
-from workers.protocol.server_check import check_server
+from workers.protocol.server import check_server
 
 pytestmark = pytest.mark.anyio
 

@@ -113,13 +113,3 @@ def test_a_byte_order_mark_and_other_line_ends_do_not_count(
     file.write_bytes(mark + line_end.join(["# Größe", "size = 5", ""]).encode())
     loaded = load_settings(ShopSettings, file=file)
     assert (loaded.redis_url, loaded.size) == (URL, 5)
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
-def test_utf_16_is_one_sentence(encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "shop.toml"
-    mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
-    file.write_bytes(mark + "size = 5\n".encode(encoding))
-    assert sentence(file=file) == f"file {file} is UTF-16 text. Save it as UTF-8."
-    monkeypatch.setenv("SHOP_REDIS_URL_FILE", str(file))
-    assert sentence() == f"file {file} is UTF-16 text. Save it as UTF-8."

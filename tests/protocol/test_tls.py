@@ -20,7 +20,7 @@ from tests.support.tls import KEY_PASSWORD, Certificates, make_certificates, tun
 from workers import WorkerSettings
 from workers.protocol.connection import CONNECT_TIMEOUT_S, blocking_client, commands_client, reader_client
 from workers.protocol.errors import UnreachableError
-from workers.protocol.server_check import check_server
+from workers.protocol.server import check_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.only_on("valkey")]  # TLS ends before the server, whichever that is
 

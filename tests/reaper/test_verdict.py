@@ -65,4 +65,4 @@ def test_it_stays_small_and_says_so() -> None:
 
 
 def test_nothing_is_a_verdict_too() -> None:
-    assert Verdict(0).facts(60_000) == {"minutes": 1}
+    assert Verdict(0).facts(60_000) == {"minutes": 1, "would_recover": 0}

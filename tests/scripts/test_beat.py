@@ -13,7 +13,7 @@ from tests.scripts.scene import Scene
 from tests.support.clock import ServerClock
 from tests.support.fixtures import standing_clock
 from tests.support.servers import RedisServer
-from workers.protocol.calls.beat import RecoveryWait, recovery_wait
+from workers.protocol.calls.refusals import RecoveryWait, recovery_wait
 from workers.protocol.connection import commands_client
 from workers.protocol.scripts import put_together
 

@@ -63,6 +63,20 @@ async def test_once_it_has_expired_anybody_takes_it_in_a_new_term(scene: Scene, 
     assert await found(scene) == who
 
 
+@pytest.mark.parametrize("holder", ["", B, A_AGAIN], ids=["nobody", "another", "a new term"])
+async def test_a_term_goes_on_only_while_its_lease_is_there(scene: Scene, holder: str) -> None:
+    await take(scene, A)
+    assert (await taken(scene, A, token=1)).token == 1
+    await expire(scene)
+    if holder:
+        await take(scene, holder)
+    before = await scene.state()
+    answer = await take(scene, A, token=1)
+    assert isinstance(answer, Held)
+    assert answer.holder == holder
+    assert await scene.state() == before
+
+
 async def test_who_takes_it_learns_what_was_agreed(scene: Scene) -> None:
     await take(scene, A, visibility_ms=5_000)
     await expire(scene)

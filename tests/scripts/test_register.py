@@ -19,7 +19,7 @@ OURS, OTHERS = "0a1b2c", "ffffff"
 
 async def register(client: Redis, replica: str, word: str = "", *, digest: str = OURS) -> list[str]:
     """Return the replicas that may hold groups, in any order."""
-    _, _, *able = await answer(client, replica, word, digest=digest)
+    _, _, _, *able = await answer(client, replica, word, digest=digest)
     return sorted(one.decode() for one in able)
 
 
@@ -29,8 +29,8 @@ async def answer(
     """Register, and return what the script answers behind the time."""
     at_ms, *rest = await load_script("reaper", "register").run(
         client,
-        [KEYS.replicas, KEYS.live, KEYS.drained, KEYS.watched, KEYS.scanned],
-        [digest, replica, word, GONE_MS, FORGET_MS, scan_ms, is_scanning],
+        [KEYS.replicas, KEYS.live, KEYS.drained, KEYS.groups, KEYS.watched, KEYS.scanned],
+        [digest, replica, word, GONE_MS, FORGET_MS, "", scan_ms, is_scanning],
     )
     assert abs(at_ms - await server_ms(client)) < 5_000
     return list(rest)
@@ -38,7 +38,7 @@ async def answer(
 
 async def gets_turn(client: Redis, replica: str, *, digest: str = OURS, is_scanning: int = 0) -> bool:
     """Register as a replica that scans every minute, and return whether it is to scan now."""
-    _, is_our_turn, *_ = await answer(client, replica, digest=digest, scan_ms=60_000, is_scanning=is_scanning)
+    _, _, is_our_turn, *_ = await answer(client, replica, digest=digest, scan_ms=60_000, is_scanning=is_scanning)
     return bool(is_our_turn)
 
 
@@ -168,10 +168,10 @@ async def test_a_scan_is_due_at_its_time_and_not_later_than_in_one_interval(clie
 
 
 async def test_a_replica_without_patterns_or_rights_takes_no_turn(client: Redis) -> None:
-    assert await answer(client, "alice") == [b"", 0, b"alice"]
+    assert await answer(client, "alice") == [0, b"", 0, b"alice"]
     assert not await client.exists(KEYS.scanned)
 
 
 async def test_a_replica_learns_the_version_of_the_watched_groups(client: Redis) -> None:
-    await client.hset(KEYS.watched, "", "7")
-    assert (await answer(client, "alice"))[0] == b"7"
+    await client.hset(KEYS.watched, "version", "7")
+    assert (await answer(client, "alice"))[1] == b"7"

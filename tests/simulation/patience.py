@@ -55,6 +55,8 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield source_watch, "LATEST_WAKE_S", visibility_s / 2
     yield quarantine, "POLL_S", (0.02, visibility_s / 12)
     yield upkeep, "HOUSE_INTERVAL_S", visibility_s / 2
+    yield upkeep, "LATEST_LOOK_S", visibility_s / 2
+    yield upkeep, "RELEASE_POLL_S", (0.02, visibility_s / 12)
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def test_what_a_worker_has_never_had_is_nobodys_to_know(make: Make) -> None:
     async def play() -> None:
         worker = await running(world)
         [held] = worker._held()
-        held.source.forget(held)  # as if its reply had been lost
+        held.source.forget([held])  # as if its reply had been lost
         drop(world, worker)
 
     world.run(play)

@@ -147,7 +147,7 @@ def test_what_the_server_has_lost_that_a_worker_has_is_taken_from_nobody(
         if proves:
             assert isinstance(worker, OurWorker)
             [held] = worker._held()
-            held.prove(world.loop.now)
+            held.proven = world.loop.now
         world.command("XCLAIM", key, GROUP, "another", 0, entry_id, "FORCE")
 
     world.run(play_it)

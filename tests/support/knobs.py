@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Protocol
 from unittest import mock
 
-from workers.embedded.walk import Walk
+from workers.embedded.autoclaim import Walk
 from workers.loop import membership
 from workers.loop.heartbeat import Heartbeat
 

@@ -208,3 +208,9 @@ def started_server(binary: Path | None = None, **config: str) -> Iterator[RedisS
     """
     with RedisServer.started(binary or newest_redis(), **config) as server:
         yield server
+
+
+def url_of(client: Any) -> str:
+    """Return the address of a client of a server on this machine without a password."""
+    options = client.connection_pool.connection_kwargs
+    return f"redis://127.0.0.1:{options['port']}/{options.get('db') or 0}"

@@ -14,9 +14,8 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from workers.loop.claiming import Claiming
-from workers.loop.held import Held, Interruption, Source
+from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.reading import Reader
-from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.messages import (
@@ -152,9 +151,9 @@ async def test_what_is_claimed_and_runs_here_with_that_count_goes_on() -> None:
     claiming._by_key = {b"orders": source}
     claiming._settings = WorkerSettings(stream="orders", group="billing")
     claiming._membership = a_membership()
-    runs, moved = (Held(source, entry_id, (), 1, 3, 0, 0.0) for entry_id in (b"1-1", b"2-1"))
-    source.hold(runs)
-    source.hold(moved)
+    runs, moved = (Delivery(source, entry_id, (), 1, 3, 0, 0.0) for entry_id in (b"1-1", b"2-1"))
+    source.hold([runs])
+    source.hold([moved])
 
     async def send(_: Sequence[str | int]) -> Any:
         return [[b"orders", [[b"1-1", [], 0, 0], [b"2-1", [], CLAIM_READY_MS, 1]]]]
@@ -167,15 +166,15 @@ async def test_what_is_claimed_and_runs_here_with_that_count_goes_on() -> None:
 @pytest.mark.anyio
 async def test_nothing_is_read_or_taken_over_before_what_is_left() -> None:
     reader: Any = object.__new__(Reader)
-    source, taken = Source("orders", "orders", inf, None), list[Held]()
-    left = Held(source, b"1-1", (), 1, 3, 0, 0.0)
+    source, taken = Source("orders", "orders", inf, None), list[Delivery]()
+    left = Delivery(source, b"1-1", (), 1, 3, 0, 0.0)
 
-    async def tell() -> list[Held]:
+    async def tell() -> list[Delivery]:
         return [left]
 
     reader._claiming = SimpleNamespace(is_left=True, left=tell)
     reader._adoption = SimpleNamespace(is_due=True, take=pytest.fail, put_off=pytest.fail, take_stock=lambda: None)
-    reader._membership, reader._stock_taken, reader._stalled = SimpleNamespace(joins=2, both=()), 1, StalledDeliveries()
+    reader._membership, reader._stock_taken, reader._stalled = SimpleNamespace(joins=2, both=()), 1, None
     reader._reporter, reader._most = SimpleNamespace(works=lambda _: None, counts=SimpleNamespace(read=0)), inf
     reader._slots, reader._journal, reader._telemetry = SimpleNamespace(put=taken.extend, free=0), None, None
     assert not await reader._fill_slots(1)

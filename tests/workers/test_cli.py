@@ -1,5 +1,4 @@
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,12 +8,11 @@ from redis.asyncio import Redis
 from reaper.drill.history import read_events
 from tests.support.beats import let_beat
 from tests.support.gate import Gate
-from tests.support.processes import ROOT, Processes
+from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, add, consumers_of, pending_of
 from workers.cli import FORCED_EXIT, main
-from workers.program import clashing_folder
 from workers.runtime.options import UNREACHABLE_EXIT, USAGE_EXIT
 
 pytestmark = pytest.mark.anyio
@@ -40,38 +38,6 @@ def test_what_cannot_work_ends_with_one_sentence_and_its_exit_code(arguments: li
     assert (result.exit_code, len(errors)) == (UNREACHABLE_EXIT if "127.0.0.1:1" in sentence else USAGE_EXIT, 1)
     assert sentence in errors[0]
     assert "Traceback" not in result.output
-
-
-def test_a_folder_of_the_users_own_with_our_name_is_warned_about(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "workers").mkdir()
-    monkeypatch.chdir(tmp_path)
-
-    result = CliRunner().invoke(main, ["run", "nothing_there"])
-
-    assert result.exit_code == USAGE_EXIT
-    assert "folder hides an installed package" in caplog.text
-
-
-def test_the_clone_that_we_were_installed_from_is_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "workers").mkdir()
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    monkeypatch.chdir(tmp_path)
-
-    CliRunner().invoke(main, ["run", "nothing_there"])
-
-    assert caplog.text == ""
-
-
-@pytest.mark.parametrize("text", ["[project]\nname = 'shop'\n", "[tool.ruff]\n", "project = 1\n", "[project", "\udcff"])
-def test_whatever_else_a_project_says_of_itself_its_folder_is_the_users_own(text: str, tmp_path: Path) -> None:
-    (tmp_path / "workers").mkdir()
-    (tmp_path / "pyproject.toml").write_bytes(text.encode(errors="surrogateescape"))
-
-    assert clashing_folder(tmp_path) == tmp_path / "workers"
 
 
 @pytest.mark.processes
@@ -160,4 +126,4 @@ async def test_a_users_own_folder_of_our_name_is_noticed_by_the_command(
     )
 
     assert await worker.wait() == USAGE_EXIT
-    assert "has the name of the installed package" in worker.output
+    assert "is the installed package" in worker.output

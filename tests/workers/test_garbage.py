@@ -4,11 +4,11 @@ import gc
 import subprocess
 import sys
 
-from workers.runtime.garbage import ALLOCATIONS
+from workers.runtime.event_loop import ALLOCATIONS
 
 _PROGRAM = """
 import gc
-from workers.runtime.garbage import collect_seldom
+from workers.runtime.event_loop import collect_seldom
 collect_seldom()
 print(gc.isenabled(), gc.get_threshold()[0], gc.get_freeze_count() > 1000)
 """

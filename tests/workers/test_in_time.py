@@ -12,15 +12,14 @@ from redis.exceptions import ResponseError
 from tests.workers.scene import make_held
 from workers import Job
 from workers.backoff import Backoff
-from workers.loop.beating import Extending
+from workers.loop.calls import DeliveryCalls
 from workers.loop.dispatch import HandlerCalls
 from workers.loop.execution import HANDED_BACK
 from workers.loop.heartbeat import BEATS, Heartbeat
-from workers.loop.held import Held, Interruption, Source
+from workers.loop.heartbeat_thread import Extending
+from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.isolation import Isolation
 from workers.loop.membership import Membership
-from workers.loop.numbers import Numbers
-from workers.loop.proof import ProofOfLife
 from workers.loop.runner import Runner
 from workers.protocol.calls.moves import Life
 from workers.protocol.calls.settlement import Outcome, Verdict
@@ -70,7 +69,7 @@ class Settled:
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
 
-    def add(self, _held: Held, verdict: Verdict, _began: float, _now: float) -> bool:
+    def add(self, _held: Delivery, verdict: Verdict, _began: float, _now: float) -> bool:
         self.verdicts.append(verdict)
         return False
 
@@ -82,21 +81,21 @@ class Silent:
         return lambda *_facts, **_more: None
 
 
-def proof_by(redis: Redis) -> ProofOfLife:
+def calls_of(redis: Redis) -> DeliveryCalls:
     parts: Any = redis
-    return ProofOfLife(parts, parts, "us", Numbers())
+    return DeliveryCalls(parts, parts, "us")
 
 
-def hold(redis: Redis, number: int = 1, source: Source | None = None) -> Held:
+def hold(redis: Redis, number: int = 1, source: Source | None = None) -> Delivery:
     """Return a delivery in hand, proved now, with proofs of life by ``redis``."""
-    source = source or Source("orders", "orders", prove=proof_by(redis).prove)
+    source = source or Source("orders", "orders", prove=calls_of(redis).prove)
     held = make_held(entry_id=b"1700000000000-%d" % number, source=source)
-    held.prove(monotonic())
-    source.hold(held)
+    held.proven = monotonic()
+    source.hold([held])
     return held
 
 
-def context_of(held: Held, redis: Redis) -> Any:
+def context_of(held: Delivery, redis: Redis) -> Any:
     membership = Silent()
     membership.both = [held.source]  # type: ignore[attr-defined]
     membership.visibility_s = VISIBILITY_S  # type: ignore[attr-defined]
@@ -110,7 +109,7 @@ def context_of(held: Held, redis: Redis) -> Any:
         consumer="us",
         commands=None,
         membership=membership,
-        proof=proof_by(redis),
+        calls=calls_of(redis),
         reporter=reporter,
         telemetry=None,
     )
@@ -130,7 +129,7 @@ async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(cloc
     assert (held.proven, monotonic()) == (asked_at, asked_at + 4.0)
 
 
-async def perform(held: Held, redis: Redis) -> tuple[int, int, int]:
+async def perform(held: Delivery, redis: Redis) -> tuple[int, int, int]:
     """Take a delivery through all steps. Return the number of calls to Redis, and of started and settled jobs."""
     started: list[str] = []
 
@@ -333,7 +332,7 @@ async def test_a_timeout_that_is_lowered_during_a_heartbeat_is_followed_by_anoth
         step = next(steps)
     assert [item.entry_id for item in step.items] == [held.raw_entry_id]
     beside = hold(redis, 2, held.source)
-    beside.prove(clock.now - 0.2)
+    beside.proven = clock.now - 0.2
     context.membership.timeout_changed = clock.now - 0.1
     step = steps.send((round(clock.now * 1000), [Life.EXTENDED]))
     assert isinstance(step, Extending), "it beats again at once"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.workers.scene import KEYS, make_held, make_job
 from workers import InvalidFieldError, Job
-from workers.loop.held import Source
+from workers.loop.in_flight import Source
 from workers.protocol.messages import (
     COPY_FIELDS,
     FIELD_HAND_BACKS,
@@ -149,10 +149,10 @@ def test_a_job_id_that_is_no_text_can_be_shown() -> None:
 def test_a_source_forgets_a_settled_delivery_but_not_a_later_one_of_the_same_entry() -> None:
     source = Source(KEYS.stream, KEYS.stream)
     first, second = make_held(source=source), make_held(source=source)
-    source.hold(first)
-    source.hold(second)
+    source.hold([first])
+    source.hold([second])
 
-    source.forget(first)
+    source.forget([first])
 
     assert source.deliveries == {second.raw_entry_id: second}
 

@@ -94,7 +94,7 @@ async def test_all_that_is_in_hand_is_extended_at_once_where_the_timeout_becomes
         await wait_until(lambda: len(handler.started) == 3, "all run")
         assert worker.process is not None
         for held in worker.process.in_hand()[:2]:
-            held.prove(held.proven - 600)  # which is soon enough by the timeout that the worker knows
+            held.proven = held.proven - 600  # which is soon enough by the timeout that the worker knows
         await agree(client, 900)
         worker.process._context.membership.join_again()
 

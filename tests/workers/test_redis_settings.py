@@ -8,8 +8,7 @@ from reaper.settings import ReaperSettings
 from workers import WorkerSettings
 from workers.protocol.credentials import file_of
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.redis_settings import DEFAULT_URL
-from workers.runtime.settings import load_settings
+from workers.runtime.settings import DEFAULT_URL, load_settings
 
 
 def load(**flags: str) -> WorkerSettings:

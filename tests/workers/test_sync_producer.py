@@ -60,14 +60,6 @@ def test_it_connects_to_nothing_before_its_first_job() -> None:
         assert orders.stream == "orders"
 
 
-def test_a_client_that_is_given_stays_its_owners(server: RedisServer) -> None:
-    with redis.Redis.from_url(server.url, decode_responses=True) as client:
-        with SyncProducer("orders", client) as orders:
-            job_id = orders.enqueue({"a": b"\xff"})
-        assert client.ping()
-    assert ids_in(server) == [job_id]
-
-
 def test_any_number_of_threads_may_use_one(server: RedisServer, orders: SyncProducer) -> None:
     ids: list[str] = []
 
@@ -196,11 +188,3 @@ def test_what_is_idle_is_dropped_and_what_is_in_use_is_left_alone(server: RedisS
     pool.release(used)
     assert client.ping()
     client.close()
-
-
-def test_connections_of_a_client_that_was_given_are_left_alone(server: RedisServer) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        connection = client.connection_pool.get_connection()
-        client.connection_pool.release(connection)
-        drop_idle_blocking(client, RedisConnectionError("away"))
-        assert connection.is_connected

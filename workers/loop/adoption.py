@@ -7,11 +7,10 @@ deliveries whose read had no answer are read again, page by page, when slots are
 import logging
 import re
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workers.loop.context import WorkerContext, WorkerPart
-from workers.loop.held import Held, Source
+from workers.loop.in_flight import Delivery, Source
 from workers.protocol.calls.membership import delete_consumers
 from workers.protocol.calls.recovery import START
 from workers.protocol.keys import NONCE_BYTES
@@ -42,7 +41,7 @@ class Adoption(WorkerPart):
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
-        self._moves = context.moves
+        self._moves = context.calls.moves
         self._sweeps: deque[Sweep] = deque()
         self._not_before = 0.0
 
@@ -57,7 +56,7 @@ class Adoption(WorkerPart):
                 for row in rows
                 if is_earlier_process(text(row["name"]), self._settings.base_name, self._consumer)
             }
-            await self._delete_consumers(source, list(earlier))
+            await delete_consumers(self._commands, source.key, self._settings.keys, list(earlier))
             for owner, pending in earlier.items():
                 if pending:
                     logger.info(
@@ -89,14 +88,10 @@ class Adoption(WorkerPart):
 
     # ---- scans
 
-    async def take(self, room: int) -> list[Held]:
-        """Scan one page. Return at most ``room`` deliveries of ours that were not in flight here.
-
-        Raises errors of redis-py.
-        """
-        sweep = self._sweeps[0]
+    async def take(self, room: int) -> list[Delivery]:
+        """Scan one page. Return at most ``room`` unknown deliveries of ours. Raises errors of redis-py."""
+        sweep, asked_at = self._sweeps[0], monotonic()
         is_ours = sweep.owner == self._consumer
-        asked_at = monotonic()
         sweep.start, found = await self._moves.adopt(
             self._commands,
             sweep.source.key,
@@ -109,15 +104,12 @@ class Adoption(WorkerPart):
             self._sweeps.remove(sweep)
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         return [
-            Held(sweep.source, one.entry_id, one.flat, one.times, max_deliveries, now_ms, asked_at)
+            Delivery(sweep.source, one.entry_id, one.flat, one.times, max_deliveries, now_ms, asked_at)
             for one in found
             if not sweep.source.comes_again(one.entry_id, one.times, asked_at)
         ]
 
-    async def _delete_consumers(self, source: Source, consumers: Sequence[str]) -> None:
-        await delete_consumers(self._commands, source.key, self._settings.keys, consumers)
-
     async def leave(self) -> None:
         """Remove our own consumer if it has no pending entries. Raises errors of redis-py."""
         for source in self._membership.sources:
-            await self._delete_consumers(source, [self._consumer])
+            await delete_consumers(self._commands, source.key, self._settings.keys, [self._consumer])

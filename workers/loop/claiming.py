@@ -1,7 +1,7 @@
-"""Reads with CLAIM bring entries that are ready in place (policy ``in-place``) together with new ones.
+"""Reads with CLAIM return entries that are ready in place (policy ``in-place``) together with new ones.
 
-An entry that is ready in place is idle for longer than any delivery can be. So a read claims nothing else, whatever the
-visibility timeout is, and recovery judges each overdue delivery before a reader gets it.
+An entry that is ready in place is idle for longer than any delivery can be. So a read claims no overdue delivery, and
+recovery judges each one before a reader gets it.
 """
 
 import logging
@@ -11,13 +11,16 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from workers.loop.context import WorkerContext, WorkerPart
-from workers.loop.held import Held
+from workers.loop.in_flight import Delivery
 from workers.protocol.calls.recovery import return_taken
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import is_not_known
 from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, Redelivery, parse_claim_reply
 
 logger = logging.getLogger(__name__)
+
+Send = Callable[[Sequence[str | int]], Awaitable[Any]]
+"""Reads, with more words for the command."""
 
 
 class Answer(NamedTuple):
@@ -43,11 +46,11 @@ class Claiming(WorkerPart):
         membership = self._membership
         return membership.agreement.redelivery is Redelivery.IN_PLACE and membership.joins != self._refused_in
 
-    async def deliveries(self, send: Callable[[Sequence[str | int]], Awaitable[Any]], asked_at: float) -> list[Held]:
+    async def deliveries(self, send: Send, asked_at: float) -> list[Delivery]:
         """Read by ``send``, which takes more words for the command, and make deliveries of the reply.
 
-        Raises what redis-py raises, also where the deliveries are ours: then they are `left`. Where the server knows no
-        CLAIM, there are none, and reads are plain from now on.
+        Raises errors of redis-py, also if the reply is there: then it is `left`. If the server does not support CLAIM,
+        there are no deliveries, and later reads are plain.
         """
         try:
             reply = await send(("CLAIM", CLAIM_READY_MS))
@@ -64,8 +67,8 @@ class Claiming(WorkerPart):
         """Whether a read has brought entries of which `left` has to make deliveries first."""
         return self._answer is not None
 
-    async def left(self) -> list[Held]:
-        """Make deliveries of the last reply. Raises what redis-py raises; then the reply is still left."""
+    async def left(self) -> list[Delivery]:
+        """Make deliveries of the last reply. Raises errors of redis-py, and then the reply is still left."""
         if self._answer is None:
             return []
         entries, asked_at = self._answer
@@ -75,7 +78,7 @@ class Claiming(WorkerPart):
         for entry in entries:
             if entry.idle_ms < 0 or not self._is_to_run(entry, asked_at):
                 continue
-            held = Held(
+            job = Delivery(
                 self._by_key[entry.stream],
                 entry.entry_id,
                 entry.fields,
@@ -84,8 +87,8 @@ class Claiming(WorkerPart):
                 now_ms,
                 asked_at,
             )
-            held.has_unknown_wait = entry.deliveries_before > 0
-            deliveries.append(held)
+            job.has_unknown_wait = entry.deliveries_before > 0
+            deliveries.append(job)
         self._answer = None
         return deliveries
 

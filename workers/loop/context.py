@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
+from workers.loop.calls import DeliveryCalls
 from workers.loop.facts import DeliveryFacts
 from workers.loop.membership import Membership
-from workers.loop.numbers import Numbers
-from workers.loop.proof import ProofOfLife
 from workers.loop.reporting import Counts, Reporter
 from workers.loop.telemetry import WorkerTelemetry
 from workers.protocol.calls import Journal
@@ -32,12 +31,12 @@ class WorkerContext:
     reads: Redis
     """For blocking reads."""
     membership: Membership
-    proof: ProofOfLife
-    moves: Moves
-    numbers: Numbers
+    calls: DeliveryCalls
     reporter: Reporter
     telemetry: WorkerTelemetry | None
     """None without a tracer or meter provider."""
+    journal: Journal
+    """The arguments of scripts that write to the journal."""
 
     @classmethod
     def make(cls, settings: WorkerSettings, callbacks: Callbacks[str]) -> "WorkerContext":
@@ -47,17 +46,11 @@ class WorkerContext:
         telemetry = WorkerTelemetry.make(settings, consumer)
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
         journal = Journal.at(settings.journal, settings.journal_maxlen)
-        moves, numbers = Moves(settings.keys, journal.maxlen if journal.writes else 0), Numbers()
         kept = KeptConnection(commands)
-        proof = ProofOfLife(kept, moves, consumer, numbers)
-        membership = Membership(kept, settings, consumer, reporter, proof.prove)
+        calls = DeliveryCalls(kept, Moves.of(settings.keys, journal), consumer)
+        membership = Membership(kept, settings, consumer, reporter, calls.prove)
         reads = reader_client(settings.redis_url, key=settings.keys.stream, timeout_s=READ_PATIENCE_S)
-        return cls(settings, consumer, commands, kept, reads, membership, proof, moves, numbers, reporter, telemetry)
-
-    @property
-    def journal(self) -> Journal:
-        """The arguments of scripts that write to the journal."""
-        return Journal.at(self.settings.journal, self.settings.journal_maxlen)
+        return cls(settings, consumer, commands, kept, reads, membership, calls, reporter, telemetry, journal)
 
     def facts(self) -> DeliveryFacts:
         """Return a builder of the fields of journal events, for one thread."""

@@ -4,8 +4,8 @@ Decided once, before the first job is read.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from workers.loop.around import Around, invoker_inside
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 REASON_UNKNOWN_TYPE = "unknown_type"
 LEFT_S = 1.0
-"""How long a job is left alone that is left to others, where the backoff would give it back in no time at all."""
+"""Delay of a job that is left to other workers, if the backoff has no delay."""
 _TYPES_WARNED_OF = 100
 
 
@@ -36,11 +36,11 @@ class HandlerCalls:
     """How the handlers of a program are called."""
 
     invoke: Invoke
-    """Runs the handler that a job is for."""
+    """Runs the handler of a job."""
     runs_in_thread: Callable[[Job], bool]
-    """Tells whether that is a plain function."""
-    batch_call_of: Callable[[Job], BatchCall | None] | None = None
-    """Returns the batch handler of a job. None without batch handlers."""
+    """Returns whether the handler of a job is a plain function."""
+    batches: Sequence[BatchCall] = ()
+    """The batch handlers."""
 
 
 class Handlers:
@@ -54,7 +54,7 @@ class Handlers:
     def add(self, handler: Handler, types: Sequence[object]) -> None:
         """Run jobs of ``types`` by ``handler``. Without types, it is the default handler.
 
-        Raises ConfigurationError where there is one for them already.
+        Raises ConfigurationError if they have a handler already.
         """
         if not types:
             if self._default is not None:
@@ -82,48 +82,49 @@ class Handlers:
         self._arounds.append(around)
 
     def calls(self, settings: WorkerSettings) -> HandlerCalls:
-        """Return how jobs are run by these settings. Raises ConfigurationError where they cannot be."""
-        default, by_type, field = self._default, self._by_type, settings.job_type_field
+        """Return how jobs are run by these settings. Raises ConfigurationError if they cannot be run."""
+        default, by_type, field = self._default, self._by_type, settings.job_type_field.encode()
         if default is None and not by_type:
             raise ConfigurationError("the worker has no handler. Decorate a function with @worker.handler.")
         if by_type and not field:
             raise no_type_field(next(iter(by_type)))
+        ways: dict[int, _Way] = {}  # by identity, because handlers are objects of users, and not all have a hash
+        for handler in (*by_type.values(), *([] if default is None else [default])):
+            if id(handler) not in ways:
+                ways[id(handler)] = self._way(handler, settings)
+        otherwise = _Way(_Unknown(settings, list(by_type)).conclude) if default is None else ways[id(default)]
+        of_type = {name.encode("utf-8", "surrogateescape"): ways[id(handler)] for name, handler in by_type.items()}
+        find: Callable[[bytes | None, _Way], _Way] = of_type.get  # type: ignore[assignment]
 
-        batches = {  # by identity, because handlers are objects of users, and not all of them have a hash
-            id(handler): BatchCall(handler, settings.concurrency)
-            for handler in (default, *by_type.values())
-            if isinstance(handler, BatchHandler)
-        }
-        if batches and self._arounds:
+        def way_of(job: Job) -> _Way:
+            return find(job.value_of(field), otherwise) if of_type else otherwise
+
+        return HandlerCalls(
+            (lambda job: way_of(job).invoke(job)) if of_type else otherwise.invoke,
+            lambda job: way_of(job).in_thread,
+            [way.batch for way in ways.values() if way.batch],
+        )
+
+    def _way(self, handler: Handler, settings: WorkerSettings) -> "_Way":
+        in_thread = not is_async(_function_of(handler))
+        if not isinstance(handler, BatchHandler):
+            return _Way(invoker_inside(self._arounds, handler, settings.concurrency), in_thread)
+        if self._arounds:
             raise ConfigurationError(
                 "the worker has a batch handler, and worker.around runs around single jobs. Call the function in the "
                 "batch handler, or use a second worker."
             )
+        call = BatchCall(handler, settings.concurrency)
+        return _Way(call.invoke, in_thread, call)
 
-        def invoke_of(handler: Handler) -> Invoke:
-            if isinstance(handler, BatchHandler):
-                return batches[id(handler)].alone
-            return invoker_inside(self._arounds, handler, settings.concurrency)
 
-        otherwise = _Unknown(settings, list(by_type)).conclude if default is None else invoke_of(default)
-        in_thread = default is not None and _is_plain(default)
-        if not by_type:
-            only = batches.get(id(default))
-            return HandlerCalls(otherwise, lambda _job: in_thread, (lambda _job: only) if batches else None)
-        calls = _dispatched(
-            field.encode(),
-            {_key(job_type): invoke_of(handler) for job_type, handler in by_type.items()},
-            otherwise,
-            {_key(job_type): _is_plain(handler) for job_type, handler in by_type.items()},
-            otherwise_in_thread=in_thread,
-        )
-        if not batches:
-            return calls
-        of_type: dict[bytes | None, BatchCall | None] = {
-            _key(name): batches.get(id(handler)) for name, handler in by_type.items()
-        }
-        of_others = batches.get(id(default))
-        return replace(calls, batch_call_of=lambda job: of_type.get(job.value_of(field.encode()), of_others))
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How one handler is called."""
+
+    invoke: Invoke
+    in_thread: bool = False
+    batch: BatchCall | None = None
 
 
 def no_type_field(job_type: str) -> ConfigurationError:
@@ -132,22 +133,6 @@ def no_type_field(job_type: str) -> ConfigurationError:
         f"a handler is for jobs of type {job_type!r}, but the field of the type is unknown. Set "
         "job_type_field, for example to 'type'."
     )
-
-
-def _dispatched(
-    field: bytes,
-    by_type: dict[bytes | None, Invoke],
-    otherwise: Invoke,
-    in_thread: dict[bytes | None, bool],
-    *,
-    otherwise_in_thread: bool,
-) -> HandlerCalls:
-    find = by_type.get
-
-    def invoke(job: Job) -> Awaitable[object]:
-        return find(job.value_of(field), otherwise)(job)
-
-    return HandlerCalls(invoke, lambda job: in_thread.get(job.value_of(field), otherwise_in_thread))
 
 
 class _Unknown:
@@ -179,16 +164,8 @@ class _Unknown:
         return Retry(sentence, delay=self._delay, counts=False)
 
 
-def _is_plain(handler: Handler) -> bool:
-    return not is_async(_function_of(handler))
-
-
 def _function_of(handler: Handler) -> Any:
     return handler.function if isinstance(handler, BatchHandler) else handler
-
-
-def _key(job_type: str) -> bytes:
-    return job_type.encode("utf-8", "surrogateescape")
 
 
 def _name(handler: Handler) -> str:

@@ -83,12 +83,9 @@ def _generates(function: object) -> bool:
 
 
 def invoker(handler: Handler, concurrency: int) -> Invoke:
-    """Return a way to call ``handler``.
+    """Return a way to call ``handler``. A plain function runs in a thread of a pool.
 
-    It is awaited in the event loop, or, for a plain function, runs in a thread of a pool.
-
-    A thread cannot be stopped. After a cancellation at the drain deadline, the thread goes on by itself, and its later
-    results are not settled.
+    A thread cannot be stopped. After a cancellation it goes on by itself, and its result is not settled.
     """
     if is_async(handler):
         return handler
@@ -114,7 +111,7 @@ def invoker(handler: Handler, concurrency: int) -> Invoke:
 
 
 def is_async(handler: Handler) -> bool:
-    """Tell whether calling ``handler`` returns a coroutine, also for objects with an async ``__call__``."""
+    """Return whether a call of ``handler`` returns a coroutine, also for objects with an async ``__call__``."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - its kind matters, not whether it can be called
     )

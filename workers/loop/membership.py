@@ -8,7 +8,7 @@ from math import inf
 import anyio
 from redis.exceptions import RedisError
 
-from workers.loop.held import Held, Source
+from workers.loop.in_flight import Delivery, Source
 from workers.loop.notifier import Notifier
 from workers.loop.reporting import Reporter
 from workers.protocol.calls.membership import (
@@ -32,40 +32,30 @@ from workers.settings import WorkerSettings
 logger = logging.getLogger(__name__)
 
 REFRESH_S = 30.0
-"""How often a worker reads the group settings. ``FORMER_MS`` in ``heartbeat.lua`` goes by it."""
+"""How often a worker reads the group settings. ``FORMER_MS`` in ``heartbeat.lua`` depends on it."""
 CLOCK_JUMP_MS = 5_000
-"""The server's clock was set, where it differs by more than this. Less may be a slow answer."""
+"""The server's clock was set if it differs by more than this. A smaller difference may be a slow answer."""
 OLD = 0.5
-"""In so many visibility timeouts a heartbeat is too old to begin a job by it."""
+"""Part of the visibility timeout. A heartbeat that is older does not allow a job to begin."""
 STAND_BY_JITTER_S = 0.2
 """So that embedded workers do not all ask at once whether the reaper is gone."""
 REGISTRATION_SLACK_S = COMMAND_TIMEOUT_S
-"""For how long a registration lasts after we should have joined again: for late calls, and those that fail."""
+"""Time for which a registration lasts after the next join is due, because calls can be late or fail."""
 PROMPT_S = 1.0
-"""An answer that took longer does not say what time the server has now."""
-
-
-def assumed_agreement(settings: WorkerSettings) -> Agreement:
-    """Return the values for a group without settings, which are the worker's own, or the defaults."""
-    return Agreement(
-        redelivery=settings.redelivery or DEFAULT_REDELIVERY,
-        visibility_timeout=settings.visibility_timeout or DEFAULT_VISIBILITY_TIMEOUT,
-        max_deliveries=settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
-        recovery=settings.recovery,
-        reads_retries=False,
-    )
+"""An answer that took longer does not say the server's time now."""
+LOOKING = "looking at the group"
 
 
 class Membership:
-    """Joins the group and keeps what it learnt fresh.
+    """Joins the group, and keeps its settings up to date.
 
-    With each joining we register which group settings we have read. A shorter visibility timeout counts only when every
-    worker has had the time to read it, and the heartbeat has extended by it what is in hand (``group_terms``).
+    Each join registers the group settings that we have read. A shorter visibility timeout counts only after every
+    worker has had the time to read it and to extend its deliveries (``group_terms``).
     """
 
     agreement: Agreement
     visibility_s: float
-    """The agreed visibility timeout."""
+    """The group's visibility timeout."""
 
     def __init__(
         self,
@@ -73,14 +63,20 @@ class Membership:
         settings: WorkerSettings,
         consumer: str,
         reporter: Reporter,
-        prove: Callable[[Held], Awaitable[bool]],
+        prove: Callable[[Delivery], Awaitable[bool]],
     ) -> None:
         """``prove`` is for `Job.extend`."""
         self._connection = connection
         self._settings = settings
         self._reporter = reporter
         self._consumer = consumer
-        self._assumed = assumed_agreement(settings)
+        self._assumed = Agreement(
+            redelivery=settings.redelivery or DEFAULT_REDELIVERY,
+            visibility_timeout=settings.visibility_timeout or DEFAULT_VISIBILITY_TIMEOUT,
+            max_deliveries=settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
+            recovery=settings.recovery,
+            reads_retries=False,
+        )
         self._version = 0  # of the group settings
         self.visibility_s = inf
         self._again = anyio.Event()
@@ -91,14 +87,14 @@ class Membership:
         self._served_s = 0.0
         self.joined = Notifier()
         self.joins = 0
-        """How often the group was joined; the reader takes stock after each."""
+        """How often the group was joined. The reader takes stock after each join."""
         keys, timeout_s = settings.keys, settings.timeout.total_seconds() if settings.timeout else inf
         self.main = Source(keys.stream, keys.stream, timeout_s, prove)
         self.retries = Source(keys.retry, keys.stream, timeout_s, prove)
         self.both = (self.main, self.retries)
-        """All that deliveries can come from."""
+        """All sources of deliveries."""
         self.sources: tuple[Source, ...] = (self.main,)
-        """What is to be read now."""
+        """The sources that are read now."""
 
     @property
     def recovers(self) -> bool:
@@ -106,9 +102,9 @@ class Membership:
         return self._settings.recovery is self.agreement.recovery is RecoveryMode.EMBEDDED
 
     def is_gone(self, source: Source, error: Exception) -> bool:
-        """Tell whether ``error`` says that a stream is not there which is not read any more, as the last joining found.
+        """Return whether ``error`` says that the retry stream is gone, which the group does not read any more.
 
-        A retry stream is made anew only where the policy needs it. Its deliveries are lost then. For any thread.
+        It is created again only if the policy needs it. Otherwise its deliveries are lost. For any thread.
         """
         return meaning_of(error) is Meaning.NO_GROUP and source not in self.sources
 
@@ -122,7 +118,7 @@ class Membership:
             self._clock_offset_ms = server_ms - monotonic() * 1000
 
     async def join(self) -> None:
-        """Join the group, creating what is missing. Raises what redis-py raises."""
+        """Join the group, and create it if it is missing. Raises errors of redis-py."""
         settings, keys = self._settings, self._settings.keys
         self._take(
             await join_group(
@@ -156,7 +152,7 @@ class Membership:
         self._again.set()
 
     def shows_from(self, now: float) -> float:
-        """Return from which moment on a proof of life has something to show for a delivery's being ours."""
+        """Return the moment since which a heartbeat allows a job to begin."""
         return now - self.visibility_s * OLD
 
     def _take(self, joined: Joined) -> None:
@@ -196,7 +192,7 @@ class Membership:
         self._groups = groups
 
     def _until_next_join_s(self) -> float:
-        """Return the refresh interval, or less where the reaper we stand by for may be gone before."""
+        """Return the refresh interval, or less if the lease of the group's reaper ends before."""
         if self._settings.recovery is RecoveryMode.EMBEDDED and self._served_s:
             return min(REFRESH_S, self._served_s + random.uniform(0, STAND_BY_JITTER_S))
         return REFRESH_S
@@ -211,8 +207,8 @@ class Membership:
             try:
                 await self.join()
                 failures = 0
-                self._reporter.works("looking at the group")
+                self._reporter.works(LOOKING)
             except (RedisError, OSError) as error:
                 failures += 1
                 if not is_contact_error(error):  # the reader logs the outage
-                    self._reporter.failed("looking at the group", error)
+                    self._reporter.failed(LOOKING, error)

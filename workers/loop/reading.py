@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -17,10 +17,9 @@ from redis.exceptions import RedisError, ResponseError
 from workers.loop.adoption import Adoption
 from workers.loop.claiming import Claiming
 from workers.loop.context import WorkerContext, WorkerPart
-from workers.loop.held import Held, hold_all
+from workers.loop.in_flight import Delivery
 from workers.loop.planner import Planner
 from workers.loop.slots import Slots
-from workers.loop.stalled import StalledDeliveries
 from workers.protocol.connection import BLOCK_MS, KeptConnection
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.log_fields import fields
@@ -32,63 +31,76 @@ from workers.runtime.pauses import pause_s
 logger = logging.getLogger(__name__)
 
 REFUSED_S = 5.0
-"""So long is put off what Redis refuses, next to reading."""
+"""Pause of adoption and recovery after Redis rejected a call of theirs. Reading goes on."""
 READING, ADOPTING, RECOVERING = "reading", "taking over what nobody runs", "recovering what stalls"
+
+
+class StalledDeliveries(Protocol):
+    """A source of deliveries besides reading: stalled deliveries of other consumers."""
+
+    def due_in_s(self) -> float:
+        """Return the seconds until the next scan, or inf while a reaper recovers."""
+
+    async def take(self, room: int) -> list[Delivery]:
+        """Scan, and return at most ``room`` deliveries that are ours from now on. Raises errors of redis-py."""
+
+    def put_off(self, pause_s: float) -> None:
+        """Pause, because Redis rejected a call."""
 
 
 class Reader(WorkerPart):
     """Reads until the stop, and puts the deliveries into slots."""
 
     def __init__(
-        self,
-        context: WorkerContext,
-        slots: Slots,
-        adoption: Adoption,
-        stalled: StalledDeliveries,
+        self, context: WorkerContext, slots: Slots, adoption: Adoption, stalled: StalledDeliveries | None
     ) -> None:
+        """``stalled`` is None if a reaper recovers."""
         super().__init__(context)
         self._client = context.reads
         self._connection = KeptConnection(context.reads)
         self._slots = slots
         self._adoption = adoption
         self._stalled = stalled
-        self._by_key = {source.key.encode(): source for source in context.membership.both}
+        self._by_key = {source.key.encode(): source for source in self._membership.both}
         self._planner = Planner()
         self._claiming = Claiming(context)
         self._asked_for = 0
         self._most: float = inf
-        """As many deliveries are asked for at most: replies were lost that may have been too large."""
+        """Maximum number of deliveries in a read, after replies were lost that may have been too large."""
         self._stopping = anyio.Event()
         self._under_way = anyio.CancelScope()
         self.has_read = False
         """A read has succeeded."""
         self._stock_taken = 0
-        """Of which joining stock was last taken."""
+        """The number of joins when stock was last taken."""
 
     # ---- the loop
 
     async def run(self) -> None:
-        """Read until `stop`. Outages are waited out."""
+        """Read until `stop`. Waits for the end of outages."""
         failures = 0
         self._stock_taken = self._membership.joins
         while not self._stopping.is_set():
-            if not self._slots.free and not self._stalled.is_due(0):
+            if not self._slots.free and self._stalled_in_s() > 0:
                 await self._wait_for_slot()
                 continue
             await checkpoint_if_cancelled()  # no other await in this loop can be cancelled while slots are free
-            was_read = False  # `stop` may cancel what is under way
+            was_read = False  # `stop` may cancel the call that is under way
             try:
                 with anyio.CancelScope(shield=True) as self._under_way:
-                    was_read = await self._fill_slots(self._slots.free)
-                if was_read:  # a refused read is not made up for by taking stock, which follows it
+                    was_read = await self._fill_slots(int(min(self._slots.free, self._most)))
+                if was_read:  # a successful scan does not make up for a rejected read
                     failures = 0
             except (RedisError, OSError, UnexpectedReplyError) as error:
                 failures += 1
                 await self._recover_from(error, failures)
 
+    def _stalled_in_s(self) -> float:
+        return self._stalled.due_in_s() if self._stalled else inf
+
     async def _wait_for_slot(self) -> None:
-        """Wait until a slot is free, or until stalled deliveries are to be looked for all the same."""
-        due_in_s = self._stalled.due_in_s(0)
+        """Wait until a slot is free, or until the next scan for stalled deliveries."""
+        due_in_s = self._stalled_in_s()
         if due_in_s == inf:  # not embedded, because a timer costs more than the wait
             await self._slots.freed.wait()
             return
@@ -97,28 +109,25 @@ class Reader(WorkerPart):
 
     async def _fill_slots(self, free: int) -> bool:
         """Get deliveries from the next source. Return whether that was a read, and Redis answered it."""
-        was_read, free = False, self._bounded(free)
+        was_read = False
         self._asked_for = free
         if self._stock_taken != self._membership.joins:
             self._stock_taken = self._membership.joins
             self._adoption.take_stock()
-            self._may_be_behind()
-        if self._claiming.is_left:  # before stock is taken, which would run what is to be given back
+        if self._claiming.is_left:  # before stock is taken, which would run deliveries that are given back
             deliveries = self._received(await self._claiming.left())
             self._reporter.works(READING)
         elif free and self._adoption.is_due:
             taking = self._adoption.take(free)
             deliveries = self._received(await self._unless_refused(ADOPTING, taking, self._adoption.put_off))
-        elif self._stalled.is_due(free):
+        elif self._stalled and self._stalled.due_in_s() <= 0:
             deliveries = await self._unless_refused(RECOVERING, self._stalled.take(free), self._stalled.put_off)
         else:
             deliveries = self._received(await self._read(free))
             self._reporter.works(READING)
             self.has_read = was_read = True
-        hold_all(deliveries)
-        for source in self._membership.both:
-            source.is_read()
-        self._stalled.were_delivered(deliveries)
+        for job in deliveries:
+            job.source.deliveries[job.raw_entry_id] = job
         if deliveries and self._most < inf:
             larger = self._most + max(1, self._most // 4)
             self._most = larger if larger < self._slots.concurrency else inf
@@ -128,9 +137,9 @@ class Reader(WorkerPart):
         return was_read
 
     async def _unless_refused(
-        self, part: str, taking: Awaitable[list[Held]], put_off: Callable[[float], None]
-    ) -> list[Held]:
-        """Return what other sources of deliveries have. Rejected calls there are put off, and reading goes on."""
+        self, part: str, taking: Awaitable[list[Delivery]], put_off: Callable[[float], None]
+    ) -> list[Delivery]:
+        """Return the deliveries of another source. After a rejected call it pauses, and reading goes on."""
         try:
             deliveries = await taking
         except ResponseError as error:
@@ -142,79 +151,56 @@ class Reader(WorkerPart):
         self._reporter.works(part)
         return deliveries
 
-    def _received(self, deliveries: list[Held]) -> list[Held]:
+    def _received(self, deliveries: list[Delivery]) -> list[Delivery]:
         self._reporter.counts.read += len(deliveries)
         if self._telemetry and deliveries:
             self._telemetry.received(deliveries)
         return deliveries
 
-    def _bounded(self, free: int) -> int:
-        return int(min(free, self._most))
-
-    async def _read(self, free: int) -> list[Held]:
+    async def _read(self, free: int) -> list[Delivery]:
         asked_at = monotonic()
         sources = self._membership.sources
-        claims = self._claiming.is_on
-        for source in sources:
-            source.is_asked(claims=claims)
         plan = self._planner.plan(sources, free)
-        may_block = plan.blocks and self.has_read  # the first read shows at once whether we may
-        block_ms = self._block_ms(free) if may_block else 0
+        # The first read does not block, because its reply shows at once whether we may read.
+        block = ("BLOCK", self._block_ms()) if plan.blocks and self.has_read else ()
 
         async def send(more: Sequence[str | int] = ()) -> Any:
-            return await self._connection.execute_command(
-                "XREADGROUP",
-                "GROUP",
-                self._settings.group,
-                self._consumer,
-                "COUNT",
-                plan.count,
-                *(("BLOCK", block_ms) if block_ms else ()),
-                *more,
-                "STREAMS",
-                *(source.key for source in plan.sources),
-                *(">" for _ in plan.sources),
-            )
+            keys = [source.key for source in plan.sources]
+            words = ("GROUP", self._settings.group, self._consumer, "COUNT", plan.count, *block, *more, "STREAMS")
+            return await self._connection.execute_command("XREADGROUP", *words, *keys, *(">" for _ in keys))
 
-        if claims:
+        if self._claiming.is_on:
             deliveries = await self._claiming.deliveries(send, asked_at)
         else:
             deliveries = self._deliveries(await send(), asked_at)
         if len(sources) > 1:
-            self._planner.learn(plan, sources, Counter(held.source.key for held in deliveries))
+            self._planner.learn(plan, sources, Counter(job.source.key for job in deliveries))
         return deliveries
 
-    def _block_ms(self, free: int) -> int:
+    def _block_ms(self) -> int:
         """Return how long a read may block, which is until the reader's next task. Never 0, which is no limit.
 
         The server ends a read up to 100 ms late.
         """
-        return max(1, min(BLOCK_MS, round(min(self._stalled.due_in_s(free), BLOCK_MS) * 1000)))
+        return max(1, min(BLOCK_MS, round(min(self._stalled_in_s(), BLOCK_MS) * 1000)))
 
-    def _deliveries(self, reply: Any, asked_at: float) -> list[Held]:
+    def _deliveries(self, reply: Any, asked_at: float) -> list[Delivery]:
         """Make deliveries of a reply. Every one that is read is the first of its entry.
 
         They are proven as of ``asked_at``, because a handler that blocks the event loop may delay the reply for long.
         """
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
-        by_key, entries = self._by_key, parse_read_reply(reply)
-        for stream, items in reply or ():
-            if items:
-                by_key[stream].has_brought(items[0][0], items[-1][0])
-        is_any_anew = any(source.settled is not None for source in by_key.values())
+        by_key = self._by_key
         return [
-            Held(source, entry_id, flat or (), 1, max_deliveries, now_ms, asked_at)
-            for stream, entry_id, flat in entries
-            if (entry_id not in (source := by_key[stream]).deliveries and not is_any_anew)
-            or not source.comes_again(entry_id, 1, asked_at)
+            Delivery(source, entry_id, flat or (), 1, max_deliveries, now_ms, asked_at)
+            for stream, entry_id, flat in parse_read_reply(reply)
+            if entry_id not in (source := by_key[stream]).deliveries or not source.comes_again(entry_id, 1, asked_at)
         ]
 
-    # ---- when it fails
+    # ---- after failures
 
     async def _recover_from(self, error: Exception, failures: int) -> None:
-        self._may_be_behind()
-        # A reply may have been lost, and deliveries with it.
-        self._adoption.take_stock()
+        self._adoption.take_stock()  # a reply may have been lost, and deliveries with it
         group_is_gone = meaning_of(error) is Meaning.NO_GROUP
         if group_is_gone and await self._rejoined() and failures == 1:
             return
@@ -222,15 +208,10 @@ class Reader(WorkerPart):
         if is_contact_error(error):
             if self._asked_for and not was_not_run(error):  # perhaps no reply as large as that can arrive
                 self._most = max(1, self._asked_for // 2)
-            self._membership.join_again()  # so that what settles and proves is connected before there is no room for it
+            self._membership.join_again()  # so that the other calls are connected before the server has no room
             await self._client.connection_pool.disconnect()
         with anyio.move_on_after(pause_s(failures)):
             await self._stopping.wait()
-
-    def _may_be_behind(self) -> None:
-        """Note that the server that is read from may be another one, which has lost its latest writes."""
-        for source in self._membership.both:
-            source.may_be_behind = True
 
     async def _rejoined(self) -> bool:
         logger.error("group does not exist any more, joining it again: %s", fields(group=self._settings.keys.pair))

@@ -14,26 +14,21 @@ from anyio.lowlevel import checkpoint
 from redis.exceptions import NoPermissionError, RedisError
 
 from workers.loop.context import WorkerContext, WorkerPart
-from workers.loop.held import Held, Interruption, Source
+from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.notifier import Notifier
 from workers.protocol.calls.moves import Item, Result, Settled
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.connection import drop_idle
 from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text, was_not_run
 from workers.protocol.messages import in_order
-from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
-ENDED = frozenset({Result.DONE, Result.DEAD, Result.LOST})
-"""Results that end the delivery."""
 SETTLE_BATCH = 128
 """The maximum number of verdicts in a call."""
 GATHER_BATCHES = 4
 """Full batches that can gather before runners wait, so that memory is bounded in an outage."""
-
 GATHER_S = 0.001
 """Time that a verdict waits for others in the same call. Its slot is free meanwhile."""
-
 MAX_COPIED_BYTES = 1_048_576
 """The maximum payload that a call copies, plus one job, so that no call blocks the server for long."""
 _ABSENT = b"0-1"
@@ -48,18 +43,9 @@ class _VerdictQueue:
     are_acks: bool
     part: str
     """The name of this part in errors."""
-    waiting: list[Held] = field(default_factory=list)
-    limit: int = 0
-    """Maximum batch while the server rejects calls. 0 without such a limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class _SettleCall:
-    """A call, which stays the same until it is answered."""
-
-    queue: _VerdictQueue
-    batch: Sequence[Held]
-    number: int
+    limit: int
+    """Maximum batch. It is smaller while the server rejects calls."""
+    waiting: list[Delivery] = field(default_factory=list)
 
 
 class Settlements(WorkerPart):
@@ -69,22 +55,19 @@ class Settlements(WorkerPart):
         """``are_answered`` is called after each answer."""
         super().__init__(context)
         self._are_answered = are_answered
-        self._connection = context.kept
-        self._moves = context.moves
-        self._numbers = context.numbers
+        self._calls = context.calls
         self._facts = context.facts()
-        self._full = SETTLE_BATCH
-        self._capacity = GATHER_BATCHES * self._full
+        self._capacity = GATHER_BATCHES * SETTLE_BATCH
         self._acks, self._others = (
             {
-                source.key: _VerdictQueue(source, are_acks, f"settling {source.key}")
-                for source in context.membership.both
+                source.key: _VerdictQueue(source, are_acks, f"settling {source.key}", SETTLE_BATCH)
+                for source in self._membership.both
             }
             for are_acks in (True, False)
         )
         self._queues = (*self._acks.values(), *self._others.values())
-        self._call: _SettleCall | None = None
-        """The call without an answer."""
+        self._unanswered: tuple[_VerdictQueue, Sequence[Delivery]] | None = None
+        """The call without an answer, which stays the same until it is answered."""
         self._gathered = 0
         self._failures = 0
         self._arrived = Notifier()
@@ -93,20 +76,20 @@ class Settlements(WorkerPart):
 
     # ---- for runners
 
-    def add(self, held: Held, verdict: Verdict, began: float, now: float) -> bool:
+    def add(self, job: Delivery, verdict: Verdict, began: float, now: float) -> bool:
         """Add the verdict on a delivery that had its slot from ``began`` to ``now``. Returns at once.
 
         If the result is true, call `wait_for_room` before the next job.
         """
-        held.end(verdict, began, now)
+        job.end(verdict, began, now)
         queues = self._acks if verdict.outcome is Outcome.ACK else self._others
-        queues[held.source.key].waiting.append(held)
+        queues[job.source.key].waiting.append(job)
         self._gathered = gathered = self._gathered + 1
         if gathered == 1:  # the settler waits only for the first one
             self._arrived.notify()
-        if gathered < self._full:
+        if gathered < SETTLE_BATCH:
             return False
-        if gathered == self._full:
+        if gathered == SETTLE_BATCH:
             self._filled.notify()
         return gathered >= self._capacity
 
@@ -138,7 +121,7 @@ class Settlements(WorkerPart):
 
     async def _wait_for_more(self) -> None:
         """Wait for more verdicts, because a call costs as much as dozens of verdicts."""
-        if self._gathered >= self._full:
+        if self._gathered >= SETTLE_BATCH:
             return
         timer = asyncio.get_running_loop().call_later(GATHER_S, self._filled.notify)
         try:
@@ -149,7 +132,7 @@ class Settlements(WorkerPart):
     async def _settle_what_waits(self) -> None:
         """Make one call for each queue with verdicts, until one fails."""
         for queue in self._queues:
-            if self._call is None and not queue.waiting:
+            if self._unanswered is None and not queue.waiting:
                 continue
             if not await self._settle_some(queue):
                 self._failures += 1
@@ -159,164 +142,163 @@ class Settlements(WorkerPart):
 
     async def _settle_some(self, queue: _VerdictQueue) -> bool:
         """Make one call: the one without an answer, or the next one of this queue. Returns False if it failed."""
-        if self._call is None:
-            self._call = _SettleCall(queue, self._next_batch(queue), self._numbers.begin())
-        call = self._call
+        if self._unanswered is None:
+            await self._calls.settling.acquire()
+            self._unanswered = queue, self._next_batch(queue)
+        queue, batch = self._unanswered
         began_ns = time_ns() if self._telemetry else 0
-        asked_at = monotonic()
         try:
-            results = await self._send(call)
+            results = await self._send(queue, batch)
         except (RedisError, OSError) as error:
-            return await self._failed(call, error)
+            return await self._failed(queue, batch, error)
         if results is None or not any(map(_is_denied, results)):
-            self._reporter.works(call.queue.part)
-        is_done = self._answered(call, results, asked_at)
+            self._reporter.works(queue.part)
+        is_done = self._answered(queue, batch, results)
         if self._telemetry:
-            self._telemetry.settled(call.batch, results, began_ns)
-        call.queue.limit = 0
+            self._telemetry.settled(batch, results, began_ns)
+        queue.limit = SETTLE_BATCH
         return is_done
 
-    def _next_batch(self, queue: _VerdictQueue) -> list[Held]:
+    def _next_batch(self, queue: _VerdictQueue) -> list[Delivery]:
         """Take the first verdicts that fit into one call, by number and by bytes to copy."""
-        most = queue.limit or self._full
-        batch = queue.waiting[:most]
+        batch = queue.waiting[: queue.limit]
         if not queue.are_acks:
             _cut(batch)
         del queue.waiting[: len(batch)]
         return batch if queue.are_acks else in_order(batch, _entry_id)  # an ack has no use for neighbours
 
-    async def _send(self, call: _SettleCall) -> Sequence[Settled] | None:
+    async def _send(self, queue: _VerdictQueue, batch: Sequence[Delivery]) -> Sequence[Settled] | None:
         """Return the results. None means that all are acknowledged."""
-        source, batch = call.queue.source.key, call.batch
-        who = {"consumer": self._consumer, "caller": self._numbers.caller}
-        tells = self._moves.maxlen > 0
-        if call.queue.are_acks:
-            done = await self._moves.ack(
-                self._connection,
-                source,
-                [held.raw_entry_id for held in batch],
-                number=call.number,
-                deletes=self._settings.delete_settled,
-                fields=self._facts.of_acks(batch) if tells else (),
-                **who,
-            )
+        calls, journals = self._calls, self._calls.moves.maxlen > 0
+        if queue.are_acks:
+            facts = self._facts.of_acks(batch) if journals else ()
+            done = await self._ack(queue.source, [job.raw_entry_id for job in batch], facts)
             return None if done is None else [Settled(Result.DONE if one else Result.REJECTED) for one in done]
-        items = [
-            Item(
-                held.raw_entry_id,
-                held.times_delivered,
-                held.verdict,
-                self._facts.of_settlement(held) if tells else (),
-            )
-            for held in batch
-        ]
-        return await self._moves.settle(self._connection, source, items, number=call.number, **who)
+        return await calls.moves.settle(
+            calls.connection,
+            queue.source.key,
+            [
+                Item(
+                    job.raw_entry_id,
+                    job.times_delivered,
+                    job.verdict,
+                    self._facts.of_settlement(job) if journals else (),
+                )
+                for job in batch
+            ],
+            consumer=self._consumer,
+            caller=calls.caller,
+            number=calls.answered + 1,
+        )
+
+    async def _ack(
+        self, source: Source, ids: Sequence[bytes], facts: Sequence[str | bytes | int] = ()
+    ) -> Sequence[bool] | None:
+        calls = self._calls
+        return await calls.moves.ack(
+            calls.connection,
+            source.key,
+            ids,
+            consumer=self._consumer,
+            caller=calls.caller,
+            number=calls.answered + 1,
+            deletes=self._settings.delete_settled,
+            fields=facts,
+        )
 
     # ---- results
 
-    async def _failed(self, call: _SettleCall, error: Exception) -> bool:
-        queue, batch, meaning = call.queue, call.batch, meaning_of(error)
+    async def _failed(self, queue: _VerdictQueue, batch: Sequence[Delivery], error: Exception) -> bool:
+        meaning = meaning_of(error)
         if meaning is Meaning.NO_GROUP or "NOSETTINGS" in str(error):  # the call had no effect
             if self._membership.is_gone(queue.source, error):
-                return self._answered(call, [Settled(Result.REJECTED)] * len(batch))
+                return self._answered(queue, batch, [Settled(Result.REJECTED)] * len(batch))
             self._membership.join_again()
         elif meaning is Meaning.UNCLEAR and len(batch) == 1 and await self._would_settle_others(queue.source):
-            return self._answered(call, [Settled(Result.HELD, str(error))])  # the others must not wait for it
-        elif meaning in (Meaning.UNCLEAR, Meaning.REFUSED):
-            queue.limit = max(1, len(batch) // 2)
-            self._give_up(call)
-        elif was_not_run(error):
-            self._give_up(call)
+            # The others must not wait for it.
+            return self._answered(queue, batch, [Settled(Result.HELD, str(error))])
+        elif meaning in (Meaning.UNCLEAR, Meaning.REFUSED) or was_not_run(error):
+            if meaning in (Meaning.UNCLEAR, Meaning.REFUSED):
+                queue.limit = max(1, len(batch) // 2)
+            queue.waiting[:0] = batch
+            self._end_call()
         self._reporter.failed(queue.part, error)
         await drop_idle(self._commands, error)
         return False
 
-    def _give_up(self, call: _SettleCall) -> None:
-        """Put back the verdicts of a call that had no effect."""
-        call.queue.waiting[:0] = call.batch
-        self._call = None
-        self._numbers.end()
+    def _end_call(self) -> None:
+        """Note that the call was answered, or certainly had no effect."""
+        self._unanswered = None
+        self._calls.answered += 1
+        self._calls.settling.release()
 
     async def _would_settle_others(self, source: Source) -> bool:
         """Return whether the server takes calls of other content, by an ack of an absent entry."""
-        self._numbers.end()
-        number = self._numbers.begin()
+        self._calls.answered += 1
         try:
-            await self._moves.ack(
-                self._connection,
-                source.key,
-                [_ABSENT],
-                consumer=self._consumer,
-                caller=self._numbers.caller,
-                number=number,
-            )
+            await self._ack(source, [_ABSENT])
         except (RedisError, OSError):
+            self._calls.answered += 1  # no other call may have its number
             return False
         return True
 
-    def _answered(self, call: _SettleCall, results: Sequence[Settled] | None, asked_at: float = -1.0) -> bool:
-        """Note the results of a call that was sent at ``asked_at``. Returns False if a part must be repeated."""
-        queue, batch = call.queue, call.batch
-        self._call = None
-        self._numbers.end()
-        queue.source.forget_all(batch)
+    def _answered(self, queue: _VerdictQueue, batch: Sequence[Delivery], results: Sequence[Settled] | None) -> bool:
+        """Note the results of a call. Returns False if a part must be repeated."""
+        self._end_call()
+        queue.source.forget(batch)
         self._gathered -= len(batch)
-        is_done = True
+        denied = list[Delivery]()
         if results is None:
             self._reporter.counts.acked += len(batch)
-            queue.source.are_settled(batch)
         else:
-            queue.source.are_settled([held for held, one in zip(batch, results, strict=True) if one.result in ENDED])
-            for held, settled in zip(batch, results, strict=True):
-                if _is_denied(settled):  # our user may not: that is no fault of the job
+            for job, settled in zip(batch, results, strict=True):
+                if _is_denied(settled):  # our user lacks a right: that is no fault of the job
                     self._reporter.failed(queue.part, NoPermissionError(settled.detail))
-                elif not (settled.result is Result.REJECTED and 0 <= asked_at <= held.again_at):
-                    self._count(held, settled)
-                    continue
-                is_done = False
-                queue.source.hold(held)
-                queue.waiting.append(held)
-                self._gathered += 1
+                    denied.append(job)
+                else:
+                    self._count(job, settled)
+            queue.source.hold(denied)
+            queue.waiting += denied
+            self._gathered += len(denied)
         self._settled.notify()
         self._are_answered()
-        return is_done
+        return not denied
 
-    def _count(self, held: Held, settled: Settled) -> None:
-        verdict = held.verdict
-        if settled.result is Result.DONE:
-            if verdict.outcome is Outcome.ACK:
-                self._reporter.counts.acked += 1
-            elif verdict.outcome is Outcome.HAND_BACK:
-                self._reporter.counts.handed_back += 1
-            else:
-                self._reporter.counts.nacked += 1
-        elif settled.result is Result.REJECTED:
-            if held.interruption is not Interruption.LOST:  # else that is told already
-                self._reporter.refused(held, verdict.outcome, held.run_ms)
-        elif settled.result is Result.LOST:
-            self._reporter.lost(held, verdict)
-        elif settled.result is Result.DEAD:
-            limit = self._membership.agreement.max_deliveries
-            self._reporter.dead_lettered(held, verdict, settled.detail, limit)
-        else:
-            held.keep()
-            self._reporter.held(held, verdict, settled.detail)
+    def _count(self, job: Delivery, settled: Settled) -> None:
+        verdict, counts = job.verdict, self._reporter.counts
+        match settled.result:
+            case Result.DONE if verdict.outcome is Outcome.ACK:
+                counts.acked += 1
+            case Result.DONE if verdict.outcome is Outcome.HAND_BACK:
+                counts.handed_back += 1
+            case Result.DONE:
+                counts.nacked += 1
+            case Result.REJECTED:
+                if job.interruption is not Interruption.LOST:  # else that is logged already
+                    self._reporter.refused(job, verdict.outcome, job.run_ms)
+            case Result.LOST:
+                self._reporter.lost(job, verdict)
+            case Result.DEAD:
+                limit = self._membership.agreement.max_deliveries
+                self._reporter.dead_lettered(job, verdict, settled.detail, limit)
+            case Result.HELD:
+                job.source.kept.add(job.raw_entry_id)
+                self._reporter.held(job, verdict, settled.detail)
 
 
-def _cut(batch: list[Held]) -> None:
+def _cut(batch: list[Delivery]) -> None:
     """Remove the last verdicts if the first ones have enough bytes to copy."""
     copied = 0
-    for at, held in enumerate(batch, start=1):
-        if held.verdict.outcome is not Outcome.ACK:
-            copied += held.payload_bytes + len(held.verdict.traceback)
-            if copied >= MAX_COPIED_BYTES:
-                del batch[at:]
-                break
+    for at, job in enumerate(batch, start=1):
+        copied += job.payload_bytes + len(job.verdict.traceback)
+        if copied >= MAX_COPIED_BYTES:
+            del batch[at:]
+            break
 
 
 def _is_denied(settled: Settled) -> bool:
     return settled.result is Result.HELD and meaning_of_text(settled.detail) is Meaning.DENIED
 
 
-def _entry_id(held: Held) -> bytes:
-    return held.raw_entry_id
+def _entry_id(job: Delivery) -> bytes:
+    return job.raw_entry_id

@@ -238,18 +238,16 @@ async def connection_of_ones_own(client: "Redis") -> AsyncIterator[AbstractConne
 
 
 async def drop_idle(client: "Redis", error: Exception) -> None:
-    """Have a client connect anew where ``error`` may mean that the server was away, or is another one now.
-
-    Not after a mere rejection of one more connection, because the connected ones work, and could not be made again.
-    """
+    """Have a client connect anew, unless the server only rejected one more connection: the connected ones work."""
     if not takes_no_more_clients(error):
         await client.connection_pool.disconnect(inuse_connections=False)
 
 
 def drop_idle_blocking(client: "redis.Redis", error: Exception) -> None:
-    """Do the same with a blocking client of ours. Others look after their connections."""
-    if isinstance(client.connection_pool, BlockingPool) and not takes_no_more_clients(error):
-        client.connection_pool.drop_idle()
+    """Do the same with a client of `blocking_client`."""
+    pool: Any = client.connection_pool
+    if not takes_no_more_clients(error):
+        pool.drop_idle()
 
 
 def blocking_client(

@@ -5,11 +5,7 @@ Outcomes are return values and not errors, for example a lost lease or a rejecte
 
 
 class StreamReaperError(Exception):
-    """Base of all errors that stream-reaper raises on purpose. Each argument is a sentence for people.
-
-    ``str()`` puts each argument on a line. Programs that print them use the arguments, because quoted text can contain
-    newlines.
-    """
+    """Base of all errors that stream-reaper raises on purpose. Each argument is a sentence for people."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.args))

@@ -84,7 +84,7 @@ class LifecycleEvent:
 def decode_entry(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]:
     """Decode a journal entry into one event, or one for each row in their order. Raises ValueError if it is none.
 
-    A column holds a value for each row, joined by commas, and an empty value says nothing. Other fields count for all
+    A column holds a value for each row, joined by commas, and an empty value is left out. Other fields count for all
     rows. An event without ``entry`` is about one job, a group, or a namespace.
     """
     fields = {
@@ -126,10 +126,7 @@ def _fact(name: str, value: str) -> object:
 
 
 def events_of(entry_id: bytes, flat: Sequence[bytes], names: Container[str] | None = None) -> Sequence[LifecycleEvent]:
-    """Decode a journal entry. Return none for other entries, as journals are open to others.
-
-    ``names`` limits the events, which saves the work for all others.
-    """
+    """Decode a journal entry, or return no events for a foreign entry. ``names`` limits the events."""
     if names is not None:
         name = next((value for field, value in zip(flat[::2], flat[1::2], strict=False) if field == b"event"), b"")
         has_rejected = name == b"acked" and EventName.REFUSED in names

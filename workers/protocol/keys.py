@@ -166,6 +166,8 @@ class NamespaceKeys:
     namespace: str
     replicas: str
     """Hash of what each replica says of itself, by its ID."""
+    groups: str
+    """Hash of the groups that each replica watches, by its ID."""
     live: str
     """Sorted set of live replicas, by the time of their last sign of life."""
     drained: str
@@ -189,6 +191,7 @@ def namespace_keys(namespace: str) -> NamespaceKeys:
     return NamespaceKeys(
         namespace,
         f"{tag}:replicas",
+        f"{tag}:groups",
         f"{tag}:live",
         f"{tag}:drained",
         f"{tag}:watched",
@@ -201,7 +204,7 @@ TYPES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("stream", "retry", "dead", "journal"), "stream"),
         **dict.fromkeys(("stream_schedule", "schedule", "enqueued", "live", "drained", "scanned"), "zset"),
-        **dict.fromkeys(("agreement", "quarantine", "replicas", "watched"), "hash"),
+        **dict.fromkeys(("agreement", "quarantine", "replicas", "groups", "watched"), "hash"),
         "lease": "string",
     }
 )

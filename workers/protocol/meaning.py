@@ -116,10 +116,7 @@ def meaning_of(error: BaseException) -> Meaning:
 
 
 def meaning_of_text(said: str, *, coded: bool = False) -> Meaning:
-    """Return what a text means that the server, or a script, has given as the reason.
-
-    ``coded`` means that it had a code that is not in the text any more.
-    """
+    """Return the meaning of a reason that a server or script gave. ``coded``: it had a code that was cut off."""
     if _LOCKED_OUT.search(said):
         return Meaning.LOCKED_OUT
     if _FAILOVER_TEXT.search(said):
@@ -177,10 +174,7 @@ def is_wrong_type(error: object) -> bool:
 
 
 def in_words(error: object) -> str:
-    """Return the server's words. If they do not name the key or command, say where it is named.
-
-    ``error`` is redis-py's exception, or the text that a script has returned as the reason.
-    """
+    """Return the words of an error, or of the reason of a script, with the place that names the key or command."""
     said = _WHERE_IN_A_SCRIPT.sub("", str(error)).rstrip(". ")
     if is_wrong_type(error):
         return f"{said} (`reaper doctor` names the key)"

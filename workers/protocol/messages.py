@@ -137,10 +137,7 @@ def whole_number(value: bytes | None, default: int) -> int:
 
 
 class Metadata(NamedTuple):
-    """The reserved fields of an entry, sanitised, because a producer may send anything.
-
-    The same rules are in ``lua/prelude``, and a test compares the two.
-    """
+    """The reserved fields of an entry, sanitised as in ``lua/prelude``, because a producer may send anything."""
 
     job_id: bytes
     deliveries: int
@@ -243,10 +240,7 @@ class ClaimedEntry(NamedTuple):
 
 
 def parse_claim_reply(reply: Any) -> list[ClaimedEntry]:
-    """Read a reply of XREADGROUP … CLAIM, ``[[stream, [[id, [f, v…], idle ms, deliveries before]…]]…]`` or none.
-
-    Raises UnexpectedReplyError.
-    """
+    """Read a reply of XREADGROUP … CLAIM: of each entry also idle ms and deliveries. Raises UnexpectedReplyError."""
     try:
         return [
             ClaimedEntry(stream, entry_id, flat or (), idle_ms, before)

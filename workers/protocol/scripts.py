@@ -56,29 +56,23 @@ class Script:
 
         The second may be an error. Raises what redis-py raises.
         """
-        for pipeline in (self._with(client.pipeline(transaction=False), how, keys, args) for how in self._ways):
-            pipeline.execute_command(*after)
-            replies = await pipeline.execute(raise_on_error=False)
-            if not isinstance(replies[0], NoScriptError):
-                break
+        replies = await self._with(client, ("EVALSHA", self.digest), keys, args, after).execute(raise_on_error=False)
+        if isinstance(replies[0], NoScriptError):
+            replies = await self._with(client, ("EVAL", self.source), keys, args, after).execute(raise_on_error=False)
         return _first_answered(replies)
 
     def run_and_then_blocking(self, client: "redis.Redis", keys: Keys, args: Words, after: Words) -> tuple[Any, Any]:
         """Do the same in a thread that may block."""
-        for pipeline in (self._with(client.pipeline(transaction=False), how, keys, args) for how in self._ways):
-            pipeline.execute_command(*after)
-            replies = pipeline.execute(raise_on_error=False)
-            if not isinstance(replies[0], NoScriptError):
-                break
+        replies = self._with(client, ("EVALSHA", self.digest), keys, args, after).execute(raise_on_error=False)
+        if isinstance(replies[0], NoScriptError):
+            replies = self._with(client, ("EVAL", self.source), keys, args, after).execute(raise_on_error=False)
         return _first_answered(replies)
 
-    @property
-    def _ways(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        return ("EVALSHA", self.digest), ("EVAL", self.source)
-
     @staticmethod
-    def _with(pipeline: Any, how: tuple[str, str], keys: Keys, args: Words) -> Any:
+    def _with(client: Any, how: tuple[str, str], keys: Keys, args: Words, after: Words) -> Any:
+        pipeline = client.pipeline(transaction=False)
         pipeline.execute_command(*how, len(keys), *keys, *args)
+        pipeline.execute_command(*after)
         return pipeline
 
     async def run_idempotent(self, client: Redis | KeptConnection, keys: Keys, args: Words) -> Any:

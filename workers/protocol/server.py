@@ -1,11 +1,25 @@
-"""Which server answers, as its ``INFO`` says: needs only the standard library."""
+"""The answering server, its abilities, and the advice if there is none.
+
+The server is asked for its abilities, because its version is no sure sign (Valkey, providers). Each question is a call
+without effect. It is a command without its arguments, or a call that is rejected on a missing key and on an existing
+one.
+"""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-from workers.protocol.errors import UnsupportedServerError
+from redis.exceptions import RedisError, ResponseError
+
+from workers.protocol.address import shown_address
+from workers.protocol.errors import UnreachableError, UnsupportedServerError
+from workers.protocol.meaning import Meaning, WrongNodeError, is_not_known, is_not_now, meaning_of
+from workers.protocol.meaning import in_words as error_in_words
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
 REDIS, VALKEY = "Redis", "Valkey"
 OLDEST = {REDIS: (6, 2), VALKEY: (7, 2)}
@@ -16,7 +30,7 @@ CRASHING = ((7, 0, 0), (7, 0, 3))
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A product and its version; ``str`` is what people are shown, such as ``Valkey 9.1.2``."""
+    """A product and its version, for people ``Valkey 9.1.2``."""
 
     product: str
     version: str
@@ -37,7 +51,7 @@ class Release:
 
 
 def release_of(info: Mapping[str, Any]) -> Release:
-    """Read ``INFO server``. Valkey calls itself Redis 7.2.4 there for the sake of old clients, and then says who it is.
+    """Read ``INFO server``. Valkey calls itself Redis 7.2.4 there for old clients, and adds its own version.
 
     Raises UnsupportedServerError where it is neither.
     """
@@ -45,3 +59,112 @@ def release_of(info: Mapping[str, Any]) -> Release:
         if info.get(name):
             return Release(product, str(info[name]))
     raise UnsupportedServerError("the server's INFO contains no version of Redis or Valkey.")
+
+
+_ADDRESS = "Start one there, or set redis_url (REAPER_REDIS_URL) to the right address."
+_AUTHORITY = "(REAPER_REDIS_CA_FILE)"
+_OF_TLS = (
+    ("certificate has expired", "Renew its certificate."),
+    ("certificate is not valid for", "Write the name that its certificate is for in redis_url."),
+    ("CERTIFICATE_VERIFY_FAILED", f"Name who has signed its certificate in redis_ca_file {_AUTHORITY}."),
+    ("a certificate or key cannot be read", "Correct redis_ca_file, redis_cert_file or redis_key_file."),
+    ("CERTIFICATE_REQUIRED", "It asks for a certificate of ours: set redis_cert_file and redis_key_file."),
+)
+"""Advice about a handshake that failed, by words of the error."""
+_OF_LIMITS = (
+    ("DB index", "It has fewer databases: end redis_url with a lower number, or with none."),
+    ("unknown command", "It is to know that by its own name: see its rename-command, or the proxy in front of it."),
+)
+"""Advice about other errors, by words of the server."""
+_CUT_SHORT = ("Connection reset", "Connection closed", "Timeout connecting")
+"""Words of errors if only one side speaks TLS, or if our certificate is missing."""
+
+
+def _advice(error: RedisError, url: str) -> str:
+    """Return what to do about a server that was asked in vain."""
+    said = str(error)
+    if isinstance(error, WrongNodeError):
+        return ""  # it says so itself
+    if is_not_now(error):
+        return "The server is not ready. Try again later."
+    for words, advice in (*_OF_TLS, *_OF_LIMITS):
+        if words in said:
+            return advice
+    found = meaning_of(error)
+    if found is Meaning.LOCKED_OUT:
+        return "Login rejected: correct the user name and the password in redis_url."
+    if found is Meaning.DENIED:
+        return "The user lacks permissions: apply the rules that `reaper acl` prints."
+    if not any(words in said for words in _CUT_SHORT):
+        return _ADDRESS
+    if url.startswith("rediss"):
+        return f"{_ADDRESS} It may speak no TLS there (redis:// …), or want redis_cert_file and redis_key_file."
+    return f"{_ADDRESS} It may speak TLS there (rediss:// …)."
+
+
+async def check_server(client: "Redis", url: str) -> Release:
+    """Return what the server is. Raises UnreachableError or UnsupportedServerError, naming ``redis_url``."""
+    try:
+        info: Mapping[str, Any] = await client.info("server")
+    except RedisError as error:
+        said = f"{error_in_words(error).rstrip('.?!')}. {_advice(error, url)}".rstrip()
+        raise UnreachableError(f"cannot use Redis at {shown_address(url)!r}: {said}") from error
+    except OSError as error:
+        raise UnreachableError(f"cannot connect to Redis at {shown_address(url)!r}: {error}. {_ADDRESS}") from error
+    release = release_of(info)
+    if release.objection:
+        raise UnsupportedServerError(f"{release} at {shown_address(url)!r} {release.objection}. Upgrade the server.")
+    return release
+
+
+class Capability(StrEnum):
+    """Abilities that some servers have, and others lack."""
+
+    CLAIM = "CLAIM"
+    """``XREADGROUP … CLAIM``: a reader takes what is overdue before what is new (Redis 8.4)."""
+    XNACK = "XNACK"
+    """A delivery is given back where it is (Redis 8.8)."""
+
+
+Capabilities = Mapping[Capability, bool | None]
+"""None = unknown: our user may not ask."""
+
+
+async def capabilities_quietly(client: "Redis") -> Capabilities:
+    """Ask for each ability that needs no right, so that the server rejects and logs no call. That is all but CLAIM.
+
+    Of a command alone, the number of its arguments is checked before the user's rights are. Raises what redis-py
+    raises.
+    """
+    return {Capability.XNACK: await _knows(client, "XNACK")}
+
+
+async def capabilities_of(client: "Redis", absent: str) -> Capabilities:
+    """Ask for each. ``absent`` is a missing key that our user may touch. Raises what redis-py raises."""
+    return {Capability.CLAIM: await knows_claim(client, absent), **await capabilities_quietly(client)}
+
+
+async def knows_claim(client: "Redis", absent: str) -> bool | None:
+    """Ask for CLAIM alone. ``absent`` as in `capabilities_of`, or no stream. Raises what redis-py raises."""
+    return await _knows(client, "XREADGROUP", "GROUP", _NOBODY, _NOBODY, "CLAIM", "1000", "STREAMS", absent, ">")
+
+
+UNSEEN = "XNACK: verified on a simulator only"
+"""The note on XNACK, until a server with it was at hand."""
+_NOBODY = "stream-reaper:nobody"
+_CANNOT_TELL = (Meaning.DENIED, Meaning.AWAY, Meaning.LOCKED_OUT)
+
+
+async def _knows(client: "Redis", *words: str) -> bool | None:
+    """Tell whether the server knows these words, by how it refuses the call."""
+    try:
+        await client.execute_command(*words)
+    except ResponseError as error:
+        return None if meaning_of(error) in _CANNOT_TELL else not is_not_known(error)
+    return True
+
+
+def in_words(capabilities: Capabilities) -> str:
+    """Return the optional features of a server for people, like ``CLAIM, XNACK unknown``. Empty if it has none."""
+    known = [name if can else f"{name} unknown" for name, can in capabilities.items() if can or can is None]
+    return ", ".join(known) + (f" ({UNSEEN})" if capabilities.get(Capability.XNACK) else "")

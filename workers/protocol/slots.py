@@ -20,10 +20,7 @@ _WITHOUT_KEY = frozenset({
 
 
 def tag_of(key: bytes) -> bytes | None:
-    """Return the hash tag of ``key``, which is the part between its first ``{`` and the next ``}``.
-
-    None if that is empty.
-    """
+    """Return the hash tag of ``key``, between its first ``{`` and the next ``}``. None if that is empty."""
     _, brace, rest = key.partition(b"{")
     tag, closed, _ = rest.partition(b"}")
     return tag if brace and closed and tag else None

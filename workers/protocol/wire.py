@@ -106,7 +106,7 @@ class _Improved(AbstractConnection):
     async def can_read(self) -> bool:
         """Raise RedisConnectionError if the connection was reset while idle, so that it is made again.
 
-        asyncio keeps that error for the next writer, who would take it for a lost reply.
+        asyncio keeps that error for the next command, which would look like one with a lost reply.
         """
         if self._reader is not None and self._reader.exception() is not None:
             raise RedisConnectionError("the connection was reset") from self._reader.exception()

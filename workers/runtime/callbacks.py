@@ -71,11 +71,7 @@ class Callbacks(Generic[NameT]):
             self._arrived.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Call the callbacks until cancelled. A callback that raises is logged, and the next one runs.
-
-        Raises:
-            HandlerExitError: A callback raised SystemExit or KeyboardInterrupt.
-        """
+        """Call the callbacks until cancelled. A callback that raises is logged. Raises HandlerExitError."""
         task_status.started()
         while True:
             await self.drain()

@@ -21,10 +21,7 @@ FLUSH_S = 1.0
 
 
 def end_within(left_s: float, code: int) -> None:
-    """Let this process end by itself for ``left_s`` seconds, but at least `IDLE_END_S`; then end it with ``code``.
-
-    Returns at once. Does nothing in a program that is not ours.
-    """
+    """Let this process end by itself for ``left_s`` seconds (at least `IDLE_END_S`), then end it. Returns at once."""
     if is_program():
         threading.Thread(target=_end, args=(left_s, code), name="end of the process", daemon=True).start()
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.routing import BaseRoute
-    from uvicorn import Server
 
 logger = logging.getLogger(__name__)
 
@@ -95,15 +94,12 @@ AppFactory = Callable[[Pulse], AbstractAsyncContextManager["Starlette"]]
 
 @asynccontextmanager
 async def health_server(host: str, port: int, make_app: AppFactory) -> AsyncIterator[int]:
-    """Serve an app from a thread while the block runs; yields the port. Raises ConfigurationError.
-
-    The app gets the pulse of the loop that this runs in.
-    """
+    """Serve an app from a thread while the block runs, with the pulse of this loop. Yields the port."""
     check_installed()
     listener = _listen(host, port)
     bound: int = listener.getsockname()[1]
-    pulse = Pulse()
-    thread = _ServerThread(listener, lambda: make_app(pulse))
+    pulse, ended = Pulse(), threading.Event()
+    thread = threading.Thread(target=_serve_until, args=(ended, listener, make_app, pulse), name="health", daemon=True)
     thread.start()
     shown = f"[{host}]" if ":" in host else host
     logger.info("health endpoint started: %s", fields(url=f"http://{shown}:{bound}/"))
@@ -111,9 +107,14 @@ async def health_server(host: str, port: int, make_app: AppFactory) -> AsyncIter
         yield bound
     finally:
         pulse.stop()
-        thread.stop()
-        with anyio.CancelScope(shield=True), anyio.move_on_after(END_S):
-            await to_thread.run_sync(thread.join, abandon_on_cancel=True)
+        ended.set()
+        await joined(thread, END_S)
+
+
+async def joined(thread: threading.Thread, timeout_s: float) -> None:
+    """Wait for the end of a thread, also during a cancellation, but no longer than ``timeout_s``."""
+    with anyio.CancelScope(shield=True), anyio.move_on_after(timeout_s):
+        await to_thread.run_sync(thread.join, abandon_on_cancel=True)
 
 
 def check_installed() -> None:
@@ -139,58 +140,44 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _ServerThread(threading.Thread):
-    """Runs uvicorn in an event loop of its own."""
+def _serve_until(ended: threading.Event, listener: socket.socket, make_app: AppFactory, pulse: Pulse) -> None:
+    """Run uvicorn in an event loop of its own."""
+    try:
+        asyncio.run(_serve(ended, listener, make_app, pulse))
+    except Exception:
+        logger.exception("health server failed; the service continues without it")
+    finally:
+        listener.close()
 
-    def __init__(
-        self, listener: socket.socket, make_app: Callable[[], AbstractAsyncContextManager["Starlette"]]
-    ) -> None:
-        super().__init__(name="health", daemon=True)
-        self._listener = listener
-        self._make_app = make_app
-        self._server: Server | None = None
-        self._stopped = False
 
-    def run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except Exception:
-            logger.exception("health server failed; the service continues without it")
-        finally:
-            self._listener.close()
+async def _serve(ended: threading.Event, listener: socket.socket, make_app: AppFactory, pulse: Pulse) -> None:
+    import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    async def _serve(self) -> None:
-        import uvicorn
-        from uvicorn.protocols.http.auto import AutoHTTPProtocol
+    class Unshared(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            keep_from_children(transport)
+            super().connection_made(transport)
 
-        class Unshared(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-            def connection_made(self, transport: asyncio.Transport) -> None:
-                keep_from_children(transport)
-                super().connection_made(transport)
+    class Server(uvicorn.Server):
+        async def on_tick(self, counter: int) -> bool:
+            return await super().on_tick(counter) or ended.is_set()
 
-        async with self._make_app() as app:
-            config = uvicorn.Config(
-                app,
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                lifespan="off",
-                loop="asyncio",
-                http=Unshared,
-                limit_concurrency=MOST_REQUESTS,
-                ws="none",
-                server_header=False,
-                timeout_graceful_shutdown=GOODBYE_S,
-            )
-            self._server = uvicorn.Server(config)
-            self._server.should_exit = self._stopped
-            await self._server.serve(sockets=[self._listener])
-
-    def stop(self) -> None:
-        """Stop the server. `join` waits for the end."""
-        self._stopped = True
-        if self._server:
-            self._server.should_exit = True
+    async with make_app(pulse) as app:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            loop="asyncio",
+            http=Unshared,
+            limit_concurrency=MOST_REQUESTS,
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=GOODBYE_S,
+        )
+        await Server(config).serve(sockets=[listener])
 
 
 # --- the app ------------------------------------------------------------------------------------------------
@@ -230,11 +217,7 @@ def probe_routes(vitals: Vitals) -> "list[BaseRoute]":
 
 
 def make_app(routes: "Sequence[BaseRoute]", host: str) -> "Starlette":
-    """Return the app for ``routes``.
-
-    On the loopback interface, the app accepts only loopback host names. This keeps out pages of other sites that point
-    their name here (DNS rebinding).
-    """
+    """Return the app. On the loopback interface it accepts only loopback host names, because of DNS rebinding."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware

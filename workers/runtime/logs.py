@@ -66,10 +66,7 @@ def _plain(value: Any) -> Any:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object for each line.
-
-    Its keys are at (UTC), level, logger, message, the message's fields, trace_id, span_id, and error (a traceback).
-    """
+    """One JSON object for each line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object, in ASCII."""

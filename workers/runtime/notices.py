@@ -28,10 +28,7 @@ Wake = Callable[[], None]
 
 
 def notices_client(url: str, key: str = "") -> Redis:
-    """Return a client for `Notices`. It has one connection, and closes it if a ping is not answered.
-
-    In a cluster it connects to the node of ``key``, because notices reach all nodes.
-    """
+    """Return a client for `Notices`, with one connection. In a cluster it connects to the node of ``key``."""
     return reader_client(url, key=key, block_ms=round(PING_S * 1000), timeout_s=COMMAND_TIMEOUT_S)
 
 

@@ -21,8 +21,8 @@ from workers.protocol.keys import GroupKeys, group_keys, split_pair
 from workers.runtime.entrance import INTERRUPTED_EXIT, has_entered
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
 from workers.runtime.printing import prepare_outputs, show, show_json
-from workers.runtime.quantities import A_DURATION, A_RATE, rate_in, seconds_in, written
-from workers.runtime.settings import LONGEST, READS_RATE, Settings
+from workers.runtime.quantities import A_DURATION, seconds_in, written
+from workers.runtime.settings import LONGEST, Settings
 from workers.runtime.settings_errors import bare_type, choices_of, plain
 from workers.runtime.user_code import plain_error
 
@@ -61,10 +61,7 @@ _TYPED, _DONE, _MACHINE = "stream-reaper.typed", "stream-reaper.done", "machine"
 
 
 class Program(click.Group):
-    """A program's group of commands. It prints every error as ``error: …``, and as JSON for ``-o json``.
-
-    Ctrl-C ends a command without a message.
-    """
+    """A program's group of commands, which prints errors as ``error: …`` or as JSON, and nothing after Ctrl-C."""
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
         """Run the command line."""
@@ -159,8 +156,7 @@ def _option(name: str, field: FieldInfo, prefix: str, summary: str | None) -> Ca
         return click.option(flag, name, type=click.Choice(choices), default=None, help=text)
     if kind is Path:
         return click.option(flag, name, type=click.Path(path_type=Path), default=None, help=text)
-    metavar = "RATE" if READS_RATE in field.metadata else _metavar(kind)
-    return click.option(flag, name, type=str, metavar=metavar, default=None, help=text)
+    return click.option(flag, name, type=str, metavar=_metavar(kind), default=None, help=text)
 
 
 def _metavar(kind: Any) -> str:
@@ -191,10 +187,7 @@ def examples(*lines: str) -> str:
 
 
 def help_end(*lines: str, ok: str = "done", no: str = "", redis: bool = True) -> str:
-    """Return the sections after a command's options: exit status, and examples.
-
-    ``ok`` and ``no`` are the meanings of 0 and 1. ``redis`` is whether the command connects to Redis.
-    """
+    """Return the help behind the options: exit status (``ok``: 0, ``no``: 1, ``redis``: 3 is possible) and examples."""
     status = [f"  0  {ok}", *([f"  {NEGATIVE_EXIT}  {no}"] if no else []), f"  {USAGE_EXIT}  wrong usage or settings"]
     status += [f"  {UNREACHABLE_EXIT}  Redis is unreachable"] if redis else []
     return "\n".join(["\b", "Exit status:", *status, "", examples(*lines)])
@@ -237,19 +230,6 @@ class DurationType(click.ParamType[float]):
         return float(number)
 
 
-class RateType(click.ParamType[float]):
-    """An option that holds a rate above 0. The command gets the number per second."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read the typed text. A default is a number."""
-        number = value if isinstance(value, (int, float)) else rate_in(value)
-        if not number or number < 0:
-            self.fail(f"{value!r} is not {A_RATE}.", param, ctx)
-        return float(number)
-
-
 class GroupType(click.ParamType[GroupKeys]):
     """A consumer group, written ``STREAM/GROUP``. The command gets its keys."""
 
@@ -270,10 +250,7 @@ group_option = click.option("--group", "keys", metavar="STREAM/GROUP", type=Grou
 
 
 def format_option(summary: str = "Print text, or JSON on one line.") -> Callable[[CommandT], CommandT]:
-    """Add ``-o json``. The command gets ``machine``, which is true for JSON.
-
-    The option is read before the others, because errors of the others are printed in this format.
-    """
+    """Add ``-o json``. The command gets ``machine``. It is read first, because it is the format of errors, too."""
     return click.option(
         "-o", "--format", _MACHINE, type=click.Choice((TEXT, JSON)), default=TEXT, show_default=True, is_eager=True,
         callback=lambda _context, _option, chosen: chosen == JSON, help=summary,
@@ -300,11 +277,7 @@ def keep_for_error(done: Mapping[str, Any]) -> None:
 
 
 def show_error(error: StreamReaperError, *, machine: bool) -> None:
-    """Print each sentence of an error on a line.
-
-    For a machine, print one document on standard output, with ``status``, ``error`` and the keys of `keep_for_error`.
-    The status is ``not_possible`` (exit code 1), ``invalid`` (2) or ``unreachable`` (3).
-    """
+    """Print each sentence of an error on a line, or for a machine one document with the keys of `keep_for_error`."""
     if machine:
         command = click.get_current_context(silent=True)
         done = command.meta.get(_DONE, {}) if command else {}

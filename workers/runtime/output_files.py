@@ -57,14 +57,11 @@ def _checked(_context: click.Context, option: click.Parameter, path: Path | None
 
 def _look_at(path: Path) -> None:
     """Raise the OSError of a write, without opening the file, because the reader of a pipe would see its end."""
-    is_there = path.exists()
-    if path.is_dir():
-        raise _because(errno.EISDIR)
-    if not path.parent.is_dir():
-        raise _because(errno.ENOTDIR if path.parent.exists() else errno.ENOENT)
-    if not os.access(path if is_there else path.parent, os.W_OK):
-        raise _because(errno.EACCES)
-
-
-def _because(number: int) -> OSError:
-    return OSError(number, os.strerror(number))
+    folder = path.parent
+    number = errno.EISDIR if path.is_dir() else 0
+    if not folder.is_dir():
+        number = errno.ENOTDIR if folder.exists() else errno.ENOENT
+    elif not number and not os.access(path if path.exists() else folder, os.W_OK):
+        number = errno.EACCES
+    if number:
+        raise OSError(number, os.strerror(number))

@@ -74,10 +74,7 @@ def show_json(document: Any) -> None:
 
 
 def prepare_outputs() -> None:
-    """Open closed standard streams, so that no connection gets their numbers, and escape characters of other encodings.
-
-    Call it once, when a command begins.
-    """
+    """Open closed standard streams, so that no connection gets their numbers, and escape foreign characters."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -1,8 +1,7 @@
 """Reports to systemd that the process is ready, alive or stopping (sd_notify(3)).
 
-It works only with ``NOTIFY_SOCKET``. A thread of its own reports, as `workers.runtime.health_server` does, and it
-judges by the same rule as ``/livez``. While the process is unhealthy, the watchdog gets no more messages, so systemd
-restarts the process. The package sdnotify would save five lines and has had no release since 2017.
+It works only with ``NOTIFY_SOCKET``. A thread of its own reports, and judges by the same rule as ``/livez``. While the
+process is unhealthy, the watchdog gets no more messages, so systemd restarts the process.
 """
 
 import logging
@@ -14,11 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-import anyio
-from anyio import to_thread
-
 from workers.protocol.log_fields import fields
-from workers.runtime.health_server import Pulse
+from workers.runtime.health_server import Pulse, joined
 
 logger = logging.getLogger(__name__)
 
@@ -120,10 +116,7 @@ class Messages:
 async def reporting_to_service_manager(
     make_condition: Callable[[Pulse], Condition], environment: Mapping[str, str] = os.environ
 ) -> AsyncIterator[None]:
-    """Report the state of the process to systemd while the block runs, if systemd started it.
-
-    ``make_condition`` gets the pulse of the event loop that this function runs in.
-    """
+    """Report the state of the process to systemd while the block runs, if systemd started it."""
     manager = ServiceManager.from_environment(environment)
     if manager is None:
         yield
@@ -137,34 +130,27 @@ async def reporting_to_service_manager(
     finally:
         pulse.stop()
         ended.set()
-        with anyio.CancelScope(shield=True), anyio.move_on_after(END_S):
-            await to_thread.run_sync(thread.join, abandon_on_cancel=True)
+        await joined(thread, END_S)
 
 
 def _report(manager: ServiceManager, messages: Messages, ended: threading.Event) -> None:
-    failed = False
-
-    def send(lines: Sequence[str]) -> None:
-        nonlocal failed
-        if not lines:
-            return
+    has_failed = False
+    while True:
+        is_last, was_unhealthy = ended.is_set(), messages.is_unhealthy
+        lines = messages.last() if is_last else messages.due()
         try:
-            manager.send(*lines)
-            failed = False
+            if lines:
+                manager.send(*lines)
+                has_failed = False
         except OSError as error:
-            if not failed:
-                logger.warning(
-                    "cannot notify systemd: %s", fields(cause=error.strerror or error, lines=",".join(lines))
-                )
-            failed = True
-
-    while not ended.is_set():
-        was_unhealthy = messages.is_unhealthy
-        lines = messages.due()
-        send(lines)
+            if not has_failed:
+                cause = error.strerror or error
+                logger.warning("cannot notify systemd: %s", fields(cause=cause, lines=",".join(lines)))
+            has_failed = True
         if messages.is_unhealthy and not was_unhealthy:
             logger.error(
                 "process is unhealthy, systemd's watchdog gets no more messages: %s", fields(lines=",".join(lines))
             )
+        if is_last:
+            return
         ended.wait(manager.interval_s)
-    send(messages.last())

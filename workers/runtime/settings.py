@@ -3,7 +3,6 @@
 A variable can name a file with the value, for example a secret (``REAPER_REDIS_URL_FILE``).
 """
 
-import codecs
 import math
 import os
 import tomllib
@@ -12,14 +11,24 @@ from datetime import timedelta
 from importlib import import_module
 from numbers import Real
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypedDict, TypeVar
+from urllib.parse import parse_qsl
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from workers.protocol.address import SHARED_URL, with_options
 from workers.protocol.credentials import came_from
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.quantities import rate_in, seconds_in
+from workers.runtime.quantities import seconds_in
 from workers.runtime.settings_errors import did_you_mean, explain, shown
 
 LONGEST = timedelta(days=3660)
@@ -55,13 +64,6 @@ def _check_duration(value: timedelta) -> timedelta:
     return value
 
 
-def _read_rate(value: object) -> object:
-    """Read ``"100/s"`` as 100."""
-    return value if not isinstance(value, str) or (rate := rate_in(value)) is None else rate
-
-
-LARGEST_FILE = 1_000_000
-"""The largest file of settings in bytes, because a device can be endless."""
 FILE_SUFFIX = "_FILE"
 """The end of a variable that names a file with the value."""
 
@@ -71,9 +73,6 @@ ADDRESS = "redis_url"
 Duration = float | timedelta
 """A duration in a program, as seconds or as a timedelta."""
 Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
-READS_RATE = BeforeValidator(_read_rate)
-Rate = Annotated[float, READS_RATE]
-"""A number per second."""
 HealthHost = Annotated[
     str, Field(description="Address that `health_port` is bound to. `0.0.0.0` accepts connections from other machines.")
 ]
@@ -168,6 +167,75 @@ class Section(Settings):
         return (init_settings,)
 
 
+# ---- the address of Redis, which all programs have
+
+DEFAULT_URL = "redis://127.0.0.1:6379/0"
+PREFIX = "REAPER_"
+"""The prefix of the environment variables of all our programs."""
+
+_TLS = {
+    "redis_ca_file": "ssl_ca_certs",
+    "redis_cert_file": "ssl_certfile",
+    "redis_key_file": "ssl_keyfile",
+}
+"""Options of an address by the settings that set them."""
+
+
+class RedisArguments(TypedDict, total=False):
+    """The arguments of `ProgramSettings`, as type checkers see them."""
+
+    redis_url: str
+    redis_ca_file: str
+    redis_cert_file: str
+    redis_key_file: str
+
+
+class ProgramSettings(Settings):
+    """Base of the settings of `reaper`, `worker` and `reaper pipeline`, which share prefix, file and meanings."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix=PREFIX)
+    siblings: ClassVar[tuple[str, ...]] = (
+        "reaper.settings:ReaperSettings",
+        "workers.settings:WorkerSettings",
+        "reaper.pipeline.settings:PipelineSettings",
+    )
+    other_env: ClassVar[frozenset[str]] = frozenset({f"{PREFIX}FAILPOINTS", f"{PREFIX}CONFIG"})
+
+    redis_url: str = Field(
+        default=DEFAULT_URL,
+        repr=False,
+        description="Address of Redis, of its Sentinels, or of nodes of a cluster. If it comes from a file, its "
+        "password is read again at each connect.",
+    )
+    redis_ca_file: str = Field(
+        default="",
+        description="PEM file of authorities that sign the certificates of Redis and its Sentinels, in addition to "
+        "those that the system trusts.",
+    )
+    redis_cert_file: str = Field(
+        default="", description="PEM file of the client certificate, if Redis asks for one. Read at each connect."
+    )
+    redis_key_file: str = Field(default="", description="PEM file of the key to `redis_cert_file`.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_address(cls, given: Any) -> Any:
+        """Take the address of `REDIS_URL` if there is no other, and add the certificate files as its options."""
+        if not isinstance(given, dict) or not isinstance(given.get(ADDRESS, DEFAULT_URL), str):
+            return given  # pydantic says so
+        if ADDRESS not in given and os.environ.get(SHARED_URL):
+            given = {**given, ADDRESS: os.environ[SHARED_URL]}
+        url = given.get(ADDRESS, cls.model_fields[ADDRESS].default).strip()
+        scheme, _, rest = url.partition("://")
+        options = {option: given[name] for name, option in _TLS.items() if given.get(name)}
+        if options and not scheme.startswith("rediss"):
+            name = next(name for name, option in _TLS.items() if option in options)
+            raise ValueError(f"{name} needs TLS. Set redis_url to rediss://, rediss+sentinel:// or rediss+cluster://")
+        known = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
+        new = {option: value for option, value in options.items() if (option, value) not in known}
+        return {**given, ADDRESS: with_options(url, new)} if new or ADDRESS in given else given
+
+
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
@@ -178,10 +246,7 @@ def load_settings(
     file: Path | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> SettingsT:
-    """Build ``kind`` from ``flags`` (unset ones are None), the environment, ``file`` and a program's ``arguments``.
-
-    Raises ConfigurationError with a sentence for each problem: the setting, the cause and the fix.
-    """
+    """Build ``kind`` from flags, the environment, the file and a program's arguments. Raises ConfigurationError."""
     given = {name: value for name, value in (flags or {}).items() if value not in (None, ())}
     from_file = _read_file(file, kind) if file else {}
     prefix = kind.model_config.get("env_prefix", "")
@@ -210,7 +275,7 @@ def load_settings(
 
 def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     try:
-        values = tomllib.loads(_text_in(file))
+        values = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"cannot read settings file {file}: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -221,25 +286,8 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in kind.model_fields}
 
 
-def _text_in(file: Path) -> str:
-    """Return the text of a file. Raises OSError, UnicodeDecodeError, or ConfigurationError if it is too long or UTF-16.
-
-    Windows editors write a byte order mark.
-    """
-    with file.open("rb") as opened:
-        found = opened.read(LARGEST_FILE + 1)
-    if len(found) > LARGEST_FILE:
-        raise ConfigurationError(f"file {file} has more than {LARGEST_FILE:,} bytes. Name a settings file.")
-    if found.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise ConfigurationError(f"file {file} is UTF-16 text. Save it as UTF-8.")
-    return found.decode("utf-8-sig")
-
-
 def _in_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the values, and the variables that name a file with a value, both by setting.
-
-    Raises ConfigurationError if a setting has both.
-    """
+    """Return the values, and the variables that name a file with a value, by setting. Raises ConfigurationError."""
     values = {name: value for name, variable in variables.items() if (value := os.environ.get(variable))}
     named: dict[str, str] = {}
     for name, variable in variables.items():
@@ -256,7 +304,7 @@ def _read_value(variable: str) -> str:
     """Return the stripped content of the file that ``variable`` names. Raises ConfigurationError."""
     file = Path(os.environ[variable])
     try:
-        value = _text_in(file).strip()
+        value = file.read_text(encoding="utf-8-sig").strip()
     except OSError as error:
         raise ConfigurationError(f"cannot read file {file}, which {variable} names: {error.strerror}.") from error
     except UnicodeDecodeError as error:

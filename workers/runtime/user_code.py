@@ -59,10 +59,7 @@ def plain_error(group: BaseExceptionGroup[BaseException], kind: type[ErrorT]) ->
 
 
 def log_failure(logger: logging.Logger, level: int, error: BaseException, message: str, facts: Fields) -> None:
-    """Log the error of a user's function. Never raises, because a failed log line must not fail a job or the worker.
-
-    Deeply nested groups can exceed the recursion limit, and handlers of `logging` raise that error.
-    """
+    """Log the error of a user's function. Never raises, also if the nested groups exceed the recursion limit."""
     for told in (error, None):
         with suppress(Exception):
             logger.log(level, message, facts, exc_info=told)

@@ -190,8 +190,7 @@ def tracer() -> trace.Tracer:
 # ---- recoveries, written by the process that recovers
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveredDelivery:
+class RecoveredDelivery(NamedTuple):
     """A delivery that another process has recovered or dead-lettered for its worker."""
 
     delivery: Delivery
@@ -203,12 +202,7 @@ class RecoveredDelivery:
 
 
 def emit_recovered(row: Recovered, stream: str, group: str, how: Attributes, *, began_ns: int, ended_ns: int) -> None:
-    """Write the spans of a traced delivery that ended with a recovery, and of the recovery.
-
-    Invalid contexts are skipped.
-
-    ``how`` is as in `emit_recovery`. The outcome is the row's.
-    """
+    """As `emit_recovery`, by the result of a recovery call. Invalid contexts are skipped."""
     traceparent, tracestate, name, previous = row.traced or ()
     creation = read_context(traceparent, tracestate)
     if creation is None:

@@ -29,11 +29,7 @@ Values = Iterator[tuple[float, Attributes]]
 
 
 class GroupGauges:
-    """The values of groups, as long as this process serves them.
-
-    ``is_ours`` returns whether it does. ``known`` returns the state of the work on them, even if the server rejects the
-    look. It is called in the collecting thread.
-    """
+    """The values of groups, as long as ``is_ours`` is true. ``known`` is called in the collecting thread."""
 
     def __init__(self, is_ours: Callable[[], bool], known: Callable[[], Known]) -> None:
         self._is_ours = is_ours

@@ -32,6 +32,9 @@ IDLE_MS = "reaper.idle_ms"
 LOSS = "reaper.loss"
 """The outcome of a delivery whose consumer or group a third party deleted, or the kind of the deleted thing."""
 NAMESPACE = "reaper.namespace"
+PATTERN = "reaper.pattern"
+"""The pattern that found a group. With many groups it stands for stream and group."""
+PROBLEM = "reaper.problem"
 SCAN = "reaper.scan"
 """A scan's kind: full, or tail."""
 LINK_KIND = "reaper.link"
@@ -46,6 +49,9 @@ LOST_GROUP, LOST_CONSUMER = "group", "consumer"
 
 REFUSED = "refused"
 VISIBILITY_TIMEOUT = "visibility_timeout"
+
+OTLP, CONSOLE, NONE = "otlp", "console", "none"
+"""The exporters, as OpenTelemetry's variables name them."""
 
 Attributes = dict[str, AttributeValue]
 

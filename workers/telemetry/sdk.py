@@ -30,8 +30,8 @@ from opentelemetry.util.types import Attributes
 from workers.protocol.log_fields import fields
 from workers.runtime.health_server import METRICS
 from workers.telemetry.deliveries import DELIVERY_IDS, any_sampled
-from workers.telemetry.environment import CONSOLE, NONE, OTLP, exporter
 from workers.telemetry.instruments import LONG_JOB_BUCKETS_S, PROCESS_DURATION_NAME
+from workers.telemetry.names import CONSOLE, NONE, OTLP
 
 logger = logging.getLogger(__name__)
 
@@ -90,15 +90,15 @@ class KeepsDecisions(Sampler):
         return f"KeepsDecisions({self._others.get_description()})"
 
 
-def set_up(service: str, *, shows_metrics: bool) -> list[Callable[[], object]]:
-    """Set the providers from the environment. Return a function that closes them. Raises ConfigurationError."""
+def set_up(service: str, *, traces: str, measures: str, shows_metrics: bool) -> list[Callable[[], object]]:
+    """Set the providers, with these exporters for traces and metrics. Return functions that close them."""
     for name in LOUD:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     resource = resource_of(service)
     closes: list[Callable[[], object]] = []
-    if exporter("TRACES") != NONE:
-        closes.append(_set_up_traces(resource))
-    readers = _readers(shows_metrics=shows_metrics)
+    if traces != NONE:
+        closes.append(_set_up_traces(resource, traces))
+    readers = _readers(measures, shows_metrics=shows_metrics)
     if readers:
         closes.append(_set_up_metrics(resource, readers))
     return closes
@@ -111,7 +111,7 @@ def resource_of(service: str) -> Resource:
     return Resource.create({name: value for name, value in ours.items() if name not in said})
 
 
-def _set_up_traces(resource: Resource) -> Callable[[], object]:
+def _set_up_traces(resource: Resource, exports: str) -> Callable[[], object]:
     chosen = TracerProvider(shutdown_on_exit=False).sampler  # by OTEL_TRACES_SAMPLER
     provider = TracerProvider(
         sampler=ParentBased(KeepsDecisions(chosen)),
@@ -119,7 +119,7 @@ def _set_up_traces(resource: Resource) -> Callable[[], object]:
         shutdown_on_exit=False,
         id_generator=DeliveryIds(),
     )
-    provider.add_span_processor(_batches(_span_exporter()))
+    provider.add_span_processor(_batches(_span_exporter(exports)))
     trace.set_tracer_provider(provider)
     return provider.shutdown
 
@@ -135,8 +135,8 @@ def _batches(exports: SpanExporter) -> BatchSpanProcessor:
     )
 
 
-def _span_exporter() -> SpanExporter:
-    if exporter("TRACES") == CONSOLE:
+def _span_exporter(chosen: str) -> SpanExporter:
+    if chosen == CONSOLE:
         return ConsoleSpanExporter(out=sys.stderr)
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
@@ -149,9 +149,8 @@ def _set_up_metrics(resource: Resource, readers: Sequence[MetricReader]) -> Call
     return provider.shutdown
 
 
-def _readers(*, shows_metrics: bool) -> list[MetricReader]:
+def _readers(chosen: str, *, shows_metrics: bool) -> list[MetricReader]:
     readers: list[MetricReader] = []
-    chosen = exporter("METRICS")
     if chosen == CONSOLE:
         readers.append(PeriodicExportingMetricReader(ConsoleMetricExporter(out=sys.stderr)))
     elif chosen == OTLP:
@@ -176,43 +175,29 @@ def _prometheus_reader() -> MetricReader:
 
 
 def _told_once(exports: Any, what: str) -> Any:
-    """Make an exporter tell once that it fails, and once that it works again."""
-    export, outage = exports.export, _Outage(what)
+    """Make an exporter log its first failure, and the end of the failures."""
+    export, failing_since = exports.export, 0.0
 
-    def tells(*arguments: Any, **named: Any) -> Any:
+    def note(cause: str) -> None:
+        nonlocal failing_since
+        if cause and not failing_since:
+            failing_since = monotonic()
+            logger.warning(
+                "telemetry is not exported, and waits in memory up to a limit: %s", fields(signal=what, cause=cause)
+            )
+        elif failing_since and not cause:
+            after_s = round(monotonic() - failing_since, 1)
+            failing_since = 0.0
+            logger.warning("telemetry is exported again: %s", fields(signal=what, after_s=after_s))
+
+    def export_and_note(*arguments: Any, **named: Any) -> Any:
         try:
             result = export(*arguments, **named)
         except Exception as error:
-            outage.failed(f"{type(error).__name__}: {error}")
+            note(f"{type(error).__name__}: {error}")
             raise
-        if result.value == 0:
-            outage.worked()
-        else:
-            outage.failed("the endpoint does not take them")
+        note("" if result.value == 0 else "the endpoint does not take them")
         return result
 
-    exports.export = tells
+    exports.export = export_and_note
     return exports
-
-
-class _Outage:
-    """Logs the first failure, and its end."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._since: float | None = None
-
-    def failed(self, why: str) -> None:
-        if self._since is None:
-            self._since = monotonic()
-            logger.warning(
-                "telemetry is not exported, and waits in memory up to a limit: %s", fields(signal=self._what, cause=why)
-            )
-
-    def worked(self) -> None:
-        if self._since is not None:
-            logger.warning(
-                "telemetry is exported again: %s",
-                fields(signal=self._what, after_s=round(monotonic() - self._since, 1)),
-            )
-            self._since = None

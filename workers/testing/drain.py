@@ -4,18 +4,18 @@ It skips time instead of waiting. If no other job is left, the next scheduled jo
 again at once. The worker recovers stalled jobs itself.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import anyio
 from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from workers.loop.held import RUNNING, Held
+from workers.loop.in_flight import RUNNING, Delivery
 from workers.loop.reporting import Counts
 from workers.new_jobs import Fields, NewJob
 from workers.producer import Producer
@@ -41,7 +41,7 @@ from workers.worker import Worker
 PATIENCE_S = 10.0
 _POLL_S = 0.01
 _QUARANTINE_SCORE = 2**52
-"""From here on, members of the schedule are no jobs that are due some day, but quarantined jobs."""
+"""Members of the schedule with this score or a higher one are quarantined jobs, which are never due."""
 _SHOWN = 5
 
 
@@ -55,12 +55,12 @@ class DeadLetter:
 
     job_id: str
     reason: str
-    """``max_deliveries``, ``rejected``, ``timeout``, or what the handler gave."""
+    """``max_deliveries``, ``rejected``, ``timeout``, or the reason that the handler gave."""
     error: str
     """The last error: ``Type: message``."""
     fields: dict[bytes, bytes]
     deliveries: int
-    """How often it was delivered, as far as that counts."""
+    """How many of its deliveries count."""
     traceback: str
 
 
@@ -73,22 +73,10 @@ class Drained:
     """All of the group, oldest first."""
 
 
-class DrainWorker(Protocol):
-    """Type of the fixture ``run_until_drained``, which is the function of that name with the server."""
-
-    def __call__(
-        self, worker: Worker, jobs: Iterable[NewJob | Fields] = (), *, patience: float = ..., **settings: Any
-    ) -> Drained:
-        """Enqueue ``jobs`` and run ``worker`` until its group is drained."""
-
-
-class DrainWorkerAsync(Protocol):
-    """Type of the fixture ``run_until_drained_async``."""
-
-    async def __call__(
-        self, worker: Worker, jobs: Iterable[NewJob | Fields] = (), *, patience: float = ..., **settings: Any
-    ) -> Drained:
-        """Enqueue ``jobs`` and run ``worker`` until its group is drained."""
+DrainWorker = Callable[..., Drained]
+"""Type of the fixture ``run_until_drained``, which is the function of that name with the server."""
+DrainWorkerAsync = Callable[..., Awaitable[Drained]]
+"""Type of the fixture ``run_until_drained_async``."""
 
 
 def run_until_drained(
@@ -131,14 +119,15 @@ async def run_until_drained_async(
     ours = {"recovery": RecoveryMode.EMBEDDED, "backoff_base": 0}
     chosen = settings_of(worker, **ours | settings, redis_url=redis_url)
     async with commands_client(redis_url) as client:
-        await Producer(chosen.stream, client).enqueue_many(jobs)
-        watch = _Watch(client, chosen.keys, worker)
+        async with Producer(chosen.stream, redis_url) as producer:
+            await producer.enqueue_many(jobs)
         with worker.going_by(chosen), _plain_errors():
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_run, worker)
-                await watch.until_drained(patience)
+                await _wait_until_drained(client, chosen.keys, worker, patience)
                 worker.stop()
-        return Drained(worker.counts, await _dead_letters(client, chosen.keys))
+        rows: Any = await client.xrange(chosen.keys.dead)
+        return Drained(worker.counts, [_dead_letter(flat) for _, flat in rows])
 
 
 @contextmanager
@@ -156,133 +145,102 @@ async def _run(worker: Worker, *, task_status: TaskStatus[None]) -> None:
     await worker.run(task_status=task_status)
 
 
-async def _dead_letters(client: Redis, keys: GroupKeys) -> list[DeadLetter]:
-    rows: Any = await client.xrange(keys.dead)
-    return [_dead_letter(flat) for _, flat in rows]
-
-
 def _dead_letter(flat: list[bytes]) -> DeadLetter:
     pairs = pair_up(flat)
-    said = dict(pairs)
+    entry = dict(pairs)
     return DeadLetter(
-        job_id=text(said[FIELD_JOB]),
-        reason=text(said.get(DEAD_PREFIX + b"reason", b"")),
-        error=text(said.get(DEAD_PREFIX + b"error", b"")),
+        job_id=text(entry[FIELD_JOB]),
+        reason=text(entry.get(DEAD_PREFIX + b"reason", b"")),
+        error=text(entry.get(DEAD_PREFIX + b"error", b"")),
         fields={name: value for name, value in pairs if not name.startswith(RESERVED_PREFIX)},
-        deliveries=whole_number(said.get(FIELD_DELIVERIES), 0),
-        traceback=text(said.get(DEAD_PREFIX + b"traceback", b"")),
+        deliveries=whole_number(entry.get(FIELD_DELIVERIES), 0),
+        traceback=text(entry.get(DEAD_PREFIX + b"traceback", b"")),
     )
 
 
-class _Next(NamedTuple):
-    """The first member of a schedule."""
-
-    due_ms: float
-    schedule: str
-    member: bytes
-
-
-@dataclass(slots=True)
-class _Left:
+class _Left(NamedTuple):
     """The remaining work of a group at one moment."""
 
-    ready: list[str] = field(default_factory=list)
+    ready: list[str]
     """Streams with jobs that wait to be read."""
-    pending: int = 0
-    scheduled: int = 0
+    pending: int
+    scheduled: int
     """Jobs that wait until they are due, and quarantined jobs."""
-    quarantined: int = 0
+    quarantined: int
     """Released, and not settled."""
-    next: _Next | None = None
-    """What is due next, where that is not due yet."""
-
-    def __bool__(self) -> bool:
-        return bool(self.ready or self.pending or self.scheduled or self.quarantined)
+    upcoming: tuple[float, str, bytes] | None
+    """Score, schedule and member of the next scheduled job, if it is not due yet."""
 
     def __str__(self) -> str:
         waiting = f"jobs wait to be read in {' and '.join(self.ready)}" if self.ready else "no job waits to be read"
         return f"{waiting}, {self.pending} pending, {self.scheduled} scheduled, {self.quarantined} quarantined jobs"
 
 
-class _Watch:
-    """Looks at a group while its worker runs, and makes due what the worker would wait for."""
+async def _wait_until_drained(client: Redis, keys: GroupKeys, worker: Worker, patience_s: float) -> None:
+    """Wait until no job is left, and skip the time until scheduled jobs are due."""
+    ended, since = -1, monotonic()
+    while any((left := await _look(client, keys))[:4]):
+        counts = worker.counts
+        if ended != (ended := counts.acked + counts.dead_lettered):
+            since = monotonic()
+        elif monotonic() - since > patience_s:
+            raise _not_drained(worker, keys, f"no job came to its end for {patience_s:g} s", left)
+        if worker.process is None or worker.process.finished:
+            raise _not_drained(worker, keys, "the worker was stopped", left)
+        if left.upcoming and not left.ready and not left.pending:
+            _, schedule, member = left.upcoming
+            await client.zadd(schedule, {member: 0}, xx=True)
+            await client.publish(schedule, "0")  # wakes the worker, as an earlier schedule does
+        await anyio.sleep(_POLL_S)
 
-    def __init__(self, client: Redis, keys: GroupKeys, worker: Worker) -> None:
-        self._client = client
-        self._keys = keys
-        self._worker = worker
 
-    async def until_drained(self, patience_s: float) -> None:
-        """Wait until no job is left. Raises NotDrainedError where that does not come."""
-        ended, since = -1, monotonic()
-        while left := await self._look():
-            counts = self._worker.counts
-            if ended != (ended := counts.acked + counts.dead_lettered):
-                since = monotonic()
-            elif monotonic() - since > patience_s:
-                raise self._not_drained(f"no job came to its end for {patience_s:g} s", left)
-            if self._worker.process is None or self._worker.process.finished:
-                raise self._not_drained("the worker was stopped", left)
-            if left.next and not left.ready and not left.pending:
-                await self._make_due(left.next)
-            await anyio.sleep(_POLL_S)
-
-    async def _look(self) -> _Left:
-        """Read everything at one moment, because jobs move between places."""
-        keys, schedules = self._keys, (self._keys.schedule, self._keys.stream_schedule)
-        sources = (keys.stream, keys.retry)
-        call = self._client.pipeline(transaction=True)
-        for source in sources:
-            call.xinfo_groups(source)
-            call.xinfo_stream(source)
-        for schedule in schedules:
-            call.zcard(schedule)
-            call.zrange(schedule, 0, 0, withscores=True)
-        call.hlen(keys.quarantine)
-        call.time()
-        replies: list[Any] = await call.execute(raise_on_error=False)
-        left = _Left()
-        for source in sources:
-            groups, stream, *replies = replies
-            if not isinstance(groups, RedisError):  # else it is not there
-                self._add_source(left, source, groups, stream)
-        upcoming = []
-        for schedule in schedules:
-            number, first, *replies = replies
-            left.scheduled += number
-            upcoming += [_Next(score, schedule, member) for member, score in first if score < _QUARANTINE_SCORE]
-        left.quarantined, (seconds, microseconds) = replies
-        left.next = min(upcoming, default=None)
-        if left.next and left.next.due_ms <= seconds * 1000 + microseconds // 1000:
-            left.next = None
-        return left
-
-    def _add_source(self, left: _Left, source: str, groups: Any, stream: Any) -> None:
+async def _look(client: Redis, keys: GroupKeys) -> _Left:
+    """Read everything at one moment, because jobs move between places."""
+    sources, schedules = (keys.stream, keys.retry), (keys.schedule, keys.stream_schedule)
+    call = client.pipeline(transaction=True)
+    for source in sources:
+        call.xinfo_groups(source)
+        call.xinfo_stream(source)
+    for schedule in schedules:
+        call.zcard(schedule)
+        call.zrange(schedule, 0, 0, withscores=True)
+    call.hlen(keys.quarantine)
+    call.time()
+    replies: list[Any] = await call.execute(raise_on_error=False)
+    *replies, quarantined, (seconds, microseconds) = replies
+    ready, pending = list[str](), 0
+    for source, groups, stream in zip(sources, replies[:4:2], replies[1:4:2], strict=True):
+        if isinstance(groups, RedisError):  # the stream does not exist
+            continue
         last = stream["last-entry"]
         for group in groups:
-            if text(group["name"]) == self._keys.group:
-                left.pending += group["pending"]
+            if text(group["name"]) == keys.group:
+                pending += group["pending"]
                 if last and entry_order(last[0]) > entry_order(group["last-delivered-id"]):
-                    left.ready.append(source)
-
-    async def _make_due(self, upcoming: _Next) -> None:
-        """Skip the time until then, and wake the worker as an earlier schedule does."""
-        await self._client.zadd(upcoming.schedule, {upcoming.member: 0}, xx=True)
-        await self._client.publish(upcoming.schedule, "0")
-
-    def _not_drained(self, problem: str, left: _Left) -> NotDrainedError:
-        """Describe the problem in one line, with one more for each of the first jobs in hand."""
-        now = monotonic()
-        in_hand = self._worker.process.in_hand() if self._worker.process else []
-        lines = [
-            f"  {held.stage.name.lower()}: job {held.id}, delivery {held.deliveries}{_age(held, now)}"
-            for held in in_hand
-        ]
-        more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-        counts = fields(**self._worker.counts.facts())
-        first = f"{self._keys.pair} is not drained: {problem}. Left: {left}. Counts of the worker: {counts}"
-        return NotDrainedError("\n".join([first, *lines[:_SHOWN], *more]))
+                    ready.append(source)
+    first = [
+        (score, schedule, member)
+        for schedule, members in zip(schedules, replies[5::2], strict=True)
+        for member, score in members
+        if score < _QUARANTINE_SCORE
+    ]
+    upcoming = min(first, default=None)
+    if upcoming and upcoming[0] <= seconds * 1000 + microseconds // 1000:
+        upcoming = None
+    return _Left(ready, pending, sum(replies[4::2]), quarantined, upcoming)
 
 
-def _age(held: Held, now: float) -> str:
-    return f", runs for {now - held.started:.1f} s" if held.stage is RUNNING else ""
+def _not_drained(worker: Worker, keys: GroupKeys, problem: str, left: _Left) -> NotDrainedError:
+    """Describe the problem in one line, with one more for each of the first jobs in flight."""
+    in_hand = worker.process.in_hand() if worker.process else []
+    counts = fields(**worker.counts.facts())
+    first = f"{keys.pair} is not drained: {problem}. Left: {left}. Counts of the worker: {counts}"
+    lines = [first, *map(_describe, in_hand[:_SHOWN])]
+    if len(in_hand) > _SHOWN:
+        lines.append(f"  and {len(in_hand) - _SHOWN} more")
+    return NotDrainedError("\n".join(lines))
+
+
+def _describe(job: Delivery) -> str:
+    age = f", runs for {monotonic() - job.started:.1f} s" if job.stage is RUNNING else ""
+    return f"  {job.stage.name.lower()}: job {job.id}, delivery {job.deliveries}{age}"

@@ -14,7 +14,7 @@ from workers.backoff import Backoff
 from workers.loop.dispatch import Handlers
 from workers.loop.execution import execute, judge
 from workers.loop.handlers import Handler, Invoke, checked, come_to
-from workers.loop.held import Held, Interruption, Source
+from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.job import Job
 from workers.new_jobs import Fields, NewJob, encode_job
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
@@ -131,13 +131,13 @@ async def run_handler_async(
     registered = handler.handlers if isinstance(handler, Worker) else Handlers(checked(handler))
     invoke = registered.calls(settings).invoke
     made_up = _make_up(job if isinstance(job, NewJob) else NewJob(job), settings, deliveries, limit, extend)
-    return await _Run(invoke, made_up, settings, is_last=deliveries == limit).result()
+    return await _Run(invoke, made_up, settings).result(is_last=deliveries == limit)
 
 
-def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int, extend: bool | Exception) -> Held:
+def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int, extend: bool | Exception) -> Delivery:
     """Return the job in that delivery. After the first delivery it is a copy, as after a retry."""
 
-    async def answer(_held: Held) -> bool:
+    async def answer(_held: Delivery) -> bool:
         if isinstance(extend, Exception):
             raise extend
         return extend
@@ -147,73 +147,65 @@ def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int,
     reserved = [FIELD_JOB, encoded.job_id, FIELD_DELIVERIES, before, FIELD_COPIES, before]
     now_ms = time_ns() // 1_000_000
     timeout_s = settings.timeout.total_seconds() if settings.timeout else inf
-    return Held(
-        Source(settings.stream, settings.stream, timeout_s, prove=answer),
-        b"%d-0" % now_ms,
-        [*encoded.words, *reserved],
-        times_delivered=1,
-        max_deliveries=limit,
-        delivered_ms=now_ms,
-        proven=monotonic(),
-    )
+    source = Source(settings.stream, settings.stream, timeout_s, prove=answer)
+    return Delivery(source, b"%d-0" % now_ms, [*encoded.words, *reserved], 1, limit, now_ms, monotonic())
 
 
 class _Run:
     """One delivery through a handler. It replaces the part of `workers.loop.runner` between reading and settling."""
 
-    def __init__(self, invoke: Invoke, held: Held, settings: WorkerSettings, *, is_last: bool) -> None:
+    def __init__(self, invoke: Invoke, job: Delivery, settings: WorkerSettings) -> None:
         self._invoke = invoke
-        self._held = held
+        self._held = job
         self._backoff = _Backoff(0, 0, settings.backoff.uncounted_max_age_ms)
-        self._is_last = is_last
         self._raised: BaseException | None = None
         self._host: asyncio.Task[Any] | None = None
 
-    async def result(self) -> Result:
+    async def result(self, *, is_last: bool) -> Result:
         """Run it, in a task that its timeout can cancel."""
         self._host = asyncio.current_task()
         verdict = await asyncio.get_running_loop().create_task(self._perform())
         if verdict is None:
-            return TimedOut(self._held.timeout_s, self._is_last)
+            return TimedOut(self._held.timeout_s, is_last)
         if verdict.outcome is Outcome.ACK:
             return Acknowledged()
         if verdict.outcome is Outcome.REJECT:
             return Rejected(verdict.reason, verdict.error)
         if verdict.exception:
-            return Failed(verdict.error, self._is_last, self._raised)
+            return Failed(verdict.error, is_last, self._raised)
         counts = verdict.outcome is Outcome.NACK
         delay = None if verdict.delay_ms == _BY_BACKOFF else verdict.delay_ms / 1000
-        return Retried(verdict.error, delay, counts, dead_letter=counts and self._is_last)
+        return Retried(verdict.error, delay, counts, dead_letter=counts and is_last)
 
     async def _perform(self) -> Verdict | None:
-        """Return the handler's verdict, or None where it ran longer than it may."""
-        held, verdict = self._held, None
-        held.source.hold(held)
-        held.begin(monotonic(), asyncio.current_task())
-        timer = asyncio.get_running_loop().call_at(held.deadline, held.interrupt, Interruption.TIMEOUT)
+        """Return the handler's verdict, or None if it exceeded its timeout."""
+        job, verdict = self._held, None
+        job.source.hold([job])
+        job.begin(monotonic(), asyncio.current_task())
+        timer = asyncio.get_running_loop().call_at(job.deadline, job.interrupt, Interruption.TIMEOUT)
         try:
-            verdict = await execute(self._call, held, self._backoff)
+            verdict = await execute(self._call, job, self._backoff)
             await self._meet_cancellation()
         except asyncio.CancelledError as error:
             if self._is_cancelled():
                 raise
-            if held.interruption is None:
-                verdict = judge(held, error, self._backoff)  # the handler has cancelled the task that it runs in
+            if job.interruption is None:
+                verdict = judge(job, error, self._backoff)  # the handler has cancelled the task that it runs in
         finally:
             timer.cancel()
-        if held.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:
+        if job.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:
             return None  # its exception after a cancellation is not about the job
         return verdict
 
-    def _is_cancelled(self) -> bool:
-        return self._host is not None and self._host.cancelling() > 0
-
     async def _meet_cancellation(self) -> None:
-        """Clear cancellations that the handler requested and did not receive, because they would end this task."""
+        """Clear a cancellation that the handler requested and did not receive, because it would end this task."""
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
         if self._is_cancelled():
             raise asyncio.CancelledError
+
+    def _is_cancelled(self) -> bool:
+        return self._host is not None and self._host.cancelling() > 0
 
     async def _call(self, job: Job) -> object:
         try:

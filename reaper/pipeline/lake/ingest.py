@@ -30,7 +30,7 @@ from reaper.pipeline.spark.shipping import ship_by_value
 from workers.protocol.address import holds_login, shown_address
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.server_check import check_server
+from workers.protocol.server import check_server
 
 _URL_VARIABLE = "STREAM_REAPER_SOURCE_URL"
 TARGET_BYTES = 128_000_000

@@ -22,7 +22,7 @@ from workers.protocol.address import shown_address
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.meaning import Meaning, meaning_of
-from workers.protocol.server_check import check_server
+from workers.protocol.server import check_server
 from workers.runtime.settings import to_ms
 
 TRIM_AT_ONCE = 10_000

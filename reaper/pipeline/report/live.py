@@ -15,7 +15,7 @@ from workers.protocol.connection import commands_client
 from workers.protocol.errors import UnreachableError
 from workers.protocol.keys import group_keys, stream_of_journal
 from workers.protocol.messages import entry_ms, text
-from workers.protocol.server_check import check_server
+from workers.protocol.server import check_server
 
 MOST = 50
 """Jobs that are looked for: as many as the page names."""

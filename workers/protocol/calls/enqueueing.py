@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import redis
 from redis.asyncio import Redis
 
-from workers.protocol.errors import NotReplicatedError, UnexpectedReplyError
+from workers.protocol.errors import NotReplicatedError
 from workers.protocol.keys import StreamKeys
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import counted, text
@@ -46,14 +46,11 @@ class Enqueueing(NamedTuple):
 
 
 async def enqueue(client: Redis, request: Enqueueing) -> list[bool]:
-    """Enqueue jobs. Return for each whether this call has added it, also after repetitions.
-
-    Raises NotReplicatedError where they are enqueued, and too few replicas have said that they have them.
-    """
+    """Enqueue jobs. Return for each whether this call has added it. Raises NotReplicatedError."""
     if not request.replicas:
-        return _added(request, await ENQUEUE.run(client, *_spelt(request)))
+        return _added(await ENQUEUE.run(client, *_spelt(request)))
     jobs, reply = await ENQUEUE.run_and_then(client, *_spelt(request), _wait(request))
-    added = _added(request, jobs)
+    added = _added(jobs)
     _check_replicas(request, reply)
     return added
 
@@ -61,9 +58,9 @@ async def enqueue(client: Redis, request: Enqueueing) -> list[bool]:
 def enqueue_blocking(client: redis.Redis, request: Enqueueing) -> list[bool]:
     """Do the same in a thread that may block."""
     if not request.replicas:
-        return _added(request, ENQUEUE.run_blocking(client, *_spelt(request)))
+        return _added(ENQUEUE.run_blocking(client, *_spelt(request)))
     jobs, reply = ENQUEUE.run_and_then_blocking(client, *_spelt(request), _wait(request))
-    added = _added(request, jobs)
+    added = _added(jobs)
     _check_replicas(request, reply)
     return added
 
@@ -72,13 +69,7 @@ def _wait(request: Enqueueing) -> Words:
     return "WAIT", request.replicas, request.replicas_ms
 
 
-def _added(request: Enqueueing, reply: Any) -> list[bool]:
-    """Read a number for each job. A client that a program gave us may be in the middle of a transaction."""
-    if not isinstance(reply, list) or len(reply) != len(request.jobs):
-        raise UnexpectedReplyError(
-            f"cannot enqueue {counted(len(request.jobs), 'job')} to {request.keys.stream!r}: Redis answered "
-            f"{reply!r:.60}, as inside a transaction (MULTI). Give the producer an address instead of this client."
-        )
+def _added(reply: Any) -> list[bool]:
     return [one == 1 for one in reply]
 
 

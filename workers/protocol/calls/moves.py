@@ -124,9 +124,18 @@ class Moves(CoreCalls):
         self, client: Client, source: str, items: Iterable[Beating], *, consumer: str
     ) -> tuple[int, list[Life]]:
         """Send a heartbeat (``extend.lua``). Return the server's time in ms, and an answer for each."""
-        argv = (word for item in items for word in (item.entry_id, item.times, int(item.handling)))
-        at_ms, *codes = await EXTEND.run(client, self._names(source), self._words(consumer, *argv))
-        return at_ms, [Life(code) for code in codes]
+        return _lives(await EXTEND.run(client, self._names(source), self._beat(items, consumer)))
+
+    def extend_blocking(
+        self, client: "redis.Redis", source: str, items: Iterable[Beating], *, consumer: str
+    ) -> tuple[int, list[Life]]:
+        """Send a heartbeat, in a thread that may block."""
+        return _lives(EXTEND.run_blocking(client, self._names(source), self._beat(items, consumer)))
+
+    def _beat(self, items: Iterable[Beating], consumer: str) -> tuple[str | bytes | int, ...]:
+        return self._words(
+            consumer, *(word for item in items for word in (item.entry_id, item.times, int(item.handling)))
+        )
 
     async def hold(
         self,
@@ -158,10 +167,7 @@ class Moves(CoreCalls):
         next_page, found = await ADOPT.run(client, self._names(source), words)
         return text(next_page), [Taken(entry[0], entry[1], times) for entry, times in found]
 
-    def extend_blocking(
-        self, client: "redis.Redis", source: str, items: Iterable[Beating], *, consumer: str
-    ) -> tuple[int, list[Life]]:
-        """Send a heartbeat, in a thread that may block."""
-        argv = (word for item in items for word in (item.entry_id, item.times, int(item.handling)))
-        at_ms, *codes = EXTEND.run_blocking(client, self._names(source), self._words(consumer, *argv))
-        return at_ms, [Life(code) for code in codes]
+
+def _lives(reply: Any) -> tuple[int, list[Life]]:
+    at_ms, *codes = reply
+    return at_ms, [Life(code) for code in codes]

@@ -41,7 +41,7 @@ _OUTCOMES = {
 
 
 class Recovered(NamedTuple):
-    """One delivery's result. ``detail``: new entry ID, dead letter's ID, remaining ms, or why it is held."""
+    """One delivery's result. ``detail`` is the new entry ID, dead letter's ID, remaining ms, or why it is held."""
 
     entry_id: bytes
     outcome: Outcome
@@ -126,9 +126,9 @@ def _rows_of_event(flat: Sequence[bytes], traced: Mapping[bytes, Sequence[bytes]
 async def return_taken(
     client: Redis, source: str, group: str, consumer: str, taken: Iterable[tuple[bytes, int]]
 ) -> int:
-    """Give back what a read has taken from a live worker (``return_taken.lua``); return how many deliveries.
+    """Give back deliveries that a read has taken from a live worker (``return_taken.lua``). Return their number.
 
-    ``taken``: entry IDs, and how often each was delivered before. Raises what redis-py raises.
+    ``taken`` has entry IDs with the earlier deliveries of each.
     """
     words = [word for one in taken for word in one]
     given_back: int = await RETURN_TAKEN.run(client, (source,), (group, consumer, *words))

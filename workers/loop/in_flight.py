@@ -11,18 +11,16 @@ from math import inf
 
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Verdict
-from workers.protocol.messages import entry_order
 from workers.runtime.clock import monotonic
 from workers.telemetry.deliveries import JobTrace
 
 
 class Stage(Enum):
-    """The progress of a delivery in this process."""
+    """The progress of a delivery in this process. An ended one has a verdict."""
 
     QUEUED = auto()
     RUNNING = auto()
     ENDED = auto()
-    """There is a verdict, which waits for its settlement or was settled."""
 
 
 QUEUED, RUNNING, ENDED = Stage
@@ -47,107 +45,63 @@ class Source:
     """``orders`` in both cases."""
     timeout_s: float = inf
     """Timeout of a job without a timeout of its own, in seconds."""
-    prove: "Callable[[Held], Awaitable[bool]] | None" = None
+    prove: "Callable[[Delivery], Awaitable[bool]] | None" = None
     """Sends a heartbeat for a delivery. Returns False if it was recovered."""
-    deliveries: "dict[bytes, Held]" = field(default_factory=dict)
+    deliveries: "dict[bytes, Delivery]" = field(default_factory=dict)
     """Queued and running deliveries, and those that wait for their settlement, by entry ID."""
     kept: set[bytes] = field(default_factory=set)
     """IDs of undeliverable entries. They stay pending, and this process does not run them again."""
-    newest: tuple[int, int] = (0, 0)
-    """The highest entry ID of all plain reads."""
-    may_be_behind: bool = True
-    """After a failover, the server may deliver the latest entries once more."""
-    settled: "list[Sequence[Held]] | None" = None
-    """Settled batches since the current read was sent. None without such a read."""
-    settled_ids: set[tuple[bytes, int]] = field(default_factory=set)
-    """The same as entry ID and delivery count, filled when needed."""
 
-    def is_asked(self, *, claims: bool) -> None:
-        """Note that a read begins.
+    def hold(self, deliveries: "Iterable[Delivery]") -> None:
+        """Add deliveries."""
+        self.deliveries.update({job.raw_entry_id: job for job in deliveries})
 
-        Its reply can contain deliveries that are settled meanwhile, because Redis delivers them before.
-        """
-        if claims or self.may_be_behind:
-            self.settled = []
-            self.settled_ids.clear()
-
-    def has_brought(self, first: bytes, last: bytes) -> None:
-        """Note the first and last entry of a plain read. Entries behind all earlier reads cannot be settled yet."""
-        self.may_be_behind, self.newest = entry_order(first) <= self.newest, max(self.newest, entry_order(last))
-        if not self.may_be_behind:
-            self.settled = None
-
-    def is_read(self) -> None:
-        """Note that the entries of a read are in `deliveries`."""
-        self.settled = None
-
-    def hold(self, held: "Held") -> None:
-        """Add a delivery."""
-        self.deliveries[held.raw_entry_id] = held
-
-    def holds(self, held: "Held") -> bool:
+    def holds(self, job: "Delivery") -> bool:
         """Return whether this delivery is in flight here."""
-        return self.deliveries.get(held.raw_entry_id) is held
+        return self.deliveries.get(job.raw_entry_id) is job
 
     def comes_again(self, entry_id: bytes, times_delivered: int, asked_at: float) -> bool:
         """Return whether an entry of a read, sent at ``asked_at``, is a delivery that is in flight here (rule W5).
 
         A server that has lost its latest writes delivers it again. With the same count, no call can distinguish the
         two, so the present one goes on. With another count, the present one is lost, and its handler has to stop.
-        A settlement since then, with the same count, counts for both.
         """
-        held = self.deliveries.get(entry_id)
-        if held is None:
-            return self.settled is not None and self._was_settled(entry_id, times_delivered)
-        if held.times_delivered == times_delivered:
-            held.came_again(asked_at)
+        job = self.deliveries.get(entry_id)
+        if job is None:
+            return False
+        if job.times_delivered == times_delivered:
+            if job.stage is not ENDED:
+                job.proven = max(job.proven, asked_at)
             return True
-        if not held.lose():
-            self.forget(held)
+        if not job.lose():
+            self.forget([job])
         return False
 
     def in_flight(self) -> list[bytes]:
         """Return the entry IDs of our deliveries, so that adoption does not run them again."""
         return [*self.deliveries, *self.kept]
 
-    def forget(self, held: "Held") -> None:
-        """Remove a settled delivery. A later one of the same entry stays."""
-        entry_id = held.raw_entry_id
-        if self.deliveries.get(entry_id) is held:
-            del self.deliveries[entry_id]
-
-    def forget_all(self, answered: "Iterable[Held]") -> None:
-        """Remove many, after Redis has answered. `are_settled` is called for those that are done."""
+    def forget(self, settled: "Iterable[Delivery]") -> None:
+        """Remove settled deliveries. Later deliveries of the same entries stay."""
         deliveries = self.deliveries
-        for held in answered:
-            entry_id = held.raw_entry_id
-            if deliveries.get(entry_id) is held:
+        for job in settled:
+            entry_id = job.raw_entry_id
+            if deliveries.get(entry_id) is job:
                 del deliveries[entry_id]
-
-    def are_settled(self, done: "Sequence[Held]") -> None:
-        """Note the deliveries that Redis has settled."""
-        if self.settled is not None:
-            self.settled.append(done)
-
-    def _was_settled(self, entry_id: bytes, times_delivered: int) -> bool:
-        for done in self.settled or ():
-            self.settled_ids.update((held.raw_entry_id, held.times_delivered) for held in done)
-        self.settled = []
-        return (entry_id, times_delivered) in self.settled_ids
 
     async def extend(self, job: Job) -> bool:
         """See `Job.extend`."""
         if self.prove is None:
             raise RuntimeError("cannot extend the job: no worker runs it.")
-        held = self.deliveries.get(job.raw_entry_id)
-        return held is not None and held is job and await self.prove(held)
+        known = self.deliveries.get(job.raw_entry_id)
+        return known is not None and known is job and await self.prove(known)
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
-class Held(Job):
+class Delivery(Job):
     """A delivery in flight: the job, and its state in this process, which is no business of its handler.
 
-    Only the event loop changes it, except `prove`, which the heartbeat's thread also calls. That thread reads the rest.
+    Only the event loop changes it, except `proven`, which the heartbeat's thread also sets. That thread reads the rest.
     There is one for every job, and no other object.
     """
 
@@ -155,19 +109,15 @@ class Held(Job):
     stage: Stage
     interruption: Interruption | None
     runner: "asyncio.Task[None] | None"
-    """The task that runs the handler. None if there is nothing to cancel."""
+    """The task that runs the handler. None if there is no task to cancel."""
     started: float
     """When the handler began, on the monotonic clock; minus infinity before that."""
-    again_at: float
-    """When the same delivery was read again, on the monotonic clock. An earlier rejection no longer counts then."""
     runs_from: float
     """When heartbeats begin to report that the handler runs, on the monotonic clock (W8); minus infinity = at once."""
     proven: float
     """When the last heartbeat that Redis answered was sent, on the monotonic clock."""
     verdict: Verdict
-    """The verdict. Not set before the end."""
-    returning: asyncio.Event | None
-    """Set when `hold` was answered for a vanished delivery. None without such a call."""
+    """Not set before the end."""
     run_ms: int
     """Time in its slot in ms. Not set before the end."""
     trace: JobTrace | None
@@ -188,9 +138,9 @@ class Held(Job):
         Job.__init__(self, source, entry_id, flat, times_delivered, max_deliveries, delivered_ms)
         self.source = source
         self.proven = proven
-        self.started = self.again_at = self.runs_from = -inf
+        self.started = self.runs_from = -inf
         self.stage = QUEUED
-        self.interruption = self.runner = self.trace = self.returning = None
+        self.interruption = self.runner = self.trace = None
         self.has_lost_payload = False
 
     # ---- its changes
@@ -200,16 +150,6 @@ class Held(Job):
         self.started = now
         self.runner = runner
         self.stage = RUNNING  # last, because another thread looks at it
-
-    def prove(self, asked_at: float) -> None:
-        """Note a heartbeat that was sent at ``asked_at`` and answered."""
-        self.proven = asked_at
-
-    def came_again(self, asked_at: float) -> None:
-        """Note that a read, sent at ``asked_at``, returned the same delivery again."""
-        self.again_at = monotonic()
-        if self.stage is not ENDED:
-            self.prove(max(self.proven, asked_at))
 
     def interrupt(self, why: Interruption) -> None:
         """Tell the handler to stop. Its task is cancelled once. A thread goes on."""
@@ -226,7 +166,7 @@ class Held(Job):
         """Note that the delivery was recovered. Returns False if it has ended, and may be settled."""
         if self.stage is ENDED or not self.source.holds(self):
             return False
-        self.source.forget(self)
+        self.source.forget([self])
         self.proven = -inf  # a queued one is asked for before it begins
         self.interrupt(Interruption.LOST)
         return True
@@ -237,35 +177,17 @@ class Held(Job):
         self.verdict = verdict
         self.run_ms = int((now - began) * 1000 + 0.5)
 
-    def keep(self) -> None:
-        """Note that it is undeliverable: it stays pending and does not run again here."""
-        self.source.kept.add(self.raw_entry_id)
-
-    def follow(self, trace: JobTrace) -> None:
-        """Trace the delivery."""
-        self.trace = trace
-
     # ---- its state
-
-    def is_overdue(self, now: float) -> bool:
-        """Return whether the handler has exceeded its timeout."""
-        return self.stage is RUNNING and now >= self.started + self.timeout_s
 
     @property
     def deadline(self) -> float:
         """When the handler exceeds its timeout. Only after its start."""
         return self.started + self.timeout_s
 
-    def may_return(self) -> bool:
-        """Return whether it is in flight, has no verdict, and no `hold` for it is under way."""
-        return self.stage is not ENDED and self.returning is None and self.source.holds(self)
+    def is_overdue(self, now: float) -> bool:
+        """Return whether the handler has exceeded its timeout."""
+        return self.stage is RUNNING and now >= self.started + self.timeout_s
 
     def ran_ms(self) -> int:
         """Return the running time of the handler in ms, or 0."""
         return round((monotonic() - self.started) * 1000) if self.stage is RUNNING else 0
-
-
-def hold_all(deliveries: Iterable[Held]) -> None:
-    """Add deliveries, each to its source."""
-    for held in deliveries:
-        held.source.deliveries[held.raw_entry_id] = held

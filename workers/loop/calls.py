@@ -1,0 +1,86 @@
+"""The calls of a process about its deliveries: heartbeats, and the numbers of settlements."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from workers.loop.in_flight import RUNNING, Delivery, Source
+from workers.protocol.calls.moves import Beating, Handling, Life, Moves
+from workers.protocol.connection import KeptConnection
+from workers.runtime.clock import monotonic
+
+PROVEN = frozenset({Life.EXTENDED, Life.PAYLOAD_GONE})
+"""These answers prove that Redis got the heartbeat of the delivery."""
+
+
+def beating(job: Delivery, *, begins: bool = False) -> Beating:
+    """Return a delivery as a heartbeat reports it (rule W4). ``begins``: its handler is about to run."""
+    runs = job.stage is RUNNING
+    state = Handling.BEGINS if begins or runs else Handling.WAITS
+    if runs and monotonic() >= job.runs_from:
+        state = Handling.RUNS
+    return Beating(job.raw_entry_id, job.times_delivered, state)
+
+
+def note(batch: Sequence[Delivery], lives: Sequence[Life], asked_at: float) -> None:
+    """Note the answers to a heartbeat that was sent at ``asked_at``. For any thread."""
+    for job, life in zip(batch, lives, strict=True):
+        if life in PROVEN:
+            job.proven = asked_at
+
+
+@dataclass(slots=True)
+class DeliveryCalls:
+    """Extends deliveries, and numbers settlements. All methods raise errors of redis-py."""
+
+    connection: KeptConnection
+    moves: Moves
+    consumer: str
+    caller: str = field(default_factory=lambda: secrets.token_hex(8))
+    """A word that no other process uses."""
+    answered: int = 0
+    """Number of the settlement that was answered last (rule W2). A call without an answer has the next one."""
+    settling: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a settlement has no answer (rules W2 and W6)."""
+
+    async def prove(self, job: Delivery) -> bool:
+        """Extend one delivery that runs, or is about to begin. Returns False if it is not ours."""
+        _, [life] = await self.extend(job.source, [job], begins=True)
+        if life is Life.VANISHED:
+            ours, _ = await self.hold(job.source, [job])
+            return bool(ours)
+        return life in PROVEN
+
+    async def extend(self, source: Source, jobs: Sequence[Delivery], *, begins: bool = False) -> tuple[int, list[Life]]:
+        """Extend deliveries of one source. Return the server's time in ms, and an answer for each."""
+        asked_at = monotonic()
+        items = [beating(job, begins=begins) for job in jobs]
+        server_ms, lives = await self.moves.extend(self.connection, source.key, items, consumer=self.consumer)
+        note(jobs, lives, asked_at)
+        return server_ms, lives
+
+    async def hold(self, source: Source, batch: Sequence[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
+        """Hold vanished deliveries again that are not settled yet. Return those that are ours, and those that are not.
+
+        Waits until no settlement is under way (rule W6). Settlements wait meanwhile.
+        """
+        async with self.settling:
+            batch = [job for job in batch if source.holds(job)]
+            if not batch:
+                return [], []
+            asked_at = monotonic()
+            results = await self.moves.hold(
+                self.connection,
+                source.key,
+                [(job.raw_entry_id, job.times_delivered) for job in batch],
+                consumer=self.consumer,
+                caller=self.caller,
+                answered=self.answered,
+            )
+        ours, lost = list[Delivery](), list[Delivery]()
+        for job, is_ours in zip(batch, results, strict=True):
+            (ours if is_ours else lost).append(job)
+        for job in ours:
+            job.proven = asked_at
+        return ours, lost
