@@ -18,7 +18,6 @@ from workers.embedded import autoclaim, upkeep
 from workers.loop import reading
 from workers.protocol import connection
 from workers.runtime import notices, pauses
-from workers.upkeep import quarantine, schedules
 
 
 def block_ms(setting: Setting) -> int:
@@ -46,14 +45,12 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield metrics, "HELD_POLL_S", visibility_s / 6
     yield notices, "PING_S", visibility_s
     yield notices, "RECONNECT_S", retry_s
-    yield group_watch, "QUARANTINE_RETRY_S", retry_s
-    yield group_watch, "SCHEDULES_RETRY_S", retry_s
-    yield group_watch, "SCHEDULES_LOOK_S", visibility_s / 2
+    yield group_watch, "MOVE_RETRY_S", retry_s
+    yield group_watch, "RELEASE_POLL_S", (0.02, visibility_s / 12)
     yield group_watch, "FULL_RETRY_S", retry_s
     yield source_watch, "RETRY_MS", round(retry_s * 1000)
-    yield schedules, "LATEST_LOOK_S", visibility_s / 2
-    yield source_watch, "LATEST_WAKE_S", visibility_s / 2
-    yield quarantine, "POLL_S", (0.02, visibility_s / 12)
+    yield upkeep, "LATEST_LOOK_S", visibility_s / 2
+    yield upkeep, "RELEASE_POLL_S", (0.02, visibility_s / 12)
     yield upkeep, "HOUSE_INTERVAL_S", visibility_s / 2
     yield upkeep, "LATEST_LOOK_S", visibility_s / 2
     yield upkeep, "RELEASE_POLL_S", (0.02, visibility_s / 12)
