@@ -33,6 +33,7 @@ class ProblemKind(StrEnum):
 
     NO_REPLICA = "no_replica"
     NO_GROUPS = "no_groups"
+    NO_SCAN = "no_scan"
     UNSERVED = "unserved"
     """No live replica watches the group."""
     UNHELD = "unheld"

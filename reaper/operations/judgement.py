@@ -11,7 +11,7 @@ from typing import Any
 from reaper.operations.state import Count, GroupState, Snapshot
 from reaper.operations.words import duration, with_group
 from reaper.reasons import REFUSALS, ProblemKind, kinds_of, may_be_late_ms, problems_of, remarks_of
-from reaper.replicas import Replica
+from reaper.replicas import SCANNED, Replica
 from reaper.settings import is_observers
 from workers.protocol.messages import LAST_ENTRY_ID, counted
 
@@ -49,8 +49,17 @@ def _judge_replicas(snapshot: Snapshot) -> Iterator[Problem]:
             "",
             f"no live replica in namespace {snapshot.namespace!r}. Start `{start}`, or name its namespace.",
         )
-    if not snapshot.groups:
+    has_scanned = any(replica.scan == SCANNED for replica in snapshot.live)
+    if not snapshot.groups and not has_scanned:
         yield Problem(ProblemKind.NO_GROUPS, "", "no group is watched. Set groups.")
+    failed = [replica for replica in snapshot.live if replica.scan not in ("", SCANNED)]
+    if failed and not has_scanned:
+        yield Problem(
+            ProblemKind.NO_SCAN,
+            "",
+            f"no replica can scan for the streams of patterns: {failed[0].scan}. Grant `SCAN` to the Redis user of one "
+            "replica, or run `reaper watch add` for each group.",
+        )
 
 
 def _judge_others(snapshot: Snapshot) -> Iterator[Problem]:

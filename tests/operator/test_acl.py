@@ -260,7 +260,7 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
     assert ran.wrong == []
     assert ran.by(Role.WORKER) >= {name for _, name in scripts_of(Role.WORKER, REAPER)} - SENT_OTHERWISE
     assert stranded.keys() <= {done.job for done in handler.completions}
-    unused = {"report_lost", "look_at_group", *(name for _, name in scripts_of(Role.READ_ONLY, REAPER))}
+    unused = {"report_lost", "look_at_group", "watch", *(name for _, name in scripts_of(Role.READ_ONLY, REAPER))}
     assert ran.by(Role.REAPER) >= {name for _, name in scripts_of(Role.REAPER, REAPER)} - unused
 
 
@@ -481,8 +481,15 @@ async def test_rights_are_read_from_the_scripts_and_what_they_reach_of_the_share
 
 
 async def test_names_with_wildcards_give_rights_on_themselves_alone() -> None:
-    rules = rules_of(Role.PRODUCER, REAPER, [group_keys("a*[b]?", "g")], [])
-    assert rules.words()[3] == r"~a\*\[b\]\?"
+    rules = rules_of(Role.PRODUCER, REAPER, [group_keys("a[b]?", "g")], [])
+    assert rules.words()[3] == r"~a\[b\]\?"
+
+
+async def test_a_pattern_gives_rights_on_the_streams_that_it_finds_and_to_reapers_that_of_scanning() -> None:
+    rules = {role: rules_of(role, REAPER, [group_keys("orders:*", "billing")], [NAMESPACE]) for role in Role}
+    assert {"orders:*", "{orders:*}:lease:billing"} <= set(rules[Role.REAPER].keys)
+    assert [role for role, one in rules.items() if "scan" in one.commands] == [Role.REAPER]
+    assert "scan" not in rules_of(Role.REAPER, REAPER, [KEYS], [NAMESPACE]).commands
 
 
 async def test_the_lines_are_accepted_as_they_are_printed(client: Redis) -> None:
