@@ -42,7 +42,7 @@ A variable that ends in `_FILE` names a file with the value, for example `REAPER
 ([secrets](security.md#secrets)).
 
 A duration is a number with a unit (`ms`, `s`, `m`, `h`, `d`): `30s`, `24h`. A number alone is seconds.
-A rate is `100/s` or `100`.
+A rate is a number per second.
 
 ## The address of Redis
 

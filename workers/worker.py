@@ -119,7 +119,7 @@ class Worker:
 
         Args:
             *job_types: As in `handler`. Without them, the handler is for all other jobs.
-            size: The longest list. It is shorter if the worker has fewer slots free.
+            size: The longest list. It is at most `concurrency`.
             wait: Seconds that a job waits for others.
 
         Raises:

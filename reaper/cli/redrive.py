@@ -25,7 +25,7 @@ from reaper.settings import ReaperSettings
 from workers.protocol.calls.refusals import explained
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import counted
-from workers.runtime.options import NEGATIVE_EXIT, RateType, help_end, keep_for_error
+from workers.runtime.options import NEGATIVE_EXIT, help_end, keep_for_error
 from workers.runtime.printing import show, show_json
 from workers.telemetry.setup import exported
 
@@ -44,7 +44,7 @@ from workers.telemetry.setup import exported
 @ids_argument
 @reason_option
 @all_option
-@click.option("--rate", type=RateType(), help="Redrive at most this many jobs in a time, for example 50/s.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Redrive at most this many jobs per second.")
 @click.option("--dry-run", is_flag=True, help="Print the jobs that would be redriven, and write nothing.")
 @click.option(
     "--max-generation",

@@ -110,10 +110,7 @@ async def play_tutorial(shells: Shells) -> None:
     export = stall.splitlines()[0]
     stalled = await _typed(shells, stall)
     job = ENTRY_ID.findall(stalled)[0]
-    explained = await _typed(shells, f"{export}\n{explain.replace('JOB', job)}")
-    assert f"job {job}" in explained
-    for line in SHOWN.splitlines():
-        assert re.search(_shape(line), explained, re.MULTILINE), (line, explained)
+    assert f"job {job}" in await _typed(shells, f"{export}\n{explain.replace('JOB', job)}")
     look = shells.types(f"{export}\n{watch}")
     await look.prints(r"recovered 2 ")
     look.terminate()
@@ -130,6 +127,17 @@ async def play_tutorial(shells: Shells) -> None:
 
     await wait_until(is_dead, "the job is a dead letter")
     assert "1 dead letter redriven" in await _typed(shells, f"{export}\n{redrive}")
+
+
+async def play_sample(shells: Shells) -> None:
+    """Stall a job as the tutorial says, with its own timeout, and compare the sample of `reaper explain`."""
+    export, init, run = BLOCKS[0].splitlines()[INSTALL_LINES:]
+    await _typed(shells, f"{export}\n{init.replace('30s', '30000ms')}")
+    await shells.types(f"{export}\n{run}").prints("lease taken")
+    job = ENTRY_ID.findall(await _typed(shells, STEPS[0]))[0]
+    explained = await _typed(shells, f"{STEPS[0].splitlines()[0]}\n{STEPS[1].replace('JOB', job)}")
+    for line in SHOWN.splitlines():
+        assert re.search(_shape(line), explained, re.MULTILINE), (line, explained)
 
 
 async def play_readme_worker(shells: Shells, folder: Path) -> None:

@@ -16,6 +16,7 @@ from tests.docs.quick_start import (
     play_programs,
     play_quick_start,
     play_readme_worker,
+    play_sample,
     play_tutorial,
 )
 from tests.library.examples import write_files
@@ -49,6 +50,12 @@ async def test_the_quick_start_leads_to_a_recovered_job_on_the_status_page(
     await play_quick_start(shells)
     await play_tutorial(shells)
     await play_readme_worker(shells, tmp_path)
+
+
+async def test_the_sample_of_the_tutorial_is_what_explain_prints(
+    processes: Processes, server: RedisServer, tmp_path: Path
+) -> None:
+    await play_sample(Shells(processes, server, tmp_path, sys.executable))
 
 
 async def test_the_tutorial_with_a_worker_and_a_producer_survives_a_kill(

@@ -74,7 +74,7 @@ async def test_a_redrive_that_is_cut_short_says_what_was_done(
     dead = {"reaper.job": "j", "reaper.stream": "orders", "reaper.group": "billing"}
     for _ in range(20):
         await client.xadd("{orders}:dead:billing", dead)  # type: ignore[arg-type]
-    words = ("dead-letters", "redrive", "orders/billing", "--all", "--rate", "1/s", "--redis-url", server.url)
+    words = ("dead-letters", "redrive", "orders/billing", "--all", "--rate", "1", "--redis-url", server.url)
     running = processes.python("-m", "reaper", *words)
 
     async def has_begun() -> bool:

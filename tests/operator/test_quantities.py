@@ -6,8 +6,8 @@ import click
 import pytest
 
 from reaper.settings import ReaperSettings
-from workers.runtime.options import DurationType, RateType
-from workers.runtime.quantities import rate_in, seconds_in, written
+from workers.runtime.options import DurationType
+from workers.runtime.quantities import seconds_in, written
 from workers.runtime.settings import load_settings
 
 
@@ -26,17 +26,6 @@ def test_other_text_is_no_duration(typed: str) -> None:
         DurationType().convert(typed, None, None)
 
 
-@pytest.mark.parametrize(("typed", "rate"), [("100", 100), ("100/s", 100), ("30/m", 0.5), ("0.5/s", 0.5)])
-def test_a_rate_is_a_number_in_a_time(typed: str, rate: float) -> None:
-    assert (rate_in(typed), RateType().convert(typed, None, None)) == (rate, rate)
-
-
-@pytest.mark.parametrize("typed", ["", "0", "-1/s", "fast", "5/x", "nan", "inf"])
-def test_other_text_is_no_rate(typed: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a rate, such as 100/s"):
-        RateType().convert(typed, None, None)
-
-
 @pytest.mark.parametrize(("seconds", "text"), [(30, "30s"), (90, "90s"), (300, "5m"), (86_400, "1d"), (0.5, "0.5s")])
 def test_a_duration_is_written_so_that_it_can_be_read(seconds: float, text: str) -> None:
     assert written(timedelta(seconds=seconds)) == text
@@ -44,5 +33,5 @@ def test_a_duration_is_written_so_that_it_can_be_read(seconds: float, text: str)
 
 
 def test_settings_read_units() -> None:
-    settings = load_settings(ReaperSettings, flags={"visibility_timeout": "5m", "recovery_rate": "30/m"})
+    settings = load_settings(ReaperSettings, flags={"visibility_timeout": "5m", "recovery_rate": "0.5"})
     assert (settings.visibility_timeout, settings.recovery_rate) == (timedelta(minutes=5), 0.5)

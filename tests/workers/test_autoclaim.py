@@ -453,23 +453,6 @@ async def test_entries_deleted_while_they_were_pending_are_acknowledged_and_repo
 
 
 @either_way
-async def test_a_jobs_own_visibility_timeout_is_refused_with_one_warning(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, policy: str
-) -> None:
-    await create_group(client)
-    fields = {"reaper.visibility_ms": "600000"}
-    enqueued = await enqueue(client, 3, **fields)
-    await strand(client, 3, overdue=True)
-    handler = Handler()
-    async with running_worker(server.url, handler, redelivery=policy):
-        await enqueue(client, 3, **fields)
-        await nothing_left(client)
-    assert len(handler.completions) == 6
-    assert set(enqueued) <= set(times(handler.starts))
-    assert caplog.text.count("ignores the visibility timeout of a job") == 1
-
-
-@either_way
 async def test_a_paused_group_is_recovered_once_it_is_resumed(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, policy: str
 ) -> None:

@@ -77,7 +77,7 @@ def test_without_a_field_for_it_no_type_is_journalled() -> None:
 
 
 def test_a_field_that_differs_from_job_to_job_costs_bounded_memory() -> None:
-    facts = DeliveryFacts(RecoveryMode.REAPER, "type")
+    facts = DeliveryFacts(RecoveryMode.REAPER, "type", lambda: 0)
     told = []
     for number in range(3_000):
         flat = facts.of_settlement(settling(make_job(b"type", b"%d" % number), ACKED, 7))

@@ -1,8 +1,8 @@
 """The upkeep of a whole group, its times, and that only its two authorities may do it."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import anyio
 import pytest
@@ -11,12 +11,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.scripts.scene import HOLDER, Scene
 from tests.support.virtual_time import VIRTUAL_TIME
+from workers.embedded import upkeep
+from workers.embedded.upkeep import LATEST_LOOK_S, RELEASE_POLL_S, Upkeep
 from workers.protocol.calls import Journal
 from workers.protocol.calls.group_moves import AGREEMENT, Authority, CleanupResult, DueMoves, GroupMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.upkeep.cleanup import GroupCleanup
-from workers.upkeep.quarantine import POLL_S, Quarantine
-from workers.upkeep.schedules import LATEST_LOOK_S, Schedules
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ OWNER = Authority(HOLDER, 7)
 """As the scene's lease has it."""
 JOURNAL, NO_JOURNAL = Journal(1, 1_000), Journal(0, 1_000)
 STALE = Refusal(RefusalKind.STALE, HOLDER)
-QUICK_S, SLOW_S = POLL_S
+QUICK_S, SLOW_S = RELEASE_POLL_S
 NOTHING = DueMoves(quarantined=0, out=0, settled=0, jobs=())
 ONE_OUT = DueMoves(quarantined=3, out=1, settled=0, jobs=())
 ONE_RELEASED = DueMoves(quarantined=2, out=1, settled=0, jobs=((b"job", b"1-0"),))
@@ -39,7 +39,7 @@ class Answers:
         self._answers: Iterator[DueMoves | Refusal | Exception] = iter(answers)
         self._last: DueMoves | Refusal | Exception | None = None
 
-    async def __call__(self) -> "DueMoves | Refusal":
+    async def move_due(self, _client: None) -> "DueMoves | Refusal":
         self.made_at.append(anyio.current_time())
         self._last = next(self._answers, self._last)
         assert self._last is not None
@@ -53,14 +53,28 @@ class Answers:
         return [round(later - earlier, 4) for earlier, later in zip(self.made_at, self.made_at[1:], strict=False)]
 
 
-def quarantined_of(*answers: DueMoves | Refusal | Exception, jitter: float = 0.0) -> tuple[Quarantine, Answers]:
-    call = Answers(answers)
-    return Quarantine(call, lambda _: None, jitter=jitter), call
+class Silent:
+    """Receives reports."""
+
+    def works(self, _part: str) -> None:
+        """Do nothing."""
+
+    def recovered(self, _job: str, **_facts: str) -> None:
+        """Do nothing."""
 
 
-def schedules_of(*answers: DueMoves | Refusal | Exception) -> tuple[Schedules, Answers]:
-    call = Answers(answers)
-    return Schedules(call, lambda _: None, lambda: None), call
+def upkeep_of(*answers: DueMoves | Refusal | Exception) -> tuple[Upkeep, Answers]:
+    calls = Answers(answers)
+    one: Any = object.__new__(Upkeep)
+    one._moves, one._commands, one._reporter, one._hint, one._poll_s = calls, None, Silent(), anyio.Event(), QUICK_S
+    return one, calls
+
+
+@pytest.fixture
+def evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause is random."""
+    monkeypatch.setattr(upkeep, "RELEASE_JITTER", 0.0)
+    monkeypatch.setattr(upkeep, "DUE_JITTER_S", 0.0)
 
 
 async def told_by(step: Callable[[], Awaitable[Refusal | None]]) -> Refusal | Exception | None:
@@ -78,118 +92,56 @@ def due_in(next_due_ms: int | None) -> DueMoves:
 virtual = pytest.mark.parametrize("anyio_backend", [("asyncio", VIRTUAL_TIME)], ids=["virtual time"])
 
 
-# ---- when quarantined jobs are looked at
+# ---- when jobs are moved
 
 
 @virtual
-async def test_as_long_as_nobody_is_quarantined_nobody_looks() -> None:
-    quarantined, call = quarantined_of(ONE_OUT)
-    with anyio.move_on_after(3_600):
-        await quarantined.step()
-    assert call.made_at == []
-    quarantined.wake()
-    await quarantined.step()
-    assert [round(at, 4) for at in call.made_at] == [3_600]
-
-
-@virtual
-async def test_a_long_one_is_looked_at_seldom_and_one_that_settles_brings_haste() -> None:
-    quarantined, call = quarantined_of(ONE_RELEASED, *[ONE_OUT] * 10, ONE_SETTLED, ONE_OUT, ONE_OUT)
-    quarantined.wake()
-    for _ in range(14):
-        await quarantined.step()
-    growing = [round(min(QUICK_S * 1.5**n, SLOW_S), 4) for n in range(11)]
-    assert call.pauses == [*growing, QUICK_S, round(QUICK_S * 1.5, 4)]
-
-
-@virtual
-async def test_one_that_is_quarantined_meanwhile_is_looked_at_at_once() -> None:
-    quarantined, call = quarantined_of(ONE_OUT)
-    quarantined.wake()
-    for _ in range(20):
-        await quarantined.step()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(quarantined.step)
-        await anyio.sleep(SLOW_S / 10)
-        quarantined.wake()
-    await quarantined.step()
-    assert call.pauses[-1] == round(SLOW_S / 10, 4)
-
-
-@virtual
-@pytest.mark.parametrize("trouble", [STALE, RedisConnectionError("gone")], ids=["a refusal", "an error"])
-async def test_after_trouble_they_are_looked_at_without_anybody_saying_so(trouble: Refusal | Exception) -> None:
-    quarantined, call = quarantined_of(trouble, NOTHING)
-    quarantined.wake()
-    assert await told_by(quarantined.step) == trouble
-    assert await quarantined.step() is None
-    assert call.pauses == [0]
-
-
-@virtual
-async def test_once_all_have_settled_nobody_looks_any_more() -> None:
-    quarantined, call = quarantined_of(ONE_RELEASED, NOTHING)
-    quarantined.wake()
-    with anyio.move_on_after(3_600):
-        while True:
-            await quarantined.step()
-    assert call.pauses == [QUICK_S]
-
-
-@virtual
-async def test_many_that_look_after_a_group_do_not_look_in_step() -> None:
-    quarantined, call = quarantined_of(ONE_SETTLED, jitter=0.5)
-    quarantined.wake()
-    for _ in range(50):
-        await quarantined.step()
-    assert len(set(call.pauses)) > 10
-    assert QUICK_S <= min(call.pauses) <= max(call.pauses) <= QUICK_S * 1.5
-
-
-# ---- when schedules are looked at
-
-
-@virtual
-async def test_schedules_are_looked_at_when_something_is_due_and_else_now_and_then() -> None:
-    schedules, call = schedules_of(due_in(0), due_in(1_200), due_in(60_000), due_in(None), due_in(None))
+@pytest.mark.usefixtures("evenly")
+async def test_the_next_call_comes_when_a_job_is_due_and_else_now_and_then() -> None:
+    one, calls = upkeep_of(due_in(0), due_in(1_200), due_in(60_000), due_in(None), due_in(None))
     for _ in range(5):
-        await schedules.step()
-    assert call.pauses == [0, 1.2, LATEST_LOOK_S, LATEST_LOOK_S]
+        await one._move_due()
+    assert calls.pauses == [0, 1.2, LATEST_LOOK_S, LATEST_LOOK_S]
 
 
 @virtual
-@pytest.mark.parametrize(("seen_ms", "pause_s"), [(1_000, 0.5), (LATEST_LOOK_S * 1_000, LATEST_LOOK_S)])
-async def test_somebody_who_saw_that_a_job_is_due_earlier_wakes_it(seen_ms: int, pause_s: float) -> None:
-    schedules, call = schedules_of(due_in(None), due_in(None))
+@pytest.mark.usefixtures("evenly")
+async def test_a_quarantined_job_that_runs_for_long_is_looked_at_seldom_and_one_that_settles_brings_haste() -> None:
+    one, calls = upkeep_of(ONE_RELEASED, *[ONE_OUT] * 10, ONE_SETTLED, ONE_OUT, ONE_OUT, NOTHING, ONE_OUT, NOTHING)
+    for _ in range(17):
+        await one._move_due()
+    growing = [round(min(QUICK_S * 1.5**n, SLOW_S), 4) for n in range(11)]
+    later = round(QUICK_S * 1.5, 4)
+    assert calls.pauses == [*growing, QUICK_S, later, round(QUICK_S * 2.25, 4), LATEST_LOOK_S, later]
 
-    async def see() -> None:
-        await anyio.sleep(0.5)
-        schedules.due_in(seen_ms)
 
+@virtual
+async def test_a_job_that_is_scheduled_or_quarantined_meanwhile_is_looked_at_at_once() -> None:
+    one, calls = upkeep_of(NOTHING)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(see)
-        await schedules.step()
-        await schedules.step()
-    assert call.pauses == [pause_s]
+        tasks.start_soon(one._move_due)
+        await anyio.sleep(0.5)
+        one.wake()
+    await one._move_due()
+    assert calls.pauses == [0.5]
 
 
 @virtual
 @pytest.mark.parametrize("trouble", [STALE, RedisConnectionError("gone")], ids=["a refusal", "an error"])
-async def test_trouble_is_for_whoever_repeats_the_step(trouble: Refusal | Exception) -> None:
-    schedules, call = schedules_of(trouble, due_in(None))
-    assert await told_by(schedules.step) == trouble
-    assert await schedules.step() is None
-    assert call.pauses == [0]
+async def test_after_trouble_the_next_step_calls_at_once(trouble: Refusal | Exception) -> None:
+    one, calls = upkeep_of(trouble, NOTHING)
+    assert await told_by(one._move_due) == trouble
+    assert await one._move_due() is None
+    assert calls.pauses == [0]
 
 
 @virtual
-async def test_quarantined_jobs_that_a_look_meets_are_released() -> None:
-    woken: list[float] = []
-    call = Answers([due_in(1_000), replace(due_in(1_000), quarantined=2)])
-    schedules = Schedules(call, lambda _: None, lambda: woken.append(len(call.made_at)))
-    await schedules.step()
-    await schedules.step()
-    assert woken == [2]
+async def test_many_workers_of_a_group_do_not_call_in_step() -> None:
+    one, calls = upkeep_of(ONE_SETTLED)
+    for _ in range(50):
+        await one._move_due()
+    assert len(set(calls.pauses)) > 10
+    assert QUICK_S <= min(calls.pauses) <= max(calls.pauses) <= QUICK_S * 1.5
 
 
 # ---- who may

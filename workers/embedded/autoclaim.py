@@ -10,7 +10,7 @@ their start or later. So the next scan starts at the earlier of the two moments.
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -21,7 +21,7 @@ from workers.protocol.calls.recovery import ENDED, START, Outcome, Page, Recover
 from workers.protocol.calls.refusals import RecoveryWait, Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
 from workers.protocol.log_fields import fields
-from workers.protocol.messages import FIELD_VISIBILITY_MS, first_of, text, whole_number
+from workers.protocol.messages import first_of, text
 from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,6 @@ class Autoclaim(WorkerPart):
         self._waits_until = -inf
         self._reason = ""
         self._undeliverable: set[tuple[bytes, bytes | int]] = set()
-        self._warns_of_visibility = True
 
     # ---- when
 
@@ -146,18 +145,6 @@ class Autoclaim(WorkerPart):
         source.kept.difference_update(held.raw_entry_id for held in deliveries)
         self._reporter.claimed(deliveries, page, self._membership.visibility_s)
         return deliveries
-
-    def were_delivered(self, deliveries: Sequence[Held]) -> None:
-        """Warn once of a job's own visibility timeout, because the pending entries list shows no fields."""
-        for held in deliveries if self._warns_of_visibility else ():
-            asked_ms = whole_number(held.value_of(FIELD_VISIBILITY_MS), 0)
-            if asked_ms:
-                logger.warning(
-                    "embedded recovery ignores the visibility timeout of a job (logged once): %s",
-                    fields(job=held.id, requested_ms=asked_ms, visibility_s=self._membership.visibility_s),
-                )
-                self._warns_of_visibility = False
-                return
 
     # ---- reports
 

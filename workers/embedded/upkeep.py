@@ -1,8 +1,11 @@
-"""The workers of an embedded group do together what a replica does in reaper mode.
+"""The workers of an embedded group do together the upkeep that a replica does in reaper mode.
 
-Jobs that are due become ready, quarantined jobs are released, and the group's position is noted. Every worker does it.
-The scripts do each thing once, and do not act while a reaper serves the group. If metrics are collected, every worker
-also reads the values of the group's gauges.
+They make due jobs ready, release quarantined jobs, and note the group's position. Every worker makes the calls. The
+scripts do each thing once, and do not act while a reaper serves the group. If metrics are collected, every worker also
+reads the values of the group's gauges.
+
+No worker polls for due jobs. The script returns when the next job is due, and a process that schedules an earlier one
+wakes the workers. Both are hints, so each worker also calls the script every few seconds.
 """
 
 import logging
@@ -23,18 +26,19 @@ from workers.runtime.pauses import pause_s
 from workers.telemetry import names as telemetry
 from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges
 from workers.upkeep.cleanup import GroupCleanup
-from workers.upkeep.quarantine import Quarantine
-from workers.upkeep.schedules import Schedules
 
 logger = logging.getLogger(__name__)
 
-DUE_JITTER_S, QUARANTINE_JITTER = 0.01, 0.5
-"""So that all the workers of a group do not look in the same instant."""
+LATEST_LOOK_S = 5.0
+"""The longest pause between two calls that move jobs, in case a hint is missed."""
+DUE_JITTER_S, RELEASE_JITTER = 0.01, 0.5
+"""So that the workers of a group do not all call in the same instant."""
+RELEASE_POLL_S = 0.02, 0.5
+"""Pause while jobs are quarantined: short while released jobs settle, long while one runs."""
 HOUSE_INTERVAL_S = 30.0
 REFUSED_S = 0.5
-"""Pause after a call that was refused."""
-MOVING, RELEASING, TIDYING = "moving what is due", "releasing quarantined jobs", "keeping house"
-LOOKING = "looking at the group for the metrics"
+"""Pause after a call that was rejected."""
+MOVING, TIDYING, LOOKING = "moving what is due", "keeping house", "looking at the group for the metrics"
 
 
 class Upkeep(WorkerPart):
@@ -44,24 +48,26 @@ class Upkeep(WorkerPart):
         super().__init__(context)
         self._keys = context.settings.keys
         self._moves = GroupMoves.of(self._keys, context.journal)
-        self.quarantine = Quarantine(self._move_due, self._released, jitter=QUARANTINE_JITTER)
-        self._schedules = Schedules(self._move_due, self._moved, self.quarantine.wake, jitter_s=DUE_JITTER_S)
-        self.quarantine.wake()  # some jobs may have been quarantined before
+        self._hint = anyio.Event()
+        self._poll_s = RELEASE_POLL_S[0]
         self._problem = ""
         self._cleanup = GroupCleanup(context.commands, self._moves, context.settings.consumer_retention)
         self._gauges = GroupGauges(lambda: context.membership.recovers, dict)
 
+    def wake(self) -> None:
+        """Move jobs now, because a job was scheduled earlier than the others, or quarantined."""
+        self._hint.set()
+
     async def run(self) -> None:
-        """Look after the group until cancelled, whenever it is the workers' to look after."""
+        """Do the upkeep until cancelled, whenever no reaper serves the group."""
         client = notices_client(self._settings.redis_url, self._keys.stream)
         notices = Notices(client)
         self._reporter.watches_losses()
         try:
-            with self._schedules.woken_by(notices, self._keys):
+            with notices.waking(self.wake, (self._keys.schedule, self._keys.stream_schedule)):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(notices.run)
-                    tasks.start_soon(self._repeat, MOVING, self._schedules.step)
-                    tasks.start_soon(self._repeat, RELEASING, self.quarantine.step)
+                    tasks.start_soon(self._repeat, MOVING, self._move_due)
                     tasks.start_soon(self._repeat, TIDYING, self._keep_house)
                     if telemetry.is_measuring():
                         tasks.start_soon(self._show_gauges)
@@ -70,7 +76,7 @@ class Upkeep(WorkerPart):
                 await client.aclose()
 
     async def _repeat(self, part: str, step: Callable[[], Awaitable[Refusal | None]]) -> None:
-        """Repeat ``step``, which also waits for its next time. Outages are waited out."""
+        """Repeat ``step``, which also waits for its next time. Waits for the end of outages."""
         failures = 0
         while True:
             if not self._membership.recovers:
@@ -91,29 +97,42 @@ class Upkeep(WorkerPart):
             await self._membership.join()
             return
         if refusal.kind is RefusalKind.REFUSED:
-            cause = explained(refusal.detail)
-            if self._is_new(cause):
-                logger.error("jobs stay quarantined: %s", fields(group=self._keys.pair, cause=cause))
+            self._log_problem(refusal.detail)
         await anyio.sleep(REFUSED_S * random.uniform(1, 1.5))
 
-    # ---- schedules
+    def _log_problem(self, why: str) -> None:
+        """Log once why jobs cannot be moved."""
+        if why != self._problem:
+            cause = explained(why)
+            logger.error("cannot start scheduled jobs, retrying: %s", fields(group=self._keys.pair, cause=cause))
+        self._problem = why
 
-    async def _move_due(self) -> DueMoves | Refusal:
-        return await self._moves.move_due(self._commands)
+    # ---- scheduled and quarantined jobs
 
-    def _moved(self, moved: DueMoves) -> None:
+    async def _move_due(self) -> Refusal | None:
+        """Make due jobs ready, release quarantined jobs, and wait until the next call. Return why it was rejected."""
+        self._hint = anyio.Event()  # before the call, because a job that is scheduled after it wakes us again
+        moved = await self._moves.move_due(self._commands)
+        if isinstance(moved, Refusal):
+            return moved
         self._reporter.works(MOVING)
         if moved.held:
-            cause = explained(moved.why)
-            if self._is_new(cause):
-                logger.error("cannot start scheduled jobs, retrying: %s", fields(group=self._keys.pair, cause=cause))
-
-    # ---- quarantined jobs
-
-    def _released(self, released: DueMoves) -> None:
-        self._reporter.works(RELEASING)
-        for job_id, new_entry in released.jobs:
+            self._log_problem(moved.why)
+        for job_id, new_entry in moved.jobs:
             self._reporter.recovered(text(job_id), new_entry=text(new_entry), reason="released")
+        with anyio.move_on_after(self._pause_after(moved)):
+            await self._hint.wait()
+        return None
+
+    def _pause_after(self, moved: DueMoves) -> float:
+        (quick, slow), pauses = RELEASE_POLL_S, [LATEST_LOOK_S]
+        waits = moved.quarantined + moved.out > 0
+        self._poll_s = quick if not waits or moved.jobs or moved.settled else min(self._poll_s * 1.5, slow)
+        if waits:
+            pauses.append(self._poll_s * random.uniform(1, 1 + RELEASE_JITTER))
+        if moved.next_due_ms is not None:
+            pauses.append(moved.next_due_ms / 1000 + (random.uniform(0, DUE_JITTER_S) if moved.next_due_ms else 0.0))
+        return min(pauses)
 
     # ---- the house
 
@@ -136,10 +155,7 @@ class Upkeep(WorkerPart):
             await self._repeat(LOOKING, self._look)
 
     async def _look(self) -> None:
-        """See how many jobs wait, run, and are given up.
-
-        The values belong to the group, so all workers see the same.
-        """
+        """Read how many jobs of the group wait, run, and are dead-lettered."""
         try:
             self._gauges.seen = {self._keys: await look_at_group(self._commands, self._keys)}
         except (RedisError, OSError):
@@ -147,10 +163,3 @@ class Upkeep(WorkerPart):
             raise
         self._reporter.works(LOOKING)
         await anyio.sleep(LOOK_INTERVAL_S)
-
-    # ---- helpers
-
-    def _is_new(self, problem: str) -> bool:
-        is_new = problem != self._problem
-        self._problem = problem
-        return is_new

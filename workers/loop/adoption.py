@@ -7,7 +7,6 @@ deliveries whose read had no answer are read again, page by page, when slots are
 import logging
 import re
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workers.loop.context import WorkerContext, WorkerPart
@@ -57,7 +56,7 @@ class Adoption(WorkerPart):
                 for row in rows
                 if is_earlier_process(text(row["name"]), self._settings.base_name, self._consumer)
             }
-            await self._delete_consumers(source, list(earlier))
+            await delete_consumers(self._commands, source.key, self._settings.keys, list(earlier))
             for owner, pending in earlier.items():
                 if pending:
                     logger.info(
@@ -90,13 +89,9 @@ class Adoption(WorkerPart):
     # ---- scans
 
     async def take(self, room: int) -> list[Held]:
-        """Scan one page. Return at most ``room`` deliveries of ours that were not in flight here.
-
-        Raises errors of redis-py.
-        """
-        sweep = self._sweeps[0]
+        """Scan one page. Return at most ``room`` unknown deliveries of ours. Raises errors of redis-py."""
+        sweep, asked_at = self._sweeps[0], monotonic()
         is_ours = sweep.owner == self._consumer
-        asked_at = monotonic()
         sweep.start, found = await self._moves.adopt(
             self._commands,
             sweep.source.key,
@@ -114,10 +109,7 @@ class Adoption(WorkerPart):
             if not sweep.source.comes_again(one.entry_id, one.times, asked_at)
         ]
 
-    async def _delete_consumers(self, source: Source, consumers: Sequence[str]) -> None:
-        await delete_consumers(self._commands, source.key, self._settings.keys, consumers)
-
     async def leave(self) -> None:
         """Remove our own consumer if it has no pending entries. Raises errors of redis-py."""
         for source in self._membership.sources:
-            await self._delete_consumers(source, [self._consumer])
+            await delete_consumers(self._commands, source.key, self._settings.keys, [self._consumer])

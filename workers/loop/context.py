@@ -35,6 +35,8 @@ class WorkerContext:
     reporter: Reporter
     telemetry: WorkerTelemetry | None
     """None without a tracer or meter provider."""
+    journal: Journal
+    """The arguments of scripts that write to the journal."""
 
     @classmethod
     def make(cls, settings: WorkerSettings, callbacks: Callbacks[str]) -> "WorkerContext":
@@ -48,12 +50,7 @@ class WorkerContext:
         calls = DeliveryCalls(kept, Moves.of(settings.keys, journal), consumer)
         membership = Membership(kept, settings, consumer, reporter, calls.prove)
         reads = reader_client(settings.redis_url, key=settings.keys.stream, timeout_s=READ_PATIENCE_S)
-        return cls(settings, consumer, commands, kept, reads, membership, calls, reporter, telemetry)
-
-    @property
-    def journal(self) -> Journal:
-        """The arguments of scripts that write to the journal."""
-        return Journal.at(self.settings.journal, self.settings.journal_maxlen)
+        return cls(settings, consumer, commands, kept, reads, membership, calls, reporter, telemetry, journal)
 
     def facts(self) -> DeliveryFacts:
         """Return a builder of the fields of journal events, for one thread."""

@@ -39,8 +39,8 @@ class HandlerCalls:
     """Runs the handler of a job."""
     runs_in_thread: Callable[[Job], bool]
     """Returns whether the handler of a job is a plain function."""
-    batch_call_of: Callable[[Job], BatchCall | None] | None = None
-    """Returns the batch handler of a job. None without batch handlers."""
+    batches: Sequence[BatchCall] = ()
+    """The batch handlers."""
 
 
 class Handlers:
@@ -99,11 +99,10 @@ class Handlers:
         def way_of(job: Job) -> _Way:
             return find(job.value_of(field), otherwise) if of_type else otherwise
 
-        has_batches = any(way.batch_call for way in ways.values())
         return HandlerCalls(
             (lambda job: way_of(job).invoke(job)) if of_type else otherwise.invoke,
             lambda job: way_of(job).in_thread,
-            (lambda job: way_of(job).batch_call) if has_batches else None,
+            [way.batch for way in ways.values() if way.batch],
         )
 
     def _way(self, handler: Handler, settings: WorkerSettings) -> "_Way":
@@ -116,7 +115,7 @@ class Handlers:
                 "batch handler, or use a second worker."
             )
         call = BatchCall(handler, settings.concurrency)
-        return _Way(call.alone, in_thread, call)
+        return _Way(call.invoke, in_thread, call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ class _Way:
 
     invoke: Invoke
     in_thread: bool = False
-    batch_call: BatchCall | None = None
+    batch: BatchCall | None = None
 
 
 def no_type_field(job_type: str) -> ConfigurationError:

@@ -55,13 +55,17 @@ class Reject(Exception):  # noqa: N818 - a verdict of the handler, not an error
         self.reason = reason
 
 
+class InterruptedJobError(Exception):
+    """The batch of a job was stopped because of another job, so the job is handed back."""
+
+
 ACKED = Verdict(Outcome.ACK)
 HANDED_BACK = Verdict(Outcome.HAND_BACK)
-"""On what has not begun."""
+"""For a job that has not begun."""
 INTERRUPTED = Verdict(Outcome.HAND_BACK, "interrupted")
-"""On what has begun, and was cancelled because the worker ends."""
+"""For a job that has begun, and was stopped for another reason than its own."""
 MOST_HAND_BACKS = 5
-"""Interruptions in a row that do not count: a job that ends its workers would otherwise go round for ever."""
+"""Interruptions in a row that do not count. More would let a job that ends its workers run for ever."""
 
 
 def interrupted(job: Job) -> Verdict:
@@ -100,11 +104,11 @@ async def execute(
             end_child(forks)
         return ACKED if answer is None else judge(job, answer, backoff)
     except BaseException as error:  # noqa: BLE001 - what ends the runner is raised again
-        raise_end(error, forks, task)
+        _raise_end(error, forks, task)
         return judge(job, error, backoff)
 
 
-def raise_end(error: BaseException, forks: int, task: "asyncio.Task[None] | None") -> None:
+def _raise_end(error: BaseException, forks: int, task: "asyncio.Task[None] | None") -> None:
     """Raise what ends the runner ``task``, which ``error`` of a handler is or holds. A forked process ends here."""
     end_child(forks, error)
     if ends(error, task):
@@ -130,6 +134,8 @@ def _judge(job: Job, answer: object, backoff: Backoff) -> Verdict:
         return Verdict(Outcome.REJECT, clipped(answer.reason) or REASON_REJECTED, cause, traceback=trace_of(answer))
     if isinstance(answer, Retry):
         return _judge_retry(job, answer, backoff)
+    if isinstance(answer, InterruptedJobError):
+        return interrupted(job)
     if isinstance(answer, BaseException):
         log_failure(logger, logging.WARNING, answer, "job failed: %s", fields(job=job.id, delivery=job.deliveries))
         kind = type(answer).__qualname__

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from math import inf
-from time import time_ns
 from typing import Any
 
 from workers.loop.held import Held
@@ -23,20 +22,14 @@ _TYPES_KEPT = 1_000
 class DeliveryFacts:
     """Builds the facts of lifecycle events of one worker, as flat fields.
 
-    ``type_field`` is the payload field with the type of a job, or empty. ``now_ms`` returns the server's time in ms
-    since the epoch. Its default is the time of this machine.
+    ``type_field`` is the payload field with the type of a job, or empty. ``now_ms`` returns the server's time in ms.
     """
 
-    def __init__(
-        self,
-        mode: RecoveryMode,
-        type_field: str = "",
-        now_ms: Callable[[], int] | None = None,
-    ) -> None:
+    def __init__(self, mode: RecoveryMode, type_field: str, now_ms: Callable[[], int]) -> None:
         self._mode = mode.value
         self._claims = mode is not RecoveryMode.REAPER
         self._type_field = type_field.encode()
-        self._now_ms = now_ms or _machine_ms
+        self._now_ms = now_ms
         self._types: dict[bytes, str] = {}
         """The type to journal, by the value of the field."""
 
@@ -115,7 +108,3 @@ class DeliveryFacts:
                 self._types.clear()
             known = self._types[value] = on_one_line(value)[:MAX_TYPE_LENGTH]
         return known
-
-
-def _machine_ms() -> int:
-    return time_ns() // 1_000_000

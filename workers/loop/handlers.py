@@ -83,12 +83,9 @@ def _generates(function: object) -> bool:
 
 
 def invoker(handler: Handler, concurrency: int) -> Invoke:
-    """Return a way to call ``handler``.
+    """Return a way to call ``handler``. A plain function runs in a thread of a pool.
 
-    It is awaited in the event loop, or, for a plain function, runs in a thread of a pool.
-
-    A thread cannot be stopped. After a cancellation at the drain deadline, the thread goes on by itself, and its later
-    results are not settled.
+    A thread cannot be stopped. After a cancellation it goes on by itself, and its result is not settled.
     """
     if is_async(handler):
         return handler

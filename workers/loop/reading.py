@@ -47,9 +47,6 @@ class StalledDeliveries(Protocol):
     def put_off(self, pause_s: float) -> None:
         """Pause, because Redis rejected a call."""
 
-    def were_delivered(self, deliveries: Sequence[Held]) -> None:
-        """Check deliveries before they run."""
-
 
 class Reader(WorkerPart):
     """Reads until the stop, and puts the deliveries into slots."""
@@ -131,8 +128,6 @@ class Reader(WorkerPart):
             self.has_read = was_read = True
         for held in deliveries:
             held.source.deliveries[held.raw_entry_id] = held
-        if self._stalled:
-            self._stalled.were_delivered(deliveries)
         if deliveries and self._most < inf:
             larger = self._most + max(1, self._most // 4)
             self._most = larger if larger < self._slots.concurrency else inf

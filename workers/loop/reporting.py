@@ -12,7 +12,7 @@ from workers.protocol.calls.recovery import Page
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.settlement import Verdict
 from workers.protocol.keys import GroupKeys
-from workers.protocol.log_fields import Fields, fields
+from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
@@ -96,22 +96,28 @@ class Reporter:
     def refused(self, job: Job, verb: str, run_ms: int) -> None:
         """Report that a settlement came too late."""
         self.counts.refused += 1
-        message = "settlement rejected, the job was recovered or another process uses this consumer name: %s"
-        logger.warning(message, self._fields(job, verb=verb, run_ms=run_ms))
+        logger.warning(
+            "settlement rejected, the job was recovered or another process uses this consumer name: %s",
+            fields(**self._delivery(job), verb=verb, run_ms=run_ms),
+        )
         self._call_back("refused", job, verb=verb)
 
     def lost(self, job: Job, verdict: Verdict) -> None:
         """Report that a job cannot run again, because its entry was deleted."""
         self.counts.lost += 1
-        message = "job is lost, its entry was deleted before it succeeded: %s"
-        logger.error(message, self._fields(job, verb=verdict.outcome, cause=verdict.error or None))
+        logger.error(
+            "job is lost, its entry was deleted before it succeeded: %s",
+            fields(**self._delivery(job), verb=verdict.outcome, cause=verdict.error or None),
+        )
         self._call_back("error", job, error="lost_payload")
 
     def held(self, job: Job, verdict: Verdict, why: str) -> None:
         """Report that a delivery could neither be made ready nor dead-lettered."""
         self.counts.held += 1
-        message = "cannot redeliver or dead-letter a failed job, its entry stays pending: %s"
-        logger.error(message, self._fields(job, failure=verdict.error or verdict.reason, cause=explained(why)))
+        logger.error(
+            "cannot redeliver or dead-letter a failed job, its entry stays pending: %s",
+            fields(**self._delivery(job), failure=verdict.error or verdict.reason, cause=explained(why)),
+        )
         self._call_back("held", job, why=why)
 
     def dead_lettered(self, job: Job, verdict: Verdict, dead_letter: str, limit: int) -> None:
@@ -150,12 +156,16 @@ class Reporter:
         """Report that a delivery exceeded its timeout. If its handler ``goes_on``, it cannot be stopped."""
         self.counts.timed_out += 1
         handler = "continues in its thread" if goes_on else "cancelled"
-        logger.warning("job exceeded its timeout: %s", self._fields(job, timeout_s=job.timeout_s, handler=handler))
+        logger.warning(
+            "job exceeded its timeout: %s", fields(**self._delivery(job), timeout_s=job.timeout_s, handler=handler)
+        )
 
     def exited(self, job: Job, error: BaseException) -> str:
         """Report that a handler raised SystemExit or KeyboardInterrupt, which ends the worker. Returns a sentence."""
         cause = describe(error)
-        log_failure(logger, logging.ERROR, error, "a handler stopped the worker: %s", self._fields(job, cause=cause))
+        log_failure(
+            logger, logging.ERROR, error, "a handler stopped the worker: %s", fields(**self._delivery(job), cause=cause)
+        )
         return f"the handler of job {on_one_line(job.id)} of {self._keys.pair} ended the worker: {on_one_line(cause)}"
 
     def left_running(self, jobs: Sequence[Job]) -> None:
@@ -216,10 +226,10 @@ class Reporter:
 
     # ---- forms
 
-    def _fields(self, job: Job, **more: Any) -> Fields:
+    def _delivery(self, job: Job) -> dict[str, Any]:
         """Return the fields of a log line about a delivery."""
         about = {"group": self._keys.pair, "job": job.id, "entry": job.entry_id, "delivery": job.deliveries}
-        return fields(**about, consumer=self._consumer, **more)
+        return about | {"consumer": self._consumer}
 
     def _call_back(self, event: WorkerEvent, job: Job, **more: Any) -> None:
         """Report a delivery to the callbacks of ``event``."""

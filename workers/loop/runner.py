@@ -1,10 +1,9 @@
 """One delivery from its slot to its outcome, with the steps own, announce, execute and conclude."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from math import inf
 
-from workers.loop.batches import Batch, BatchCall
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.dispatch import HandlerCalls
 from workers.loop.execution import HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
@@ -20,7 +19,7 @@ from workers.runtime.user_code import describe, exits_in
 
 
 class Runner(WorkerPart):
-    """Executes deliveries with the handlers they are for, and hands their verdicts to the settler."""
+    """Executes deliveries with their handlers, and hands their verdicts to the settler."""
 
     def __init__(
         self,
@@ -54,7 +53,6 @@ class Runner(WorkerPart):
         """
         verdict: Verdict | None = None
         timer: asyncio.TimerHandle | None = None
-        settlements = self._settlements
         try:
             membership = self._membership
             is_last = (held.deliveries > 1 or held.is_quarantined) and self.is_last(held)
@@ -82,75 +80,20 @@ class Runner(WorkerPart):
                 timer.cancel()
         held.runner = None  # an interruption from now on has no handler to cancel, and leaves the runner intact
         if held.interruption is not None or self._hands_back:
-            verdict = self._reconsidered(held, verdict, was_told_to_stop=_is_cancelling(runner))
+            verdict = self._reconsidered(held, verdict, was_told_to_stop=runner is not None and runner.cancelling() > 0)
         now = monotonic()
-        if verdict is not None and settlements.add(held, verdict, began, now):
+        if verdict is not None and self._settlements.add(held, verdict, began, now):
             return inf  # the runner waits for room before its next job, and calls no other runner meanwhile
         return now
-
-    async def perform_batch(self, batch: Batch, runner: "asyncio.Task[None] | None") -> float:
-        """Do the same with a batch. Each delivery takes the same steps."""
-        try:
-            jobs = await self._that_may_begin(batch.deliveries)
-        except asyncio.CancelledError:
-            if self._is_ending():
-                for held in batch.deliveries:
-                    self._conclude_cancelled(held)
-            raise
-        began, is_full = monotonic(), False
-        verdicts = await self._execute_batch(batch.call, jobs, runner, began) if jobs else ()
-        now = monotonic()
-        for held in jobs:
-            held.runner = None
-        for held, verdict in zip(jobs, verdicts, strict=True):
-            last: Verdict | None = verdict
-            if held.interruption is not None or self._hands_back:
-                last = self._reconsidered(held, verdict, was_told_to_stop=_is_cancelling(runner))
-            if last is not None:
-                is_full = self._settlements.add(held, last, began, now) or is_full
-        return inf if is_full else now
-
-    async def _execute_batch(
-        self, call: BatchCall, jobs: Sequence[Held], runner: "asyncio.Task[None] | None", began: float
-    ) -> Sequence[Verdict | None]:
-        """Return the verdicts. If one of the jobs has to stop, the handler has to, and the other jobs are handed back.
-
-        One timer is for all jobs, because the first one that runs too long stops the handler.
-        """
-        for held in jobs:
-            held.begin(began, runner)
-        deadline = began + min([held.timeout_s for held in jobs])
-        timer = asyncio.get_running_loop().call_at(deadline, self._expire_all, jobs) if deadline != inf else None
-        verdicts: Sequence[Verdict | None]
-        try:
-            running = call.execute(jobs, self._backoff, runner)
-            verdicts = await (self._telemetry.around_batch(running, jobs) if self._telemetry else running)
-        except BaseException as error:  # noqa: BLE001 - raised again, unless the jobs alone were cancelled
-            return self._after_batch(jobs, error)
-        finally:
-            if timer is not None:
-                timer.cancel()
-        if any(held.interruption is not None for held in jobs):
-            return [self._unless_told_to_stop(*each) for each in zip(jobs, verdicts, strict=True)]
-        return verdicts
 
     # ---- the steps
 
     def is_last(self, held: Held) -> bool:
-        """Return whether Redis has to know that a delivery begins. It does not begin in a batch.
+        """Return whether Redis has to know that a delivery begins. It is a batch of its own.
 
         A limit that was lowered while the job was quarantined does not let it run beside others.
         """
         return held.is_quarantined or 1 < held.deliveries >= self._membership.agreement.max_deliveries
-
-    async def _that_may_begin(self, deliveries: Sequence[Held]) -> Sequence[Held]:
-        """Return the deliveries that are ours, as soon as all of them may begin."""
-        while deliveries and (
-            self._isolation.is_kept
-            or min([held.proven for held in deliveries]) < self._membership.shows_from(monotonic())
-        ):
-            deliveries = [held for held in deliveries if await self._has_its_turn(held, is_last=False)]
-        return deliveries
 
     async def _has_its_turn(self, held: Held, *, is_last: bool) -> bool:
         """Wait until the delivery may begin beside others. Ask Redis if the ownership is still unknown by then."""
@@ -167,7 +110,7 @@ class Runner(WorkerPart):
                 return True
 
     def _reconsidered(self, held: Held, verdict: Verdict | None, *, was_told_to_stop: bool) -> Verdict | None:
-        """Return what to settle of a job that was cancelled, or None where it is not ours any more.
+        """Return the verdict to settle of a job that was cancelled, or None if it is not ours any more.
 
         A handler that had to stop is never acknowledged, with any result, because it may have caught the cancellation
         in the middle of its work (rule W1 of docs/protocol.md).
@@ -186,7 +129,7 @@ class Runner(WorkerPart):
         return interrupted(held) if is_void else verdict
 
     def _after(self, held: Held, error: BaseException) -> Verdict | None:
-        """Do the rest without an outcome, after the runner was cancelled, or the handler exited.
+        """Conclude a job without an outcome, after the runner was cancelled, or the handler exited.
 
         Raises HandlerExitError after an exit, because SystemExit itself would break the event loop before the jobs are
         settled.
@@ -197,7 +140,12 @@ class Runner(WorkerPart):
         if not exits:
             raise error  # the coroutine is thrown away
         held.runner = None
-        self._settle_exit(held, exits[0])
+        if self._hands_back:
+            self._conclude_cancelled(held)
+        elif held.interruption is not Interruption.LOST:
+            kind = type(exits[0]).__qualname__
+            verdict = failed(held, describe(exits[0]), self._backoff, traceback=trace_of(exits[0]), exception=kind)
+            self._settlements.add(held, verdict, held.started, monotonic())
         raise HandlerExitError(self._reporter.exited(held, exits[0])) from exits[0]
 
     def _after_cancellation(self, held: Held, error: asyncio.CancelledError) -> Verdict | None:
@@ -216,30 +164,8 @@ class Runner(WorkerPart):
             raise error
         return judge(held, error, self._backoff)
 
-    def _after_batch(self, jobs: Sequence[Held], error: BaseException) -> Sequence[Verdict | None]:
-        """Do the rest of a batch without outcomes, as `_after` does for a delivery."""
-        was_told = any(held.interruption is not None for held in jobs)
-        if isinstance(error, asyncio.CancelledError) and was_told and not self._is_ending():
-            return [self._unless_told_to_stop(held, None) for held in jobs]
-        verdicts, raised = list[Verdict | None](), None
-        for held in jobs:
-            try:
-                verdicts.append(self._after(held, error))
-            except BaseException as last:  # noqa: BLE001 - each delivery is concluded before it is raised
-                raised = last
-        if raised is not None:
-            raise raised
-        return verdicts
-
-    def _unless_told_to_stop(self, held: Held, verdict: Verdict | None) -> Verdict | None:
-        """Return the verdict on a job of a batch whose handler had to stop, so it is no ack (rule W1)."""
-        if held.interruption is not None:
-            held.take_back_cancellation()
-            return verdict
-        return verdict if verdict and verdict.outcome in (Outcome.RETRY, Outcome.REJECT) else interrupted(held)
-
     def _conclude_cancelled(self, held: Held) -> None:
-        """Return the jobs that the drain deadline cancels. Other cancelled jobs stay pending."""
+        """Return a job that the drain deadline cancels. Other cancelled jobs stay pending."""
         if self._hands_back and held.stage is not ENDED and held.interruption is not Interruption.LOST:
             now = monotonic()
             if held.stage is QUEUED:
@@ -247,28 +173,12 @@ class Runner(WorkerPart):
             else:
                 self._settlements.add(held, interrupted(held), held.started, now)
 
-    def _settle_exit(self, held: Held, error: BaseException) -> None:
-        """Settle a job whose handler asked for the end of the process. It has failed."""
-        if self._hands_back:
-            self._conclude_cancelled(held)
-        elif held.interruption is not Interruption.LOST:
-            kind = type(error).__qualname__
-            verdict = failed(held, describe(error), self._backoff, traceback=trace_of(error), exception=kind)
-            self._settlements.add(held, verdict, held.started, monotonic())
-
     def _expire(self, held: Held) -> None:
-        """Take a job from its handler that runs longer than it may."""
+        """Stop the handler of a job that has exceeded its timeout."""
         if held.stage is not RUNNING or held.interruption is not None or not self._expires:
             return
         self._reporter.timed_out(held, goes_on=self._runs_in_thread(held))
         held.interrupt(Interruption.TIMEOUT)
-
-    def _expire_all(self, jobs: Sequence[Held]) -> None:
-        """Do the same for a batch: the first job to run longer than it may stops it."""
-        now = monotonic()
-        for held in jobs:
-            if held.is_overdue(now):
-                self._expire(held)
 
     # ---- the end
 
@@ -294,8 +204,3 @@ class Runner(WorkerPart):
     def stop(self) -> None:
         """Expire no job any more."""
         self._expires = False
-
-
-def _is_cancelling(runner: "asyncio.Task[None] | None") -> bool:
-    """Tell whether a cancellation was thrown into what the task runs."""
-    return runner is not None and runner.cancelling() > 0

@@ -20,7 +20,6 @@ from anyio import CancelScope, move_on_after
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from workers.loop.batches import Batch, Gatherer
 from workers.loop.held import QUEUED, Held
 from workers.loop.isolation import Isolation
 from workers.loop.notifier import Notifier
@@ -48,12 +47,8 @@ class Slots:
         hand_back: HandBack | None = None,
         isolation: Isolation | None = None,
         pause: Callable[[], Awaitable[None]] = checkpoint,
-        gatherer: Gatherer | None = None,
     ) -> None:
-        """``pause`` lets other tasks run, and returns when the next delivery may begin.
-
-        ``gatherer`` makes batches of deliveries. A batch runs in one runner, and has a slot for each of its deliveries.
-        """
+        """``pause`` lets other tasks run, and returns when the next delivery may begin."""
         self.concurrency = concurrency
         self.taken = 0
         """Deliveries that are queued or run."""
@@ -62,8 +57,7 @@ class Slots:
         self._hand_back = hand_back
         self._pause = pause
         self._halted = self._closed = False
-        self._queue: deque[Held | Batch] = deque()
-        self._gatherer = gatherer
+        self._queue: deque[Held] = deque()
         self._runners: dict[asyncio.Task[None], CancelScope] = {}
         self._failures: list[BaseException] = []
         self._is_guarded = self._is_cancelled = False
@@ -90,23 +84,8 @@ class Slots:
             self._hand_back(deliveries)
             return
         self.taken += len(deliveries)
-        gatherer = self._gatherer
-        if gatherer is None:
-            self._queue.extend(deliveries)
-        else:
-            self._queue.extend(gatherer.sorted_in(deliveries, self._put_late, at_once=not self.free))
+        self._queue.extend(deliveries)
         self._send_for_runner()
-
-    def _put_late(self, batch: Batch) -> None:
-        self._queue.append(batch)
-        self._send_for_runner()
-
-    def _put_back(self, held: Held) -> None:
-        if self._closed and self._hand_back:
-            self._hand_back([held])
-            return
-        self._queue.appendleft(held)
-        self.taken += 1
 
     def halt(self) -> None:
         """Start no job from now on, until `close`. May be called from a signal handler or another thread."""
@@ -121,8 +100,7 @@ class Slots:
         """Hand back what is queued, after `stop`. Running jobs go on."""
         self.stop()
         self._closed = True
-        unstarted = [held for item in self._queue for held in _deliveries_of(item)]
-        unstarted += self._gatherer.take_all() if self._gatherer else []
+        unstarted = list(self._queue)
         self._queue.clear()
         self.taken -= len(unstarted)
         if self._hand_back:
@@ -225,15 +203,11 @@ class Slots:
                 self._one_is_coming = True
                 asyncio.get_running_loop().call_soon(self._look_at_queue)
             try:
-                if isinstance(held, Batch):
-                    assert self._gatherer is not None
-                    now = await self._gatherer.perform(held, runner)
-                else:
-                    now = await perform(held, runner, now)
+                now = await perform(held, runner, now)
             except asyncio.CancelledError:
                 self._has_dropped(held)
                 raise
-            self.taken -= len(held.deliveries) if isinstance(held, Batch) else 1
+            self.taken -= 1
             if freed.awaited is not None:
                 freed.notify()
             if runner.cancelling():
@@ -243,12 +217,15 @@ class Slots:
                 now = monotonic()
                 slice_end = now + SLICE_S
 
-    def _has_dropped(self, item: Held | Batch) -> None:
+    def _has_dropped(self, held: Held) -> None:
         """Leave a delivery to another runner that has not begun, where this one was cancelled."""
-        for held in _deliveries_of(item):
-            self.taken -= 1
-            if held.stage is QUEUED and not self.is_ending():
-                self._put_back(held)
+        self.taken -= 1
+        if held.stage is QUEUED and not self.is_ending():
+            if self._closed and self._hand_back:
+                self._hand_back([held])
+            else:
+                self._queue.appendleft(held)
+                self.taken += 1
         self.freed.notify()
 
     async def _let_others_run(self) -> None:
@@ -257,7 +234,3 @@ class Slots:
             await self._pause()
         finally:
             self._lets_others_run -= 1
-
-
-def _deliveries_of(item: Held | Batch) -> Sequence[Held]:
-    return item.deliveries if isinstance(item, Batch) else (item,)

@@ -189,17 +189,6 @@ class WorkerTelemetry:
             contexts.detach(token)
             told.ended_ns = time_ns()
 
-    async def around_batch(self, running: Coroutine[Any, Any, list[Verdict]], jobs: Sequence[Held]) -> list[Verdict]:
-        """Run a batch inside the spans of its deliveries. None of them is the current one."""
-        traced = [(held, held.trace) for held in jobs if held.trace is not None]
-        for held, told in traced:
-            told.span = self._begin(held, told)
-        try:
-            return await running
-        finally:
-            for _, told in traced:
-                told.ended_ns = time_ns()
-
     def _begin(self, held: Held, told: JobTrace) -> Span:
         about: Attributes = {
             **self._process,

@@ -21,8 +21,8 @@ from workers.protocol.keys import GroupKeys, group_keys, split_pair
 from workers.runtime.entrance import INTERRUPTED_EXIT, has_entered
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
 from workers.runtime.printing import prepare_outputs, show, show_json
-from workers.runtime.quantities import A_DURATION, A_RATE, rate_in, seconds_in, written
-from workers.runtime.settings import LONGEST, READS_RATE, Settings
+from workers.runtime.quantities import A_DURATION, seconds_in, written
+from workers.runtime.settings import LONGEST, Settings
 from workers.runtime.settings_errors import bare_type, choices_of, plain
 from workers.runtime.user_code import plain_error
 
@@ -156,8 +156,7 @@ def _option(name: str, field: FieldInfo, prefix: str, summary: str | None) -> Ca
         return click.option(flag, name, type=click.Choice(choices), default=None, help=text)
     if kind is Path:
         return click.option(flag, name, type=click.Path(path_type=Path), default=None, help=text)
-    metavar = "RATE" if READS_RATE in field.metadata else _metavar(kind)
-    return click.option(flag, name, type=str, metavar=metavar, default=None, help=text)
+    return click.option(flag, name, type=str, metavar=_metavar(kind), default=None, help=text)
 
 
 def _metavar(kind: Any) -> str:
@@ -228,19 +227,6 @@ class DurationType(click.ParamType[float]):
         if not self._least <= number <= self._most:
             limits = " to ".join(written(timedelta(seconds=limit)) for limit in (self._least, self._most))
             self.fail(f"{value!r} is not in the range from {limits}.", param, ctx)
-        return float(number)
-
-
-class RateType(click.ParamType[float]):
-    """An option that holds a rate above 0. The command gets the number per second."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read the typed text. A default is a number."""
-        number = value if isinstance(value, (int, float)) else rate_in(value)
-        if not number or number < 0:
-            self.fail(f"{value!r} is not {A_RATE}.", param, ctx)
         return float(number)
 
 

@@ -1,7 +1,4 @@
-"""Durations and rates as people write them, on a command line and in settings: ``500ms``, ``30s``, ``24h``, ``100/s``.
-
-A number without a unit is seconds, or per second.
-"""
+"""Durations as people write them: ``500ms``, ``30s``, ``24h``. A number without a unit is seconds."""
 
 import re
 from datetime import timedelta
@@ -9,20 +6,13 @@ from datetime import timedelta
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
 _DURATION = re.compile(rf"({_NUMBER})\s*({'|'.join(_UNITS_S)})?")
-_RATE = re.compile(rf"({_NUMBER})(?:/([smh]))?")
-A_DURATION, A_RATE = "a duration, such as 30s, 5m or 24h", "a rate, such as 100/s"
+A_DURATION = "a duration, such as 30s, 5m or 24h"
 
 
 def seconds_in(written: str) -> float | None:
     """Return the seconds of ``30``, ``1.5s``, ``5m``, ``24h`` or ``30d``. None means that it is not a duration."""
     found = _DURATION.fullmatch(written.strip())
     return float(found[1]) * _UNITS_S[found[2] or "s"] if found else None
-
-
-def rate_in(written: str) -> float | None:
-    """Return the number per second of ``100``, ``100/s`` or ``30/m``. None means that it is not a rate."""
-    found = _RATE.fullmatch(written.strip())
-    return float(found[1]) / _UNITS_S[found[2] or "s"] if found else None
 
 
 def written(duration: timedelta) -> str:

@@ -28,7 +28,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from workers.protocol.address import SHARED_URL, with_options
 from workers.protocol.credentials import came_from
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.quantities import rate_in, seconds_in
+from workers.runtime.quantities import seconds_in
 from workers.runtime.settings_errors import did_you_mean, explain, shown
 
 LONGEST = timedelta(days=3660)
@@ -64,11 +64,6 @@ def _check_duration(value: timedelta) -> timedelta:
     return value
 
 
-def _read_rate(value: object) -> object:
-    """Read ``"100/s"`` as 100."""
-    return value if not isinstance(value, str) or (rate := rate_in(value)) is None else rate
-
-
 FILE_SUFFIX = "_FILE"
 """The end of a variable that names a file with the value."""
 
@@ -78,9 +73,6 @@ ADDRESS = "redis_url"
 Duration = float | timedelta
 """A duration in a program, as seconds or as a timedelta."""
 Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
-READS_RATE = BeforeValidator(_read_rate)
-Rate = Annotated[float, READS_RATE]
-"""A number per second."""
 HealthHost = Annotated[
     str, Field(description="Address that `health_port` is bound to. `0.0.0.0` accepts connections from other machines.")
 ]
