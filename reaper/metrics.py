@@ -7,13 +7,14 @@ from contextlib import ExitStack
 import anyio
 from redis.exceptions import RedisError, ResponseError
 
-from reaper.replicas import GroupReport
+from reaper.reasons import FEW_GROUPS, REPORTED, count_patterns, worst
+from reaper.replicas import GroupReport, PatternCounts
 from workers.protocol.calls.group_load import GroupLoad
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.log_fields import fields
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges, Known
+from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges, Known, Values
 from workers.telemetry.instruments import OBSERVATIONS
 from workers.telemetry.names import Attributes
 
@@ -23,39 +24,62 @@ HELD_POLL_S = 0.5
 
 
 class ReplicaMetrics:
-    """Gauges of one replica, and of the groups that it holds."""
+    """Gauges of one replica, and of the groups that it holds: of all, or of many groups the worst."""
 
     def __init__(
         self,
         namespace: str,
         *,
-        held: Callable[[], int],
-        watched: Callable[[], int],
+        numbers: Callable[[], Mapping[str, tuple[int, int]]],
         reports: Callable[[], Mapping[str, GroupReport]],
         refused: Callable[[], int],
+        server_ms: Callable[[], int],
         look: Callable[[GroupKeys], Awaitable[GroupLoad]],
     ) -> None:
+        """``numbers`` returns how many groups are watched, and held, by pattern."""
         self._of_replica: Attributes = {telemetry.NAMESPACE: namespace}
-        self._held = held
-        self._watched = watched
+        self._numbers = numbers
         self._reports = reports
         self._refused = refused
+        self._server_ms = server_ms
         self._known: Known = {}
+        self._counts: Mapping[str, PatternCounts] = {}
         self._look = look
-        self._gauges = GroupGauges(lambda: bool(held()), lambda: self._known)
+        self._gauges = GroupGauges(self._holds, lambda: self._known)
+
+    def _holds(self) -> bool:
+        return any(held for _, held in self._numbers().values())
+
+    def _labels(self, pattern: str) -> Attributes:
+        return self._of_replica | ({telemetry.PATTERN: pattern} if pattern else {})
+
+    def _by_pattern(self, which: int) -> Values:
+        for pattern, numbers in (self._numbers() or {"": (0, 0)}).items():
+            yield numbers[which], self._labels(pattern)
+
+    def _degraded(self) -> Values:
+        for pattern, counts in (self._counts or {"": PatternCounts()}).items():
+            for kind in REPORTED:
+                yield counts.problems.get(kind, 0), self._labels(pattern) | {telemetry.PROBLEM: str(kind)}
 
     async def run(self) -> None:
         """Read the groups that this replica holds, until cancelled. Without an exporter, return at once."""
         if not telemetry.is_measuring():
             return
         with ExitStack() as shown:
-            shown.callback(OBSERVATIONS.add(instruments.LEASES_HELD, lambda: [(self._held(), self._of_replica)]))
-            shown.callback(OBSERVATIONS.add(instruments.GROUPS_WATCHED, lambda: [(self._watched(), self._of_replica)]))
+            shown.callback(OBSERVATIONS.add(instruments.GROUPS_WATCHED, lambda: self._by_pattern(0)))
+            shown.callback(OBSERVATIONS.add(instruments.LEASES_HELD, lambda: self._by_pattern(1)))
+            shown.callback(OBSERVATIONS.add(instruments.GROUPS_DEGRADED, self._degraded))
             shown.callback(OBSERVATIONS.add(instruments.REFUSED, lambda: [(self._refused(), self._of_replica)]))
             shown.enter_context(self._gauges.shown())
             while True:
                 await self._wait_until_it_holds_one()
-                reports = {group_keys(report.stream, report.group): report for report in self._reports().values()}
+                found, now_ms = list(self._reports().values()), self._server_ms()
+                patterns = (pattern for pattern, (watched, _) in self._numbers().items() for _ in range(watched))
+                self._counts = count_patterns(patterns, found, now_ms)
+                if len(found) > FEW_GROUPS:
+                    found = worst(found, now_ms)
+                reports = {group_keys(report.stream, report.group): report for report in found}
                 self._known = {keys: _of_its_work(report) for keys, report in reports.items()}
                 self._gauges.seen = await self._look_at(reports)
                 await anyio.sleep(LOOK_INTERVAL_S)
@@ -76,8 +100,8 @@ class ReplicaMetrics:
         return seen
 
     async def _wait_until_it_holds_one(self) -> None:
-        while not self._held():
-            self._gauges.seen, self._known = {}, {}
+        while not self._holds():
+            self._gauges.seen, self._known, self._counts = {}, {}, {}
             await anyio.sleep(HELD_POLL_S)
 
 

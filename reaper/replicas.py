@@ -1,12 +1,14 @@
 """A replica registers itself as one JSON document in the hash ``{<namespace>}:replicas``.
 
-The service writes it every few seconds, and ``reaper status`` and ``reaper groups forget`` read it. The field is
-`Replica.id`. Names that end in ``_ms`` are milliseconds. Moments are the *server's* time, so the clocks of replicas do
-not matter. A reader ignores unknown fields, and uses defaults for fields that an older replica did not write.
+The service writes it every few seconds, and ``reaper status`` reads it. The field is `Replica.id`. The document has
+counters and the worst groups only. All groups that the replica watches are in the hash ``{<namespace>}:groups``, which
+is written after changes. Names that end in ``_ms`` are milliseconds. Moments are the *server's* time, so the clocks of
+replicas do not matter. A reader ignores unknown fields, and uses defaults for fields that an older replica did not
+write.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any
 
@@ -15,9 +17,14 @@ from redis.asyncio import Redis
 
 from workers.protocol.events import MOST
 from workers.protocol.keys import NamespaceKeys
+from workers.protocol.messages import text
 
 HEARTBEATS_MISSED = 3
 """A replica is gone once this many heartbeats were missed."""
+MOST_BYTES = 8_192
+"""The longest document."""
+MOST_ERROR = 300
+"""Characters of an error that are told."""
 
 Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
 """A number that can be told on: a heartbeat with another one is none, as the hash is open to others."""
@@ -39,6 +46,8 @@ class Tally:
     dead_lettered: Whole = 0
     held: Whole = 0
     """Deliveries that are overdue and cannot be copied now; they stay pending."""
+    lost: Whole = 0
+    """Deliveries that were reported as lost."""
     in_doubt: Whole = 0
     """Deliveries whose consumer is gone: acknowledged before, or dropped."""
     false_alarms: Whole = 0
@@ -65,6 +74,8 @@ class GroupReport(Tally):
     visibility_ms: Whole
     max_deliveries: Whole
     redelivery: str
+    pattern: str = ""
+    """The pattern that the group was found by; '' = the settings name it."""
     token: Whole = 0
     """Counts the terms of the group; 0 = this replica does not hold its lease."""
 
@@ -80,6 +91,16 @@ class GroupReport(Tally):
     def pair(self) -> str:
         """The pair in its written form ``orders/billing``."""
         return f"{self.stream}/{self.group}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatternCounts:
+    """Numbers of groups that were found by one pattern, or that the settings name."""
+
+    watched: Whole = 0
+    held: Whole = 0
+    problems: Mapping[str, Whole] = field(default_factory=dict)
+    """Groups with a problem, by its kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +122,15 @@ class Replica:
     terms: Whole = 0
     """Leases that this replica has taken."""
     server: str = ""
-    watched: tuple[str, ...] = ()
-    """The pairs that it may serve."""
+    watched: Whole = 0
+    """How many groups it may serve."""
+    held: Whole = 0
+    """How many leases of groups it holds."""
+    patterns: Mapping[str, PatternCounts] = field(default_factory=dict)
+    """By pattern; '' = groups that the settings name."""
     groups: Mapping[str, GroupReport] = field(default_factory=dict)
-    """By pair (``stream/group``): those that it holds or observes, and those that it cannot serve."""
-
-    @property
-    def held(self) -> tuple[str, ...]:
-        """The pairs whose lease this replica holds."""
-        return tuple(pair for pair, report in self.groups.items() if report.token)
+    """By pair (``stream/group``), the worst first, of those that it holds or observes, and those that it cannot serve.
+    """
 
     def is_live(self, now_ms: int) -> bool:
         """Tell whether the heartbeat is fresh at ``now_ms`` (the server's clock)."""
@@ -118,19 +139,30 @@ class Replica:
         return abs(now_ms - self.at_ms) <= self.heartbeat_ms * HEARTBEATS_MISSED
 
     def to_json(self) -> str:
-        """Encode for the hash, without fields that have their default."""
-        return _codec().dump_json(self, exclude_defaults=True).decode()
+        """Encode for the hash, without default values, and without the groups for which there is no room."""
+        groups = [(pair, replace(report, error=report.error[:MOST_ERROR])) for pair, report in self.groups.items()]
+        while True:
+            document = _codec().dump_json(replace(self, groups=dict(groups)), exclude_defaults=True)
+            if len(document) <= MOST_BYTES or not groups:
+                return document.decode()
+            groups.pop()
 
     @staticmethod
-    def from_json(text: str | bytes) -> "Replica":
+    def from_json(document: str | bytes) -> "Replica":
         """Decode what some version of a replica wrote. Raises ValueError where it is no heartbeat."""
-        return _codec().validate_json(text)
+        return _codec().validate_json(document)
 
 
 @cache
 def _codec() -> TypeAdapter[Replica]:
     """Return what reads and writes heartbeats. To build it takes hundreds of times as long as to use it."""
     return TypeAdapter(Replica)
+
+
+async def read_watched(client: Redis, keys: NamespaceKeys) -> dict[str, frozenset[str]]:
+    """Return the pairs that each replica watches, by its ID, also of replicas that are gone."""
+    fields: Any = await client.hgetall(keys.groups)
+    return {text(name): frozenset(text(pairs).split("\n")) - {""} for name, pairs in fields.items()}
 
 
 async def read_replicas(client: Redis, keys: NamespaceKeys) -> tuple[Replica, ...]:

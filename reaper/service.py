@@ -24,6 +24,7 @@ from anyio.abc import TaskStatus
 from reaper.batches import Batches
 from reaper.lease import TICK
 from reaper.metrics import ReplicaMetrics
+from reaper.reasons import count_patterns, worst
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport, Replica
 from reaper.settings import ReaperSettings
@@ -77,7 +78,13 @@ class Reaper:
         self._leases = commands_client(settings.redis_url, max_connections=LEASE_CONNECTIONS)
         self._listener = notices_client(settings.redis_url, self._keys.replicas)
         self._registry = Registry(
-            self._leases, self._keys, lambda: self.settings, self.replica_id, self._replica, self._reranked
+            self._leases,
+            self._keys,
+            lambda: self.settings,
+            self.replica_id,
+            self._replica,
+            lambda: tuple(self._tenures.watched),
+            self._reranked,
         )
         self._context = ReplicaContext(
             replica_id=self.replica_id,
@@ -93,10 +100,10 @@ class Reaper:
         self._tenures = Tenures(self._context, lambda: self._registry.able)
         self._metrics = ReplicaMetrics(
             self._keys.namespace,
-            held=lambda: self.held,
-            watched=lambda: 0 if self.settings.observe else len(self.settings.groups),
+            numbers=lambda: {} if self.settings.observe else self._tenures.numbers(),
             reports=self._tenures.reports,
             refused=lambda: len(self.refusals),
+            server_ms=self._context.server_ms,
             look=lambda keys: look_at_group(self._client, keys),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -240,6 +247,7 @@ class Reaper:
     def _replica(self, at_ms: int) -> Replica:
         """Return what is registered of this replica at ``at_ms``, by the server's clock."""
         self._started_ms = self._started_ms or at_ms
+        reports, watched = self._tenures.reports(), self._tenures.watched
         return Replica(
             id=self.replica_id,
             name=self.settings.name or self.host,
@@ -253,6 +261,8 @@ class Reaper:
             observe=self.settings.observe,
             terms=self._tenures.terms,
             server=self.server,
-            watched=tuple(group.keys.pair for group in self.settings.groups),
-            groups=self._tenures.reports(),
+            watched=len(watched),
+            held=self.held,
+            patterns=count_patterns(watched.values(), reports.values(), at_ms),
+            groups={report.pair: report for report in worst(reports.values(), at_ms)},
         )

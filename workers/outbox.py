@@ -72,44 +72,6 @@ class BaseProducer(Generic[ClientT]):
         replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
     ) -> None:
         self._address = _address_of(redis)
-        self._outbox = Outbox(stream, dedup_window, max_bytes, min_replicas_acked, replicas_timeout)
-        self._client = self._connect()
-
-    def _connect(self) -> ClientT:
-        """Return a client, which connects at its first call."""
-        raise NotImplementedError
-
-    @property
-    def stream(self) -> str:
-        """Name of the stream."""
-        return self._outbox.stream
-
-
-def _address_of(redis: object) -> str:
-    """Return an address, also from settings, or for None the one of the environment. Raises ConfigurationError."""
-    if redis is None:
-        return load_settings(ProgramSettings).redis_url
-    address = getattr(redis, "redis_url", redis)
-    if isinstance(address, str):
-        return address
-    kind = type(redis)
-    raise ConfigurationError(
-        f"{kind.__module__}.{kind.__qualname__} is not a Redis address. Give the producer a URL, or settings with a "
-        "redis_url."
-    )
-
-
-class Outbox:
-    """New jobs of one stream. Raises ConfigurationError for a stream name or a window that cannot work."""
-
-    def __init__(
-        self,
-        stream: str,
-        dedup_window: Duration,
-        max_bytes: int,
-        min_replicas_acked: int = 0,
-        replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
-    ) -> None:
         self._keys = stream_keys(stream)
         self._window_ms = _in_ms("dedup_window", dedup_window)
         if self._window_ms < to_ms(CALL_REMEMBERED):
@@ -124,25 +86,26 @@ class Outbox:
                 f"invalid min_replicas_acked {min_replicas_acked} with replicas_timeout {replicas_timeout!r}. Give 0 "
                 "replicas or more, and a time above 0."
             )
+        self._timeout_s = COMMAND_TIMEOUT_S + (self._replicas_ms / 1000 if self._replicas else 0.0)
+        self._client = self._connect()
 
-    @property
-    def timeout_s(self) -> float:
-        """The longest time of a call."""
-        return COMMAND_TIMEOUT_S + (self._replicas_ms / 1000 if self._replicas else 0.0)
+    def _connect(self) -> ClientT:
+        """Return a client, which connects at its first call."""
+        raise NotImplementedError
 
     @property
     def stream(self) -> str:
         """Name of the stream."""
         return self._keys.stream
 
-    def pack(self, jobs: Iterable[NewJob | Fields]) -> list[PackedJob]:
-        """Return ``jobs`` as they are sent. Raises InvalidJobError where one of them cannot be."""
+    def _pack(self, jobs: Iterable[NewJob | Fields]) -> list[PackedJob]:
+        """Return ``jobs`` as they are sent. Raises InvalidJobError."""
         stream, most = self.stream, self._max_bytes
         if isinstance(jobs, Mapping | str | bytes):
             raise InvalidJobError(f"{shown(jobs)} is not a list of jobs. Give a list.")
         return [encode_job(job if isinstance(job, NewJob) else NewJob(job), stream, most) for job in jobs]
 
-    def calls(self, jobs: Iterable[PackedJob]) -> "Iterator[EnqueueCall]":
+    def _calls(self, jobs: Iterable[PackedJob]) -> "Iterator[EnqueueCall]":
         """Yield the calls that enqueue ``jobs``, each when it is about to be sent for the first time."""
         for some in in_calls(jobs, lambda job: job.size, most=CALL_JOBS, most_bytes=CALL_BYTES):
             request = Enqueueing(
@@ -155,6 +118,20 @@ class Outbox:
                 self._replicas_ms,
             )
             yield EnqueueCall(request)
+
+
+def _address_of(redis: object) -> str:
+    """Return an address, also from settings, or for None the one of the environment. Raises ConfigurationError."""
+    if redis is None:
+        return load_settings(ProgramSettings).redis_url
+    address = getattr(redis, "redis_url", redis)
+    if isinstance(address, str):
+        return address
+    kind = type(redis)
+    raise ConfigurationError(
+        f"{kind.__module__}.{kind.__qualname__} is not a Redis address. Give the producer a URL, or settings with a "
+        "redis_url."
+    )
 
 
 class EnqueueCall:

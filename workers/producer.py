@@ -54,8 +54,7 @@ class Producer(BaseProducer[Redis]):
 
     def _connect(self) -> Redis:
         self._turns = asyncio.Semaphore(MAX_CALLS)
-        timeout_s = self._outbox.timeout_s
-        return commands_client(self._address, key=self.stream, timeout_s=timeout_s, max_connections=MAX_CALLS)
+        return commands_client(self._address, key=self.stream, timeout_s=self._timeout_s, max_connections=MAX_CALLS)
 
     async def aclose(self) -> None:
         """Close the connections, also during a cancellation."""
@@ -105,9 +104,9 @@ class Producer(BaseProducer[Redis]):
         After an error, jobs of earlier calls stay enqueued, and later calls are not made.
         """
         self._enter_loop()
-        packed = self._outbox.pack(jobs)
+        packed = self._pack(jobs)
         with sending(self.stream, packed):
-            return [job_id for call in self._outbox.calls(packed) for job_id in await self._send(call)]
+            return [job_id for call in self._calls(packed) for job_id in await self._send(call)]
 
     def _enter_loop(self) -> None:
         """Belong to the running event loop. Raises ConfigurationError if the producer has another one."""

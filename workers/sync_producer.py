@@ -33,8 +33,9 @@ class SyncProducer(BaseProducer[Redis]):
     """
 
     def _connect(self) -> Redis:
-        timeout_s = self._outbox.timeout_s
-        return blocking_client(self._address, key=self.stream, max_connections=MAX_CONNECTIONS, timeout_s=timeout_s)
+        return blocking_client(
+            self._address, key=self.stream, max_connections=MAX_CONNECTIONS, timeout_s=self._timeout_s
+        )
 
     def close(self) -> None:
         """Close the connections. Do not call it while a thread enqueues."""
@@ -63,9 +64,9 @@ class SyncProducer(BaseProducer[Redis]):
 
     def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[JobId]:
         """Enqueue jobs in their order, and return their IDs, as `Producer.enqueue_many` does."""
-        packed = self._outbox.pack(jobs)
+        packed = self._pack(jobs)
         with sending(self.stream, packed):
-            return [job_id for call in self._outbox.calls(packed) for job_id in self._send(call)]
+            return [job_id for call in self._calls(packed) for job_id in self._send(call)]
 
     def _send(self, call: EnqueueCall) -> list[JobId]:
         while True:

@@ -64,12 +64,11 @@ async def look_for(settings: ReaperSettings, job: str, named: GroupKeys | None, 
     """Explain a job in the named group, or in every known group."""
     async with connected(settings, named) as (client, server):
         groups = await known_or_named(client, settings, named)
-        snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server, groups)
-        return [
-            explain(await find_job(client, keys, job, depth=depth), state, snapshot)
-            for keys in groups
-            if (state := snapshot.group(keys.pair))
-        ]
+        jobs = [(keys, await find_job(client, keys, job, depth=depth)) for keys in groups]
+        shown = [keys for keys, found in jobs if found.is_known] or groups
+        snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server, shown)
+        states = {state.pair: state for state in snapshot.groups}
+        return [explain(found, states[keys.pair], snapshot) for keys, found in jobs if keys in shown]
 
 
 def _nothing_found(job: str, found: list[Explanation], depth: int) -> str:

@@ -10,12 +10,11 @@ from reaper.cli.options import (
     group_argument,
     journaling_options,
     json_option,
-    known,
     operator_options,
     yes_option,
 )
 from reaper.cli.requeue import requeue
-from reaper.operations.groups import check_exists, set_paused
+from reaper.operations.groups import check_exists, known_groups, set_paused
 from reaper.operations.groups import forget as forget_group
 from reaper.settings import ReaperSettings
 from workers.protocol.calls import Journal
@@ -96,7 +95,7 @@ async def forget(keys: GroupKeys, with_dead_letters: bool, yes: bool, machine: b
             keys,
             namespace=settings.namespace,
             dead_letters=with_dead_letters,
-            known=await known(client, settings),
+            known=await known_groups(client, settings),
             journal=Journal.at(settings.journal, settings.journal_maxlen),
         )
     if machine:

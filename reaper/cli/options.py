@@ -14,7 +14,6 @@ from redis.exceptions import RedisError
 
 from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.groups import check_exists, known_groups
-from reaper.replicas import read_replicas
 from reaper.settings import ReaperSettings
 from workers.protocol.address import shown_address
 from workers.protocol.connection import commands_client
@@ -93,18 +92,13 @@ async def connected(settings: ReaperSettings, named: GroupKeys | None = None) ->
 async def _foreign(client: Redis, settings: ReaperSettings, named: GroupKeys | None) -> str:
     with suppress(RedisError):
         found = await foreign_keys(client, [settings.namespace_keys, *(group.keys for group in settings.groups)])
-        return found or await foreign_keys(client, [*await known(client, settings), *([named] if named else [])])
+        return found or await foreign_keys(client, [*await known_groups(client, settings), *([named] if named else [])])
     return ""
-
-
-async def known(client: Redis, settings: ReaperSettings) -> list[GroupKeys]:
-    """Return the groups of the settings and of the replicas' registrations."""
-    return known_groups(settings.groups, await read_replicas(client, settings.namespace_keys))
 
 
 async def known_or_named(client: Redis, settings: ReaperSettings, named: GroupKeys | None) -> list[GroupKeys]:
     """Return the named group, or all known groups. Raises NotPossibleError if the named group does not exist."""
     if named is None:
-        return await known(client, settings)
+        return await known_groups(client, settings)
     await check_exists(client, named)
     return [named]

@@ -49,8 +49,8 @@ def _as_json(seen: Snapshot, replica: Replica) -> dict[str, object]:
         "name": replica.name,
         "state": _state(seen, replica),
         "version": replica.version,
-        "holds": len(replica.held),
-        "watches": len(replica.watched),
+        "holds": replica.held,
+        "watches": replica.watched,
         "terms": replica.terms,
         "started_ms": replica.started_ms,
         "seen_ms": replica.at_ms,
@@ -64,7 +64,7 @@ def _line(seen: Snapshot, replica: Replica) -> str:
     silent = f"last seen {duration(max(0, now_ms - replica.at_ms))} ago"
     facts = [
         f"version {replica.version}",
-        silent if state == "silent" else f"holds {len(replica.held)} of {counted(len(replica.watched), 'group')}",
+        silent if state == "silent" else f"holds {replica.held} of {counted(replica.watched, 'group')}",
         f"leases taken {replica.terms}",
         f"started {duration(max(0, now_ms - replica.started_ms))} ago",
         f"drained for {duration(seen.drained[replica.id] - now_ms)} more" if state == "drained" else "",
@@ -108,7 +108,7 @@ async def drain_command(
     keys, for_ms, held = settings.namespace_keys, 0 if undo else round(for_s * 1000), 0
     async with connected(settings) as (client, _):
         if for_ms:
-            held = await await_drained(client, await drain(client, keys, replica, for_ms), patience)
+            held = await await_drained(client, keys, await drain(client, keys, replica, for_ms), patience)
             message = f"{replica} holds no group, and takes none for {duration(for_ms)}."
         else:
             was_drained = await undo_drain(client, keys, replica)

@@ -1,6 +1,6 @@
 """``reaper status``: one screen for people, or JSON."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import anyio
@@ -11,6 +11,7 @@ from reaper.operations.judgement import Problem, as_json, folded, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
+from reaper.reasons import FEW_GROUPS
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import StreamReaperError
 from workers.protocol.messages import counted
@@ -18,13 +19,11 @@ from workers.protocol.server import Capability, capabilities_quietly, in_words
 from workers.runtime.options import NEGATIVE_EXIT, DurationType, exit_code_of, help_end, show_error
 from workers.runtime.printing import show, show_json, styled
 
-Screen = Callable[[Snapshot, Sequence[Problem]], list[str]]
-
 
 @click.command(
     epilog=help_end(
         "reaper status",
-        "reaper status --brief",
+        "reaper status --group 'orders:*/billing'",
         "reaper status --watch 1s",
         "reaper status -o json",
         ok="healthy",
@@ -33,29 +32,29 @@ Screen = Callable[[Snapshot, Sequence[Problem]], list[str]]
 )
 @status_options
 @json_option
-@click.option("--brief", is_flag=True, help="Print one line for the service, and one for each group.")
+@click.option("--group", "glob", metavar="GLOB", default="", help="Show the groups that match, as STREAM/GROUP.")
+@click.option("--all", "glob", flag_value="*", help="Show all groups. Of many, only the worst are shown by default.")
 @click.option("--watch", type=DurationType(least=0.1), help="Print again after each interval.")
 @click.pass_context
 async def status(
-    context: click.Context, /, machine: bool, brief: bool, watch: float | None, settings: ReaperSettings
+    context: click.Context, /, machine: bool, glob: str, watch: float | None, settings: ReaperSettings
 ) -> None:
     """Show the replicas, the groups and their problems."""
     asked: dict[Capability, bool | None] = {}
-    lines = brief_lines if brief else status_lines
     while True:
-        code = await _look(settings, asked, machine=machine, watch=watch is not None, lines=lines)
+        code = await _look(settings, asked, machine=machine, watch=watch is not None, glob=glob)
         if not watch:
             context.exit(code)
         await anyio.sleep(watch)
 
 
 async def _look(
-    settings: ReaperSettings, asked: dict[Capability, bool | None], *, machine: bool, watch: bool, lines: Screen
+    settings: ReaperSettings, asked: dict[Capability, bool | None], *, machine: bool, watch: bool, glob: str
 ) -> int:
     """Print the state once, and return the exit code. ``asked`` caches the capabilities of the server."""
     try:
         async with connected(settings) as (client, server):
-            snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server)
+            snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server, glob=glob)
             if not asked:
                 asked.update(await capabilities_quietly(client))
     except StreamReaperError as error:
@@ -68,7 +67,7 @@ async def _look(
     if machine:
         show_json(as_json(snapshot, problems))
     else:
-        show(*lines(snapshot, problems))
+        show(*status_lines(snapshot, problems))
     return NEGATIVE_EXIT if problems else 0
 
 
@@ -83,30 +82,33 @@ def _clear(*, machine: bool, watch: bool) -> None:
 def status_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
     """Return the screen of ``reaper status``, with colours (they are taken out where they do not belong)."""
     lines = [*_replica_lines(snapshot)]
+    is_brief = len(snapshot.groups) + snapshot.left_out > FEW_GROUPS
+    if is_brief:
+        lines += [*_pattern_lines(snapshot), ""]
     for group in snapshot.groups:
-        troubles = [problem for problem in problems if problem.group == group.pair]
-        lines += ["", *_group_lines(snapshot, group, troubles)]
+        troubles = [problem.text for problem in problems if problem.group == group.pair]
+        lines += [_brief_line(group, troubles)] if is_brief else ["", *_group_lines(snapshot, group, troubles)]
+    if snapshot.left_out:
+        lines.append(f"… and {counted(snapshot.left_out, 'more group')}: see --group GLOB, or --all")
     lines += ["", *_verdict_lines(problems, notes(snapshot))]
     return lines
 
 
-def brief_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
-    """Return a line for the service and one for each group, with their problems."""
-    who = counted(len(snapshot.live), "live replica")
-    if not snapshot.live and (snapshot.is_tried_out or snapshot.needs_no_reaper):
-        who = "observers only" if snapshot.is_tried_out else "no reaper is needed"
-    lines = [_brief_line(snapshot.namespace, [who], [one for one in problems if not one.group])]
-    for group in snapshot.groups:
-        holder = f"holder {group.held_by}" if group.held_by else ""
-        facts = [holder, _ready(group.main), _pending(group.main), f"dead letters {group.dead_letters}"]
-        lines.append(_brief_line(group.pair, facts, [one for one in problems if one.group == group.pair]))
-    return lines
+def _pattern_lines(snapshot: Snapshot) -> Iterator[str]:
+    for number, (pattern, counts) in enumerate(snapshot.patterns.items()):
+        problems = (styled(f"{kind} {many}", "red") for kind, many in counts.problems.items())
+        numbers = f"holds {counts.held} of {counts.watched} groups"
+        yield _row("" if number else "patterns", styled(pattern or "(named)", "bold"), numbers, *problems)
 
 
-def _brief_line(name: str, facts: Sequence[str], problems: Sequence[Problem]) -> str:
-    state = styled("degraded", "red") if problems else styled("healthy", "green")
-    parts = filter(None, [*facts, *(problem.text for problem in problems)])
-    return f"{styled(name, 'bold')}  {state}  {' · '.join(parts)}"
+def _state(troubles: Sequence[str]) -> str:
+    return styled("degraded", "red") if troubles else styled("healthy", "green")
+
+
+def _brief_line(group: GroupState, troubles: Sequence[str]) -> str:
+    holder = f"holder {group.held_by}" if group.held_by else ""
+    facts = [holder, _ready(group.main), _pending(group.main), f"dead letters {group.dead_letters}", *troubles]
+    return f"{styled(group.pair, 'bold')}  {_state(troubles)}  {' · '.join(filter(None, facts))}"
 
 
 def _row(label: str, *parts: str) -> str:
@@ -134,9 +136,8 @@ def _replica_lines(snapshot: Snapshot) -> Iterator[str]:
         )
 
 
-def _group_lines(snapshot: Snapshot, group: GroupState, problems: Sequence[Problem]) -> Iterator[str]:
-    state = styled("degraded", "red") if problems else styled("healthy", "green")
-    yield f"{styled(group.pair, 'bold')}  {state}"
+def _group_lines(snapshot: Snapshot, group: GroupState, troubles: Sequence[str]) -> Iterator[str]:
+    yield f"{styled(group.pair, 'bold')}  {_state(troubles)}"
     yield _row(
         "recovery",
         group.mode or "not agreed",

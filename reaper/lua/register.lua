@@ -3,15 +3,16 @@
 -- KEYS[1] replicas  {reaper}:replicas  hash: what each says of itself
 -- KEYS[2] live      {reaper}:live      sorted set: digest of its settings, a slash, its ID; by the time of its last sign of life
 -- KEYS[3] drained   {reaper}:drained   sorted set: ID, by the time until when it is to hold no group
+-- KEYS[4] groups    {reaper}:groups    hash: the groups that each watches, one a line
 -- ARGV[1] digest  ARGV[2] ID  ARGV[3] what it says of itself (JSON, '' = as before)  ARGV[4] ms after which a silent replica is gone
--- ARGV[5] ms after which it is forgotten
+-- ARGV[5] ms after which it is forgotten  ARGV[6] the groups that it watches ('' = as before)
 --
--- Returns {server time in ms, ID of a live replica with the same digest that may hold groups…}.
+-- Returns {server time in ms, 1 if its groups are known, ID of a live replica with the same digest that may hold groups…}.
 -- Fence: none; a replica writes for itself, and forgets those that are long gone.
 
 --- @prelude
 
-local replicas, live, drained, digest, id = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
+local replicas, live, drained, groups, digest, id = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], ARGV[2]
 local gone_ms, forget_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
 
 redis.call('HDEL', replicas, '') -- harmless, and a write: a replica can register under maxmemory too
@@ -21,6 +22,7 @@ for _, member in ipairs(redis.call('ZRANGE', live, 0, -1)) do
     redis.call('ZREM', live, member)
     if theirs ~= id then
       redis.call('HDEL', replicas, theirs)
+      redis.call('HDEL', groups, theirs)
     end
   end
 end
@@ -28,9 +30,12 @@ redis.call('ZADD', live, digits(at), digest .. '/' .. id)
 if ARGV[3] ~= '' then
   redis.call('HSET', replicas, id, ARGV[3])
 end
+if ARGV[6] ~= '' then
+  redis.call('HSET', groups, id, ARGV[6])
+end
 redis.call('ZREMRANGEBYSCORE', drained, '-inf', digits(at))
 
-local reply = { at }
+local reply = { at, redis.call('HEXISTS', groups, id) }
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', live, digits(at - gone_ms), digits(at + gone_ms))) do
   local theirs, other = string.match(member, '^(%x+)/(.*)$')
   if theirs == digest and not redis.call('ZSCORE', drained, other) then

@@ -3,18 +3,13 @@
 The mark is in the sorted set ``{<namespace>}:drained``. Every replica reads it when it registers.
 """
 
-from collections.abc import Sequence
-
 import anyio
 from redis.asyncio import Redis
 
-from reaper.operations.groups import known_groups
 from reaper.operations.snapshot import look_at_namespace
-from reaper.operations.state import replica_of
-from reaper.replicas import Replica
+from reaper.replicas import Replica, read_replicas
 from workers.protocol.errors import NotPossibleError
-from workers.protocol.keys import GroupKeys, NamespaceKeys
-from workers.protocol.messages import text
+from workers.protocol.keys import NamespaceKeys
 
 DRAIN_S = 300.0
 """How long a drained replica takes no groups, by default."""
@@ -46,17 +41,11 @@ async def undo_drain(client: Redis, keys: NamespaceKeys, replica_id: str) -> boo
     return bool(await client.zrem(keys.drained, replica_id))
 
 
-async def await_drained(client: Redis, replica: Replica, timeout_s: float) -> int:
-    """Wait until the replica holds no lease. Return how many it still holds after ``timeout_s``."""
-    groups = known_groups((), [replica])
-    held = await _count_held(client, groups, replica.id)
+async def await_drained(client: Redis, keys: NamespaceKeys, replica: Replica, timeout_s: float) -> int:
+    """Wait until the replica says that it holds no lease. Return how many it still holds after ``timeout_s``."""
+    held = replica.held
     with anyio.move_on_after(timeout_s):
         while held:
             await anyio.sleep(LOOK_S)
-            held = await _count_held(client, groups, replica.id)
+            held = sum(one.held for one in await read_replicas(client, keys) if one.id == replica.id)
     return held
-
-
-async def _count_held(client: Redis, groups: Sequence[GroupKeys], replica_id: str) -> int:
-    holders = [text(await client.get(group.lease) or b"") for group in groups]
-    return sum(replica_of(holder) == replica_id for holder in holders)

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -12,22 +12,24 @@ from redis.exceptions import RedisError
 from reaper.layout import layout_refusal
 from reaper.operations.acl import Role, rules_of
 from reaper.operations.foreign_keys import foreign_keys
-from reaper.operations.groups import known_groups
+from reaper.operations.groups import keys_of
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.streams import events_in, newest_first
-from reaper.settings import ReaperSettings
+from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.membership import DEFAULT_REDELIVERY
 from workers.protocol.events import EventName
 from workers.protocol.keys import NONCE_BYTES, OUR_CONSUMERS, GroupKeys
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
-from workers.protocol.messages import RecoveryMode, Redelivery, entry_ms, entry_order, pair_up, text
+from workers.protocol.messages import RecoveryMode, entry_ms, entry_order, pair_up, text
 from workers.protocol.server import Capabilities, Capability, capabilities_of
 from workers.runtime.clock import server_ms
 
 PINGS = 9
-EVENTS_READ = 5_000
-"""Journal entries that run times are taken from."""
+EVENTS_READ, EVENTS_OF_GROUPS = 5_000, 10
+"""Journal entries that run times are taken from, of each of so many groups. Of more groups, fewer are read."""
+DRAWN = 100
+"""Groups that are examined besides the worst ones, drawn by lot. All of fewer groups are examined."""
 Look = TypeVar("Look")
 
 
@@ -83,6 +85,8 @@ class Examination:
 
     settings: ReaperSettings
     """The settings of the operator."""
+    wished: Mapping[str, WatchedGroup] = field(default_factory=dict)
+    """What they say of each group that they name."""
     server: ServerFacts
     snapshot: Snapshot | None
     """None if the user may not read the registrations and group settings."""
@@ -97,17 +101,21 @@ class Examination:
 
 async def examine(client: Redis, settings: ReaperSettings, release: str) -> Examination:
     """Read all facts. Raises redis-py's errors if there is no contact."""
-    snapshot = await _seen(take_snapshot(client, settings.namespace_keys, settings.watched, release))
-    pairs = known_groups(settings.watched, (snapshot.live or snapshot.replicas) if snapshot else ())
+    wished = {f"{group.stream}/{group.group}": group for group in settings.watched}
+    looked = take_snapshot(client, settings.namespace_keys, tuple(wished.values()), release, drawn=DRAWN)
+    snapshot = await _seen(looked)
+    pairs = [group.keys for group in snapshot.groups] if snapshot else keys_of(list(wished)[:DRAWN])
     server = await _examine_server(client, settings, release, pairs)
     foreign = await _seen(foreign_keys(client, [settings.namespace_keys, *pairs]))
-    wished = {group.keys.pair: group.redelivery for group in settings.watched}
+    events = EVENTS_READ // max(1, len(pairs) // EVENTS_OF_GROUPS)
     groups = [
-        await _seen(_examine_group(client, keys, snapshot, wished.get(keys.pair, DEFAULT_REDELIVERY)))
+        await _seen(_examine_group(client, keys, snapshot, wished.get(keys.pair), events))
         or GroupFacts(keys=keys, seen=False)
         for keys in pairs
     ]
-    return Examination(settings=settings, server=server, snapshot=snapshot, foreign=foreign, groups=groups)
+    return Examination(
+        settings=settings, wished=wished, server=server, snapshot=snapshot, foreign=foreign, groups=groups
+    )
 
 
 async def _seen(look: Awaitable[Look]) -> Look | None:
@@ -208,11 +216,13 @@ _WORKER = re.compile(rf"\.[0-9a-f]{{{2 * NONCE_BYTES}}}$")
 # --- groups -------------------------------------------------------------------------------------------------
 
 
-async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot | None, wished: Redelivery) -> GroupFacts:
+async def _examine_group(
+    client: Redis, keys: GroupKeys, snapshot: Snapshot | None, wished: WatchedGroup | None, events: int
+) -> GroupFacts:
     if await client.type(keys.stream) != b"stream":
-        return GroupFacts(keys=keys, run_times_ms=await run_times_ms(client, keys))
+        return GroupFacts(keys=keys, run_times_ms=await run_times_ms(client, keys, events))
     state = snapshot.group(keys.pair) if snapshot else None
-    policy = state.policy if state and state.policy else wished
+    policy = state.policy if state and state.policy else wished.redelivery if wished else DEFAULT_REDELIVERY
     info: Any = await client.xinfo_stream(keys.stream)
     groups: Any = await client.xinfo_groups(keys.stream)
     own = next((one for one in groups if text(one["name"]) == keys.group), None)
@@ -224,7 +234,7 @@ async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot | No
         trimmed_pending=await _trimmed_pending(client, keys) if own else 0,
         trimmed_unread=bool(own) and _lost_unread(info, own),
         ahead_ms=entry_ms(info["last-generated-id"]) - await server_ms(client),
-        run_times_ms=await run_times_ms(client, keys),
+        run_times_ms=await run_times_ms(client, keys, events),
     )
 
 
@@ -248,13 +258,13 @@ async def _trimmed_pending(client: Redis, keys: GroupKeys, most: int = 100) -> i
     return sum(not entries for entries in await pipe.execute())
 
 
-async def run_times_ms(client: Redis, keys: GroupKeys) -> list[int]:
+async def run_times_ms(client: Redis, keys: GroupKeys, most: int = EVENTS_READ) -> list[int]:
     """Return how long the latest jobs ran in ms, newest first, as workers journaled it."""
     found: list[int] = []
     read = 0
-    async for event in events_in(newest_first(client, keys.journal, EVENTS_READ)):
+    async for event in events_in(newest_first(client, keys.journal, most)):
         read += 1
-        if read > EVENTS_READ:  # an entry may tell of many
+        if read > most:  # an entry may tell of many
             break
         run_ms = event.number("run_ms")
         if event.event == EventName.ACKED and event.data.get("group") == keys.group and run_ms is not None:

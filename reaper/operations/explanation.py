@@ -6,9 +6,10 @@ from typing import Any
 
 from reaper.operations.fate import FATAL, Fate, count_of, fate_of
 from reaper.operations.job_search import FoundJob, Place
-from reaper.operations.judgement import REFUSALS, judge_service
+from reaper.operations.judgement import judge_service
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
+from reaper.reasons import REFUSALS
 from reaper.settings import LONGEST_VISIBILITY_MS
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.events import EventName

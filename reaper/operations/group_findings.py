@@ -142,7 +142,7 @@ def _visibility(state: GroupState, facts: GroupFacts) -> Iterator[Finding]:
 
 def _not_in_force(examined: Examination, state: GroupState) -> Iterator[Finding]:
     """Compare the group settings with the operator's settings, if these name the group."""
-    group = next((one for one in examined.settings.watched if one.keys.pair == state.pair), None)
+    group = examined.wished.get(state.pair)
     if group is None or not examined.settings.model_fields_set & {"visibility_timeout", "max_deliveries", "redelivery"}:
         return
     given = {"visibility_ms": to_ms(group.visibility_timeout), "max_deliveries": group.max_deliveries}

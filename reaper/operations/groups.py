@@ -12,8 +12,8 @@ from redis.exceptions import RedisError
 
 from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.state import replica_of
-from reaper.replicas import Replica, read_replicas
-from reaper.settings import GroupSettings
+from reaper.replicas import read_replicas, read_watched
+from reaper.settings import GroupSettings, ReaperSettings
 from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
 from workers.protocol.calls.group_load import group_names
 from workers.protocol.errors import ConfigurationError, NotPossibleError
@@ -57,11 +57,21 @@ async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
 # --- finding ------------------------------------------------------------------------------------------------
 
 
-def known_groups(configured: Iterable[GroupSettings], replicas: Iterable[Replica]) -> list[GroupKeys]:
-    """Return the groups of the settings and of the replicas' registrations, each once, sorted."""
-    names = {(group.stream, group.group) for group in configured}
-    names |= {found for replica in replicas for pair in replica.watched if (found := split_pair(pair))}
-    return [group_keys(stream, group) for stream, group in sorted(names)]
+def known_pairs(configured: Iterable[GroupSettings], watched: Iterable[Iterable[str]]) -> list[str]:
+    """Return the groups of the settings and those that replicas watch (`read_watched`), each once, sorted."""
+    pairs = {f"{group.stream}/{group.group}" for group in configured}
+    return sorted(pairs.union(pair for pairs in watched for pair in pairs if split_pair(pair)))
+
+
+def keys_of(pairs: Iterable[str]) -> list[GroupKeys]:
+    """Return the keys of each pair."""
+    return [group_keys(*names) for pair in pairs if (names := split_pair(pair))]
+
+
+async def known_groups(client: Redis, settings: ReaperSettings) -> list[GroupKeys]:
+    """Return the groups of the settings, and those that replicas watch. Raises redis-py's errors."""
+    watched = await read_watched(client, settings.namespace_keys)
+    return keys_of(known_pairs(settings.groups, watched.values()))
 
 
 async def check_exists(client: Redis, keys: GroupKeys) -> None:
@@ -142,9 +152,10 @@ async def forget(
 
 async def _check_unserved(client: Redis, keys: GroupKeys, namespace: str) -> None:
     """Raise ForgetRefusedError if a live replica watches the group. The script looks whether one holds its lease."""
-    now = await server_ms(client)
-    for replica in await read_replicas(client, namespace_keys(namespace)):
-        if replica.is_live(now) and keys.pair in replica.watched:
+    now, of = await server_ms(client), namespace_keys(namespace)
+    watched = await read_watched(client, of)
+    for replica in await read_replicas(client, of):
+        if replica.is_live(now) and keys.pair in watched.get(replica.id, ()):
             raise ForgetRefusedError(
                 f"cannot forget {keys.pair}: replica {replica.id} of namespace {namespace!r} still watches it. Remove "
                 "the group from its settings (SIGHUP reloads them), or stop it."

@@ -3,60 +3,23 @@
 `reaper.operations.snapshot` gathers the facts from Redis. Times are milliseconds; instants are the server's clock.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Any
 
 from reaper.operations.state import Count, GroupState, Snapshot
 from reaper.operations.words import duration, with_group
-from reaper.replicas import GroupReport, Replica
+from reaper.reasons import REFUSALS, ProblemKind, kinds_of, may_be_late_ms, problems_of, remarks_of
+from reaper.replicas import Replica
 from reaper.settings import is_observers
-from workers.protocol.calls.refusals import LAYOUT_REFUSALS
-from workers.protocol.messages import LAST_ENTRY_ID, counted, on_one_line
-
-SCANS_MISSED = 3
-"""A scan is too old once this many were missed…"""
-SCAN_SLACK_MS = 1_000
-SLOW_SCAN_PER_MS = 20
-"""… and the slowest full scan we have an understanding for (entries per ms) would be done."""
-
-LATE_MS, LONGEST_LATE_MS = 2_000, 32_000
-"""Recovery may be later than due by a visibility timeout and the first of these, and at most by the second one."""
+from workers.protocol.messages import LAST_ENTRY_ID, counted
 
 RECENT_MS = 3_600_000
 """For so long the service is degraded after an entry was found deleted although it was pending; then it is a note."""
 
 MOST_NAMED = 3
 """Groups that a line names of which the same is said."""
-
-REFUSALS = LAYOUT_REFUSALS | {
-    "no_group": "the stream or its group does not exist. Create it, or set recreate_groups",
-}
-
-
-class ProblemKind(StrEnum):
-    """Kinds of problems. Each makes the service degraded."""
-
-    NO_REPLICA = "no_replica"
-    NO_GROUPS = "no_groups"
-    UNSERVED = "unserved"
-    """No live replica watches the group."""
-    UNHELD = "unheld"
-    """No live replica holds its lease."""
-    REFUSED = "refused"
-    MISMATCH = "mismatch"
-    SCAN_TOO_OLD = "scan_too_old"
-    OVERDUE = "overdue"
-    LOST_PAYLOAD = "lost_payload"
-    RETRY_UNREAD = "retry_unread"
-    UNREAD = "unread"
-    EXHAUSTED = "exhausted"
-    PAUSED = "paused"
-    HELD = "held"
-    LOST_DELIVERY = "lost_delivery"
-    LOST_GROUP = "lost_group"
-    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +33,7 @@ class Problem:
 
 def judge(snapshot: Snapshot) -> tuple[Problem, ...]:
     """Return every reason why the service is degraded. Empty if it is healthy."""
-    problems = [*_judge_replicas(snapshot)]
+    problems = [*_judge_replicas(snapshot), *_judge_others(snapshot)]
     for group in snapshot.groups:
         problems += [Problem(trouble, group.pair, text) for trouble, text in _judge_group(snapshot, group)]
     return tuple(problems)
@@ -90,9 +53,26 @@ def _judge_replicas(snapshot: Snapshot) -> Iterator[Problem]:
         yield Problem(ProblemKind.NO_GROUPS, "", "no group is watched. Set groups.")
 
 
+def _judge_others(snapshot: Snapshot) -> Iterator[Problem]:
+    """Judge the other groups by the counts that the replicas report."""
+    if not snapshot.left_out:
+        return
+    patterns = snapshot.patterns.values()
+    watched, held = (sum(getattr(one, name) for one in patterns) for name in ("watched", "held"))
+    if held < watched and not is_observers(snapshot.namespace):
+        yield Problem(ProblemKind.UNHELD, "", f"{watched - held} of {watched} groups are held by no replica.")
+    in_all = sum((Counter(one.problems) for one in patterns), Counter[str]())
+    shown = Counter(
+        str(kind) for one in snapshot.groups if one.report for kind in kinds_of(one.report, one.reported_ms)
+    )
+    for kind, number in (in_all - shown).most_common():
+        more = counted(number, "more group is", "more groups are")
+        yield Problem(ProblemKind(kind), "", f"{more} {kind}. Run `reaper status --all`.")
+
+
 def judge_service(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
     """Yield the reason why no live replica serves the group, if there are live replicas."""
-    watching = [replica for replica in snapshot.live if group.pair in replica.watched]
+    watching = snapshot.watchers(group.pair)
     cannot = group.report and (group.report.refusal or group.report.error)
     if group.served_by or not snapshot.live:
         return
@@ -117,19 +97,21 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Proble
     yield from judge_service(snapshot, group)
     if group.paused:
         yield ProblemKind.PAUSED, f"recovery is paused. Run `reaper groups resume {group.keys.word}` to resume it."
-    refusal = report.refusal if report else ""
-    if not group.main.exists and not refusal:
-        refusal = "no_group"
     yield from _judge_keys(group)
-    if refusal and not group.main.is_foreign:
-        yield ProblemKind.REFUSED, f"recovery is disabled: {REFUSALS.get(refusal, refusal)}"
+    if not group.main.exists and not group.main.is_foreign and not (report and report.refusal):
+        yield ProblemKind.REFUSED, f"recovery is disabled: {REFUSALS['no_group']}"
     for mismatch in group.mismatches:
         yield ProblemKind.MISMATCH, mismatch
-    if report is not None:
-        yield from _judge_report(group, report)
+    for kind, why in problems_of(report, group.reported_ms, group.served_by) if report else ():
+        if kind is not ProblemKind.REFUSED or not group.main.is_foreign:
+            yield kind, why
     yield from _judge_losses(group, snapshot.now_ms)
     idle_ms = group.main.oldest_pending_ms or 0
-    if group.recovers_itself and not group.recovery_wait and idle_ms > group.visibility_ms + _may_be_late_ms(group):
+    if (
+        group.recovers_itself
+        and not group.recovery_wait
+        and idle_ms > group.visibility_ms + may_be_late_ms(group.visibility_ms)
+    ):
         yield (
             ProblemKind.OVERDUE,
             (
@@ -157,7 +139,7 @@ def _judge_losses(group: GroupState, now_ms: int) -> Iterator[tuple[ProblemKind,
     if group.lost_payload and now_ms - group.lost_payload_ms <= RECENT_MS:
         yield ProblemKind.LOST_PAYLOAD, f"{_lost_payload(group)}: {TRIMMED}"
     if group.lost_deliveries:
-        were = _deliveries(group.lost_deliveries, "was", "were")
+        were = counted(group.lost_deliveries, "delivery was", "deliveries were")
         requeue = f"`reaper groups requeue {group.keys.word} --lost`"
         yield (
             ProblemKind.LOST_DELIVERY,
@@ -168,10 +150,6 @@ def _judge_losses(group: GroupState, now_ms: int) -> Iterator[tuple[ProblemKind,
             ProblemKind.LOST_GROUP,
             "the group was destroyed, or all of its consumers were deleted. Its jobs are still in the stream.",
         )
-
-
-def _may_be_late_ms(group: GroupState) -> int:
-    return min(group.visibility_ms + LATE_MS, LONGEST_LATE_MS)
 
 
 def _judge_keys(group: GroupState) -> Iterator[tuple[ProblemKind, str]]:
@@ -190,27 +168,6 @@ def _waiting(ready: Count) -> str:
     return "1 job waits" if str(ready) == "1" else f"{ready} jobs wait"
 
 
-def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[ProblemKind, str]]:
-    age = group.reported_ms - report.last_scan_ms
-    if report.last_scan_ms and age > _oldest_scan_ms(report):
-        yield (
-            ProblemKind.SCAN_TOO_OLD,
-            f"the last scan was {age / 1000:.0f} s old when the holder of the lease reported. See its log.",
-        )
-    if report.late_ms > _may_be_late_ms(group):
-        yield (
-            ProblemKind.OVERDUE,
-            f"recovery is {report.late_ms / 1000:.0f} s late. Check recovery_rate and the log of {group.served_by}.",
-        )
-    if report.held:
-        yield (
-            ProblemKind.HELD,
-            f"{counted(report.held, 'overdue delivery')} cannot be redelivered. See the log of {group.served_by}.",
-        )
-    if report.error:
-        yield ProblemKind.ERROR, report.error
-
-
 TRIMMED = (
     "only its worker can still run such a job, once. Exclude pending entries from trimming and deleting "
     "(XTRIM … ACKED, or a longer MAXLEN)."
@@ -220,25 +177,6 @@ TRIMMED = (
 def _lost_payload(group: GroupState) -> str:
     what = counted(group.lost_payload, "entry was", "entries were")
     return f"{what} deleted while pending"
-
-
-def _deliveries(number: int, one_is: str = "", many_are: str = "") -> str:
-    return counted(number, f"delivery {one_is}".strip(), f"deliveries {many_are}".strip())
-
-
-def false_recoveries(report: GroupReport) -> str:
-    """Return a sentence about possible false recoveries, with the number and the fix."""
-    consumers = ", ".join(f"{on_one_line(name)}: {number}" for name, number in report.false_recoveries_of.items())
-    return (
-        f"{_deliveries(report.false_recoveries, 'was', 'were')} settled by a consumer after another one was "
-        f"recovered from it ({consumers}). If it was not restarted under this name, raise the visibility "
-        "timeout."
-    )
-
-
-def _oldest_scan_ms(report: GroupReport) -> int:
-    """Return the greatest age in ms of a scan at its report. A full scan of a long list takes its time."""
-    return report.scan_interval_ms * SCANS_MISSED + SCAN_SLACK_MS + report.scan_entries // SLOW_SCAN_PER_MS
 
 
 def _retry_is_unread(group: GroupState) -> bool:
@@ -327,37 +265,18 @@ def _different_settings(replicas: Sequence[Replica]) -> Iterator[str]:
         )
 
 
-def _observed(report: GroupReport) -> Iterator[str]:
-    if report.false_alarms:
-        yield (
-            f"of {_deliveries(report.recovered)} that would have been recovered, {report.false_alarms} were "
-            f"settled by their own consumer later. A visibility timeout above {report.slowest_ms / 1000:.1f} s "
-            "avoids these false recoveries."
-        )
-
-
 def _group_notes(group: GroupState, now_ms: int) -> Iterator[str]:
-    report = group.report
-    if report:
-        yield from _observed(report)
     if group.recovers_itself:
         yield f"its workers recover stalled jobs (mode {group.mode})"
-    if report and not report.last_scan_ms:
-        yield "the first scan of this term is running"
     if group.recovery_wait:
         yield str(group.recovery_wait)
     if group.lost_payload and now_ms - group.lost_payload_ms > RECENT_MS:
         yield f"{_lost_payload(group)}, the last of them more than an hour ago"
-    if report and report.in_doubt:
-        yield (
-            f"{_deliveries(report.in_doubt)} of removed consumers were settled or lost. See the events "
-            "lost_delivery of the journal."
-        )
-    if report and report.false_recoveries:
-        yield false_recoveries(report)
+    if group.report:
+        yield from remarks_of(group.report)
     for consumer in (*group.main.silent, *group.retry.silent):
-        silent_s = consumer.idle_ms // 1000
-        yield f"consumer {consumer.name} has {_deliveries(consumer.pending)} and has been silent for {silent_s} s"
+        has = counted(consumer.pending, "delivery")
+        yield f"consumer {consumer.name} has {has} and has been silent for {consumer.idle_ms // 1000} s"
 
 
 def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
@@ -370,8 +289,10 @@ def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         "namespace": snapshot.namespace,
         "server": snapshot.server,
         "capabilities": dict(snapshot.capabilities),
+        "patterns": [{"pattern": name, **asdict(one)} for name, one in snapshot.patterns.items()],
+        "left_out": snapshot.left_out,
         "replicas": [
-            asdict(replica, dict_factory=with_group)
+            {name: value for name, value in asdict(replica).items() if name not in ("groups", "patterns")}
             | {
                 "live": replica in snapshot.live,
                 "holds": snapshot.holds(replica.id),

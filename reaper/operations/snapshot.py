@@ -1,15 +1,19 @@
 """Gathers from Redis what ``reaper status`` shows. Reads only, in few round trips, bounded in what it counts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
+from itertools import islice
+from random import sample
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from reaper.operations.groups import known_groups
+from reaper.operations.groups import keys_of, known_pairs
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState, replica_of
-from reaper.replicas import GroupReport, Replica, parse_replicas
+from reaper.reasons import FEW_GROUPS, MOST_WORST, worst
+from reaper.replicas import GroupReport, Replica, parse_replicas, read_watched
 from reaper.settings import WatchedGroup, is_observers, observers_of
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.group_moves import QUARANTINE_SCORE
@@ -30,6 +34,7 @@ from workers.protocol.messages import (
     text,
     whole_number,
 )
+from workers.protocol.routing import RoutedClient
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import time_ms
 from workers.runtime.settings import to_ms
@@ -37,6 +42,8 @@ from workers.runtime.settings import to_ms
 MOST_COUNTED = 10_000
 """Ready jobs that are counted, one by one."""
 COUNT_CALLS = 40
+AT_A_TIME = 250
+"""Groups that one pipeline asks for."""
 LOOKED_AT = 20
 """Pending entries, for the oldest that a worker has: others are ready in place."""
 
@@ -47,19 +54,44 @@ async def take_snapshot(
     configured: Sequence[WatchedGroup] = (),
     server: str = "",
     asked: Iterable[GroupKeys] = (),
+    *,
+    glob: str = "",
+    drawn: int = 0,
 ) -> Snapshot:
     """Read the state of a namespace and of the groups that are in ``configured`` or that live replicas watch.
 
-    ``asked``: further groups, also if no replica watches them. A key of a foreign type reads as empty. Raises
+    Of more than `FEW_GROUPS`, only the worst are looked at, and ``drawn`` others: those match ``glob``, if there is
+    one. ``asked``: further groups, also if no replica watches them. A key of a foreign type reads as empty. Raises
     redis-py's errors if there is no contact.
     """
     snapshot = await look_at_namespace(client, keys, server)
+    observing = namespace_keys(observers_of(keys.namespace))
+    watching = await read_watched(client, keys)
     if not snapshot.live:
-        snapshot = replace(snapshot, observers=await _look_for_observers(client, keys, snapshot.now_ms))
-    settings = {group.keys: group for group in configured}
-    known = known_groups(configured, snapshot.live or snapshot.observers or snapshot.replicas)
-    states = [await _read_group(client, pair, snapshot, settings.get(pair)) for pair in dict.fromkeys((*known, *asked))]
-    return replace(snapshot, groups=tuple(states))
+        snapshot = replace(snapshot, observers=await _look_for_observers(client, observing, snapshot.now_ms))
+        if snapshot.observers:
+            watching |= await read_watched(client, observing)
+    replicas = snapshot.live or snapshot.observers or snapshot.replicas
+    known = known_pairs(configured, (watching.get(replica.id, ()) for replica in replicas))
+    chosen = [pair for pair in known if fnmatchcase(pair, glob)] if glob else choose(known, replicas, drawn)
+    pairs = dict.fromkeys((*chosen, *(group.pair for group in asked)))
+    settings = {f"{group.stream}/{group.group}": group for group in configured} if pairs else {}
+    snapshot = replace(snapshot, watching=watching, left_out=len(known) - len(chosen))
+    return replace(snapshot, groups=await _read_groups(client, keys_of(pairs), snapshot, settings))
+
+
+def choose(known: Sequence[str], replicas: Iterable[Replica], drawn: int = 0) -> list[str]:
+    """Return the groups to look at: all of a few, or those that the replicas say are worst, and ``drawn`` others."""
+    if len(known) <= FEW_GROUPS + drawn:
+        return list(known)
+    reports = [(report, replica.at_ms) for replica in replicas for report in replica.groups.values()]
+    at_ms = max((at_ms for _, at_ms in reports), default=0)
+    first = [report.pair for report in worst((report for report, _ in reports), at_ms, len(reports))]
+    there = set(known)
+    chosen = [pair for pair in dict.fromkeys(first) if pair in there][:MOST_WORST]
+    chosen = chosen or list(known[:MOST_WORST])
+    others = sorted(there.difference(chosen))
+    return sorted([*chosen, *sample(others, min(drawn, len(others)))])
 
 
 async def look_at_namespace(client: Redis, keys: NamespaceKeys, server: str = "") -> Snapshot:
@@ -79,9 +111,8 @@ async def look_at_namespace(client: Redis, keys: NamespaceKeys, server: str = ""
     )
 
 
-async def _look_for_observers(client: Redis, keys: NamespaceKeys, now_ms: int) -> tuple[Replica, ...]:
-    """Return live observers of the namespace; none where our user may not look for them."""
-    observing = namespace_keys(observers_of(keys.namespace))
+async def _look_for_observers(client: Redis, observing: NamespaceKeys, now_ms: int) -> tuple[Replica, ...]:
+    """Return live observers; none where our user may not look for them."""
     try:
         heartbeats: Any = await client.hgetall(observing.replicas)
     except ResponseError as error:
@@ -101,11 +132,30 @@ def _readable(replies: Iterable[Any]) -> list[Any]:
     return readable
 
 
-async def _read_group(
-    client: Redis, keys: GroupKeys, snapshot: Snapshot, configured: WatchedGroup | None
-) -> GroupState:
-    now_ms = snapshot.now_ms
-    pipe = client.pipeline(transaction=False)
+async def _read_groups(
+    client: Redis, groups: Sequence[GroupKeys], snapshot: Snapshot, settings: Mapping[str, WatchedGroup]
+) -> tuple[GroupState, ...]:
+    states = []
+    for some in _in_one_pipeline(client, groups):
+        pipe = client.pipeline(transaction=False)
+        for keys in some:
+            _ask_of_group(pipe, keys)
+        replies = iter(_readable(await pipe.execute(raise_on_error=False)))
+        found = [_state_of(keys, list(islice(replies, 8)), snapshot, settings.get(keys.pair)) for keys in some]
+        states += await _with_sources(client, found, snapshot.now_ms)
+    return tuple(states)
+
+
+def _in_one_pipeline(client: Redis, groups: Sequence[GroupKeys]) -> Iterator[Sequence[GroupKeys]]:
+    """Return the groups in parts that one node has."""
+    if isinstance(client, RoutedClient):
+        yield from ([keys] for keys in groups)
+        return
+    for first in range(0, len(groups), AT_A_TIME):
+        yield groups[first : first + AT_A_TIME]
+
+
+def _ask_of_group(pipe: Any, keys: GroupKeys) -> None:
     pipe.get(keys.lease)
     pipe.pttl(keys.lease)
     pipe.hgetall(keys.agreement)
@@ -114,9 +164,14 @@ async def _read_group(
     pipe.zcard(keys.stream_schedule)
     pipe.hlen(keys.quarantine)
     pipe.xlen(keys.dead)
-    lease, left_ms, agreed, scheduled, quarantined, delayed, out, dead = _readable(
-        await pipe.execute(raise_on_error=False)
-    )
+
+
+def _state_of(
+    keys: GroupKeys, replies: Sequence[Any], snapshot: Snapshot, configured: WatchedGroup | None
+) -> GroupState:
+    """Return all but the sources."""
+    now_ms = snapshot.now_ms
+    lease, left_ms, agreed, scheduled, quarantined, delayed, out, dead = replies
     holder = text(lease or b"")
     agreement = {text(name): text(value) for name, value in (agreed or {}).items()}
     serving, reporting = _who_serves(snapshot, keys.pair, holder)
@@ -132,7 +187,6 @@ async def _read_group(
         configured.max_deliveries if configured else None,
     )
     policy = agreement.get("policy") or (report.redelivery if report else "")
-    in_place = policy == Redelivery.IN_PLACE
     return GroupState(
         stream=keys.stream,
         group=keys.group,
@@ -143,8 +197,6 @@ async def _read_group(
         mismatches=find_mismatches(agreement, None if reporting and reporting.observe else report, now_ms),
         paused=agreement.get("paused") == "1",
         recovery_wait=recovery_wait(agreement, now_ms),
-        main=await _read_source(client, keys.stream, keys.group, now_ms, visibility_ms, in_place=in_place),
-        retry=await _read_source(client, keys.retry, keys.group, now_ms, visibility_ms, in_place=in_place),
         scheduled=(scheduled or 0) - (quarantined or 0) + (delayed or 0),
         quarantined=quarantined or 0,
         released=out or 0,
@@ -170,7 +222,7 @@ def _who_serves(snapshot: Snapshot, pair: str, holder: str) -> tuple[Replica | N
     """Return the live replica that serves the group, and the one whose report counts."""
     reporting = next((replica for replica in snapshot.live if pair in replica.groups), None)
     if is_observers(snapshot.namespace):
-        return reporting, reporting
+        return reporting or next(iter(snapshot.watchers(pair)), None), reporting
     serving = snapshot.replica(replica_of(holder))
     return serving, serving if holder else reporting
 
@@ -218,18 +270,30 @@ def _complaints(agreement: Mapping[str, str], now_ms: int) -> list[str]:
     ]
 
 
-async def _read_source(
-    client: Redis, key: str, group: str, now_ms: int, visibility_ms: int, *, in_place: bool
-) -> SourceState:
+async def _with_sources(client: Redis, states: Sequence[GroupState], now_ms: int) -> list[GroupState]:
+    """Add the stream and the retry stream to groups of one pipeline."""
     pipe = client.pipeline(transaction=False)
-    pipe.xlen(key)
-    pipe.xinfo_groups(key)
-    pipe.xinfo_consumers(key, group)
-    pipe.execute_command("XPENDING", key, group)
-    pipe.execute_command("XPENDING", key, group, "-", "+", LOOKED_AT)
-    if in_place:
-        pipe.execute_command("XPENDING", key, group, "IDLE", CLAIM_READY_MS, "-", "+", MOST_COUNTED)
-    replies = await pipe.execute(raise_on_error=False)
+    for state in states:
+        for key in (state.keys.stream, state.keys.retry):
+            pipe.xlen(key)
+            pipe.xinfo_groups(key)
+            pipe.xinfo_consumers(key, state.group)
+            pipe.execute_command("XPENDING", key, state.group)
+            pipe.execute_command("XPENDING", key, state.group, "-", "+", LOOKED_AT)
+            if state.policy == Redelivery.IN_PLACE:
+                pipe.execute_command("XPENDING", key, state.group, "IDLE", CLAIM_READY_MS, "-", "+", MOST_COUNTED)
+    replies = iter(await pipe.execute(raise_on_error=False))
+    found = []
+    for state in states:
+        number = 6 if state.policy == Redelivery.IN_PLACE else 5
+        main = await _read_source(client, state.keys.stream, state, list(islice(replies, number)), now_ms)
+        retry = await _read_source(client, state.keys.retry, state, list(islice(replies, number)), now_ms)
+        found.append(replace(state, main=main, retry=retry))
+    return found
+
+
+async def _read_source(client: Redis, key: str, state: GroupState, replies: Sequence[Any], now_ms: int) -> SourceState:
+    group, visibility_ms = state.group, state.visibility_ms
     entries, groups, consumers, summary, oldest, *given_back = _readable(replies)
     readers = [one for one in consumers or () if text(one["name"]) not in OUR_CONSUMERS]
     pending = int(summary[0]) if summary else 0

@@ -5,10 +5,11 @@ milliseconds. Moments are the server's clock.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from reaper.replicas import GroupReport, Replica
+from reaper.replicas import GroupReport, PatternCounts, Replica
 from workers.protocol.calls.refusals import RecoveryWait
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode
@@ -152,7 +153,24 @@ class Snapshot:
     """IDs of the replicas that are to hold no group, and until when."""
     observers: tuple[Replica, ...] = ()
     """Live replicas that only observe, in a namespace of their own; looked for where nobody else is alive."""
+    watching: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The pairs that each replica watches, by its ID."""
     groups: tuple[GroupState, ...] = ()
+    """All known groups, or, of many, the worst."""
+    left_out: int = 0
+    """Known groups that were not looked at: what is known of them is what the replicas say."""
+
+    @property
+    def patterns(self) -> dict[str, PatternCounts]:
+        """Numbers of groups by pattern, of all live replicas together; '' = groups that the settings name."""
+        found: dict[str, PatternCounts] = {}
+        for replica in self.live:
+            for pattern, theirs in replica.patterns.items():
+                ours = found.get(pattern, PatternCounts())
+                problems = dict(Counter(ours.problems) + Counter(theirs.problems))
+                watched = max(ours.watched, theirs.watched)
+                found[pattern] = PatternCounts(watched=watched, held=ours.held + theirs.held, problems=problems)
+        return found
 
     def group(self, pair: str) -> GroupState | None:
         """Return the state of ``stream/group``, or None for a group that was not read."""
@@ -177,8 +195,14 @@ class Snapshot:
         """Return the live replica with this ID, or None."""
         return next((replica for replica in self.live if replica.id == replica_id), None)
 
+    def watchers(self, pair: str) -> tuple[Replica, ...]:
+        """Return the live replicas that watch ``stream/group``."""
+        return tuple(replica for replica in self.live if pair in self.watching.get(replica.id, ()))
+
     def holds(self, replica_id: str) -> int:
         """Return how many of the groups the replica serves."""
+        if self.left_out:
+            return sum(replica.held for replica in self.live if replica.id == replica_id)
         return sum(group.served_by == replica_id for group in self.groups)
 
     @property

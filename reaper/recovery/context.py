@@ -34,5 +34,7 @@ class ReplicaContext:
     """Writes soon what the replica says of itself."""
     server_ms: Callable[[], int]
     """Returns about what the server's clock says now, for people."""
+    watched: int = 0
+    """How many groups the replica may serve."""
     room: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(SCANS_AT_A_TIME))
     """For what is done for every group at once, and again and again: taking leases, and scanning."""

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from reaper.failpoints import failpoint
 from reaper.lease import PAGE, EndOfTerm, GroupLease, Term
+from reaper.reasons import FEW_GROUPS
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.lost import BEGINNING, LostDeliveries
 from reaper.recovery.notes import MOVE_DUE, RELEASE_QUARANTINED, GroupNotes, settings_report
@@ -72,7 +73,7 @@ class GroupWatch:
         self._notes = notes
         self._verdict = verdict
         self._keys = group.keys
-        self._telemetry = GroupTelemetry(group, term.token)
+        self._telemetry = GroupTelemetry(group, term.token, by_group=context.watched <= FEW_GROUPS)
         self._writer = GroupWriter(context.client, group, Authority(term.holder, term.token), lease.journal)
         self._cleanup = GroupCleanup(context.client, self._writer.moves, context.settings.consumer_retention)
         self._lost = LostDeliveries(self._writer)

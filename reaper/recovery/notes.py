@@ -51,6 +51,7 @@ def settings_report(group: WatchedGroup, tally: Tally, **found: Any) -> GroupRep
         visibility_ms=to_ms(group.visibility_timeout),
         max_deliveries=group.max_deliveries,
         redelivery=group.redelivery,
+        pattern=group.pattern,
         **{name: getattr(tally, name) for name in _TALLIED},
         **found,
     )
@@ -278,6 +279,7 @@ class GroupNotes:
             to_requeue=f"reaper groups requeue {self._group.keys.word} --lost",
         )
         if report.is_certain:
+            self.tally.lost += len(report.ids)
             logger.error("a third party deleted a consumer, its pending deliveries are lost: %s", facts)
         else:
             self.tally.in_doubt += len(report.ids)

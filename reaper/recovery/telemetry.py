@@ -19,7 +19,8 @@ from workers.telemetry.names import Attributes
 class GroupTelemetry:
     """Spans and metrics of one group in one term; costs a look at two flags where nobody listens."""
 
-    def __init__(self, group: WatchedGroup, token: int) -> None:
+    def __init__(self, group: WatchedGroup, token: int, *, by_group: bool = True) -> None:
+        """Without ``by_group``, the groups of a pattern are measured together, and so are those that have none."""
         self._group = group
         self._how: Attributes = {
             telemetry.RECOVERY_REASON: telemetry.VISIBILITY_TIMEOUT,
@@ -28,7 +29,8 @@ class GroupTelemetry:
         }
         self._traces, self._measures = telemetry.is_tracing(), telemetry.is_measuring()
         self._visibility_s = group.visibility_timeout.total_seconds()
-        self._labels = labels_of(group.keys)
+        of_pattern: Attributes = {telemetry.PATTERN: group.pattern} if group.pattern else {}
+        self._labels = labels_of(group.keys) if by_group else of_pattern
 
     # ---- recoveries
 

@@ -1,12 +1,13 @@
 """Registers one replica, and knows which replicas are alive.
 
-A replica registers every second or more often. Every few seconds, and at once after a change, it also writes what it
-says of itself (`reaper.replicas`). If Redis does not answer, all keep the order that they know.
+A replica registers every second or more often. Every few seconds, and soon after a change, it also writes what it says
+of itself (`reaper.replicas`). It writes the groups that it watches when they change. If Redis does not answer, all keep
+the order that they know.
 """
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio
 from redis.asyncio import Redis
@@ -31,6 +32,8 @@ MISSED = 3
 """A replica is gone once it has missed so many registrations."""
 FORGET_S = 300.0
 """A replica that is gone for longer is forgotten."""
+REST = 10
+"""What a replica says of itself takes at most this part of its time, also while 10,000 leases change hands."""
 PROMPT_S = 1.0
 """An answer that took longer does not say what time the server has now."""
 
@@ -53,11 +56,13 @@ class Registry:
         settings: Callable[[], ReaperSettings],
         replica_id: str,
         replica: Callable[[int], Replica],
+        watched: Callable[[], Sequence[str]],
         changed: Callable[[], None],
     ) -> None:
         """``replica`` returns what to say of ``replica_id`` at a time in ms of the server's clock.
 
-        ``changed`` is called when other replicas may hold groups than before.
+        ``watched`` returns the groups that it may serve. ``changed`` is called when other replicas may hold groups
+        than before.
         """
         self._client = client
         self._keys = keys
@@ -65,9 +70,13 @@ class Registry:
         self._digest: tuple[ReaperSettings, str] | None = None
         self._replica_id = replica_id
         self._replica = replica
+        self._watched = watched
         self._changed = changed
         self._asked = anyio.Event()
-        self._told_at = float("-inf")
+        self._told_at = self._due_at = float("-inf")
+        self._took_s = 0.0
+        """For how long the replica last gathered what to say."""
+        self._told_watched: Sequence[str] | None = None
         self.able: tuple[str, ...] | None = None
         """IDs of the live replicas with our settings that may hold groups; None = the registry has not answered yet."""
         self.clock_offset_ms = 0
@@ -83,8 +92,8 @@ class Registry:
         return self._digest[1]
 
     def at_once(self) -> None:
-        """Write what the replica says of itself now, after a change."""
-        self._told_at = float("-inf")
+        """Write what the replica says of itself soon, after a change."""
+        self._due_at = self._told_at + REST * self._took_s
         self._asked.set()
 
     async def run(self) -> None:
@@ -103,21 +112,26 @@ class Registry:
         try:
             await self._client.zrem(self._keys.live, f"{self.digest}/{self._replica_id}")
             await self._client.hdel(self._keys.replicas, self._replica_id)
+            await self._client.hdel(self._keys.groups, self._replica_id)
         except (RedisError, OSError):
             logger.debug("cannot unregister", exc_info=True)
 
     async def _register(self) -> None:
         began = monotonic()
-        word = ""
-        if self.clock_offset_ms and began - self._told_at >= self._settings().heartbeat.total_seconds():
+        word, watched = "", self._watched()
+        if self.clock_offset_ms and began >= self._due_at:
             word = self._replica(monotonic_ms() + self.clock_offset_ms).to_json()
+            self._took_s = monotonic() - began
         gone_ms = to_ms(self._settings().registration * MISSED)
-        at_ms, *able = await REGISTER.run(
+        pairs = "" if watched == self._told_watched else "\n".join(watched) or "\n"
+        at_ms, is_told, *able = await REGISTER.run(
             self._client,
-            [self._keys.replicas, self._keys.live, self._keys.drained],
-            [self.digest, self._replica_id, word, gone_ms, round(FORGET_S * 1000)],
+            [self._keys.replicas, self._keys.live, self._keys.drained, self._keys.groups],
+            [self.digest, self._replica_id, word, gone_ms, round(FORGET_S * 1000), pairs],
         )
-        self._told_at = began if word else self._told_at
+        self._told_watched = watched if is_told else None
+        if word:
+            self._told_at, self._due_at = began, began + self._settings().heartbeat.total_seconds()
         if monotonic() - began <= PROMPT_S:
             if not self.clock_offset_ms:
                 self._asked.set()  # the first word can be written now

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from reaper.failpoints import failpoint
 from reaper.layout import layout_refusal, server_refusal
 from reaper.lease import OFFER_MS, EndOfTerm, GroupLease, Taken, Term
+from reaper.reasons import FEW_GROUPS
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.group_watch import GroupWatch
 from reaper.recovery.notes import GroupNotes, settings_report
@@ -38,8 +39,6 @@ LEAVE_S, TAKEN_S = 10.0, 0.5
 KEEPS = 30
 """A replica keeps a lease for so many ticks that those who come first have not taken, and then offers it again."""
 FAILURE_PAUSE_S = 0.5
-MANY_GROUPS = 30
-"""With more groups, terms are logged at level DEBUG."""
 
 
 class Tenure:
@@ -219,7 +218,7 @@ class Tenure:
 
     @property
     def _level(self) -> int:
-        return logging.INFO if len(self._context.settings.groups) <= MANY_GROUPS else logging.DEBUG
+        return logging.INFO if self._context.watched <= FEW_GROUPS else logging.DEBUG
 
     # ---- holding
 

@@ -40,6 +40,7 @@ class Tenures:
         if self._tasks is None:
             return
         wanted = {group.keys.pair: group for group in settings.watched}
+        self._context.watched = len(wanted)
         for pair in self._tenures.keys() - wanted.keys():
             self._tenures.pop(pair).stop()
         for pair, group in wanted.items():
@@ -59,6 +60,19 @@ class Tenures:
 
     def _all(self) -> Iterator[tuple[str, Tenure]]:
         yield from self._tenures.copy().items()
+
+    @property
+    def watched(self) -> dict[str, str]:
+        """The pairs, each with the pattern that it was found by ('' = the settings name it)."""
+        return {pair: tenure.group.pattern for pair, tenure in self._all()}
+
+    def numbers(self) -> dict[str, tuple[int, int]]:
+        """Return how many groups are watched, and held, by pattern."""
+        found: dict[str, tuple[int, int]] = {}
+        for _, tenure in self._all():
+            watched, held = found.get(tenure.group.pattern, (0, 0))
+            found[tenure.group.pattern] = watched + 1, held + tenure.is_held
+        return found
 
     @property
     def held(self) -> int:

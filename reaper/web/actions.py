@@ -12,9 +12,9 @@ from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import Selection, choose, select
 from reaper.operations.drain import DRAIN_S, drain, undo_drain
-from reaper.operations.groups import check_exists, known_groups, set_paused
+from reaper.operations.groups import check_exists, keys_of, known_pairs, set_paused
 from reaper.operations.redrive import RedriveOutcome, redrive, redrive_as_set
-from reaper.replicas import read_replicas
+from reaper.replicas import read_watched
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError, NotPossibleError
@@ -108,11 +108,10 @@ class Actions:
 
 async def known_group(client: Redis, settings: ReaperSettings, group: object) -> GroupKeys:
     """Return the keys of a group that the replicas know. Raises NotPossibleError."""
-    replicas = await read_replicas(client, settings.namespace_keys)
-    keys = next((keys for keys in known_groups(settings.groups, replicas) if keys.pair == group), None)
-    if keys is None:
+    pairs = known_pairs(settings.groups, (await read_watched(client, settings.namespace_keys)).values())
+    if group not in pairs:
         raise NotPossibleError(f"group {group!r} is unknown: no replica watches it. Check its name.")
-    return keys
+    return keys_of([str(group)])[0]
 
 
 def _selection(sent: Mapping[str, Any]) -> Selection:

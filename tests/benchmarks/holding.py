@@ -92,7 +92,7 @@ async def replicas(client: Redis) -> list[Replica]:
 
 async def report_of(client: Redis, pair: str) -> GroupReport | None:
     """Return the latest holder's last report on ``pair``. The report of a killed replica stays for a while."""
-    reports = [replica.groups[pair] for replica in await replicas(client) if pair in replica.held]
+    reports = [one.groups[pair] for one in await replicas(client) if pair in one.groups and one.held]
     return max(reports, key=lambda report: report.token, default=None)
 
 

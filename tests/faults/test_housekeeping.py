@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.operations.judgement import ProblemKind, judge
+from reaper.operations.judgement import judge
 from reaper.operations.requeue import Requeue, RequeueOutcome, forget_count, read_journal, requeue
 from reaper.operations.snapshot import take_snapshot
+from reaper.reasons import ProblemKind
 from reaper.replicas import GroupReport
 from tests.conftest import StartProxy
 from tests.faults.reapers import Case, Listened, holding, nothing_left, quick_settings

@@ -41,16 +41,18 @@ def a_replica(name: str, *reports: GroupReport, at_ms: int, **values: Any) -> Re
         "started_ms": at_ms - 60_000,
         "at_ms": at_ms,
         "heartbeat_ms": 5_000,
-        "watched": (GROUP.pair,),
+        "watched": 1,
+        "held": sum(bool(report.token) for report in reports),
         "groups": {report.pair: report for report in reports},
     }
     return Replica(**(usual | values))
 
 
-async def register(client: Redis, *replicas: Replica) -> None:
-    """Write heartbeats."""
+async def register(client: Redis, *replicas: Replica, pairs: str = GROUP.pair) -> None:
+    """Write heartbeats of replicas that watch ``pairs``."""
     for replica in replicas:
         await client.hset(KEYS.replicas, replica.id, replica.to_json())
+        await client.hset(KEYS.groups, replica.id, pairs)
 
 
 async def hold(client: Redis, *reports: GroupReport, now_ms: int, **values: Any) -> None:

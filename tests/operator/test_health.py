@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from reaper.operations.judgement import RECENT_MS, Problem, ProblemKind, judge, notes
+from reaper.operations.judgement import RECENT_MS, Problem, judge, notes
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState, replica_of
-from reaper.replicas import GroupReport, Replica
+from reaper.reasons import ProblemKind
+from reaper.replicas import GroupReport, PatternCounts, Replica
 from reaper.settings import observers_of
 from tests.operator.heartbeats import a_replica, a_report
 from workers.protocol.calls.refusals import RecoveryWait
@@ -38,6 +39,7 @@ def a_snapshot(*replicas: Replica, report: GroupReport | None = ALL_WELL, **grou
         namespace="reaper",
         server="Redis 7.0.15",
         replicas=replicas,
+        watching={replica.id: frozenset({"orders/billing"}) for replica in replicas},
         groups=(GroupState(**(usual | group)),),
     )
 
@@ -135,8 +137,9 @@ def test_a_replica_that_cannot_serve_a_group_says_why_and_that_is_enough() -> No
 
 
 def test_a_group_that_no_replica_watches_is_named() -> None:
-    replicas = a_replica("alice", at_ms=NOW, watched=()), a_replica("bob", at_ms=NOW, watched=("orders/audit",))
-    snapshot = a_snapshot(*replicas, report=None, holder="", served_by="")
+    replicas = a_replica("alice", at_ms=NOW), a_replica("bob", at_ms=NOW)
+    others = {"bob-1-abc": frozenset({"orders/audit"})}
+    snapshot = replace(a_snapshot(*replicas, report=None, holder="", served_by=""), watching=others)
     assert judge(snapshot) == (
         Problem(
             ProblemKind.UNSERVED,
@@ -164,6 +167,22 @@ def test_observers_hold_no_lease_and_that_is_no_problem() -> None:
 )  # fmt: skip
 def test_the_value_of_a_lease_names_its_replica(holder: str, replica: str) -> None:
     assert replica_of(holder) == replica
+
+
+def test_of_groups_that_were_not_looked_at_the_replicas_say_how_many_are_ill() -> None:
+    counts = PatternCounts(watched=9_000, held=8_998, problems={"refused": 41, "overdue": 1})
+    alice = a_replica("alice", at_ms=NOW, held=4_998, patterns={"orders:*": replace(counts, held=4_998)})
+    bob = a_replica("bob", at_ms=NOW, held=4_000, patterns={"orders:*": replace(counts, held=4_000, problems={})})
+    refusing = replace(ALL_WELL, refusal="explicit_ids")
+    snapshot = replace(a_snapshot(alice, bob, report=refusing), left_out=8_999)
+    assert snapshot.patterns == {"orders:*": counts}
+    assert [snapshot.holds(replica.id) for replica in snapshot.replicas] == [4_998, 4_000]
+    assert [(problem.trouble, problem.group, problem.text) for problem in judge(snapshot)][:3] == [
+        (ProblemKind.UNHELD, "", "2 of 9000 groups are held by no replica."),
+        (ProblemKind.REFUSED, "", "40 more groups are refused. Run `reaper status --all`."),
+        (ProblemKind.OVERDUE, "", "1 more group is overdue. Run `reaper status --all`."),
+    ]
+    assert [problem.trouble for problem in judge(replace(snapshot, left_out=0))] == [ProblemKind.REFUSED]
 
 
 def test_without_any_group_there_is_nothing_to_watch() -> None:

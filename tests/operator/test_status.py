@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.operations.judgement import ProblemKind, judge
+from reaper.operations.judgement import judge
 from reaper.operations.snapshot import MOST_COUNTED, find_mismatches, take_snapshot
 from reaper.operations.state import Count, GroupState, SourceState
 from reaper.operations.words import duration
+from reaper.reasons import ProblemKind, count_patterns, worst
 from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy, StartServer
 from tests.operator.conftest import Command, run_command
@@ -57,16 +58,53 @@ async def test_a_healthy_service_is_0(scene: Scene, reaper: Command) -> None:
     assert (answer.code, answer.out.splitlines()[-1]) == (0, "healthy")
 
 
-async def test_in_brief_each_group_is_a_line(scene: Scene, reaper: Command) -> None:
-    await _healthy(scene)
-    await reaper("groups", "pause", "orders/billing")
-    answer = await reaper("status", "--brief", "--groups", "mail/sender")
-    assert answer.code == 1
-    service, mail, orders = answer.out.splitlines()
-    assert service == "reaper  healthy  2 live replicas"
-    assert mail.startswith("mail/sender  degraded  ready 0 · pending 0 · dead letters 0 · no live replica watches")
-    assert orders.startswith("orders/billing  degraded  holder alice-1-abc · ready ")
-    assert orders.endswith(" · recovery is paused. Run `reaper groups resume orders/billing` to resume it.")
+async def _many(scene: Scene, number: int) -> list[str]:
+    """Make groups that alice holds: the reports of the worst are in what she says. Return all pairs."""
+    now = await scene.now_ms()
+    pairs = [f"mail:{at:02}/sender" for at in range(number)]
+    reports = [
+        a_report(stream=pair.partition("/")[0], group="sender", pattern="mail:*", last_scan_ms=now, held=at % 7)
+        for at, pair in enumerate(pairs)
+    ]
+    for pair in pairs:
+        await scene.client.xgroup_create(pair.partition("/")[0], "sender", "0", mkstream=True)
+        await scene.client.set(f"{{{pair.partition('/')[0]}}}:lease:sender", HOLDER, px=SELDOM_MS)
+    alice = a_replica(
+        "alice",
+        *worst(reports, now),
+        at_ms=now,
+        heartbeat_ms=SELDOM_MS,
+        watched=number,
+        held=number,
+        patterns=count_patterns(["mail:*"] * number, reports, now),
+    )
+    await register(scene.client, alice, a_replica("bob", at_ms=now, heartbeat_ms=SELDOM_MS), pairs="\n".join(pairs))
+    return pairs
+
+
+async def test_of_many_groups_the_worst_are_shown_a_line_each(scene: Scene, reaper: Command) -> None:
+    pairs = await _many(scene, 40)
+    lines = (await reaper("status")).out.splitlines()
+    shown = [line.split()[0] for line in lines if line.startswith("mail:")]
+    ranked = sorted(pairs, key=lambda pair: (-(int(pair[5:7]) % 7), pair))
+    assert shown == sorted(ranked[:20])
+    assert "  patterns  mail:* · holds 40 of 40 groups · held 34" in lines
+    assert "… and 20 more groups: see --group GLOB, or --all" in lines
+    assert "  - 14 more groups are held. Run `reaper status --all`." in lines
+    assert len(lines) < 60
+
+
+async def test_groups_are_shown_by_a_pattern_or_all(scene: Scene, reaper: Command) -> None:
+    pairs = await _many(scene, 40)
+    every, some = [(await reaper("status", "-o", "json", *flags)).data for flags in (("--all",), ("--group", "*:1?/*"))]
+    assert [group["group"] for group in every["groups"]] == pairs
+    assert [group["group"] for group in some["groups"]] == pairs[10:20]
+    assert (every["left_out"], some["left_out"]) == (0, 30)
+    assert some["patterns"] == [{"pattern": "mail:*", "watched": 40, "held": 40, "problems": {"held": 34}}]
+    (replica, _) = some["replicas"]
+    assert "groups" not in replica
+    screen = (await reaper("status", "--group", "mail:07/sender")).out
+    assert "mail:07/sender  healthy  holder alice-1-abc" in screen
 
 
 async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Command) -> None:

@@ -49,6 +49,7 @@ def test_keys_are_spelt_as_documented() -> None:
     assert astuple(namespace_keys("prod")) == (
         "prod",
         "{prod}:replicas",
+        "{prod}:groups",
         "{prod}:live",
         "{prod}:drained",
         "{prod}:journal",

@@ -40,7 +40,3 @@ def replica(**groups: int) -> Replica:
 @pytest.mark.parametrize(("now_ms", "live"), [(100_000, True), (115_000, True), (115_001, False)])
 def test_a_replica_is_gone_once_three_heartbeats_were_missed(now_ms: int, live: bool) -> None:
     assert replica().is_live(now_ms) is live
-
-
-def test_it_holds_the_groups_that_it_reports_with_a_term() -> None:
-    assert replica(orders=3, mails=0).held == ("orders",)

@@ -19,8 +19,10 @@ OURS, OTHERS = "0a1b2c", "ffffff"
 
 async def register(client: Redis, replica: str, word: str = "", *, digest: str = OURS) -> list[str]:
     """Return the replicas that may hold groups, in any order."""
-    at_ms, *able = await load_script("reaper", "register").run(
-        client, [KEYS.replicas, KEYS.live, KEYS.drained], [digest, replica, word, GONE_MS, FORGET_MS]
+    at_ms, _, *able = await load_script("reaper", "register").run(
+        client,
+        [KEYS.replicas, KEYS.live, KEYS.drained, KEYS.groups],
+        [digest, replica, word, GONE_MS, FORGET_MS, ""],
     )
     assert abs(at_ms - await server_ms(client)) < 5_000
     return sorted(one.decode() for one in able)

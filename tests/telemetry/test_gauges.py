@@ -2,12 +2,13 @@
 
 import re
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.reasons import MOST_WORST
 from tests.scripts.scene import Scene as Group
 from tests.support.processes import Running
 from tests.support.waiting import wait_until
@@ -16,7 +17,16 @@ from tests.workers.scene import KEYS, make_worker, running
 from workers import Job
 from workers.protocol.scripts import load_script
 from workers.telemetry import names as telemetry
-from workers.telemetry.instruments import GAUGES, GROUPS_WATCHED, HELD, LEASES_HELD, REFUSED, REFUSES, Gauge
+from workers.telemetry.instruments import (
+    GAUGES,
+    GROUPS_DEGRADED,
+    GROUPS_WATCHED,
+    HELD,
+    LEASES_HELD,
+    REFUSED,
+    REFUSES,
+    Gauge,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -28,7 +38,8 @@ def _shown(gauge: Gauge) -> str:
 
 BY_HOLDERS = {_shown(gauge) for gauge in (REFUSES, HELD)}
 """What a holder alone knows of its work."""
-OF_GROUPS = {_shown(gauge) for gauge in GAUGES if gauge not in (LEASES_HELD, GROUPS_WATCHED, REFUSED)}
+OF_PROCESSES = (LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, REFUSED)
+OF_GROUPS = {_shown(gauge) for gauge in GAUGES if gauge not in OF_PROCESSES}
 HEALTH = ("--health-port", "0")
 PATIENT = ("--visibility-timeout", "600")
 """What a foreign consumer holds stays with it."""
@@ -47,15 +58,20 @@ async def group(client: Redis) -> None:
         await client.xadd(KEYS.dead, {"n": number})
 
 
-async def gauges(process: Running) -> Mapping[str, float]:
-    """Return what a process shows of groups: values by name with labels."""
+async def metrics_of(process: Running) -> str:
+    """Return what a process shows."""
     url = (await process.prints(r"health endpoint started: url=(http://[\d.:]+)"))[1]
 
     def read() -> str:
         text: str = urllib.request.urlopen(f"{url}/metrics").read().decode()  # noqa: S310 - our own
         return text
 
-    lines = (await anyio.to_thread.run_sync(read)).splitlines()
+    return await anyio.to_thread.run_sync(read)
+
+
+async def gauges(process: Running) -> Mapping[str, float]:
+    """Return what a process shows of groups: values by name with labels."""
+    lines = (await metrics_of(process)).splitlines()
     series = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in series if name.partition("{")[0] in OF_GROUPS}
 
@@ -132,6 +148,35 @@ async def test_a_holder_shows_what_is_paused_and_what_it_refuses_beside_what_it_
         }
 
     await wait_until(told, "it shows what it may see, and what it knows of its work")
+
+
+async def test_of_many_groups_only_the_worst_have_series_of_their_own(scene: Scene, client: Redis) -> None:
+    scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
+    streams = [f"mail-{number:02}" for number in range(40)]
+    for stream in streams:
+        await client.xgroup_create(stream, "billing", "0", mkstream=True)
+    await client.xgroup_create("mail-07", "audit", "0")  # so recovery refuses it
+    holder = await start_many(scene, streams)
+
+    async def told() -> str:
+        text = await metrics_of(holder)
+        return text if re.search(r'reaper_groups_degraded{.*reaper_problem="refused"} 1\.0', text) else ""
+
+    text = await wait_until(told, "it counts the group that it refuses")
+    named = set(re.findall(r'destination_name="([\w-]+)"', text))
+    assert len(named) == MOST_WORST
+    assert "mail-07" in named
+    assert re.findall(r"reaper_(leases_held|groups_watched){.*} 40\.0", text) == ["groups_watched", "leases_held"]
+    assert not re.findall(r"(?:scan_duration|leases_taken).*destination_name", text)
+    assert len(text) < 100_000
+
+
+async def start_many(scene: Scene, streams: Sequence[str]) -> Running:
+    """Start a reaper that holds a group of each stream."""
+    groups = ",".join(f"{stream}/billing" for stream in streams)
+    return scene.processes.reaper(
+        "--redis-url", scene.server.url, "--groups", groups, *PATIENT, *HEALTH, env=dict(scene.env)
+    )
 
 
 @pytest.mark.usefixtures("group")

@@ -10,15 +10,17 @@ import pytest
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 from tests.telemetry.scene import Scene
-from workers.telemetry.instruments import GAUGES, GROUPS_WATCHED, HELD, LEASES_HELD, REFUSES
+from workers.telemetry.instruments import GAUGES, GROUPS_DEGRADED, GROUPS_WATCHED, HELD, LEASES_HELD, REFUSES
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
 ALLOWED = {
     "messaging.system", "messaging.operation.name", "messaging.operation.type", "messaging.destination.name",
     "messaging.consumer.group.name", "error.type", "reaper.recovery.mode", "reaper.recovery.outcome", "reaper.scan",
-    "reaper.namespace", "reaper.loss",
+    "reaper.namespace", "reaper.loss", "reaper.problem",
 }  # fmt: skip
+
+BY_REAPERS = (LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, REFUSES, HELD)
 
 
 async def test_everything_is_measured_and_no_label_names_a_job_or_a_consumer(scene: Scene) -> None:
@@ -57,7 +59,7 @@ async def test_embedded_workers_measure_all_but_leases(scene: Scene) -> None:
     wanted = {
         "messaging.client.sent.messages", "messaging.client.consumed.messages", "messaging.client.operation.duration",
         "messaging.process.duration", "reaper.recovered", "reaper.recovery.latency", "reaper.scan.duration",
-        "reaper.lost", *(gauge.name for gauge in GAUGES if gauge not in (LEASES_HELD, GROUPS_WATCHED, REFUSES, HELD)),
+        "reaper.lost", *(gauge.name for gauge in GAUGES if gauge not in BY_REAPERS),
     }  # fmt: skip
     metrics = scene.received.metrics
     await wait_until(lambda: wanted <= metrics.keys(), "every metric has come")

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 from redis.asyncio import Redis
 
+from reaper.replicas import MOST_BYTES
 from reaper.service import Reaper
 from reaper.web.actions import is_token, read_token
 from reaper.web.app import LARGEST_BODY, page_and_policy
@@ -35,6 +36,30 @@ from workers.protocol.server import capabilities_quietly, in_words
 pytestmark = pytest.mark.anyio
 
 PAIR = json.dumps({"group": KEYS.pair})
+
+
+MANY = [f"mail-{number:02}" for number in range(40)]
+
+
+async def test_of_many_groups_only_the_worst_are_on_the_page(server: RedisServer, client: Redis) -> None:
+    for stream in MANY[1:]:  # the first one is missing
+        await client.xgroup_create(stream, "sender", "0", mkstream=True)
+    async with served_replica(server.url, groups=",".join(f"{stream}/sender" for stream in MANY)) as served:
+
+        async def all_held() -> Any:
+            found = await _overview(served)
+            counts = found["patterns"][0] if found["patterns"] else {}
+            return found if (counts.get("held"), counts.get("problems")) == (40, {"refused": 1}) else None
+
+        found = await wait_until(all_held, "the replica says that it holds all groups, and that one is missing")
+        assert (len(found["groups"]), found["left_out"], found["replicas"][0]["holds"]) == (20, 20, 40)
+        assert [group["group"] for group in found["groups"] if not group["main"]["exists"]] == ["mail-00/sender"]
+        assert {(one["group"], one["trouble"]) for one in found["problems"]} == {("mail-00/sender", "refused")}
+        word: Any = await client.hget(NAMESPACE.replicas, served.reaper.replica_id)
+        watched: Any = await client.hget(NAMESPACE.groups, served.reaper.replica_id)
+        assert len(word) <= MOST_BYTES
+        assert watched.decode().split() == [f"{stream}/sender" for stream in MANY]
+        assert len(json.dumps(found)) < 50_000
 
 
 async def _overview(served: Served) -> Any:

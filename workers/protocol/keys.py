@@ -166,6 +166,8 @@ class NamespaceKeys:
     namespace: str
     replicas: str
     """Hash of what each replica says of itself, by its ID."""
+    groups: str
+    """Hash of the groups that each replica watches, by its ID."""
     live: str
     """Sorted set of live replicas, by the time of their last sign of life."""
     drained: str
@@ -182,14 +184,16 @@ def namespace_keys(namespace: str) -> NamespaceKeys:
             f"namespace {namespace!r} contains '{{', '}}' or ':'. Use letters, digits, '-' and '_'."
         )
     tag = "{" + namespace + "}"
-    return NamespaceKeys(namespace, f"{tag}:replicas", f"{tag}:live", f"{tag}:drained", f"{tag}:journal")
+    return NamespaceKeys(
+        namespace, f"{tag}:replicas", f"{tag}:groups", f"{tag}:live", f"{tag}:drained", f"{tag}:journal"
+    )
 
 
 TYPES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("stream", "retry", "dead", "journal"), "stream"),
         **dict.fromkeys(("stream_schedule", "schedule", "enqueued", "live", "drained"), "zset"),
-        **dict.fromkeys(("agreement", "quarantine", "replicas"), "hash"),
+        **dict.fromkeys(("agreement", "quarantine", "replicas", "groups"), "hash"),
         "lease": "string",
     }
 )

@@ -23,7 +23,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from workers.protocol.address import SHARED_URL, with_options
 from workers.protocol.credentials import came_from
@@ -217,25 +217,14 @@ class ProgramSettings(Settings):
     )
     redis_key_file: str = Field(default="", description="PEM file of the key to `redis_cert_file`.")
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        *_others: Any,
-        **_named: Any,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Add `REDIS_URL` as the weakest source of the address."""
-        shared = os.environ.get(SHARED_URL)
-        return init_settings, env_settings, InitSettingsSource(settings_cls, {ADDRESS: shared} if shared else {})
-
     @model_validator(mode="before")
     @classmethod
     def _one_address(cls, given: Any) -> Any:
-        """Add the certificate files to ``redis_url``, as its options."""
+        """Take the address of `REDIS_URL` if there is no other, and add the certificate files as its options."""
         if not isinstance(given, dict) or not isinstance(given.get(ADDRESS, DEFAULT_URL), str):
             return given  # pydantic says so
+        if ADDRESS not in given and os.environ.get(SHARED_URL):
+            given = {**given, ADDRESS: os.environ[SHARED_URL]}
         url = given.get(ADDRESS, cls.model_fields[ADDRESS].default).strip()
         scheme, _, rest = url.partition("://")
         options = {option: given[name] for name, option in _TLS.items() if given.get(name)}

@@ -69,6 +69,7 @@ class Gauge(NamedTuple):
 
 LEASES_HELD = Gauge("reaper.leases.held", "{lease}", "Groups whose lease the replica holds.")
 GROUPS_WATCHED = Gauge("reaper.groups.watched", "{group}", "Groups whose lease the replica may hold.")
+GROUPS_DEGRADED = Gauge("reaper.groups.degraded", "{group}", "Groups that the replica serves, by their problems.")
 RECOVERY_WAIT = Gauge("reaper.recovery.wait", "s", "For how long recovery waits after a gap in the heartbeats.")
 IN_FLIGHT = Gauge("reaper.in_flight", "{delivery}", "Deliveries that are pending.")
 READY_AGE = Gauge("reaper.ready.oldest_age", "s", "Age of the oldest job that waits to be read.")
@@ -82,8 +83,8 @@ DEAD_LETTERS = Gauge("reaper.dead_letters", "{job}", "Dead letters that are kept
 REFUSED = Gauge("reaper.refused", "{part}", "Parts of the process' work that Redis refuses now; 0 = none.")
 
 GAUGES = (
-    LEASES_HELD, GROUPS_WATCHED, RECOVERY_WAIT, PAUSED, REFUSES, HELD, IN_FLIGHT, READY_AGE, PENDING_AGE, SCHEDULED,
-    QUARANTINED, DEAD_LETTERS, REFUSED,
+    LEASES_HELD, GROUPS_WATCHED, GROUPS_DEGRADED, RECOVERY_WAIT, PAUSED, REFUSES, HELD, IN_FLIGHT, READY_AGE,
+    PENDING_AGE, SCHEDULED, QUARANTINED, DEAD_LETTERS, REFUSED,
 )  # fmt: skip
 
 Look = Callable[[], Iterable[tuple[float, Attributes]]]

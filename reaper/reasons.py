@@ -1,0 +1,158 @@
+"""Decides from the reports of the holders which groups are worst, and why. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+
+from reaper.replicas import GroupReport, PatternCounts
+from workers.protocol.calls.refusals import LAYOUT_REFUSALS
+from workers.protocol.messages import counted, on_one_line
+
+MOST_WORST = 20
+"""So many groups are in what a replica says of itself, and are shown one by one if there are more than `FEW_GROUPS`."""
+FEW_GROUPS = 30
+"""Up to so many groups are all shown one by one: in the status, on the page, and in metrics."""
+
+SCANS_MISSED = 3
+"""A scan is too old once this many were missed…"""
+SCAN_SLACK_MS = 1_000
+SLOW_SCAN_PER_MS = 20
+"""… and the slowest full scan we have an understanding for (entries per ms) would be done."""
+
+LATE_MS, LONGEST_LATE_MS = 2_000, 32_000
+"""Recovery may be later than due by a visibility timeout and the first of these, and at most by the second one."""
+
+REFUSALS = LAYOUT_REFUSALS | {
+    "no_group": "the stream or its group does not exist. Create it, or set recreate_groups",
+}
+
+
+class ProblemKind(StrEnum):
+    """Kinds of problems, the worst first. Each makes the service degraded."""
+
+    NO_REPLICA = "no_replica"
+    NO_GROUPS = "no_groups"
+    UNSERVED = "unserved"
+    """No live replica watches the group."""
+    UNHELD = "unheld"
+    """No live replica holds its lease."""
+    ERROR = "error"
+    REFUSED = "refused"
+    OVERDUE = "overdue"
+    SCAN_TOO_OLD = "scan_too_old"
+    HELD = "held"
+    UNREAD = "unread"
+    RETRY_UNREAD = "retry_unread"
+    LOST_DELIVERY = "lost_delivery"
+    LOST_GROUP = "lost_group"
+    LOST_PAYLOAD = "lost_payload"
+    EXHAUSTED = "exhausted"
+    MISMATCH = "mismatch"
+    PAUSED = "paused"
+
+
+REPORTED = (
+    ProblemKind.ERROR, ProblemKind.REFUSED, ProblemKind.OVERDUE, ProblemKind.SCAN_TOO_OLD, ProblemKind.HELD,
+    ProblemKind.UNREAD, ProblemKind.LOST_DELIVERY, ProblemKind.PAUSED,
+)  # fmt: skip
+"""Kinds that the holder of a lease finds."""
+_RANKS = {kind: rank for rank, kind in enumerate(ProblemKind)}
+
+
+def problems_of(report: GroupReport, at_ms: int, holder: str) -> Iterator[tuple[ProblemKind, str]]:
+    """Yield the problems of a group by its report of ``at_ms`` (the server's clock), with advice."""
+    if report.refusal:
+        yield ProblemKind.REFUSED, f"recovery is disabled: {REFUSALS.get(report.refusal, report.refusal)}"
+    age = at_ms - report.last_scan_ms
+    if report.last_scan_ms and age > _oldest_scan_ms(report):
+        yield (
+            ProblemKind.SCAN_TOO_OLD,
+            f"the last scan was {age / 1000:.0f} s old when the holder of the lease reported. See its log.",
+        )
+    if report.late_ms > may_be_late_ms(report.visibility_ms):
+        yield (
+            ProblemKind.OVERDUE,
+            f"recovery is {report.late_ms / 1000:.0f} s late. Check recovery_rate and the log of {holder}.",
+        )
+    if report.held:
+        yield (
+            ProblemKind.HELD,
+            f"{counted(report.held, 'overdue delivery')} cannot be redelivered. See the log of {holder}.",
+        )
+    if report.error:
+        yield ProblemKind.ERROR, report.error
+
+
+def may_be_late_ms(visibility_ms: int) -> int:
+    """Return for how long recovery may be late before this is a problem."""
+    return min(visibility_ms + LATE_MS, LONGEST_LATE_MS)
+
+
+def _oldest_scan_ms(report: GroupReport) -> int:
+    """Return the greatest age in ms of a scan at its report. A full scan of a long list takes its time."""
+    return report.scan_interval_ms * SCANS_MISSED + SCAN_SLACK_MS + report.scan_entries // SLOW_SCAN_PER_MS
+
+
+def remarks_of(report: GroupReport) -> Iterator[str]:
+    """Yield remarks on a group by its report."""
+    if report.false_alarms:
+        yield (
+            f"of {_deliveries(report.recovered)} that would have been recovered, {report.false_alarms} were "
+            f"settled by their own consumer later. A visibility timeout above {report.slowest_ms / 1000:.1f} s "
+            "avoids these false recoveries."
+        )
+    if not report.last_scan_ms:
+        yield "the first scan of this term is running"
+    if report.in_doubt:
+        yield (
+            f"{_deliveries(report.in_doubt)} of removed consumers were settled or lost. See the events "
+            "lost_delivery of the journal."
+        )
+    if report.false_recoveries:
+        consumers = ", ".join(f"{on_one_line(name)}: {number}" for name, number in report.false_recoveries_of.items())
+        yield (
+            f"{counted(report.false_recoveries, 'delivery was', 'deliveries were')} settled by a consumer after "
+            f"another one was recovered from it ({consumers}). If it was not restarted under this name, raise the "
+            "visibility timeout."
+        )
+
+
+def _deliveries(number: int) -> str:
+    return counted(number, "delivery", "deliveries")
+
+
+def kinds_of(report: GroupReport, at_ms: int) -> set[ProblemKind]:
+    """Return the kinds of problems of a group, by its report."""
+    found = {kind for kind, _ in problems_of(report, at_ms, "")}
+    seen_in_redis = {ProblemKind.PAUSED: report.paused, ProblemKind.LOST_DELIVERY: report.lost}
+    return found | {kind for kind, is_so in seen_in_redis.items() if is_so}
+
+
+def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) -> list[GroupReport]:
+    """Return the reports of the worst groups, the worst first."""
+
+    def rank(report: GroupReport) -> tuple[int, bool, int, int, str]:
+        kinds = kinds_of(report, at_ms)
+        is_remarkable = bool(report.false_alarms or report.in_doubt or report.false_recoveries)
+        by_kind = min((_RANKS[kind] for kind in kinds), default=len(_RANKS))
+        return by_kind, not is_remarkable, -report.late_ms, -report.held, report.pair
+
+    return sorted(reports, key=rank)[:most]
+
+
+def count_patterns(
+    watched: Iterable[str], reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST
+) -> dict[str, PatternCounts]:
+    """Count groups by the pattern that found them. ``watched`` has the pattern of each group.
+
+    Of more than ``most`` patterns, those with the most groups are kept.
+    """
+    numbers = Counter(watched)
+    held, problems = Counter[str](), dict[str, Counter[str]]()
+    for report in reports:
+        held[report.pattern] += bool(report.token)
+        problems.setdefault(report.pattern, Counter()).update(map(str, kinds_of(report, at_ms)))
+    return {
+        pattern: PatternCounts(watched=number, held=held[pattern], problems=dict(problems.get(pattern, {})))
+        for pattern, number in numbers.most_common(most)
+    }

@@ -1,0 +1,91 @@
+"""Which groups are worst, by the reports of their holders."""
+
+from typing import Any
+
+import pytest
+
+from reaper.reasons import MOST_WORST, ProblemKind, count_patterns, kinds_of, worst
+from reaper.replicas import MOST_BYTES, GroupReport, PatternCounts, Replica
+
+NOW = 1_766_000_000_000
+
+
+def report(stream: str = "well", **found: Any) -> GroupReport:
+    usual: dict[str, Any] = {"visibility_ms": 30_000, "max_deliveries": 3, "redelivery": "stream", "token": 7}
+    return GroupReport(stream=stream, group="g", **(usual | {"last_scan_ms": NOW, "scan_interval_ms": 1_000} | found))
+
+
+@pytest.mark.parametrize(
+    ("found", "kinds"),
+    [
+        ({}, set()),
+        ({"refusal": "several_groups"}, {ProblemKind.REFUSED}),
+        ({"paused": True}, {ProblemKind.PAUSED}),
+        ({"held": 1}, {ProblemKind.HELD}),
+        ({"lost": 1}, {ProblemKind.LOST_DELIVERY}),
+        ({"error": "scan: NOPERM", "late_ms": 32_001}, {ProblemKind.ERROR, ProblemKind.OVERDUE}),
+        ({"late_ms": 32_000}, set()),
+        ({"last_scan_ms": NOW - 4_001}, {ProblemKind.SCAN_TOO_OLD}),
+        ({"false_recoveries": 2, "in_doubt": 1}, set()),
+    ],
+)
+def test_a_report_names_the_kinds_of_problems(found: dict[str, Any], kinds: set[ProblemKind]) -> None:
+    assert kinds_of(report(**found), NOW) == kinds
+
+
+@pytest.mark.parametrize(
+    ("worse", "better"),
+    [
+        ({"error": "x"}, {"refusal": "several_groups"}),
+        ({"refusal": "several_groups"}, {"late_ms": 40_000}),
+        ({"late_ms": 40_000}, {"late_ms": 39_000}),
+        ({"late_ms": 40_000}, {"held": 9}),
+        ({"held": 2}, {"held": 1}),
+        ({"held": 1, "paused": True}, {"held": 1}),
+        ({"held": 1}, {"paused": True}),
+        ({"paused": True}, {"false_alarms": 1}),
+        ({"false_recoveries": 1}, {"late_ms": 2}),
+        ({"late_ms": 2}, {"late_ms": 1}),
+    ],
+)
+def test_the_worst_comes_first(worse: dict[str, Any], better: dict[str, Any]) -> None:
+    # The names are in the other order, because groups that are equally bad are sorted by name.
+    first, second = report("z", **worse), report("a", **better)
+    if worse.get("held") == better.get("held") and "paused" in worse:
+        first, second = report("a", **worse), report("z", **better)
+    assert worst([second, report("b"), first], NOW, 2) == [first, second]
+
+
+def test_what_a_replica_says_has_the_worst_groups_only() -> None:
+    many = [report(f"s{number:05}", held=number % 50) for number in range(10_000)]
+    found = worst(many, NOW)
+    assert len(found) == MOST_WORST
+    assert {one.held for one in found} == {49}
+
+
+def test_groups_are_counted_by_the_pattern_that_they_were_found_by() -> None:
+    reports = [
+        report("a", pattern="orders:*", held=1),
+        report("b", pattern="orders:*", token=0, refusal="no_group", paused=True),
+        report("c"),
+    ]
+    assert count_patterns(["orders:*", "", "orders:*", "orders:*"], reports, NOW) == {
+        "orders:*": PatternCounts(watched=3, held=1, problems={"held": 1, "refused": 1, "paused": 1}),
+        "": PatternCounts(watched=1, held=1),
+    }
+    assert list(count_patterns(["a", "b", "b", "c", "c", "c"], [], NOW, most=2)) == ["c", "b"]
+
+
+def test_what_a_replica_says_has_at_most_8_kb() -> None:
+    long = "é" * 3_000
+    reports = [report(f"{number:02}{'s' * 180}", error=long, refusal="several_groups") for number in range(20)]
+    replica = Replica(
+        id="a-1", name="a", host="h", pid=1, version="1", started_ms=0, at_ms=NOW, heartbeat_ms=5_000,
+        watched=20, held=20, groups={one.pair: one for one in reports},
+    )  # fmt: skip
+    written = replica.to_json()
+    read = Replica.from_json(written)
+    assert len(written.encode()) <= MOST_BYTES
+    assert 5 < len(read.groups) < 20
+    assert list(read.groups) == [one.pair for one in reports][: len(read.groups)]
+    assert (read.watched, read.held, read.groups[reports[0].pair].error) == (20, 20, long[:300])
