@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from workers.loop.held import RUNNING
+from workers.loop.in_flight import RUNNING
 from workers.protocol.connection import commands_client
 from workers.runtime.clock import monotonic
 from workers.runtime.health_server import READY_TIMEOUT_S, Pulse, health_server, make_app, probe_routes

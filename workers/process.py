@@ -12,11 +12,11 @@ from redis.exceptions import RedisError
 from workers.embedded.autoclaim import Autoclaim
 from workers.embedded.upkeep import Upkeep
 from workers.loop.adoption import Adoption
-from workers.loop.beating import BeatingThread, Carry
 from workers.loop.context import WorkerContext
 from workers.loop.dispatch import Handlers
 from workers.loop.heartbeat import Heartbeat
-from workers.loop.held import Held
+from workers.loop.heartbeat_thread import HeartbeatThread, MakeRunner
+from workers.loop.in_flight import Delivery
 from workers.loop.isolation import Isolation
 from workers.loop.reading import Reader
 from workers.loop.reporting import Counts
@@ -50,9 +50,13 @@ class WorkerProcess:
     """Runs once. `run` lasts until `stop` and the drain after it, or until cancelled. Make it in the event loop."""
 
     def __init__(
-        self, settings: WorkerSettings, handlers: Handlers, callbacks: Callbacks[str], carry: Carry = BeatingThread
+        self,
+        settings: WorkerSettings,
+        handlers: Handlers,
+        callbacks: Callbacks[str],
+        runs: MakeRunner = HeartbeatThread,
     ) -> None:
-        """``carry`` creates the thread of the heartbeat.
+        """``runs`` creates the thread of the heartbeat.
 
         Raises ConfigurationError where the handlers cannot run jobs by these settings.
         """
@@ -68,7 +72,7 @@ class WorkerProcess:
         self._context = context = WorkerContext.make(settings, callbacks)
         self._upkeep = Upkeep(context) if settings.recovery is RecoveryMode.EMBEDDED else None
         self._adoption = Adoption(context)
-        self._heartbeat = Heartbeat(context, carry)
+        self._heartbeat = Heartbeat(context, runs)
         isolation = Isolation(context.membership.both, lambda: context.membership.visibility_s)
         self._settlements = Settlements(context, isolation.have_settled)
         self._runner = Runner(context, calls, self._settlements, self._heartbeat, isolation, self._is_ending)
@@ -223,7 +227,7 @@ class WorkerProcess:
         """The group's settings. Only after joining."""
         return self._context.membership.agreement
 
-    def in_hand(self) -> list[Held]:
+    def in_hand(self) -> list[Delivery]:
         """Return the deliveries that are queued, run, or wait for their settlement."""
         return [held for source in self._context.membership.both for held in list(source.deliveries.values())]
 

@@ -23,9 +23,9 @@ from tests.simulation.patience import block_ms
 from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
 from tests.simulation.story import IN_PLACE, NewJob, Setting
 from tests.support.paced import PacedSettings
-from workers.loop.beating import Extending, Steps
 from workers.loop.dispatch import Handlers
-from workers.loop.held import Held, Stage
+from workers.loop.heartbeat_thread import Extending, Steps
+from workers.loop.in_flight import Delivery, Stage
 from workers.loop.reporting import EVENTS
 from workers.process import WorkerProcess
 from workers.producer import Producer
@@ -308,7 +308,7 @@ class OurWorker(Actor):
             return own_s
         return min(own_s, int(agreed_ms) / 1000)
 
-    def _held(self) -> list[Held]:
+    def _held(self) -> list[Delivery]:
         return self._worker.in_hand() if self._worker is not None else []
 
     def _blame_last_deliveries(self, *, fresh: bool) -> None:

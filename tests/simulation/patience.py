@@ -57,6 +57,8 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield heartbeat, "ASK_AGAIN_S", retry_s
     yield quarantine, "POLL_S", (0.02, visibility_s / 12)
     yield upkeep, "HOUSE_INTERVAL_S", visibility_s / 2
+    yield upkeep, "LATEST_LOOK_S", visibility_s / 2
+    yield upkeep, "RELEASE_POLL_S", (0.02, visibility_s / 12)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job, Worker
 from workers.loop.handlers import Handler
-from workers.loop.held import Held, Source
+from workers.loop.in_flight import Delivery, Source
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode, text
 
@@ -148,9 +148,9 @@ def make_job(
 
 def make_held(
     *flat: bytes, entry_id: bytes = b"1700000000000-0", times: int = 1, source: Source | None = None, limit: int = 3
-) -> Held:
+) -> Delivery:
     """Return a delivery of an entry with these flat fields."""
-    return Held(
+    return Delivery(
         source or Source(KEYS.stream, KEYS.stream),
         entry_id,
         flat or (b"n", b"1"),

@@ -22,7 +22,7 @@ from tests.workers.scene import (
 )
 from workers import Job
 from workers.loop.adoption import Adoption, Sweep, is_earlier_process
-from workers.loop.held import Source
+from workers.loop.in_flight import Source
 
 pytestmark = pytest.mark.anyio
 

@@ -39,7 +39,7 @@ from workers import Job, Producer, Worker
 from workers.embedded import autoclaim
 from workers.embedded.autoclaim import Walk
 from workers.loop.heartbeat import Heartbeat
-from workers.loop.held import Held
+from workers.loop.in_flight import Delivery
 from workers.loop.slots import Slots
 from workers.protocol.calls import group_moves, recovery
 from workers.protocol.calls.refusals import Refusal
@@ -276,7 +276,7 @@ async def test_of_a_mass_there_are_never_more_deliveries_than_slots(
     taken: list[int] = []
     put = Slots.put
 
-    def noted(self: Slots, jobs: list[Held]) -> None:
+    def noted(self: Slots, jobs: list[Delivery]) -> None:
         put(self, jobs)
         taken.append(self.taken)
 

@@ -14,7 +14,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from workers.loop.claiming import Claiming
-from workers.loop.held import Held, Interruption, Source
+from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.reading import Reader
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.errors import UnexpectedReplyError
@@ -151,7 +151,7 @@ async def test_what_is_claimed_and_runs_here_with_that_count_goes_on() -> None:
     claiming._by_key = {b"orders": source}
     claiming._settings = WorkerSettings(stream="orders", group="billing")
     claiming._membership = a_membership()
-    runs, moved = (Held(source, entry_id, (), 1, 3, 0, 0.0) for entry_id in (b"1-1", b"2-1"))
+    runs, moved = (Delivery(source, entry_id, (), 1, 3, 0, 0.0) for entry_id in (b"1-1", b"2-1"))
     source.hold([runs])
     source.hold([moved])
 
@@ -166,10 +166,10 @@ async def test_what_is_claimed_and_runs_here_with_that_count_goes_on() -> None:
 @pytest.mark.anyio
 async def test_nothing_is_read_or_taken_over_before_what_is_left() -> None:
     reader: Any = object.__new__(Reader)
-    source, taken = Source("orders", "orders", inf, None), list[Held]()
-    left = Held(source, b"1-1", (), 1, 3, 0, 0.0)
+    source, taken = Source("orders", "orders", inf, None), list[Delivery]()
+    left = Delivery(source, b"1-1", (), 1, 3, 0, 0.0)
 
-    async def tell() -> list[Held]:
+    async def tell() -> list[Delivery]:
         return [left]
 
     reader._claiming = SimpleNamespace(is_left=True, left=tell)

@@ -11,7 +11,7 @@ from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, event_names, make_worker, number_of, pending_of, running
 from workers import Job
 from workers.loop.execution import ACKED
-from workers.loop.held import Held, Interruption, Source
+from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.runtime.clock import monotonic
 from workers.worker import Worker
 
@@ -51,7 +51,7 @@ async def lose_latest_writes(client: Redis, worker: Worker, dump: bytes) -> None
     await wait_until(lambda: all(held.proven > proven[held] for held in in_hand(worker)), "it has come again")
 
 
-def in_hand(worker: Worker) -> list[Held]:
+def in_hand(worker: Worker) -> list[Delivery]:
     assert worker.process is not None
     return list(worker.process.in_hand())
 
@@ -99,8 +99,8 @@ async def test_before_a_job_has_its_last_delivery_redis_knows_that_it_has_reache
 # ---- the difference between the two
 
 
-def held_of(source: Source, times_delivered: int) -> Held:
-    held = Held(source, b"1-1", (), times_delivered, 3, 0, 5.0)
+def held_of(source: Source, times_delivered: int) -> Delivery:
+    held = Delivery(source, b"1-1", (), times_delivered, 3, 0, 5.0)
     source.hold([held])
     return held
 

@@ -136,7 +136,9 @@ async def test_what_runs_is_extended_where_the_thread_alone_gets_no_contact(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody = f"redis://127.0.0.1:{free_port()}/0"
-    monkeypatch.setattr("workers.loop.beating.blocking_client", lambda _, **options: blocking_client(nobody, **options))
+    monkeypatch.setattr(
+        "workers.loop.heartbeat_thread.blocking_client", lambda _, **options: blocking_client(nobody, **options)
+    )
     handler = Holding()
     ids = await enqueue(client, 1, 2)
     worker = make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, concurrency=4)

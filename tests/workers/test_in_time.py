@@ -12,12 +12,12 @@ from redis.exceptions import ResponseError
 from tests.workers.scene import make_held
 from workers import Job
 from workers.backoff import Backoff
-from workers.loop.beating import Extending
 from workers.loop.calls import DeliveryCalls
 from workers.loop.dispatch import HandlerCalls
 from workers.loop.execution import HANDED_BACK
 from workers.loop.heartbeat import BEATS, Heartbeat
-from workers.loop.held import Held, Interruption, Source
+from workers.loop.heartbeat_thread import Extending
+from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.isolation import Isolation
 from workers.loop.membership import Membership
 from workers.loop.runner import Runner
@@ -69,7 +69,7 @@ class Settled:
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
 
-    def add(self, _held: Held, verdict: Verdict, _began: float, _now: float) -> bool:
+    def add(self, _held: Delivery, verdict: Verdict, _began: float, _now: float) -> bool:
         self.verdicts.append(verdict)
         return False
 
@@ -86,7 +86,7 @@ def calls_of(redis: Redis) -> DeliveryCalls:
     return DeliveryCalls(parts, parts, "us")
 
 
-def hold(redis: Redis, number: int = 1, source: Source | None = None) -> Held:
+def hold(redis: Redis, number: int = 1, source: Source | None = None) -> Delivery:
     """Return a delivery in hand, proved now, with proofs of life by ``redis``."""
     source = source or Source("orders", "orders", prove=calls_of(redis).prove)
     held = make_held(entry_id=b"1700000000000-%d" % number, source=source)
@@ -95,7 +95,7 @@ def hold(redis: Redis, number: int = 1, source: Source | None = None) -> Held:
     return held
 
 
-def context_of(held: Held, redis: Redis) -> Any:
+def context_of(held: Delivery, redis: Redis) -> Any:
     membership = Silent()
     membership.both = [held.source]  # type: ignore[attr-defined]
     membership.visibility_s = VISIBILITY_S  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(cloc
     assert (held.proven, monotonic()) == (asked_at, asked_at + 4.0)
 
 
-async def perform(held: Held, redis: Redis) -> tuple[int, int, int]:
+async def perform(held: Delivery, redis: Redis) -> tuple[int, int, int]:
     """Take a delivery through all steps. Return the number of calls to Redis, and of started and settled jobs."""
     started: list[str] = []
 

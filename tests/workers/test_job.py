@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.workers.scene import KEYS, make_held, make_job
 from workers import InvalidFieldError, Job
-from workers.loop.held import Source
+from workers.loop.in_flight import Source
 from workers.protocol.messages import (
     COPY_FIELDS,
     FIELD_HAND_BACKS,

@@ -9,7 +9,7 @@ from tests.workers.scene import KEYS, add, make_job, make_worker, running, wait_
 from workers import Job
 from workers.loop.execution import ACKED, Reject, Retry
 from workers.loop.facts import DeliveryFacts
-from workers.loop.held import Held
+from workers.loop.in_flight import Delivery
 from workers.protocol.calls.settlement import Verdict
 from workers.protocol.events import decode_entry
 from workers.protocol.messages import RecoveryMode
@@ -30,7 +30,7 @@ NOW_S, NOW_MS = 100.0, 1_700_000_000_300
 """The same moment on the worker's monotonic clock and on the server's clock."""
 
 
-def told_of(item: Held, mode: RecoveryMode, type_field: str = "", now_ms: int = NOW_MS) -> dict[str, object]:
+def told_of(item: Delivery, mode: RecoveryMode, type_field: str = "", now_ms: int = NOW_MS) -> dict[str, object]:
     with going_by(lambda: NOW_S):
         data = DeliveryFacts(mode, type_field, lambda: now_ms).of_settlement(item)
     head = (b"event", b"acked", b"group", b"billing", b"entry", item.raw_entry_id)
@@ -39,9 +39,9 @@ def told_of(item: Held, mode: RecoveryMode, type_field: str = "", now_ms: int = 
     return dict(event.data)
 
 
-def settling(job: Job, verdict: Verdict = ACKED, run_ms: int = 7, started: float = NOW_S) -> Held:
+def settling(job: Job, verdict: Verdict = ACKED, run_ms: int = 7, started: float = NOW_S) -> Delivery:
     """Return a delivery with its verdict."""
-    assert isinstance(job, Held)
+    assert isinstance(job, Delivery)
     job.started, job.verdict, job.run_ms = started, verdict, run_ms
     return job
 

@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from tests.workers.scene import KEYS
-from workers.loop.held import Source
+from workers.loop.in_flight import Source
 from workers.loop.planner import Plan, Planner
 
 MAIN = Source(KEYS.stream, KEYS.stream)

@@ -6,18 +6,18 @@ from anyio.lowlevel import checkpoint
 
 from tests.support.waiting import wait_until
 from tests.workers.scene import make_held
-from workers.loop.held import ENDED, Held
+from workers.loop.in_flight import ENDED, Delivery
 from workers.loop.slots import Perform, Slots
 from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
 
 
-def jobs(count: int) -> list[Held]:
+def jobs(count: int) -> list[Delivery]:
     return [make_held(entry_id=b"1700000000000-%d" % number) for number in range(count)]
 
 
-async def work_off(batch: list[Held], concurrency: int, perform: Perform) -> Slots:
+async def work_off(batch: list[Delivery], concurrency: int, perform: Perform) -> Slots:
     """Run all of ``batch``, and end; return what it ran in."""
     async with anyio.create_task_group() as tasks:
         slots = Slots(tasks, concurrency, perform)
@@ -33,9 +33,9 @@ def runners_of(slots: Slots) -> int:
 
 
 async def test_everything_that_is_put_runs_once_and_in_order_when_handlers_do_not_wait() -> None:
-    ran: list[Held] = []
+    ran: list[Delivery] = []
 
-    async def perform(job: Held, _runner: object, _now: float) -> float:
+    async def perform(job: Delivery, _runner: object, _now: float) -> float:
         ran.append(job)
         return monotonic()
 
@@ -55,7 +55,7 @@ async def test_waiting_handlers_fan_out_to_all_slots_and_no_further() -> None:
     at_once = most = 0
     go = anyio.Event()
 
-    async def perform(_job: Held, _runner: object, _now: float) -> float:
+    async def perform(_job: Delivery, _runner: object, _now: float) -> float:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
@@ -77,7 +77,7 @@ async def test_waiting_handlers_fan_out_to_all_slots_and_no_further() -> None:
 async def test_free_slots_count_what_is_queued_and_what_runs() -> None:
     go = anyio.Event()
 
-    async def perform(_job: Held, _runner: object, _now: float) -> float:
+    async def perform(_job: Delivery, _runner: object, _now: float) -> float:
         await go.wait()
         return monotonic()
 
@@ -96,7 +96,7 @@ async def test_a_handler_that_never_waits_still_lets_others_run(monkeypatch: pyt
     monkeypatch.setattr("workers.loop.slots.SLICE_S", 0)
     turns = ran = 0
 
-    async def perform(_job: Held, _runner: object, _now: float) -> float:
+    async def perform(_job: Delivery, _runner: object, _now: float) -> float:
         nonlocal ran
         ran += 1
         return monotonic()
@@ -113,7 +113,7 @@ async def test_a_handler_that_never_waits_still_lets_others_run(monkeypatch: pyt
 
 
 async def test_handlers_that_never_wait_cost_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def perform(_job: Held, _runner: object, _now: float) -> float:
+    async def perform(_job: Delivery, _runner: object, _now: float) -> float:
         return 0.0
 
     monkeypatch.setattr("workers.loop.slots.monotonic", lambda: 0.0)  # they never wait, however busy the machine is
@@ -136,7 +136,7 @@ async def test_handlers_that_never_wait_and_take_long_run_one_a_turn(monkeypatch
     monkeypatch.setattr("workers.loop.slots.SLICE_S", 0)
     ran = 0
 
-    async def perform(_job: Held, _runner: object, _now: float) -> float:
+    async def perform(_job: Delivery, _runner: object, _now: float) -> float:
         nonlocal ran
         ran += 1
         return monotonic()
@@ -159,7 +159,7 @@ async def test_handlers_that_never_wait_and_take_long_run_one_a_turn(monkeypatch
 async def test_of_many_runners_that_have_nothing_to_do_one_waits() -> None:
     go = anyio.Event()
 
-    async def perform(_job: Held, _runner: object, _now: float) -> float:
+    async def perform(_job: Delivery, _runner: object, _now: float) -> float:
         await go.wait()
         return monotonic()
 
@@ -174,10 +174,10 @@ async def test_of_many_runners_that_have_nothing_to_do_one_waits() -> None:
 
 
 async def test_a_job_put_while_all_wait_is_run_by_a_new_runner() -> None:
-    ran: list[Held] = []
+    ran: list[Delivery] = []
     go = anyio.Event()
 
-    async def perform(job: Held, _runner: object, _now: float) -> float:
+    async def perform(job: Delivery, _runner: object, _now: float) -> float:
         if not ran:
             ran.append(job)
             await go.wait()
@@ -204,9 +204,9 @@ def cancel_this() -> None:
 
 @pytest.mark.parametrize("awaits", [False, True])
 async def test_a_runner_that_is_cancelled_by_others_is_replaced_after_its_delivery(awaits: bool) -> None:
-    ran: list[tuple[Held, object]] = []
+    ran: list[tuple[Delivery, object]] = []
 
-    async def perform(job: Held, runner: object, _now: float) -> float:
+    async def perform(job: Delivery, runner: object, _now: float) -> float:
         if len(ran) % 2 == 0:
             cancel_this()
         ran.append((job, runner))
@@ -224,10 +224,10 @@ async def test_a_runner_that_is_cancelled_by_others_is_replaced_after_its_delive
 
 
 async def test_a_delivery_that_has_not_begun_is_left_to_another_runner() -> None:
-    ran: list[Held] = []
+    ran: list[Delivery] = []
     cancelled = False
 
-    async def perform(job: Held, _runner: object, _now: float) -> float:
+    async def perform(job: Delivery, _runner: object, _now: float) -> float:
         nonlocal cancelled
         if not cancelled:
             cancelled = True
@@ -243,9 +243,9 @@ async def test_a_delivery_that_has_not_begun_is_left_to_another_runner() -> None
 
 
 async def test_a_runner_that_waits_and_is_cancelled_is_replaced_when_there_is_something_to_do() -> None:
-    ran: list[Held] = []
+    ran: list[Delivery] = []
 
-    async def perform(job: Held, _runner: object, _now: float) -> float:
+    async def perform(job: Delivery, _runner: object, _now: float) -> float:
         ran.append(job)
         return monotonic()
 
@@ -270,9 +270,9 @@ async def test_a_runner_that_waits_and_is_cancelled_is_replaced_when_there_is_so
 
 
 async def test_a_scope_that_is_left_open_does_no_harm() -> None:
-    ran: list[Held] = []
+    ran: list[Delivery] = []
 
-    async def perform(job: Held, _runner: object, _now: float) -> float:
+    async def perform(job: Delivery, _runner: object, _now: float) -> float:
         ran.append(job)
         scope = anyio.CancelScope()
         scope.__enter__()
@@ -288,9 +288,9 @@ async def test_a_scope_that_is_left_open_does_no_harm() -> None:
 
 
 async def test_runners_end_with_their_group_and_start_nothing_any_more() -> None:
-    ended: list[Held] = []
+    ended: list[Delivery] = []
 
-    async def perform(job: Held, _runner: object, _now: float) -> float:
+    async def perform(job: Delivery, _runner: object, _now: float) -> float:
         try:
             await anyio.sleep_forever()
         finally:
@@ -314,7 +314,7 @@ async def test_runners_end_with_their_group_and_start_nothing_any_more() -> None
 
 
 async def test_what_a_runner_fails_with_is_raised_in_the_group() -> None:
-    async def perform(_job: Held, _runner: object, _now: float) -> float:
+    async def perform(_job: Delivery, _runner: object, _now: float) -> float:
         raise ValueError("a mistake of ours")
 
     with pytest.raises(ExceptionGroup) as caught:

@@ -18,16 +18,16 @@ from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, event_names, make_worker, number_of, pending_of, running
 from tests.workers.test_heartbeat import Holding, extending
 from workers import Job, Worker
-from workers.loop.beating import Answer
 from workers.loop.calls import DeliveryCalls
 from workers.loop.heartbeat import Heartbeat
-from workers.loop.held import Held, Interruption, Source
+from workers.loop.heartbeat_thread import Answer
+from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.protocol.calls.moves import ACK, Life, Moves
 from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
 
-Parts = tuple[list[Held], list[Held]]
+Parts = tuple[list[Delivery], list[Delivery]]
 
 SETTINGS: dict[str, Any] = {
     "visibility_timeout": 3_600,
@@ -158,7 +158,7 @@ class Asking:
         self.asked, self.answered = anyio.Event(), anyio.Event()
         monkeypatch.setattr(DeliveryCalls, "hold", self._hold_again)
 
-    async def _hold_again(self, _source: Source, batch: Sequence[Held]) -> tuple[list[Held], list[Held]]:
+    async def _hold_again(self, _source: Source, batch: Sequence[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
         self.asked.set()
         await self.answered.wait()
         return [], list(batch)
@@ -170,7 +170,7 @@ async def test_what_vanished_is_asked_for_again_where_no_answer_came(
     """With the next beat it would be too late, by some milliseconds (seed 710411)."""
     handler, take_back, beats = Holding(), DeliveryCalls.hold, 0
 
-    async def is_answered_at_last(calls: DeliveryCalls, source: Source, batch: Sequence[Held]) -> Parts:
+    async def is_answered_at_last(calls: DeliveryCalls, source: Source, batch: Sequence[Delivery]) -> Parts:
         nonlocal beats
         beats += 1
         if beats < 3:
@@ -244,7 +244,7 @@ async def test_w6_nothing_is_held_again_while_a_settlement_has_no_answer(
     sent, reported = through.hold_request(runs(ACK)), list[Life]()
     learn = Heartbeat._learn
 
-    def note(heartbeat: Heartbeat, batch: Sequence[Held], answer: Answer, asked_at: float) -> None:
+    def note(heartbeat: Heartbeat, batch: Sequence[Delivery], answer: Answer, asked_at: float) -> None:
         reported.extend(answer[1])
         learn(heartbeat, batch, answer, asked_at)
 

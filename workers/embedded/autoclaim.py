@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import inf
 
 from workers.loop.context import WorkerContext, WorkerPart
-from workers.loop.held import Held, Source
+from workers.loop.in_flight import Delivery, Source
 from workers.protocol.calls.group_moves import GroupMoves
 from workers.protocol.calls.recovery import ENDED, START, Outcome, Page, Recovered
 from workers.protocol.calls.refusals import RecoveryWait, Refusal, RefusalKind, explained
@@ -92,7 +92,7 @@ class Autoclaim(WorkerPart):
 
     # ---- calls
 
-    async def take(self, room: int) -> list[Held]:
+    async def take(self, room: int) -> list[Delivery]:
         """Recover the overdue deliveries of the next page. Return the ones that are ours now, at most ``room``.
 
         Raises errors of redis-py. A call with a lost reply may have claimed deliveries. The worker finds them when it
@@ -136,13 +136,13 @@ class Autoclaim(WorkerPart):
         walk.due_at = max(now, min(walk.soonest, walk.began + visibility_s)) + random.uniform(0.5, 1) * spacing
         walk.cursor, walk.soonest = START, inf
 
-    def _deliveries(self, source: Source, page: Page, asked_at: float) -> list[Held]:
+    def _deliveries(self, source: Source, page: Page, asked_at: float) -> list[Delivery]:
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         deliveries = [
-            Held(source, one.entry_id, one.fields, one.times_delivered, max_deliveries, now_ms, asked_at)
+            Delivery(source, one.entry_id, one.fields, one.times_delivered, max_deliveries, now_ms, asked_at)
             for one in page.claimed
         ]
-        source.kept.difference_update(held.raw_entry_id for held in deliveries)
+        source.kept.difference_update(job.raw_entry_id for job in deliveries)
         self._reporter.claimed(deliveries, page, self._membership.visibility_s)
         return deliveries
 

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from workers.loop.context import WorkerContext, WorkerPart
-from workers.loop.held import Held, Source
+from workers.loop.in_flight import Delivery, Source
 from workers.protocol.calls.membership import delete_consumers
 from workers.protocol.calls.recovery import START
 from workers.protocol.keys import NONCE_BYTES
@@ -88,7 +88,7 @@ class Adoption(WorkerPart):
 
     # ---- scans
 
-    async def take(self, room: int) -> list[Held]:
+    async def take(self, room: int) -> list[Delivery]:
         """Scan one page. Return at most ``room`` unknown deliveries of ours. Raises errors of redis-py."""
         sweep, asked_at = self._sweeps[0], monotonic()
         is_ours = sweep.owner == self._consumer
@@ -104,7 +104,7 @@ class Adoption(WorkerPart):
             self._sweeps.remove(sweep)
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         return [
-            Held(sweep.source, one.entry_id, one.flat, one.times, max_deliveries, now_ms, asked_at)
+            Delivery(sweep.source, one.entry_id, one.flat, one.times, max_deliveries, now_ms, asked_at)
             for one in found
             if not sweep.source.comes_again(one.entry_id, one.times, asked_at)
         ]

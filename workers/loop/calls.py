@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from workers.loop.held import RUNNING, Held, Source
+from workers.loop.in_flight import RUNNING, Delivery, Source
 from workers.protocol.calls.moves import Beating, Handling, Life, Moves
 from workers.protocol.connection import KeptConnection
 from workers.runtime.clock import monotonic
@@ -14,20 +14,20 @@ PROVEN = frozenset({Life.EXTENDED, Life.PAYLOAD_GONE})
 """These answers prove that Redis got the heartbeat of the delivery."""
 
 
-def beating(held: Held, *, begins: bool = False) -> Beating:
+def beating(job: Delivery, *, begins: bool = False) -> Beating:
     """Return a delivery as a heartbeat reports it (rule W4). ``begins``: its handler is about to run."""
-    runs = held.stage is RUNNING
+    runs = job.stage is RUNNING
     state = Handling.BEGINS if begins or runs else Handling.WAITS
-    if runs and monotonic() >= held.runs_from:
+    if runs and monotonic() >= job.runs_from:
         state = Handling.RUNS
-    return Beating(held.raw_entry_id, held.times_delivered, state)
+    return Beating(job.raw_entry_id, job.times_delivered, state)
 
 
-def note(batch: Sequence[Held], lives: Sequence[Life], asked_at: float) -> None:
+def note(batch: Sequence[Delivery], lives: Sequence[Life], asked_at: float) -> None:
     """Note the answers to a heartbeat that was sent at ``asked_at``. For any thread."""
-    for held, life in zip(batch, lives, strict=True):
+    for job, life in zip(batch, lives, strict=True):
         if life in PROVEN:
-            held.proven = asked_at
+            job.proven = asked_at
 
 
 @dataclass(slots=True)
@@ -44,43 +44,43 @@ class DeliveryCalls:
     settling: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a settlement has no answer (rules W2 and W6)."""
 
-    async def prove(self, held: Held) -> bool:
+    async def prove(self, job: Delivery) -> bool:
         """Extend one delivery that runs, or is about to begin. Returns False if it is not ours."""
-        _, [life] = await self.extend(held.source, [held], begins=True)
+        _, [life] = await self.extend(job.source, [job], begins=True)
         if life is Life.VANISHED:
-            ours, _ = await self.hold(held.source, [held])
+            ours, _ = await self.hold(job.source, [job])
             return bool(ours)
         return life in PROVEN
 
-    async def extend(self, source: Source, batch: Sequence[Held], *, begins: bool = False) -> tuple[int, list[Life]]:
+    async def extend(self, source: Source, jobs: Sequence[Delivery], *, begins: bool = False) -> tuple[int, list[Life]]:
         """Extend deliveries of one source. Return the server's time in ms, and an answer for each."""
         asked_at = monotonic()
-        items = [beating(held, begins=begins) for held in batch]
+        items = [beating(job, begins=begins) for job in jobs]
         server_ms, lives = await self.moves.extend(self.connection, source.key, items, consumer=self.consumer)
-        note(batch, lives, asked_at)
+        note(jobs, lives, asked_at)
         return server_ms, lives
 
-    async def hold(self, source: Source, batch: Sequence[Held]) -> tuple[list[Held], list[Held]]:
+    async def hold(self, source: Source, batch: Sequence[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
         """Hold vanished deliveries again that are not settled yet. Return those that are ours, and those that are not.
 
         Waits until no settlement is under way (rule W6). Settlements wait meanwhile.
         """
         async with self.settling:
-            batch = [held for held in batch if source.holds(held)]
+            batch = [job for job in batch if source.holds(job)]
             if not batch:
                 return [], []
             asked_at = monotonic()
             results = await self.moves.hold(
                 self.connection,
                 source.key,
-                [(held.raw_entry_id, held.times_delivered) for held in batch],
+                [(job.raw_entry_id, job.times_delivered) for job in batch],
                 consumer=self.consumer,
                 caller=self.caller,
                 answered=self.answered,
             )
-        ours, lost = list[Held](), list[Held]()
-        for held, is_ours in zip(batch, results, strict=True):
-            (ours if is_ours else lost).append(held)
-        for held in ours:
-            held.proven = asked_at
+        ours, lost = list[Delivery](), list[Delivery]()
+        for job, is_ours in zip(batch, results, strict=True):
+            (ours if is_ours else lost).append(job)
+        for job in ours:
+            job.proven = asked_at
         return ours, lost

@@ -11,13 +11,16 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from workers.loop.context import WorkerContext, WorkerPart
-from workers.loop.held import Held
+from workers.loop.in_flight import Delivery
 from workers.protocol.calls.recovery import return_taken
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import is_not_known
 from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, Redelivery, parse_claim_reply
 
 logger = logging.getLogger(__name__)
+
+Send = Callable[[Sequence[str | int]], Awaitable[Any]]
+"""Reads, with more words for the command."""
 
 
 class Answer(NamedTuple):
@@ -43,7 +46,7 @@ class Claiming(WorkerPart):
         membership = self._membership
         return membership.agreement.redelivery is Redelivery.IN_PLACE and membership.joins != self._refused_in
 
-    async def deliveries(self, send: Callable[[Sequence[str | int]], Awaitable[Any]], asked_at: float) -> list[Held]:
+    async def deliveries(self, send: Send, asked_at: float) -> list[Delivery]:
         """Read by ``send``, which takes more words for the command, and make deliveries of the reply.
 
         Raises errors of redis-py, also if the reply is there: then it is `left`. If the server does not support CLAIM,
@@ -64,7 +67,7 @@ class Claiming(WorkerPart):
         """Whether a read has brought entries of which `left` has to make deliveries first."""
         return self._answer is not None
 
-    async def left(self) -> list[Held]:
+    async def left(self) -> list[Delivery]:
         """Make deliveries of the last reply. Raises errors of redis-py, and then the reply is still left."""
         if self._answer is None:
             return []
@@ -75,7 +78,7 @@ class Claiming(WorkerPart):
         for entry in entries:
             if entry.idle_ms < 0 or not self._is_to_run(entry, asked_at):
                 continue
-            held = Held(
+            job = Delivery(
                 self._by_key[entry.stream],
                 entry.entry_id,
                 entry.fields,
@@ -84,8 +87,8 @@ class Claiming(WorkerPart):
                 now_ms,
                 asked_at,
             )
-            held.has_unknown_wait = entry.deliveries_before > 0
-            deliveries.append(held)
+            job.has_unknown_wait = entry.deliveries_before > 0
+            deliveries.append(job)
         self._answer = None
         return deliveries
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
-from workers.loop.held import Held
+from workers.loop.in_flight import Delivery
 from workers.loop.job import Job
 from workers.protocol.messages import RecoveryMode, entry_ms, on_one_line
 from workers.runtime.clock import monotonic
@@ -33,7 +33,7 @@ class DeliveryFacts:
         self._types: dict[bytes, str] = {}
         """The type to journal, by the value of the field."""
 
-    def of_settlement(self, job: Held) -> list[str | bytes | int]:
+    def of_settlement(self, job: Delivery) -> list[str | bytes | int]:
         """Return flat fields about the end of a delivery, so that a report needs no earlier events.
 
         The script adds entry, consumer, group and delivery.
@@ -41,7 +41,7 @@ class DeliveryFacts:
         fields = self.of_acks([job])
         return [*fields, "error", job.verdict.error] if job.verdict.error else fields
 
-    def of_acks(self, jobs: Sequence[Held]) -> list[str | bytes | int]:
+    def of_acks(self, jobs: Sequence[Delivery]) -> list[str | bytes | int]:
         """Return the same of many deliveries, as columns of values with commas. Hot."""
         columns: dict[str, Sequence[Any]] = {}
         if False in [job.is_as_produced for job in jobs]:  # otherwise the entries hold all of this
@@ -85,7 +85,7 @@ class DeliveryFacts:
                 return ready
         return list(map(self._ready_ms, jobs))
 
-    def _begun_ms(self, jobs: Sequence[Held]) -> Sequence[int | None]:
+    def _begun_ms(self, jobs: Sequence[Delivery]) -> Sequence[int | None]:
         """Return when each handler began, in ms of the server's clock, or None if it never began."""
         offset_ms = self._now_ms() - monotonic() * 1000
         started, delivered = [job.started for job in jobs], [job.delivered_ms for job in jobs]

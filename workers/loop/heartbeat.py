@@ -10,12 +10,12 @@ the server takes no more clients, the event loop extends over its own connection
 
 The thread shares little with the event loop. It copies `Source.deliveries` with one call into C, which no other thread
 can interrupt. It reads attributes of each job (`stage`, `started`, `interruption`). The loop replaces them as a whole,
-so each value was right a moment ago, and the script decides. The thread writes only `Held.proven`. Everything else goes
-to the loop by ``call_soon_threadsafe``, and the loop checks again, because there can be a verdict meanwhile.
+so each value was right a moment ago, and the script decides. The thread writes only `Delivery.proven`. The rest goes to
+the loop by ``call_soon_threadsafe``, and the loop checks again, because there can be a verdict meanwhile.
 
 A handler in C that keeps the interpreter's lock stops this thread as well.
 
-`Heartbeat.steps` decides when to extend which deliveries. `workers.loop.beating` has the thread.
+`Heartbeat.steps` decides when to extend which deliveries. `workers.loop.heartbeat_thread` has the thread.
 """
 
 import asyncio
@@ -27,10 +27,18 @@ from typing import Any
 import anyio
 from redis.exceptions import RedisError
 
-from workers.loop.beating import Answer, BeatingThread, Carrier, Carry, Extending, LoopIsClosedError, Steps
 from workers.loop.calls import beating, note
 from workers.loop.context import WorkerContext, WorkerPart
-from workers.loop.held import ENDED, RUNNING, Held, Source
+from workers.loop.heartbeat_thread import (
+    Answer,
+    Extending,
+    HeartbeatThread,
+    LoopIsClosedError,
+    MakeRunner,
+    StepRunner,
+    Steps,
+)
+from workers.loop.in_flight import ENDED, RUNNING, Delivery, Source
 from workers.protocol.calls import in_calls
 from workers.protocol.calls.moves import Life
 from workers.protocol.connection import COMMAND_TIMEOUT_S
@@ -64,13 +72,13 @@ LONGEST_SLEEP_S = 1.0
 class Heartbeat(WorkerPart):
     """Decides about heartbeats from `start` to `stop`, and handles the answers in the event loop."""
 
-    def __init__(self, context: WorkerContext, carry: Carry = BeatingThread) -> None:
-        """``carry`` creates the object that runs `steps`."""
+    def __init__(self, context: WorkerContext, runs: MakeRunner = HeartbeatThread) -> None:
+        """``runs`` creates the object that runs `steps`."""
         super().__init__(context)
         self._calls = context.calls
         self._sources = context.membership.both
-        self._carry = carry
-        self._beating: Carrier | None = None
+        self._make_runner = runs
+        self._beating: StepRunner | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_answered = True
         self._known_change = -inf
@@ -83,7 +91,7 @@ class Heartbeat(WorkerPart):
         """Begin. The group must be joined."""
         self._loop = asyncio.get_running_loop()
         timeout_s = max(SHORTEST_TIMEOUT_S, min(self._period_s(), COMMAND_TIMEOUT_S))
-        self._beating = self._carry(
+        self._beating = self._make_runner(
             self.steps(), self._calls.moves, self._consumer, self._settings.redis_url, timeout_s
         )
         self._beating.start()
@@ -95,7 +103,7 @@ class Heartbeat(WorkerPart):
         for task in filter(None, (self._holding, self._instead)):
             task.cancel()
 
-    async def still_owns(self, held: Held) -> bool:
+    async def still_owns(self, job: Delivery) -> bool:
         """Return whether a delivery without a recent heartbeat is still ours, before it begins.
 
         The event loop was blocked, or Redis was out of reach, so it can be recovered. Asks until there is an answer.
@@ -103,24 +111,24 @@ class Heartbeat(WorkerPart):
         failures = 0
         while True:
             try:
-                ours = await held.source.extend(held)
+                ours = await job.source.extend(job)
             except (RedisError, OSError) as error:
-                if self._membership.is_gone(held.source, error):
-                    self._lose([held])
+                if self._membership.is_gone(job.source, error):
+                    self._lose([job])
                     return False
                 failures += 1
                 await self._pause_after(error, failures)
                 continue
             self._reporter.works(EXTENDING)
             if not ours:
-                self._lose([held])
-            return held.source.holds(held)
+                self._lose([job])
+            return job.source.holds(job)
 
     async def _pause_after(self, error: Exception, failures: int) -> None:
         self._reporter.failed(EXTENDING, error)
         await anyio.sleep(pause_s(failures))
 
-    def _works(self, batch: Sequence[Held], answer: Answer, asked_at: float) -> None:
+    def _works(self, batch: Sequence[Delivery], answer: Answer, asked_at: float) -> None:
         self._reporter.works(EXTENDING)
         self._learn(batch, answer, asked_at)
 
@@ -145,24 +153,24 @@ class Heartbeat(WorkerPart):
                 self._reporter.works(EXTENDING)
             self._learn(batch, answer, asked_at)
 
-    def _learn(self, batch: Sequence[Held], answer: Answer, asked_at: float) -> None:
+    def _learn(self, batch: Sequence[Delivery], answer: Answer, asked_at: float) -> None:
         server_ms, results = answer
         self._membership.heard(server_ms, asked_at)
         recent = asked_at - self._membership.visibility_s * TAKEN_PART
-        vanished = list[Held]()
-        for held, result in zip(batch, results, strict=True):
+        vanished = list[Delivery]()
+        for job, result in zip(batch, results, strict=True):
             if result is Life.PAYLOAD_GONE:
-                held.has_lost_payload = True
-            elif held.has_lost_payload:
+                job.has_lost_payload = True
+            elif job.has_lost_payload:
                 pass  # it goes on, because no other worker can run it
             elif result is Life.VANISHED:
-                vanished.append(held)
-            elif result is Life.REJECTED or (result is Life.TAKEN and held.proven <= recent):
-                self._lose([held])  # one that was taken later is not recovered yet, so its reader gives it back
+                vanished.append(job)
+            elif result is Life.REJECTED or (result is Life.TAKEN and job.proven <= recent):
+                self._lose([job])  # one that was taken later is not recovered yet, so its reader gives it back
         if vanished and (self._holding is None or self._holding.done()):  # else the next beat asks again
             self._holding = asyncio.get_running_loop().create_task(self._hold_again(vanished))
 
-    async def _hold_again(self, vanished: Sequence[Held]) -> None:
+    async def _hold_again(self, vanished: Sequence[Delivery]) -> None:
         """Hold vanished deliveries of one source again. A delivery with a new owner is lost.
 
         The call is repeated until it is answered, or until the next heartbeat, which asks again.
@@ -179,12 +187,12 @@ class Heartbeat(WorkerPart):
             self._reporter.taken_back(source.key, len(ours))
             return
 
-    def _lose(self, deliveries: Sequence[Held]) -> None:
+    def _lose(self, deliveries: Sequence[Delivery]) -> None:
         """Tell the handlers of deliveries to stop that are not ours. Their verdicts are not settled."""
-        for held in deliveries:
-            if held.lose():
+        for job in deliveries:
+            if job.lose():
                 self._membership.join_again()  # the visibility timeout may be shorter now
-                self._reporter.refused(held, "extension", held.ran_ms())
+                self._reporter.refused(job, "extension", job.ran_ms())
 
     def _answer(self) -> None:
         self._loop_answered = True
@@ -220,7 +228,7 @@ class Heartbeat(WorkerPart):
             return ASK_AGAIN_S
         if self._membership.timeout_changed != self._known_change:  # a lowered timeout counts soon
             return 0.0
-        first = [held.runs_from for _, held_of in self._in_hand() for held in held_of if held.stage is RUNNING]
+        first = [job.runs_from for _, held_of in self._in_hand() for job in held_of if job.stage is RUNNING]
         return min((at - last for at in first if at > last), default=inf)
 
     def _beat(self, now: float, period_s: float) -> Generator[Extending, Answer | None, None]:
@@ -228,12 +236,12 @@ class Heartbeat(WorkerPart):
         loop_hangs = not self._loop_answered
         self._loop_answered = False
         self._call_in_loop(self._answer)
-        hangs_for_good = loop_hangs and any(held.is_overdue(now) for _, held_of in self._in_hand() for held in held_of)
+        hangs_for_good = loop_hangs and any(job.is_overdue(now) for _, held_of in self._in_hand() for job in held_of)
         due = [] if hangs_for_good else [*self._due(now, period_s, loop_hangs=loop_hangs)]
-        for source, batch in due or [(self._membership.main, list[Held]())]:
+        for source, batch in due or [(self._membership.main, list[Delivery]())]:
             asked_at = monotonic()
             try:
-                answer = yield Extending(source, [beating(held) for held in batch])
+                answer = yield Extending(source, [beating(job) for job in batch])
             except RedisError as error:
                 if not self._membership.is_gone(source, error):
                     raise
@@ -245,14 +253,14 @@ class Heartbeat(WorkerPart):
 
     # ---- in both
 
-    def _in_hand(self) -> list[tuple[Source, list[Held]]]:
+    def _in_hand(self) -> list[tuple[Source, list[Delivery]]]:
         return [(source, list(source.deliveries.values())) for source in self._sources]
 
-    def _due(self, now: float, period_s: float, *, loop_hangs: bool = False) -> Iterator[tuple[Source, list[Held]]]:
+    def _due(self, now: float, period_s: float, *, loop_hangs: bool = False) -> Iterator[tuple[Source, list[Delivery]]]:
         """Yield the deliveries that are due, in batches for calls."""
         before = max(now - period_s / 2, self._membership.timeout_changed)  # else the next beat is early enough
         for source, deliveries in self._in_hand():
-            for batch in _batches([held for held in deliveries if _is_due(held, now, before, loop_hangs=loop_hangs)]):
+            for batch in _batches([job for job in deliveries if _is_due(job, now, before, loop_hangs=loop_hangs)]):
                 yield source, batch
 
     def _call_in_loop(self, function: Any, *arguments: Any) -> None:
@@ -264,13 +272,13 @@ class Heartbeat(WorkerPart):
             raise LoopIsClosedError from error
 
 
-def _is_due(held: Held, now: float, before: float, *, loop_hangs: bool) -> bool:
+def _is_due(job: Delivery, now: float, before: float, *, loop_hangs: bool) -> bool:
     """Return whether a delivery needs a heartbeat now. An ended one does only while the event loop hangs."""
-    if held.stage is ENDED and not loop_hangs:
+    if job.stage is ENDED and not loop_hangs:
         return False
-    if held.interruption is not None or held.is_overdue(now):
+    if job.interruption is not None or job.is_overdue(now):
         return False
-    return held.proven < before or held.proven < held.runs_from <= now
+    return job.proven < before or job.proven < job.runs_from <= now
 
 
 def first_beat_at(began: float, visibility_s: float) -> float:
@@ -278,7 +286,7 @@ def first_beat_at(began: float, visibility_s: float) -> float:
     return began + min(FIRST_BEAT_S, visibility_s * FIRST_BEAT_PART)
 
 
-def _batches(deliveries: Sequence[Held]) -> Iterator[list[Held]]:
+def _batches(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
     """Split deliveries into batches for calls."""
-    ordered = in_order(deliveries, lambda held: held.raw_entry_id)
-    return in_calls(ordered, lambda held: held.payload_bytes, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)
+    ordered = in_order(deliveries, lambda job: job.raw_entry_id)
+    return in_calls(ordered, lambda job: job.payload_bytes, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)

@@ -12,7 +12,7 @@ from itertools import chain, takewhile
 
 import anyio
 
-from workers.loop.held import QUEUED, RUNNING, Held, Source
+from workers.loop.in_flight import QUEUED, RUNNING, Delivery, Source
 from workers.loop.notifier import Notifier
 from workers.runtime.clock import monotonic
 
@@ -27,51 +27,51 @@ class Isolation:
         """Quarantined jobs run or wait. Cheap, for a look at every job; `lasts` also sees that they were settled."""
         self._sources = tuple(sources)
         self._visibility_s = visibility_s
-        self._exclusive: list[Held] = []
+        self._exclusive: list[Delivery] = []
         """Quarantined jobs that wait or run, or were settled since the last look, in the order of their turns."""
         self._closed = False
 
     def lasts(self) -> bool:
         """Return whether no other job may begin or be read now."""
         if self.is_kept:
-            self._exclusive = [held for held in self._exclusive if self._left_s(held) > 0]
+            self._exclusive = [job for job in self._exclusive if self._left_s(job) > 0]
             self.is_kept = bool(self._exclusive)
         return self.is_kept
 
-    async def may_begin(self, held: Held, *, alone: bool) -> bool:
-        """Wait until ``held`` may begin, with ``alone`` as a quarantined job.
+    async def may_begin(self, job: Delivery, *, alone: bool) -> bool:
+        """Wait until ``job`` may begin, with ``alone`` as a quarantined job.
 
         Returns False if no job may begin any more.
         """
         if alone:
-            await self._wait_for_others(held)
+            await self._wait_for_others(job)
         else:
             while not self._closed and self.lasts():
                 await self.freed.wait()
         return not self._closed
 
-    async def _wait_for_others(self, held: Held) -> None:
-        self._exclusive.append(held)
+    async def _wait_for_others(self, job: Delivery) -> None:
+        self._exclusive.append(job)
         self.is_kept = True
         try:
-            while not self._closed and (left_s := self._others_left_s(held)) > 0:
+            while not self._closed and (left_s := self._others_left_s(job)) > 0:
                 with anyio.move_on_after(left_s):
                     await self.freed.wait()
         except BaseException:
-            self._exclusive = [one for one in self._exclusive if one is not held]
+            self._exclusive = [one for one in self._exclusive if one is not job]
             self.freed.notify()
             raise
-        self._tell_when_over(held)
+        self._tell_when_over(job)
 
     def close(self) -> None:
         """Let no waiting job begin any more."""
         self._closed = True
         self.freed.notify()
 
-    def _tell_when_over(self, held: Held) -> None:
-        left_s = self._left_s(held)
+    def _tell_when_over(self, job: Delivery) -> None:
+        left_s = self._left_s(job)
         if left_s > 0:
-            asyncio.get_running_loop().call_later(left_s, self._tell_when_over, held)
+            asyncio.get_running_loop().call_later(left_s, self._tell_when_over, job)
         else:
             self.freed.notify()
 
@@ -80,15 +80,15 @@ class Isolation:
         if self.is_kept:
             self.freed.notify()
 
-    def _others_left_s(self, held: Held) -> float:
-        """Return for how long ``held`` waits for running jobs, and for quarantined jobs with an earlier turn."""
+    def _others_left_s(self, job: Delivery) -> float:
+        """Return for how long ``job`` waits for running jobs, and for quarantined jobs with an earlier turn."""
         running = (one for source in self._sources for one in source.deliveries.values() if one.stage is RUNNING)
-        earlier = takewhile(lambda one: one is not held, self._exclusive)
+        earlier = takewhile(lambda one: one is not job, self._exclusive)
         return max(map(self._left_s, chain(running, earlier)), default=0.0)
 
-    def _left_s(self, held: Held) -> float:
+    def _left_s(self, job: Delivery) -> float:
         """Return for how long a delivery may still turn out to kill the process, or 0."""
-        if not held.source.holds(held):
+        if not job.source.holds(job):
             return 0.0
         visibility_s = self._visibility_s()
-        return visibility_s if held.stage is QUEUED else max(0.0, held.started + visibility_s - monotonic())
+        return visibility_s if job.stage is QUEUED else max(0.0, job.started + visibility_s - monotonic())

@@ -8,7 +8,7 @@ from math import inf
 import anyio
 from redis.exceptions import RedisError
 
-from workers.loop.held import Held, Source
+from workers.loop.in_flight import Delivery, Source
 from workers.loop.notifier import Notifier
 from workers.loop.reporting import Reporter
 from workers.protocol.calls.membership import (
@@ -63,7 +63,7 @@ class Membership:
         settings: WorkerSettings,
         consumer: str,
         reporter: Reporter,
-        prove: Callable[[Held], Awaitable[bool]],
+        prove: Callable[[Delivery], Awaitable[bool]],
     ) -> None:
         """``prove`` is for `Job.extend`."""
         self._connection = connection

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from workers.loop.held import Source
+from workers.loop.in_flight import Source
 
 
 @dataclass(frozen=True, slots=True)

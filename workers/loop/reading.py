@@ -17,7 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 from workers.loop.adoption import Adoption
 from workers.loop.claiming import Claiming
 from workers.loop.context import WorkerContext, WorkerPart
-from workers.loop.held import Held
+from workers.loop.in_flight import Delivery
 from workers.loop.planner import Planner
 from workers.loop.slots import Slots
 from workers.protocol.connection import BLOCK_MS, KeptConnection
@@ -41,7 +41,7 @@ class StalledDeliveries(Protocol):
     def due_in_s(self) -> float:
         """Return the seconds until the next scan, or inf while a reaper recovers."""
 
-    async def take(self, room: int) -> list[Held]:
+    async def take(self, room: int) -> list[Delivery]:
         """Scan, and return at most ``room`` deliveries that are ours from now on. Raises errors of redis-py."""
 
     def put_off(self, pause_s: float) -> None:
@@ -126,8 +126,8 @@ class Reader(WorkerPart):
             deliveries = self._received(await self._read(free))
             self._reporter.works(READING)
             self.has_read = was_read = True
-        for held in deliveries:
-            held.source.deliveries[held.raw_entry_id] = held
+        for job in deliveries:
+            job.source.deliveries[job.raw_entry_id] = job
         if deliveries and self._most < inf:
             larger = self._most + max(1, self._most // 4)
             self._most = larger if larger < self._slots.concurrency else inf
@@ -137,8 +137,8 @@ class Reader(WorkerPart):
         return was_read
 
     async def _unless_refused(
-        self, part: str, taking: Awaitable[list[Held]], put_off: Callable[[float], None]
-    ) -> list[Held]:
+        self, part: str, taking: Awaitable[list[Delivery]], put_off: Callable[[float], None]
+    ) -> list[Delivery]:
         """Return the deliveries of another source. After a rejected call it pauses, and reading goes on."""
         try:
             deliveries = await taking
@@ -151,13 +151,13 @@ class Reader(WorkerPart):
         self._reporter.works(part)
         return deliveries
 
-    def _received(self, deliveries: list[Held]) -> list[Held]:
+    def _received(self, deliveries: list[Delivery]) -> list[Delivery]:
         self._reporter.counts.read += len(deliveries)
         if self._telemetry and deliveries:
             self._telemetry.received(deliveries)
         return deliveries
 
-    async def _read(self, free: int) -> list[Held]:
+    async def _read(self, free: int) -> list[Delivery]:
         asked_at = monotonic()
         sources = self._membership.sources
         plan = self._planner.plan(sources, free)
@@ -174,7 +174,7 @@ class Reader(WorkerPart):
         else:
             deliveries = self._deliveries(await send(), asked_at)
         if len(sources) > 1:
-            self._planner.learn(plan, sources, Counter(held.source.key for held in deliveries))
+            self._planner.learn(plan, sources, Counter(job.source.key for job in deliveries))
         return deliveries
 
     def _block_ms(self) -> int:
@@ -184,7 +184,7 @@ class Reader(WorkerPart):
         """
         return max(1, min(BLOCK_MS, round(min(self._stalled_in_s(), BLOCK_MS) * 1000)))
 
-    def _deliveries(self, reply: Any, asked_at: float) -> list[Held]:
+    def _deliveries(self, reply: Any, asked_at: float) -> list[Delivery]:
         """Make deliveries of a reply. Every one that is read is the first of its entry.
 
         They are proven as of ``asked_at``, because a handler that blocks the event loop may delay the reply for long.
@@ -192,7 +192,7 @@ class Reader(WorkerPart):
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         by_key = self._by_key
         return [
-            Held(source, entry_id, flat or (), 1, max_deliveries, now_ms, asked_at)
+            Delivery(source, entry_id, flat or (), 1, max_deliveries, now_ms, asked_at)
             for stream, entry_id, flat in parse_read_reply(reply)
             if entry_id not in (source := by_key[stream]).deliveries or not source.comes_again(entry_id, 1, asked_at)
         ]

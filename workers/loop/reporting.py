@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from workers.loop.held import Held
+from workers.loop.in_flight import Delivery
 from workers.loop.job import Job
 from workers.loop.telemetry import WorkerTelemetry
 from workers.protocol.calls.recovery import Page
@@ -178,15 +178,15 @@ class Reporter:
 
     # ---- recovery
 
-    def claimed(self, deliveries: Sequence[Held], page: Page, visibility_s: float) -> None:
+    def claimed(self, deliveries: Sequence[Delivery], page: Page, visibility_s: float) -> None:
         """Report the stalled deliveries of a page that were claimed."""
         self.counts.claimed += len(deliveries)
         wanted = self._callbacks.wants("recovered")
-        for held, one in zip(deliveries, page.claimed, strict=True) if wanted or self._telemetry else ():
+        for job, one in zip(deliveries, page.claimed, strict=True) if wanted or self._telemetry else ():
             owner = text(one.owner)
             if self._telemetry:
-                self._telemetry.taken_over(held, owner, one.idle_ms, visibility_s)
-            self._call_back("recovered", held, owner=owner, idle_ms=one.idle_ms)
+                self._telemetry.taken_over(job, owner, one.idle_ms, visibility_s)
+            self._call_back("recovered", job, owner=owner, idle_ms=one.idle_ms)
 
     def recovered(self, job_id: str, **facts: Any) -> None:
         """Report that a stalled delivery was made ready again. ``facts`` as in the journal."""

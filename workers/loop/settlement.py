@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 from redis.exceptions import NoPermissionError, RedisError
 
 from workers.loop.context import WorkerContext, WorkerPart
-from workers.loop.held import Held, Interruption, Source
+from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.notifier import Notifier
 from workers.protocol.calls.moves import Item, Result, Settled
 from workers.protocol.calls.settlement import Outcome, Verdict
@@ -45,7 +45,7 @@ class _VerdictQueue:
     """The name of this part in errors."""
     limit: int
     """Maximum batch. It is smaller while the server rejects calls."""
-    waiting: list[Held] = field(default_factory=list)
+    waiting: list[Delivery] = field(default_factory=list)
 
 
 class Settlements(WorkerPart):
@@ -66,7 +66,7 @@ class Settlements(WorkerPart):
             for are_acks in (True, False)
         )
         self._queues = (*self._acks.values(), *self._others.values())
-        self._unanswered: tuple[_VerdictQueue, Sequence[Held]] | None = None
+        self._unanswered: tuple[_VerdictQueue, Sequence[Delivery]] | None = None
         """The call without an answer, which stays the same until it is answered."""
         self._gathered = 0
         self._failures = 0
@@ -76,14 +76,14 @@ class Settlements(WorkerPart):
 
     # ---- for runners
 
-    def add(self, held: Held, verdict: Verdict, began: float, now: float) -> bool:
+    def add(self, job: Delivery, verdict: Verdict, began: float, now: float) -> bool:
         """Add the verdict on a delivery that had its slot from ``began`` to ``now``. Returns at once.
 
         If the result is true, call `wait_for_room` before the next job.
         """
-        held.end(verdict, began, now)
+        job.end(verdict, began, now)
         queues = self._acks if verdict.outcome is Outcome.ACK else self._others
-        queues[held.source.key].waiting.append(held)
+        queues[job.source.key].waiting.append(job)
         self._gathered = gathered = self._gathered + 1
         if gathered == 1:  # the settler waits only for the first one
             self._arrived.notify()
@@ -159,7 +159,7 @@ class Settlements(WorkerPart):
         queue.limit = SETTLE_BATCH
         return is_done
 
-    def _next_batch(self, queue: _VerdictQueue) -> list[Held]:
+    def _next_batch(self, queue: _VerdictQueue) -> list[Delivery]:
         """Take the first verdicts that fit into one call, by number and by bytes to copy."""
         batch = queue.waiting[: queue.limit]
         if not queue.are_acks:
@@ -167,24 +167,24 @@ class Settlements(WorkerPart):
         del queue.waiting[: len(batch)]
         return batch if queue.are_acks else in_order(batch, _entry_id)  # an ack has no use for neighbours
 
-    async def _send(self, queue: _VerdictQueue, batch: Sequence[Held]) -> Sequence[Settled] | None:
+    async def _send(self, queue: _VerdictQueue, batch: Sequence[Delivery]) -> Sequence[Settled] | None:
         """Return the results. None means that all are acknowledged."""
         calls, journals = self._calls, self._calls.moves.maxlen > 0
         if queue.are_acks:
             facts = self._facts.of_acks(batch) if journals else ()
-            done = await self._ack(queue.source, [held.raw_entry_id for held in batch], facts)
+            done = await self._ack(queue.source, [job.raw_entry_id for job in batch], facts)
             return None if done is None else [Settled(Result.DONE if one else Result.REJECTED) for one in done]
         return await calls.moves.settle(
             calls.connection,
             queue.source.key,
             [
                 Item(
-                    held.raw_entry_id,
-                    held.times_delivered,
-                    held.verdict,
-                    self._facts.of_settlement(held) if journals else (),
+                    job.raw_entry_id,
+                    job.times_delivered,
+                    job.verdict,
+                    self._facts.of_settlement(job) if journals else (),
                 )
-                for held in batch
+                for job in batch
             ],
             consumer=self._consumer,
             caller=calls.caller,
@@ -208,7 +208,7 @@ class Settlements(WorkerPart):
 
     # ---- results
 
-    async def _failed(self, queue: _VerdictQueue, batch: Sequence[Held], error: Exception) -> bool:
+    async def _failed(self, queue: _VerdictQueue, batch: Sequence[Delivery], error: Exception) -> bool:
         meaning = meaning_of(error)
         if meaning is Meaning.NO_GROUP or "NOSETTINGS" in str(error):  # the call had no effect
             if self._membership.is_gone(queue.source, error):
@@ -242,21 +242,21 @@ class Settlements(WorkerPart):
             return False
         return True
 
-    def _answered(self, queue: _VerdictQueue, batch: Sequence[Held], results: Sequence[Settled] | None) -> bool:
+    def _answered(self, queue: _VerdictQueue, batch: Sequence[Delivery], results: Sequence[Settled] | None) -> bool:
         """Note the results of a call. Returns False if a part must be repeated."""
         self._end_call()
         queue.source.forget(batch)
         self._gathered -= len(batch)
-        denied = list[Held]()
+        denied = list[Delivery]()
         if results is None:
             self._reporter.counts.acked += len(batch)
         else:
-            for held, settled in zip(batch, results, strict=True):
+            for job, settled in zip(batch, results, strict=True):
                 if _is_denied(settled):  # our user lacks a right: that is no fault of the job
                     self._reporter.failed(queue.part, NoPermissionError(settled.detail))
-                    denied.append(held)
+                    denied.append(job)
                 else:
-                    self._count(held, settled)
+                    self._count(job, settled)
             queue.source.hold(denied)
             queue.waiting += denied
             self._gathered += len(denied)
@@ -264,8 +264,8 @@ class Settlements(WorkerPart):
         self._are_answered()
         return not denied
 
-    def _count(self, held: Held, settled: Settled) -> None:
-        verdict, counts = held.verdict, self._reporter.counts
+    def _count(self, job: Delivery, settled: Settled) -> None:
+        verdict, counts = job.verdict, self._reporter.counts
         match settled.result:
             case Result.DONE if verdict.outcome is Outcome.ACK:
                 counts.acked += 1
@@ -274,23 +274,23 @@ class Settlements(WorkerPart):
             case Result.DONE:
                 counts.nacked += 1
             case Result.REJECTED:
-                if held.interruption is not Interruption.LOST:  # else that is logged already
-                    self._reporter.refused(held, verdict.outcome, held.run_ms)
+                if job.interruption is not Interruption.LOST:  # else that is logged already
+                    self._reporter.refused(job, verdict.outcome, job.run_ms)
             case Result.LOST:
-                self._reporter.lost(held, verdict)
+                self._reporter.lost(job, verdict)
             case Result.DEAD:
                 limit = self._membership.agreement.max_deliveries
-                self._reporter.dead_lettered(held, verdict, settled.detail, limit)
+                self._reporter.dead_lettered(job, verdict, settled.detail, limit)
             case Result.HELD:
-                held.source.kept.add(held.raw_entry_id)
-                self._reporter.held(held, verdict, settled.detail)
+                job.source.kept.add(job.raw_entry_id)
+                self._reporter.held(job, verdict, settled.detail)
 
 
-def _cut(batch: list[Held]) -> None:
+def _cut(batch: list[Delivery]) -> None:
     """Remove the last verdicts if the first ones have enough bytes to copy."""
     copied = 0
-    for at, held in enumerate(batch, start=1):
-        copied += held.payload_bytes + len(held.verdict.traceback)
+    for at, job in enumerate(batch, start=1):
+        copied += job.payload_bytes + len(job.verdict.traceback)
         if copied >= MAX_COPIED_BYTES:
             del batch[at:]
             break
@@ -300,5 +300,5 @@ def _is_denied(settled: Settled) -> bool:
     return settled.result is Result.HELD and meaning_of_text(settled.detail) is Meaning.DENIED
 
 
-def _entry_id(held: Held) -> bytes:
-    return held.raw_entry_id
+def _entry_id(job: Delivery) -> bytes:
+    return job.raw_entry_id

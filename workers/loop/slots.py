@@ -20,7 +20,7 @@ from anyio import CancelScope, move_on_after
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from workers.loop.held import QUEUED, Held
+from workers.loop.in_flight import QUEUED, Delivery
 from workers.loop.isolation import Isolation
 from workers.loop.notifier import Notifier
 from workers.runtime.clock import monotonic
@@ -30,10 +30,10 @@ CANCELLED_END_S = 2.0
 SLICE_S = 0.002
 """How long a runner may go on without letting the reader and the settler run."""
 
-Perform = Callable[[Held, "asyncio.Task[None] | None", float], Awaitable[float]]
+Perform = Callable[[Delivery, "asyncio.Task[None] | None", float], Awaitable[float]]
 """Runs a delivery in this task. It is told what time it is, and returns what time it is then, on the monotonic clock:
 of jobs that take no time, to ask for that again would be a tenth. It returns inf if its runner has to pause."""
-HandBack = Callable[[Iterable[Held]], None]
+HandBack = Callable[[Iterable[Delivery]], None]
 
 
 class Slots:
@@ -57,7 +57,7 @@ class Slots:
         self._hand_back = hand_back
         self._pause = pause
         self._halted = self._closed = False
-        self._queue: deque[Held] = deque()
+        self._queue: deque[Delivery] = deque()
         self._runners: dict[asyncio.Task[None], CancelScope] = {}
         self._failures: list[BaseException] = []
         self._is_guarded = self._is_cancelled = False
@@ -78,7 +78,7 @@ class Slots:
         """How many deliveries may be read now. Never negative."""
         return 0 if self._halted or self._isolation.lasts() else max(0, self.concurrency - self.taken)
 
-    def put(self, deliveries: Sequence[Held]) -> None:
+    def put(self, deliveries: Sequence[Delivery]) -> None:
         """Queue deliveries and call a runner for them. After `close`, return them to the group."""
         if self._closed and self._hand_back:
             self._hand_back(deliveries)
@@ -198,14 +198,14 @@ class Slots:
         now = monotonic()
         slice_end = now + SLICE_S
         while queue and not self._halted:
-            held = queue.popleft()
+            job = queue.popleft()
             if queue and not self._one_is_coming:
                 self._one_is_coming = True
                 asyncio.get_running_loop().call_soon(self._look_at_queue)
             try:
-                now = await perform(held, runner, now)
+                now = await perform(job, runner, now)
             except asyncio.CancelledError:
-                self._has_dropped(held)
+                self._has_dropped(job)
                 raise
             self.taken -= 1
             if freed.awaited is not None:
@@ -217,14 +217,14 @@ class Slots:
                 now = monotonic()
                 slice_end = now + SLICE_S
 
-    def _has_dropped(self, held: Held) -> None:
+    def _has_dropped(self, job: Delivery) -> None:
         """Leave a delivery to another runner that has not begun, where this one was cancelled."""
         self.taken -= 1
-        if held.stage is QUEUED and not self.is_ending():
+        if job.stage is QUEUED and not self.is_ending():
             if self._closed and self._hand_back:
-                self._hand_back([held])
+                self._hand_back([job])
             else:
-                self._queue.appendleft(held)
+                self._queue.appendleft(job)
                 self.taken += 1
         self.freed.notify()
 

@@ -18,7 +18,7 @@ from opentelemetry.util.types import AttributeValue
 from workers.backoff import AT_ONCE, Backoff
 from workers.loop.execution import REASON_TIMEOUT, execute
 from workers.loop.handlers import Invoke
-from workers.loop.held import Held
+from workers.loop.in_flight import Delivery
 from workers.protocol.calls.moves import Result, Settled
 from workers.protocol.calls.recovery import Recovered
 from workers.protocol.calls.settlement import Outcome, Verdict
@@ -27,7 +27,9 @@ from workers.settings import WorkerSettings
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
 from workers.telemetry.deliveries import (
-    Delivery,
+    Delivery as TracedDelivery,
+)
+from workers.telemetry.deliveries import (
     JobTrace,
     RecoveredDelivery,
     Story,
@@ -82,13 +84,13 @@ class WorkerTelemetry:
 
     # ---- reading
 
-    def received(self, deliveries: Sequence[Held]) -> None:
+    def received(self, deliveries: Sequence[Delivery]) -> None:
         """Tell of a read that has found ``deliveries``."""
         if self._measures:
             instruments.CONSUMED.add(len(deliveries), self._receive)
         if not self._traces:
             return
-        traced = (self._notice(held) for held in deliveries if not held.is_unsampled)
+        traced = (self._notice(job) for job in deliveries if not job.is_unsampled)
         stories = [story for story in traced if story is not None]
         if not stories:
             return
@@ -105,53 +107,53 @@ class WorkerTelemetry:
         if not span.get_span_context().trace_flags.sampled:
             return
         link = Link(span.get_span_context(), _TO_RECEIVE)
-        for held in deliveries:
-            if held.trace is not None and held.trace.story is not None:
-                held.trace.links.append(link)
+        for job in deliveries:
+            if job.trace is not None and job.trace.story is not None:
+                job.trace.links.append(link)
 
-    def _notice(self, held: Held) -> Story | None:
+    def _notice(self, job: Delivery) -> Story | None:
         """Decide whether to trace a delivery. Returns its span data if its producer's trace is sampled."""
-        traceparent = held.value_of(FIELD_TRACEPARENT)
+        traceparent = job.value_of(FIELD_TRACEPARENT)
         if traceparent is None:
-            held.trace = JobTrace(None)
+            job.trace = JobTrace(None)
             return None
-        creation = read_context(traceparent, held.value_of(FIELD_TRACESTATE) or b"")
+        creation = read_context(traceparent, job.value_of(FIELD_TRACESTATE) or b"")
         if creation is None:
             instruments.CONTEXT_MALFORMED.add(1, self._labels)
-            held.trace = JobTrace(None)
+            job.trace = JobTrace(None)
             return None
         if not creation.trace_flags.sampled:
             return None
         story = Story(creation)
-        previous = held.previous(held.times_delivered)
-        held.trace = JobTrace(story, story.links_to(self._delivery(held), previous) if previous else [])
+        previous = job.previous(job.times_delivered)
+        job.trace = JobTrace(story, story.links_to(self._delivery(job), previous) if previous else [])
         return story
 
-    def _delivery(self, held: Held, times_delivered: int | None = None) -> Delivery:
-        times = held.times_delivered if times_delivered is None else times_delivered
-        name = b"%d.%d.%d" % (held.generation, held.copies, times)
-        return Delivery(self._stream, self._group, held.raw_id, name)
+    def _delivery(self, job: Delivery, times_delivered: int | None = None) -> TracedDelivery:
+        times = job.times_delivered if times_delivered is None else times_delivered
+        name = b"%d.%d.%d" % (job.generation, job.copies, times)
+        return TracedDelivery(self._stream, self._group, job.raw_id, name)
 
     # ---- recovering
 
-    def taken_over(self, held: Held, owner: str, idle_ms: int, visibility_s: float) -> None:
+    def taken_over(self, job: Delivery, owner: str, idle_ms: int, visibility_s: float) -> None:
         """Report a delivery that we have taken from ``owner`` after a visibility timeout, and the one before it."""
         self._count_recovery(idle_ms, "claimed", visibility_s)
         if not self._traces:
             return
-        story = self._notice(held)
-        if story is None or held.trace is None:
+        story = self._notice(job)
+        if story is None or job.trace is None:
             return
         lost = RecoveredDelivery(
-            self._delivery(held, held.times_delivered - 1),
-            held.entry_id,
-            max(1, held.deliveries - 1),
+            self._delivery(job, job.times_delivered - 1),
+            job.entry_id,
+            max(1, job.deliveries - 1),
             owner,
             idle_ms,
-            held.previous(held.times_delivered - 1) or b"",
+            job.previous(job.times_delivered - 1) or b"",
         )
         now, how = time_ns(), _HOW | {telemetry.RECOVERY_OUTCOME: "claimed"}
-        held.trace.links += emit_recovery(story, lost, how, began_ns=now, ended_ns=now)
+        job.trace.links += emit_recovery(story, lost, how, began_ns=now, ended_ns=now)
 
     def recovered(self, row: Recovered, visibility_s: float) -> None:
         """Report a delivery that we ended for its consumer after a visibility timeout."""
@@ -173,56 +175,54 @@ class WorkerTelemetry:
 
     # ---- running
 
-    def execute(self, invoke: Invoke, held: Held, backoff: Backoff = AT_ONCE) -> Coroutine[Any, Any, Verdict]:
-        """Run the handler on ``held``, as `workers.loop.execution.execute` does, inside the span of its delivery."""
-        told = held.trace
-        return (
-            execute(invoke, held, backoff, held.runner) if told is None else self._execute(invoke, held, backoff, told)
-        )
+    def execute(self, invoke: Invoke, job: Delivery, backoff: Backoff = AT_ONCE) -> Coroutine[Any, Any, Verdict]:
+        """Run the handler on ``job``, as `workers.loop.execution.execute` does, inside the span of its delivery."""
+        told = job.trace
+        return execute(invoke, job, backoff, job.runner) if told is None else self._execute(invoke, job, backoff, told)
 
-    async def _execute(self, invoke: Invoke, held: Held, backoff: Backoff, told: JobTrace) -> Verdict:
-        told.span = span = self._begin(held, told)
+    async def _execute(self, invoke: Invoke, job: Delivery, backoff: Backoff, told: JobTrace) -> Verdict:
+        told.span = span = self._begin(job, told)
         token = contexts.attach(trace.set_span_in_context(span))
         try:
-            return await execute(invoke, held, backoff, held.runner)
+            return await execute(invoke, job, backoff, job.runner)
         finally:
             contexts.detach(token)
             told.ended_ns = time_ns()
 
-    def _begin(self, held: Held, told: JobTrace) -> Span:
+    def _begin(self, job: Delivery, told: JobTrace) -> Span:
         about: Attributes = {
             **self._process,
-            telemetry.MESSAGE_ID: held.entry_id,
+            telemetry.MESSAGE_ID: job.entry_id,
             telemetry.CLIENT_ID: self._consumer,
-            telemetry.JOB_ID: held.id,
-            telemetry.ATTEMPT: held.deliveries,
-            telemetry.GENERATION: held.generation,
+            telemetry.JOB_ID: job.id,
+            telemetry.ATTEMPT: job.deliveries,
+            telemetry.GENERATION: job.generation,
         }
         if told.story is not None:
-            return told.story.begin(self._delivery(held), about, told.links)
+            return told.story.begin(self._delivery(job), about, told.links)
         return begin(f"{telemetry.PROCESS} {self._stream}", None, SpanKind.CONSUMER, about)
 
     # ---- settling
 
-    def settled(self, batch: Sequence[Held], results: Sequence[Settled] | None, began_ns: int) -> None:
+    def settled(self, batch: Sequence[Delivery], results: Sequence[Settled] | None, began_ns: int) -> None:
         """Trace deliveries whose settlement is answered. None means that every one was acknowledged."""
         now = time_ns()
         if self._measures:
             self._measure(batch, results, (now - began_ns) / 1e9)
         if not self._traces:
             return
-        for n, held in enumerate(batch):
-            told = held.trace
+        for n, job in enumerate(batch):
+            told = job.trace
             if told is not None and told.span is not None and told.span.is_recording():
                 refused = results is not None and results[n].result is Result.REJECTED
-                self._trace_settled(held, told.span, told.ended_ns, refused, began_ns, now)
+                self._trace_settled(job, told.span, told.ended_ns, refused, began_ns, now)
 
-    def _trace_settled(self, held: Held, span: Span, ended_ns: int, refused: bool, began_ns: int, now: int) -> None:
-        verdict = held.verdict
+    def _trace_settled(self, job: Delivery, span: Span, ended_ns: int, refused: bool, began_ns: int, now: int) -> None:
+        verdict = job.verdict
         about: Attributes = {
             **self._of_settling,
             telemetry.OPERATION: verdict.outcome.value,
-            telemetry.MESSAGE_ID: held.entry_id,
+            telemetry.MESSAGE_ID: job.entry_id,
             telemetry.CLIENT_ID: self._consumer,
         }
         if refused:
@@ -241,11 +241,11 @@ class WorkerTelemetry:
             span.set_status(Status(StatusCode.ERROR, verdict.error or verdict.reason))
         span.end(ended_ns)
 
-    def _measure(self, batch: Sequence[Held], results: Sequence[Settled] | None, took_s: float) -> None:
+    def _measure(self, batch: Sequence[Delivery], results: Sequence[Settled] | None, took_s: float) -> None:
         instruments.OPERATION_DURATION.record(took_s, self._of_settling)
         record, plain = instruments.PROCESS_DURATION.record, self._process
-        for held in batch:
-            verdict, run_ms = held.verdict, held.run_ms
+        for job in batch:
+            verdict, run_ms = job.verdict, job.run_ms
             if verdict.outcome is Outcome.ACK:
                 record(run_ms / 1000, plain)
             elif verdict.outcome is not Outcome.HAND_BACK:

@@ -15,7 +15,7 @@ from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from workers.loop.held import RUNNING, Held
+from workers.loop.in_flight import RUNNING, Delivery
 from workers.loop.reporting import Counts
 from workers.new_jobs import Fields, NewJob
 from workers.producer import Producer
@@ -241,6 +241,6 @@ def _not_drained(worker: Worker, keys: GroupKeys, problem: str, left: _Left) -> 
     return NotDrainedError("\n".join(lines))
 
 
-def _describe(held: Held) -> str:
-    age = f", runs for {monotonic() - held.started:.1f} s" if held.stage is RUNNING else ""
-    return f"  {held.stage.name.lower()}: job {held.id}, delivery {held.deliveries}{age}"
+def _describe(job: Delivery) -> str:
+    age = f", runs for {monotonic() - job.started:.1f} s" if job.stage is RUNNING else ""
+    return f"  {job.stage.name.lower()}: job {job.id}, delivery {job.deliveries}{age}"

@@ -14,7 +14,7 @@ from workers.backoff import Backoff
 from workers.loop.dispatch import Handlers
 from workers.loop.execution import execute, judge
 from workers.loop.handlers import Handler, Invoke, checked, come_to
-from workers.loop.held import Held, Interruption, Source
+from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.job import Job
 from workers.new_jobs import Fields, NewJob, encode_job
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
@@ -134,10 +134,10 @@ async def run_handler_async(
     return await _Run(invoke, made_up, settings).result(is_last=deliveries == limit)
 
 
-def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int, extend: bool | Exception) -> Held:
+def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int, extend: bool | Exception) -> Delivery:
     """Return the job in that delivery. After the first delivery it is a copy, as after a retry."""
 
-    async def answer(_held: Held) -> bool:
+    async def answer(_held: Delivery) -> bool:
         if isinstance(extend, Exception):
             raise extend
         return extend
@@ -148,15 +148,15 @@ def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int,
     now_ms = time_ns() // 1_000_000
     timeout_s = settings.timeout.total_seconds() if settings.timeout else inf
     source = Source(settings.stream, settings.stream, timeout_s, prove=answer)
-    return Held(source, b"%d-0" % now_ms, [*encoded.words, *reserved], 1, limit, now_ms, monotonic())
+    return Delivery(source, b"%d-0" % now_ms, [*encoded.words, *reserved], 1, limit, now_ms, monotonic())
 
 
 class _Run:
     """One delivery through a handler. It replaces the part of `workers.loop.runner` between reading and settling."""
 
-    def __init__(self, invoke: Invoke, held: Held, settings: WorkerSettings) -> None:
+    def __init__(self, invoke: Invoke, job: Delivery, settings: WorkerSettings) -> None:
         self._invoke = invoke
-        self._held = held
+        self._held = job
         self._backoff = _Backoff(0, 0, settings.backoff.uncounted_max_age_ms)
         self._raised: BaseException | None = None
         self._host: asyncio.Task[Any] | None = None
@@ -179,21 +179,21 @@ class _Run:
 
     async def _perform(self) -> Verdict | None:
         """Return the handler's verdict, or None if it exceeded its timeout."""
-        held, verdict = self._held, None
-        held.source.hold([held])
-        held.begin(monotonic(), asyncio.current_task())
-        timer = asyncio.get_running_loop().call_at(held.deadline, held.interrupt, Interruption.TIMEOUT)
+        job, verdict = self._held, None
+        job.source.hold([job])
+        job.begin(monotonic(), asyncio.current_task())
+        timer = asyncio.get_running_loop().call_at(job.deadline, job.interrupt, Interruption.TIMEOUT)
         try:
-            verdict = await execute(self._call, held, self._backoff)
+            verdict = await execute(self._call, job, self._backoff)
             await self._meet_cancellation()
         except asyncio.CancelledError as error:
             if self._is_cancelled():
                 raise
-            if held.interruption is None:
-                verdict = judge(held, error, self._backoff)  # the handler has cancelled the task that it runs in
+            if job.interruption is None:
+                verdict = judge(job, error, self._backoff)  # the handler has cancelled the task that it runs in
         finally:
             timer.cancel()
-        if held.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:
+        if job.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:
             return None  # its exception after a cancellation is not about the job
         return verdict
 

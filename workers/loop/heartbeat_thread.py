@@ -14,7 +14,7 @@ import anyio
 from anyio import to_thread
 from redis.exceptions import RedisError
 
-from workers.loop.held import Source
+from workers.loop.in_flight import Source
 from workers.protocol.calls.moves import Beating, Life, Moves
 from workers.protocol.connection import blocking_client
 from workers.protocol.log_fields import fields
@@ -43,7 +43,7 @@ class LoopIsClosedError(Exception):
     """The program closed its event loop before it stopped the worker."""
 
 
-class Carrier(Protocol):
+class StepRunner(Protocol):
     """Runs the steps of a heartbeat from `start` to `stop`."""
 
     def start(self) -> None:
@@ -53,11 +53,11 @@ class Carrier(Protocol):
         """Send no more heartbeats. A call that is under way ends with its reply, or with its timeout."""
 
 
-Carry = Callable[[Steps, Moves, str, str, float], Carrier]
-"""Creates a carrier, as `BeatingThread` does."""
+MakeRunner = Callable[[Steps, Moves, str, str, float], StepRunner]
+"""Creates a carrier, as `HeartbeatThread` does."""
 
 
-class BeatingThread:
+class HeartbeatThread:
     """Runs ``steps`` in a thread, because a handler can block the event loop until its timeout."""
 
     def __init__(self, steps: Steps, moves: Moves, consumer: str, url: str, timeout_s: float) -> None:

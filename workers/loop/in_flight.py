@@ -45,20 +45,20 @@ class Source:
     """``orders`` in both cases."""
     timeout_s: float = inf
     """Timeout of a job without a timeout of its own, in seconds."""
-    prove: "Callable[[Held], Awaitable[bool]] | None" = None
+    prove: "Callable[[Delivery], Awaitable[bool]] | None" = None
     """Sends a heartbeat for a delivery. Returns False if it was recovered."""
-    deliveries: "dict[bytes, Held]" = field(default_factory=dict)
+    deliveries: "dict[bytes, Delivery]" = field(default_factory=dict)
     """Queued and running deliveries, and those that wait for their settlement, by entry ID."""
     kept: set[bytes] = field(default_factory=set)
     """IDs of undeliverable entries. They stay pending, and this process does not run them again."""
 
-    def hold(self, deliveries: "Iterable[Held]") -> None:
+    def hold(self, deliveries: "Iterable[Delivery]") -> None:
         """Add deliveries."""
-        self.deliveries.update({held.raw_entry_id: held for held in deliveries})
+        self.deliveries.update({job.raw_entry_id: job for job in deliveries})
 
-    def holds(self, held: "Held") -> bool:
+    def holds(self, job: "Delivery") -> bool:
         """Return whether this delivery is in flight here."""
-        return self.deliveries.get(held.raw_entry_id) is held
+        return self.deliveries.get(job.raw_entry_id) is job
 
     def comes_again(self, entry_id: bytes, times_delivered: int, asked_at: float) -> bool:
         """Return whether an entry of a read, sent at ``asked_at``, is a delivery that is in flight here (rule W5).
@@ -66,39 +66,39 @@ class Source:
         A server that has lost its latest writes delivers it again. With the same count, no call can distinguish the
         two, so the present one goes on. With another count, the present one is lost, and its handler has to stop.
         """
-        held = self.deliveries.get(entry_id)
-        if held is None:
+        job = self.deliveries.get(entry_id)
+        if job is None:
             return False
-        if held.times_delivered == times_delivered:
-            if held.stage is not ENDED:
-                held.proven = max(held.proven, asked_at)
+        if job.times_delivered == times_delivered:
+            if job.stage is not ENDED:
+                job.proven = max(job.proven, asked_at)
             return True
-        if not held.lose():
-            self.forget([held])
+        if not job.lose():
+            self.forget([job])
         return False
 
     def in_flight(self) -> list[bytes]:
         """Return the entry IDs of our deliveries, so that adoption does not run them again."""
         return [*self.deliveries, *self.kept]
 
-    def forget(self, settled: "Iterable[Held]") -> None:
+    def forget(self, settled: "Iterable[Delivery]") -> None:
         """Remove settled deliveries. Later deliveries of the same entries stay."""
         deliveries = self.deliveries
-        for held in settled:
-            entry_id = held.raw_entry_id
-            if deliveries.get(entry_id) is held:
+        for job in settled:
+            entry_id = job.raw_entry_id
+            if deliveries.get(entry_id) is job:
                 del deliveries[entry_id]
 
     async def extend(self, job: Job) -> bool:
         """See `Job.extend`."""
         if self.prove is None:
             raise RuntimeError("cannot extend the job: no worker runs it.")
-        held = self.deliveries.get(job.raw_entry_id)
-        return held is not None and held is job and await self.prove(held)
+        known = self.deliveries.get(job.raw_entry_id)
+        return known is not None and known is job and await self.prove(known)
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
-class Held(Job):
+class Delivery(Job):
     """A delivery in flight: the job, and its state in this process, which is no business of its handler.
 
     Only the event loop changes it, except `proven`, which the heartbeat's thread also sets. That thread reads the rest.
