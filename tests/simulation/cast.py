@@ -49,8 +49,8 @@ SERVED_PART = 0.65
 outage of up to a third is too short to be noticed."""
 SCANS_PART, FULL_SCANS_PART = 1 / 8, 0.5
 """How often replicas scan here at least, and scan fully, in visibility timeouts."""
-REGISTRATIONS = 3
-"""So many fit into a lease. A replica is gone once it has missed as many, which is when its lease ends, too."""
+REGISTRATIONS = 5
+"""So many fit into a lease."""
 
 
 class Actor:

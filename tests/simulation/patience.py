@@ -15,10 +15,9 @@ from reaper.recovery import group_watch, source_watch
 from reaper.sharing import tenure, tenures
 from tests.simulation.story import Setting
 from workers.embedded import autoclaim, upkeep
-from workers.loop import heartbeat, reading
+from workers.loop import reading
 from workers.protocol import connection
 from workers.runtime import notices, pauses
-from workers.upkeep import quarantine, schedules
 
 
 def block_ms(setting: Setting) -> int:
@@ -46,16 +45,12 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield metrics, "HELD_POLL_S", visibility_s / 6
     yield notices, "PING_S", visibility_s
     yield notices, "RECONNECT_S", retry_s
-    yield group_watch, "QUARANTINE_RETRY_S", retry_s
-    yield group_watch, "SCHEDULES_RETRY_S", retry_s
-    yield group_watch, "SCHEDULES_LOOK_S", visibility_s / 2
+    yield group_watch, "MOVE_RETRY_S", retry_s
+    yield group_watch, "RELEASE_POLL_S", (0.02, visibility_s / 12)
     yield group_watch, "FULL_RETRY_S", retry_s
     yield source_watch, "RETRY_MS", round(retry_s * 1000)
-    yield schedules.Schedules.__init__, "latest_look_s", visibility_s / 2
-    yield source_watch, "LATEST_WAKE_S", visibility_s / 2
-    yield heartbeat, "LONGEST_SLEEP_S", retry_s
-    yield heartbeat, "ASK_AGAIN_S", retry_s
-    yield quarantine, "POLL_S", (0.02, visibility_s / 12)
+    yield upkeep, "LATEST_LOOK_S", visibility_s / 2
+    yield upkeep, "RELEASE_POLL_S", (0.02, visibility_s / 12)
     yield upkeep, "HOUSE_INTERVAL_S", visibility_s / 2
     yield upkeep, "LATEST_LOOK_S", visibility_s / 2
     yield upkeep, "RELEASE_POLL_S", (0.02, visibility_s / 12)
