@@ -9,7 +9,7 @@ failpoint in that directory arms it. The first process that reaches the failpoin
 - ``raise`` raises ConnectionError, like a lost connection.
 
 The names are ``lease.before_take``, ``lease.after_take``, ``tick.before``, ``scan.before_page``,
-``recover.before_write``, ``recover.after_write``, ``quarantine.before_write`` and ``schedule.before_write``.
+``recover.before_write``, ``recover.after_write`` and ``schedule.before_write``.
 """
 
 import os

@@ -8,13 +8,11 @@ from functools import partial
 
 import anyio
 from anyio.abc import TaskStatus
-from redis.exceptions import RedisError
 
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from reaper.web.serve import serving_health
 from reaper.web.vitals import ReaperCondition
-from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.log_fields import fields
 from workers.runtime.event_loop import collect_seldom
@@ -37,26 +35,8 @@ async def serve(settings: ReaperSettings, load: Load | None) -> None:
     async with anyio.create_task_group() as tasks:
         await tasks.start(_obey_signals, reaper, load)
         async with serving_health(reaper), reporting_to_service_manager(partial(ReaperCondition, reaper)):
-            tasks.start_soon(_warn_of_eviction, settings)
             await reaper.run()
         tasks.cancel_scope.cancel()
-
-
-async def _warn_of_eviction(settings: ReaperSettings) -> None:
-    """Warn where Redis may throw keys away when memory is short: streams, or leases (they have an expiry)."""
-    client = commands_client(settings.redis_url, key=settings.namespace_keys.replicas)
-    try:
-        policy = (await client.info("memory")).get("maxmemory_policy", "")
-    except (RedisError, OSError):
-        return  # the user lacks the right, or Redis does not answer
-    finally:
-        with anyio.CancelScope(shield=True):
-            await client.aclose()
-    if policy not in ("", "noeviction"):
-        logger.warning(
-            "Redis can evict jobs and leases when its memory is full, set maxmemory-policy to noeviction: %s",
-            fields(maxmemory_policy=policy),
-        )
 
 
 async def _obey_signals(

@@ -1,6 +1,6 @@
-"""Dead letters as operators handle them: read, select, purge (`reaper.operations.redrive` gives them back).
+"""Reads, selects and deletes dead letters (`reaper.operations.redrive` makes their jobs ready again).
 
-A dead letter is an entry of an ordinary stream: the job's own fields byte for byte, then what is known of its
+A dead letter is an entry of an ordinary stream. It has the job's own fields byte for byte, and then the fields of its
 end (``docs/protocol.md``).
 """
 
@@ -37,7 +37,7 @@ _TRACE_FIELDS = (FIELD_TRACEPARENT, FIELD_TRACESTATE)
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One dead letter, read defensively: the stream is open to others. Times are server milliseconds."""
+    """One dead letter. Other programs can write to the stream, so any field may be invalid. Times are server ms."""
 
     entry_id: str
     job_id: str
@@ -120,13 +120,13 @@ def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:
 
 
 def read_names(value: bytes) -> tuple[str, ...]:
-    """Read a list of consumers as it is kept of a job: names with commas between them."""
+    """Read a list of consumers, with commas between the names."""
     return tuple(name for name in text(value).split(",") if name)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which dead letters are meant: by ID, or all that match ``reason`` and ``before_ms``."""
+    """Selected dead letters, by ID, or all that match ``reason`` and ``before_ms``."""
 
     ids: tuple[str, ...] = ()
     reason: str | None = None
@@ -159,7 +159,7 @@ def choose(
 ) -> Selection:
     """Return what IDs and filters select, for commands and the status page.
 
-    Raises ConfigurationError if they select nothing, or contradict each other.
+    Raises ConfigurationError if they select no letter, or contradict each other.
     """
     checked = check_ids(ids)
     ways = [bool(ids), reason is not None or has_age, everything]
@@ -170,15 +170,15 @@ def choose(
 
 
 async def find(client: Redis, keys: GroupKeys, entry_id: str) -> DeadLetter | None:
-    """Return one dead letter, or None where it is not there."""
+    """Return one dead letter, or None if it does not exist."""
     rows: Any = await client.xrange(keys.dead, entry_id, entry_id)
     return read_dead_letter(*rows[0]) if rows else None
 
 
 async def select(client: Redis, keys: GroupKeys, selection: Selection) -> AsyncIterator[DeadLetter]:
-    """Read the selected dead letters, oldest first: those that are there now, not those that arrive later.
+    """Read the selected dead letters that exist now, oldest first.
 
-    (A job that dies again while it is redriven would otherwise be redriven for ever.)
+    Later ones are left out, because a job that dies again would be redriven for ever.
     """
     if selection.ids:
         for entry_id in selection.ids:
@@ -200,7 +200,7 @@ async def select(client: Redis, keys: GroupKeys, selection: Selection) -> AsyncI
 
 
 async def delete(client: Redis, keys: GroupKeys, ids: Sequence[str]) -> int:
-    """Delete dead letters for good; return how many were there. Raises what redis-py raises."""
+    """Delete dead letters for good. Return how many existed. Raises what redis-py raises."""
     deleted = 0
     for start in range(0, len(ids), DELETE_BATCH):
         deleted += int(await client.xdel(keys.dead, *ids[start : start + DELETE_BATCH]))

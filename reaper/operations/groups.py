@@ -26,14 +26,14 @@ from workers.runtime.clock import server_ms
 # --- creating -----------------------------------------------------------------------------------------------
 
 FROM_START, FROM_NOW = "0", "$"
-"""Where a new group begins: with everything that is in its stream, or with what is added from then on."""
+"""A new group begins at the start of its stream, or with entries that are added from then on."""
 
 
 async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
-    """Create the group, and its stream where there is none; ``start``: `FROM_START` or `FROM_NOW`.
+    """Create the group, and a stream that is missing. Return False if the group existed.
 
-    Returns False if the group existed. Raises ConfigurationError if the key has another type, or if our user
-    may not do that, and what redis-py raises.
+    ``start`` is `FROM_START` or `FROM_NOW`. Raises ConfigurationError if the key has another type, or if the user lacks
+    the permission. Raises RedisError.
     """
     try:
         await client.xgroup_create(keys.stream, keys.group, start, mkstream=True)
@@ -95,7 +95,7 @@ async def set_paused(client: Redis, keys: GroupKeys, paused: bool) -> bool:
 
 
 class ForgetRefusedError(NotPossibleError):
-    """The group cannot be forgotten now. Nothing was removed. The message contains the first step."""
+    """The group cannot be forgotten now, and all keys stay. The message contains the first step."""
 
 
 @dataclass(frozen=True, slots=True)

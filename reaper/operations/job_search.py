@@ -1,7 +1,7 @@
 """Finds a job by its ID: in the streams, the pending entries lists, the schedules, the dead letters and the journal.
 
-Redis keeps no index of job IDs, so the search reads pages, newest first, down to a given depth. Nothing is
-written.
+Redis keeps no index of job IDs, so the search reads pages, newest first, down to a given depth. It does not
+write.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -36,6 +36,22 @@ DEFAULT_DEPTH = 20_000
 """Entries of each stream and journal that are looked at."""
 MOST_EVENTS = 100
 _ENDS = frozenset({EventName.ACKED, EventName.LOST_PAYLOAD})
+
+
+class _Entry(NamedTuple):
+    """An entry of the job."""
+
+    source: str
+    entry_id: str
+    metadata: Metadata
+    is_quarantined: bool
+
+    @classmethod
+    def of(cls, source: str, row: Any) -> "_Entry":
+        """Read a row of XRANGE."""
+        pairs = list(pair_up(row[1]))
+        is_quarantined = any(name == FIELD_QUARANTINED for name, _ in pairs)
+        return cls(source, text(row[0]), read_metadata(row[0], pairs), is_quarantined)
 
 
 class Place(StrEnum):
@@ -100,21 +116,16 @@ class FoundJob:
     def delivery(self) -> Delivery:
         """Its delivery, as recovery sees it."""
         return Delivery(
-            self.owner,
-            self.idle_ms,
-            self.times_delivered,
-            self.deliveries_before,
-            self.is_quarantined,
-            self.released,
+            self.owner, self.idle_ms, self.times_delivered, self.deliveries_before, self.is_quarantined, self.released
         )
 
-    def take_metadata(self, metadata: Metadata) -> None:
-        """Note what the entry's reserved fields say."""
-        self.job_id = text(metadata.job_id)
-        self.deliveries_before = metadata.deliveries
-        self.generation = metadata.generation
-        self.first_ms = metadata.first_ms
-        self.own_visibility_ms = metadata.visibility_ms
+    def take_entry(self, entry: _Entry, place: Place) -> None:
+        """Note an entry of the job, and its reserved fields."""
+        metadata = entry.metadata
+        self.place, self.source, self.entry_id = place, entry.source, entry.entry_id
+        self.is_quarantined = entry.is_quarantined
+        self.job_id, self.generation, self.first_ms = text(metadata.job_id), metadata.generation, metadata.first_ms
+        self.deliveries_before, self.own_visibility_ms = metadata.deliveries, metadata.visibility_ms
 
 
 async def find_job(client: Redis, keys: GroupKeys, wanted: str, *, depth: int = DEFAULT_DEPTH) -> FoundJob:
@@ -134,10 +145,15 @@ async def find_jobs(
 
 
 async def _find_place(client: Redis, found: FoundJob, depth: int) -> None:
-    for look in (_in_entries, _in_schedules, _in_dead_letters):
-        if await look(client, found, depth):
-            return
-    if any(event.event in _ENDS for event in found.events):  # and Redis has no entry of it any more
+    """Find the job in its entries. An acknowledged job may go on: scheduled, quarantined or dead-lettered."""
+    settled = await _in_entries(client, found, depth)
+    if found.place is not Place.UNKNOWN:
+        return
+    if await _in_schedules(client, found) or await _in_dead_letters(client, found, depth):
+        return
+    if settled:
+        found.take_entry(settled, Place.SETTLED)
+    elif any(event.event in _ENDS for event in found.events):  # and Redis has no entry of it any more
         found.place = Place.SETTLED
 
 
@@ -177,24 +193,8 @@ async def _newest_first(client: Redis, key: str, depth: int, jobs: Iterable[Foun
 # --- streams ------------------------------------------------------------------------------------------------
 
 
-class _Entry(NamedTuple):
-    """An entry of the job."""
-
-    source: str
-    entry_id: str
-    metadata: Metadata
-    is_quarantined: bool
-
-    @classmethod
-    def of(cls, source: str, row: Any) -> "_Entry":
-        """Read a row of XRANGE."""
-        pairs = list(pair_up(row[1]))
-        is_quarantined = any(name == FIELD_QUARANTINED for name, _ in pairs)
-        return cls(source, text(row[0]), read_metadata(row[0], pairs), is_quarantined)
-
-
-async def _in_entries(client: Redis, found: FoundJob, depth: int) -> bool:
-    """Look in the stream and the retry stream: an entry that is pending or ready counts before one that is settled."""
+async def _in_entries(client: Redis, found: FoundJob, depth: int) -> _Entry | None:
+    """Find an entry that is pending or ready. If there is none, return one that is settled."""
     settled: _Entry | None = None
     positions: dict[str, bytes] = {}
     for source in (found.keys.retry, found.keys.stream):
@@ -202,25 +202,19 @@ async def _in_entries(client: Redis, found: FoundJob, depth: int) -> bool:
         if last_delivered is not None:
             positions[source] = last_delivered
     async for entry in _entries_of(client, positions, found, depth):
-        pending = await _pending(client, entry.source, found.keys.group, entry.entry_id)
-        if pending or entry_order(entry.entry_id) > entry_order(positions[entry.source]):
-            _take_entry(found, entry, Place.READY)
-            if pending:
-                await _take_delivery(client, found, pending)
-            return True
+        rows: Any = await client.execute_command(
+            "XPENDING", entry.source, found.keys.group, entry.entry_id, entry.entry_id, 1
+        )
+        if rows or entry_order(entry.entry_id) > entry_order(positions[entry.source]):
+            found.take_entry(entry, Place.READY)
+            if rows:
+                await _take_delivery(client, found, Pending(*rows[0]))
+            return None
         settled = settled or entry
-    if settled and not await _is_kept_elsewhere(client, found):
-        _take_entry(found, settled, Place.SETTLED)
-        return True
-    return False
+    return settled
 
 
-async def _is_kept_elsewhere(client: Redis, found: FoundJob) -> bool:
-    """Tell whether the job of an acknowledged entry goes on: it was scheduled, quarantined or given up."""
-    return await _in_schedules(client, found, 0) or await _in_dead_letters(client, found, DEFAULT_DEPTH)
-
-
-async def _entries_of(client: Redis, sources: Collection[str], found: FoundJob, depth: int) -> AsyncIterator["_Entry"]:
+async def _entries_of(client: Redis, sources: Collection[str], found: FoundJob, depth: int) -> AsyncIterator[_Entry]:
     """Yield the job's entries: those that are named first, then by walking the streams."""
     named = dict.fromkeys(_named_entries(found))
     for source in sources:
@@ -252,17 +246,6 @@ async def _last_delivered(client: Redis, source: str, group: str) -> bytes | Non
     return next((one["last-delivered-id"] for one in groups if text(one["name"]) == group), None)
 
 
-async def _pending(client: Redis, source: str, group: str, entry_id: str) -> Pending | None:
-    rows: Any = await client.execute_command("XPENDING", source, group, entry_id, entry_id, 1)
-    return Pending(*rows[0]) if rows else None
-
-
-def _take_entry(found: FoundJob, entry: _Entry, place: Place) -> None:
-    found.place, found.source, found.entry_id = place, entry.source, entry.entry_id
-    found.is_quarantined = entry.is_quarantined
-    found.take_metadata(entry.metadata)
-
-
 async def _take_delivery(client: Redis, found: FoundJob, pending: Pending) -> None:
     """Note a delivery. One that was given back is ready where it is if workers read it there."""
     found.place, found.owner = Place.PENDING, text(pending.consumer)
@@ -281,7 +264,7 @@ async def _take_delivery(client: Redis, found: FoundJob, pending: Pending) -> No
 # --- schedules and dead letters -----------------------------------------------------------------------------
 
 
-async def _in_schedules(client: Redis, found: FoundJob, _depth: int) -> bool:
+async def _in_schedules(client: Redis, found: FoundJob) -> bool:
     names = dict.fromkeys(name for name in (found.job_id, found.wanted) if name)
     for schedule in (found.keys.schedule, found.keys.stream_schedule):
         if await client.type(schedule) == b"zset":

@@ -1,4 +1,4 @@
-"""Redrives dead letters: their jobs become ready again, as a next generation whose deliveries count from 0.
+"""Redrives dead letters. Their jobs become ready again, as a next generation whose deliveries count from 0.
 
 One script checks, copies and deletes each dead letter. So a lost reply never redrives a job twice.
 """
@@ -52,7 +52,7 @@ class TracedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """Result for one dead letter. ``detail``: new entry ID, its generation (looped), or why it is held."""
+    """Result for one dead letter. ``detail`` is the new entry ID, its generation (looped), or a reason."""
 
     entry_id: str
     outcome: RedriveOutcome
@@ -145,7 +145,7 @@ async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how
     if telemetry.is_tracing():
         ended_ns = time_ns()
         for result in results:
-            _tell(keys, result, began_ns, ended_ns)
+            _emit(keys, result, began_ns, ended_ns)
     return results
 
 
@@ -160,8 +160,8 @@ def _result(entry_id: str, row: Sequence[Any], target: str, reply_was_lost: bool
 # --- telemetry ----------------------------------------------------------------------------------------------
 
 
-def _tell(keys: GroupKeys, result: Redriven, began_ns: int, ended_ns: int) -> None:
-    """Tell that a job is ready again as its next generation: in its trace, linked to its last delivery."""
+def _emit(keys: GroupKeys, result: Redriven, began_ns: int, ended_ns: int) -> None:
+    """Write a span in the trace of a job that is ready again, linked to its last delivery."""
     traced = result.traced
     creation = traced and read_context(traced.traceparent, traced.tracestate)
     if traced is None or creation is None:

@@ -1,13 +1,13 @@
-"""What a replica does for a group while it holds its lease: keep a timer for each delivery, and recover what stalls.
+"""The term of a holder: it keeps a timer for each delivery of a group, and recovers stalled ones.
 
 `group_watch` serves a group for one term: it extends the lease, scans, and watches the sources of the group. A source
-is scanned into `timers`. When one is due, `source_watch` has the script recover. `notes` counts and tells.
+is scanned into `timers`. When a timer is due, `source_watch` has the script recover. `notes` reports all results.
 
-What holds here. The pending entries list is the truth; what only this process knows is lost with it and does not
-matter. A timer is a hint, and the script decides. Timers are armed again before anything is sent, so a lost reply
-loses none. A write that was begun is let finish, so that its result is known; the first stale answer ends the term.
-Errors of Redis never end it.
+The pending entries list is the truth. A replica may lose its own knowledge, and learns it again from the list. A timer
+is a hint, and the script decides. Timers are armed again before a call is sent, so a lost reply loses none. A write
+that has begun may finish, so that its result is known. The first rejected write ends the term. Errors of Redis do not
+end it.
 
-Not promised: the instant. A delivery is recovered after its visibility timeout, never before, and late while nobody
-holds the lease.
+The instant is not promised. A delivery is recovered after its visibility timeout, never before, and late while no
+replica holds the lease.
 """

@@ -1,7 +1,7 @@
 """Deliveries that were recovered from a third-party consumer that was still working. Pure.
 
-The reaper sees no heartbeat of a third-party consumer, and an ``XACK`` names nobody. But a consumer that settles one
-delivery after another one was recovered from it was alive, or was restarted under the same name.
+The reaper sees no heartbeat of a third-party consumer, and an ``XACK`` does not name its consumer. But a consumer that
+settles one delivery after another one was recovered from it was alive, or was restarted under the same name.
 """
 
 from collections.abc import Iterable
@@ -12,24 +12,22 @@ MOST_WATCHED = 10_000
 _NOT_CONSUMERS = frozenset({MARKER_CONSUMER.encode(), RETURNED_CONSUMER.encode(), NOBODY.encode()})
 
 
-def is_third_party(consumer: bytes) -> bool:
-    """Return whether a consumer is no worker of ours, by its name."""
-    return consumer not in _NOT_CONSUMERS and not is_worker(consumer)
-
-
 class FalseRecoveries:
     """The other deliveries of consumers from which something was recovered, in one source."""
+
+    __slots__ = ("_noted", "_scans_begun", "_scans_done", "_watched")
 
     def __init__(self) -> None:
         self._scans_begun = self._scans_done = 0
         self._watched: dict[bytes, tuple[bytes, int]] = {}
         """By entry ID: the consumer, and the number of the first full scan that began after the recovery."""
-        self._noted: set[bytes] = set()
+        self._noted: dict[bytes, None] = {}
+        """Consumers from which something was recovered since the last full scan began."""
 
     def scan_begins(self) -> None:
         """Note that a full scan begins."""
         self._scans_begun += 1
-        self._noted.clear()
+        self._noted = {}
 
     def scan_ends(self) -> None:
         """Note that the full scan ended: it met every watched entry that is not gone."""
@@ -37,9 +35,9 @@ class FalseRecoveries:
 
     def recovered(self, consumer: bytes, left: Iterable[bytes]) -> None:
         """Note that something was recovered from ``consumer``, and the other entry IDs that it held then."""
-        if consumer in self._noted or not is_third_party(consumer):
+        if consumer in self._noted or consumer in _NOT_CONSUMERS or is_worker(consumer):
             return
-        self._noted.add(consumer)
+        self._noted[consumer] = None
         for entry_id in left:
             if len(self._watched) < MOST_WATCHED:
                 self._watched.setdefault(entry_id, (consumer, self._scans_begun + 1))
@@ -50,7 +48,7 @@ class FalseRecoveries:
             self._watched.pop(entry_id, None)
 
     def gone(self, entry_ids: Iterable[bytes]) -> list[bytes]:
-        """Take entries that somebody else settled; return the consumers that did so after a recovery, one for each.
+        """Take entries that were settled, not by us. Return the consumers that did so after a recovery, one for each.
 
         A consumer may have settled an entry before the recovery, and died then. So only entries count that a full
         scan met after it.

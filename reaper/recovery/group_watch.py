@@ -1,15 +1,13 @@
-"""Serves one stream/group pair for one term: extends its lease, scans, recovers, and looks after its schedules.
+"""Serves one group for one term. It extends the lease, scans, recovers, and looks after the schedules.
 
 The pending entries list is the truth, so a process may lose its own knowledge. One fact is not in that list: the
-deliveries of a consumer that somebody deletes (`reaper.recovery.lost`).
+deliveries of a consumer that a third party deletes (`reaper.recovery.lost`).
 """
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Container, Coroutine
+from collections.abc import Callable, Container
 from contextlib import nullcontext
-from functools import partial
-from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -20,32 +18,28 @@ from reaper.lease import PAGE, EndOfTerm, GroupLease, Term
 from reaper.reasons import FEW_GROUPS
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.lost import BEGINNING, LostDeliveries
-from reaper.recovery.notes import MOVE_DUE, RELEASE_QUARANTINED, GroupNotes, settings_report
+from reaper.recovery.notes import MOVE_DUE, GroupNotes, settings_report
+from reaper.recovery.on_demand import OnDemandTask, Work
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.source_watch import SourceWatch
-from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
 from reaper.replicas import GroupReport
 from workers.protocol.calls.group_load import group_names
-from workers.protocol.calls.group_moves import Authority
+from workers.protocol.calls.group_moves import Authority, DueMoves
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import Redelivery
 from workers.runtime.clock import monotonic_ms
 from workers.upkeep.cleanup import GroupCleanup
-from workers.upkeep.quarantine import Quarantine
-from workers.upkeep.schedules import Schedules
 
 logger = logging.getLogger(__name__)
 
-QUARANTINE_RETRY_S, SCHEDULES_RETRY_S = 0.5, 1.0
+RELEASE_POLL_S = (0.02, 0.5)
+"""How often released jobs are looked at: often while they settle, seldom while a long one runs."""
+MOVE_RETRY_S = 0.5
 """Pause after a call that failed, or that was refused."""
-VERDICT_S = 60.0
-"""How often an observer says what it has seen."""
-SCHEDULES_LOOK_S = 60.0
-"""Each tick says when a scheduled job is due. So the schedules are looked at without a hint only so often."""
 FULL_RETRY_S = 1.0
 """The shortest time between two full scans."""
 SPREAD = 0.2
@@ -53,7 +47,13 @@ SPREAD = 0.2
 
 
 class GroupWatch:
-    """One pair, one term. `run` must be running."""
+    """One group, one term. `run` must be running. In an idle group, only the ticks have a task."""
+
+    __slots__ = (
+        "_context", "_deleted", "_end", "_full_scan", "_groups_lost", "_has_scanned", "_interval_s", "_journal_at",
+        "_keys", "_lease", "_lost", "_moves", "_next_full_s", "_notes", "_poll_s", "_rate", "_scanned_s", "_sources",
+        "_tasks", "_term", "_verdict", "_writer", "group",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class GroupWatch:
         notes: GroupNotes,
         verdict: Verdict | None = None,
     ) -> None:
-        """``end`` ends the term. ``verdict`` is where an observer notes what it sees, term after term."""
+        """``end`` ends the term. An observer counts in its ``verdict``, term after term."""
         self.group = group = lease.group
         self._context = context
         self._lease = lease
@@ -73,24 +73,19 @@ class GroupWatch:
         self._notes = notes
         self._verdict = verdict
         self._keys = group.keys
-        self._telemetry = GroupTelemetry(group, term.token, by_group=context.watched <= FEW_GROUPS)
         self._writer = GroupWriter(context.client, group, Authority(term.holder, term.token), lease.journal)
-        self._cleanup = GroupCleanup(context.client, self._writer.moves, context.settings.consumer_retention)
         self._lost = LostDeliveries(self._writer)
         self._journal_at = BEGINNING
         self._groups_lost: int | None = None
         self._deleted: Container[bytes] = ()
         """Consumers that the latest cleanup found deleted. The scan before it may have seen their entries."""
-        self._quarantine = Quarantine(self._writer.release_quarantined, notes.released)
-        self._schedules = Schedules(
-            self._writer.move_due, notes.moved, self._wake_quarantine, latest_look_s=SCHEDULES_LOOK_S
-        )
         self._rate = RateLimit(context.settings.recovery_rate)
         self._sources: dict[str, SourceWatch] = {}
         self._tasks: TaskGroup | None = None
-        self._begun: list[object] = []
+        self._full_scan = OnDemandTask(self._start, self._scan_everything)
+        self._moves = OnDemandTask(self._start, self._move_due)
+        self._poll_s = RELEASE_POLL_S[0]
         self._next_full_s = self._scanned_s = float("-inf")
-        self._is_scanning = False
         self._has_scanned = False
         self._interval_s = context.settings.tick_of(group).total_seconds()
 
@@ -98,77 +93,60 @@ class GroupWatch:
 
     async def run(self) -> None:
         """Serve the group until cancelled. Redis errors never end it."""
-        self._telemetry.watching()
-        channels = self._keys.schedule, self._keys.stream_schedule
+        self._notes.term_begins(self._term.token, by_group=self._context.watched <= FEW_GROUPS)
+        channels = () if self._verdict else (self._keys.schedule, self._keys.stream_schedule)
         try:
             async with anyio.create_task_group() as self._tasks:
-                with self._context.notices.waking(self._wake_schedules, channels):
+                with self._context.notices.waking(self._moves.wake, channels):
                     self._add_source(self._keys.stream)
-                    if self._verdict:
-                        self._tasks.start_soon(self._tell_verdict, self._verdict)
-                    await self._look_again_and_again()
+                    pause_s = 0.0
+                    while True:
+                        await anyio.sleep(pause_s)
+                        pause_s = await self._look()
         finally:
             self._notes.tell_moved()
+            if self._verdict:
+                self._notes.tell_verdict(self._verdict, at_the_end=True)
 
-    def _need(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin ``work`` if that was not done yet. In an idle group, only the ticks have a task."""
-        if self._tasks and work not in self._begun:
-            self._begun.append(work)
+    def _start(self, work: Work) -> None:
+        if self._tasks:
             self._tasks.start_soon(work)
 
-    async def _tell_verdict(self, verdict: Verdict) -> None:
-        """Say once a minute, and at the end, what an observer has seen."""
-        is_served = False
-        try:
-            while True:
-                await anyio.sleep(VERDICT_S)
-                try:
-                    is_served = await self._writer.is_served(self._context.server_ms())
-                except (RedisError, OSError):
-                    logger.debug(
-                        "cannot see whether the group is served: %s", fields(group=self._keys.pair), exc_info=True
-                    )
-                self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served)
-        finally:
-            self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served, at_the_end=True)
-
     def _add_source(self, source: str) -> None:
-        watch = SourceWatch(
+        self._sources[source] = SourceWatch(
             self._context,
             self._writer,
             source,
             notes=self._notes,
-            telemetry=self._telemetry,
             rate=self._rate,
+            start=self._start,
             refused=self._call_refused,
-            wake_quarantine=self._wake_quarantine,
+            wake_moves=self._moves.wake,
             verdict=self._verdict,
         )
-        watch.is_needed = partial(self._need, watch.run)
-        self._sources[source] = watch
 
-    # ---- the tick: the lease, the beat, and what is new
+    # ---- the tick: the lease, the beat, and new deliveries
 
-    async def _look_again_and_again(self) -> None:
-        while True:
-            pause_s = self._interval_s * random.uniform(0.9, 1)
-            if anyio.current_time() >= self._next_full_s and not self._is_scanning and self._tasks:
-                self._is_scanning = True
-                self._tasks.start_soon(self._scan_everything)
-            try:
-                if self._verdict:
-                    for source in list(self._sources.values()):
-                        await source.scanner.tail()
-                else:
-                    await self._tick()
-                self._notes.scanned(self._context.server_ms())
-            except (RedisError, OSError) as error:
-                pause_s /= 3
-                self._scan_failed(error)
-            await anyio.sleep(pause_s)
+    async def _look(self) -> float:
+        """Read new deliveries. Return the pause before the next look, in seconds."""
+        pause_s = self._interval_s * random.uniform(0.9, 1)
+        if anyio.current_time() >= self._next_full_s and not self._full_scan.is_running:
+            self._full_scan.wake()
+        try:
+            if self._verdict:
+                for source in list(self._sources.values()):
+                    await source.scanner.tail()
+                self._notes.tell_verdict(self._verdict)
+            else:
+                await self._tick()
+            self._notes.scanned(self._context.server_ms())
+        except (RedisError, OSError) as error:
+            pause_s /= 3
+            self._look_failed(error)
+        return pause_s
 
     async def _tick(self) -> None:
-        """Extend the lease, and read what is new."""
+        """Extend the lease, and read new deliveries."""
         main, retry = self._sources[self._keys.stream].scanner, self._sources.get(self._keys.retry)
         failpoint("tick.before")
         with main.page_under_way(), retry.scanner.page_under_way() if retry else nullcontext():
@@ -182,9 +160,8 @@ class GroupWatch:
         if not tick.is_agreed:
             logger.warning("group settings were lost and are written again: %s", fields(group=self._keys.pair))
             await self._write_settings()
-        if tick.due_ms >= 0:
-            self._schedules.due_in(tick.due_ms)
-            self._need(self._look_after_schedules)
+        if 0 <= tick.due_ms <= self._interval_s * 1000:
+            self._moves.wake()
         if tick.error:
             raise ResponseError(tick.error)
         if len(tick.rows) == PAGE:
@@ -208,17 +185,16 @@ class GroupWatch:
         )
         self._end(EndOfTerm.NOT_OURS)
 
-    def _scan_failed(self, error: BaseException) -> None:
+    def _look_failed(self, error: BaseException) -> None:
         if meaning_of(error) is not Meaning.NO_GROUP:
             self._notes.failed("scan", error)
             return
         # A full scan drops or makes the retry stream, and makes the group if that is wanted.
         self._next_full_s = min(self._next_full_s, self._scanned_s + FULL_RETRY_S)
-        if f"'{self._keys.retry}'" in str(error):
-            return
-        self._notes.refused(
-            "no_group", f"the stream or its group does not exist (yet): {error}. Create it, or set recreate_groups"
-        )
+        if f"'{self._keys.retry}'" not in str(error):
+            self._notes.refused(
+                "no_group", f"the stream or its group does not exist (yet): {error}. Create it, or set recreate_groups"
+            )
 
     # ---- full scans
 
@@ -227,24 +203,19 @@ class GroupWatch:
         pause_s = self._context.settings.full_scan_interval.total_seconds() * random.uniform(1 - SPREAD, 1)
         try:
             async with self._context.room:
-                await self._full_scan()
+                await self._scan_fully()
             self._notes.worked("scan everything")
         except (RedisError, OSError) as error:
             pause_s = min(pause_s, FULL_RETRY_S)
-            if meaning_of(error) is Meaning.NO_GROUP and self._recreates:
-                await self._try_to_write_settings()
-            elif meaning_of(error) is not Meaning.NO_GROUP:  # else the tick tells of it
+            if meaning_of(error) is not Meaning.NO_GROUP:
                 self._notes.failed("scan everything", error)
+            elif self._context.settings.recreate_groups and not self._verdict:  # else the tick reports it
+                await self._recreate()
         finally:
             self._scanned_s = anyio.current_time()
             self._next_full_s = self._scanned_s + pause_s
-            self._is_scanning = False
 
-    @property
-    def _recreates(self) -> bool:
-        return self._context.settings.recreate_groups and not self._verdict
-
-    async def _try_to_write_settings(self) -> None:
+    async def _recreate(self) -> None:
         try:
             await self._write_settings()
         except (RedisError, OSError) as error:
@@ -252,36 +223,34 @@ class GroupWatch:
         else:
             self._notes.worked("recreate the group")
 
-    async def _full_scan(self) -> None:
-        entries = 0
+    async def _scan_fully(self) -> None:
         await self._watch_retry_stream()
         journal_at = await self._lost.journal_position()
-        with self._telemetry.scanning("full"):
-            for source in list(self._sources.values()):
-                entries += await source.scanner.full()
+        with self._notes.telemetry.full_scan():
+            entries = sum([await source.scanner.full() for source in list(self._sources.values())])
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if self._verdict:
-            if not self._has_scanned:
-                timers = [source.timers for source in self._sources.values()]
-                self._verdict.resumed({entry_id for one in timers for entry_id in one.ids()})
-            self._notes.verdict(self._verdict)
-        else:
-            await self._note_lost()
-            for source in self._sources.values():
-                source.scanner.forget_gone()
-            self._journal_at = journal_at
-            if not self._has_scanned:
-                self._wake_quarantine()  # some may have been released in an earlier term
-            await self._report_lost()
+            return
+        await self._note_lost()
+        for source in self._sources.values():
+            source.scanner.forget_gone()
+        self._journal_at = journal_at
+        if not self._has_scanned:
+            self._moves.wake()  # some may have been released in an earlier term
         self._has_scanned = True
+        await self._report_lost()
 
     async def _note_lost(self) -> None:
-        """Keep house, and note the deliveries whose consumer, or group, was deleted since the last full scan."""
-        looks = [await self._lost.look(key, one.scanner.gone_by_consumer()) for key, one in self._sources.items()]
+        """Clean up, and note the deliveries whose consumer, or group, was deleted since the last full scan."""
+        missing = [
+            await self._lost.look(key, one.scanner.gone_by_consumer(), self._journal_at, self._deleted)
+            for key, one in self._sources.items()
+        ]
         if self._groups_lost is None:
             self._groups_lost = await self._writer.groups_lost()
-        kept = await self._cleanup.tidy()
-        is_remade, deleted = False, self._deleted
+        cleanup = GroupCleanup(self._context.client, self._writer.moves, self._context.settings.consumer_retention)
+        kept = await cleanup.tidy()
+        is_remade = False
         if not isinstance(kept, Refusal):
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
             is_remade = kept.groups_lost > self._groups_lost  # also if an earlier call found it whose reply was lost
@@ -290,10 +259,8 @@ class GroupWatch:
                 self._notes.consumer_was_lost(consumer)
         if is_remade:
             self._notes.group_was_lost()
-            self._telemetry.lost_group()
-        for look in looks:
-            of_stream = look.source == self._keys.stream
-            self._lost.note(look, self._journal_at, is_remade=is_remade and of_stream, deleted=deleted)
+        for source, found in zip(self._sources, missing, strict=True):
+            self._lost.note(found, is_remade=is_remade and source == self._keys.stream)
 
     async def _report_lost(self) -> None:
         """Report those of them that are lost by now."""
@@ -303,12 +270,11 @@ class GroupWatch:
             return
         for report in reports:
             self._notes.lost(report)
-            self._telemetry.lost_deliveries(len(report.ids), is_certain=report.is_certain)
 
     async def _watch_retry_stream(self) -> None:
-        """Watch the group's retry stream while it exists, whatever the policy is now."""
+        """Watch the group's retry stream while it exists, with any policy."""
         retry = self._keys.retry
-        # A stream without the group is what a copy makes that was written just after somebody deleted the stream.
+        # A stream without the group is what a copy makes that was written just after a third party deleted the stream.
         exists = self.group.group in await group_names(self._context.client, retry)
         if not exists and self.group.redelivery is Redelivery.RETRY_STREAM and not self._verdict:
             await self._write_settings()  # makes the stream and its group
@@ -320,38 +286,32 @@ class GroupWatch:
 
     # ---- quarantined jobs and schedules
 
-    async def _release_quarantined(self) -> None:
-        await self._repeat(RELEASE_QUARANTINED, self._quarantine.step, QUARANTINE_RETRY_S)
+    async def _move_due(self) -> float | None:
+        """Make due jobs ready, and release a quarantined one. Return when to look again, if not at the next tick."""
+        try:
+            moved = await self._writer.move_due()
+        except (RedisError, OSError) as error:
+            self._notes.failed(MOVE_DUE, error)
+            return MOVE_RETRY_S
+        if isinstance(moved, Refusal):
+            self._call_refused(moved)
+            return MOVE_RETRY_S
+        self._notes.moved(moved)
+        return self._pause_after(moved)
 
-    async def _look_after_schedules(self) -> None:
-        await self._repeat(MOVE_DUE, self._schedules.step, SCHEDULES_RETRY_S)
-
-    def _wake_quarantine(self) -> None:
-        self._quarantine.wake()
-        self._need(self._release_quarantined)
-
-    def _wake_schedules(self) -> None:
-        if not self._verdict:
-            self._schedules.wake()
-            self._need(self._look_after_schedules)
-
-    async def _repeat(self, what: str, step: Callable[[], Awaitable[Refusal | None]], retry_s: float) -> None:
-        """Repeat ``step``, which also waits until it is time again. What it could not do, it does after a pause."""
-        while True:
-            try:
-                refusal = await step()
-            except (RedisError, OSError) as error:
-                self._notes.failed(what, error)
-            else:
-                if refusal is None:
-                    continue
-                self._call_refused(refusal)
-            await anyio.sleep(retry_s)
+    def _pause_after(self, moved: DueMoves) -> float | None:
+        quick, slow = RELEASE_POLL_S
+        waits = moved.quarantined + moved.out > 0
+        self._poll_s = quick if not waits or moved.jobs or moved.settled else min(self._poll_s * 1.5, slow)
+        pauses = [self._poll_s] if waits else []
+        if moved.next_due_ms is not None and moved.next_due_ms <= self._interval_s * 1000:
+            pauses.append(moved.next_due_ms / 1000)
+        return min(pauses, default=None)
 
     def _call_refused(self, refusal: Refusal) -> None:
-        """Act on a call that did nothing."""
-        self._telemetry.refused(refusal)
+        """Act on a call that was rejected."""
         if refusal.kind is RefusalKind.STALE:
+            self._notes.telemetry.write_rejected()
             logger.warning(
                 "write rejected, the lease of the group is not ours any more: %s",
                 fields(group=self._keys.pair, token=self._term.token, lease=refusal.detail),
@@ -367,7 +327,7 @@ class GroupWatch:
     # ---- status
 
     def report(self) -> GroupReport:
-        """Return what is registered for ``reaper status``."""
+        """Return the report for ``reaper status``."""
         now = monotonic_ms()
         timers = [source.timers for source in self._sources.values()]
         dues = [due for one in timers if (due := one.next_due()) is not None]

@@ -8,7 +8,7 @@ deliveries again. So a report waits until its registration ends, at most one vis
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 from redis.exceptions import ResponseError
@@ -28,18 +28,6 @@ BEGINNING = b"0-0"
 _ENTRY = re.compile(rb"\d+-\d+")
 
 
-class Look(NamedTuple):
-    """Entries that are gone from one source since the last full scan, and its consumers."""
-
-    source: str
-    gone: Mapping[bytes, Sequence[bytes]]
-    """Entry IDs by the consumer that had them."""
-    there: Container[bytes]
-    """The source's consumers."""
-    ends_s: Mapping[bytes, float]
-    """When the registrations of workers end, by their consumer and anyio's clock."""
-
-
 @dataclass(frozen=True, slots=True)
 class Missing:
     """Entries that are gone with one consumer of one source."""
@@ -47,6 +35,8 @@ class Missing:
     source: str
     consumer: bytes
     ids: Sequence[bytes]
+    is_deleted: bool
+    """A third party deleted the consumer."""
     journal_at: bytes
     """Last entry of the journal when all of them were still pending, or an earlier one."""
     due_s: float
@@ -78,31 +68,28 @@ class LostDeliveries:
             return BEGINNING
         return bytes(newest[0][0]) if newest else BEGINNING
 
-    async def look(self, source: str, gone: Mapping[bytes, Sequence[bytes]]) -> Look:
-        """Read the consumers of ``source``. ``gone`` has the entries that are gone, by the consumer that had them.
+    async def look(
+        self, source: str, gone: Mapping[bytes, Sequence[bytes]], journal_at: bytes, deleted: Container[bytes]
+    ) -> list[Missing]:
+        """Return the entries that are ``gone`` from ``source``, by the consumer that had them.
 
-        Call it before the house is kept, which removes registrations of deleted consumers.
+        Call it before the cleanup, which removes registrations of deleted consumers. Those of ``deleted`` were removed
+        by the cleanup before. A worker that leaves removes its registration together with its consumer.
         """
         there = await self._writer.consumers(source) if gone else set()
         workers = [consumer for consumer in gone if is_worker(consumer)]
         left_ms = await self._writer.registrations(workers) if workers else {}
-        now = anyio.current_time()
-        return Look(source, gone, there, {consumer: now + left / 1000 for consumer, left in left_ms.items()})
-
-    def note(self, look: Look, journal_at: bytes, *, is_remade: bool, deleted: Container[bytes]) -> None:
-        """Note the entries of deleted consumers, or of all consumers if the group ``is_remade``.
-
-        A worker that leaves removes its registration together with its consumer. So it deleted the consumer itself.
-        Of the consumers in ``deleted``, the cleanup before has found the loss, and removed the registration.
-        """
         now, visibility_s = anyio.current_time(), self._writer.group.visibility_timeout.total_seconds()
-        for consumer, ids in look.gone.items():
-            ends_s = look.ends_s.get(consumer)
-            is_known = ends_s is not None or not is_worker(consumer) or consumer in deleted
-            is_deleted = consumer not in look.there and is_known
-            if is_remade or is_deleted:
-                due_s = now if ends_s is None else min(ends_s, now + visibility_s)
-                self._missing.append(Missing(look.source, consumer, ids, journal_at, due_s))
+        found = []
+        for consumer, ids in gone.items():
+            is_known = consumer in left_ms or not is_worker(consumer) or consumer in deleted
+            due_s = now + min(left_ms.get(consumer, 0) / 1000, visibility_s)
+            found.append(Missing(source, consumer, ids, consumer not in there and is_known, journal_at, due_s))
+        return found
+
+    def note(self, found: Iterable[Missing], *, is_remade: bool) -> None:
+        """Note the entries of deleted consumers, or of all consumers if the group ``is_remade``."""
+        self._missing += [missing for missing in found if is_remade or missing.is_deleted]
 
     async def report(self, sources: Container[str]) -> list[Report] | Refusal:
         """Report the entries that are due. Forget those of other ``sources``, which do not exist any more."""

@@ -1,4 +1,4 @@
-"""A replica's knowledge of one group, as counters for the status, log lines and callbacks.
+"""Reports what a replica finds in one group: counters for the status, log lines, callbacks, spans and metrics.
 
 A state (an error, a refusal, a pause) is logged when it begins and when it ends, not each time it is met.
 """
@@ -14,6 +14,7 @@ from redis.exceptions import ResponseError
 
 from reaper.lease import Taken
 from reaper.recovery.lost import Report
+from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
 from reaper.settings import WatchedGroup
@@ -24,7 +25,7 @@ from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import Pending, RecoveryMode, first_of, text
 from workers.runtime.callbacks import Callbacks
-from workers.runtime.clock import monotonic
+from workers.runtime.clock import monotonic, monotonic_ms
 from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
@@ -32,11 +33,12 @@ logger = logging.getLogger(__name__)
 FALSE_RECOVERY_LOG_S = 60.0
 NAME_CHARS, MOST_NAMED = 200, 5
 """So much is registered of a consumer's name, and of so many consumers."""
+VERDICT_LOG_S = 60.0
 MOVED_LOG_S = 1.0
 """In a mass, what was moved is a line each so often, not one a call."""
 HELD_FOR_S = 25.0
 """A job that cannot be made ready is tried every 10 s (``move_due.lua``): none met for so long means that it passed."""
-RELEASE_QUARANTINED, MOVE_DUE = "release quarantined jobs", "make due jobs ready"
+MOVE_DUE = "make due jobs ready"
 
 _TALLIED = tuple(field.name for field in fields_of(Tally))
 _MOVED = frozenset({Outcome.REDELIVERED, Outcome.QUARANTINED})
@@ -65,6 +67,7 @@ class GroupNotes:
     ) -> None:
         """``changed`` is called when a refusal or a pause begins or ends, because others should know at once."""
         self.tally = Tally()
+        self.telemetry = GroupTelemetry(group)
         self._group = group
         self._pair = group.keys.pair
         self._callbacks = callbacks
@@ -72,10 +75,17 @@ class GroupNotes:
         self._false_recoveries: Counter[str] = Counter()
         self._false_logged_at = self._last_held_at = self._moved_told_at = float("-inf")
         self._ready = self._quarantined = 0
-        self._moved_of: set[bytes] = set()
-        self._said: tuple[int, ...] = ()
+        self._moved_of: dict[bytes, None] = {}
+        """Consumers from which deliveries were moved since the last line."""
+        self._said = (0, 0)
+        self._next_verdict_at = float("-inf")
         self._waits_until_s = float("-inf")
         self._errors: dict[str, str] = {}
+
+    def term_begins(self, token: int, *, by_group: bool = True) -> None:
+        """A term begins. ``by_group``: metrics have the group as a label."""
+        self._next_verdict_at = anyio.current_time() + VERDICT_LOG_S
+        self.telemetry.term_begins(token, by_group=by_group)
 
     def _report(self, name: str, **facts: Any) -> None:
         self._callbacks.report(name, stream=self._group.stream, group=self._group.group, **facts)
@@ -179,8 +189,9 @@ class GroupNotes:
 
     # ---- deliveries
 
-    def batch(self, found: Sequence[Recovered]) -> None:
-        """Count, log and report the overdue deliveries of one recovery call, and their outcomes."""
+    def batch(self, found: Sequence[Recovered], began_ns: int) -> None:
+        """Count, log and report the overdue deliveries of one recovery call that began at ``began_ns``."""
+        self.telemetry.recovered(found, began_ns)
         became = Counter(row.outcome for row in found)
         tally = self.tally
         tally.recovered += became[Outcome.REDELIVERED]
@@ -190,7 +201,7 @@ class GroupNotes:
         if became[Outcome.REDELIVERED] or became[Outcome.QUARANTINED]:
             self._ready += became[Outcome.REDELIVERED]
             self._quarantined += became[Outcome.QUARANTINED]
-            self._moved_of.update(row.consumer for row in found if row.outcome in _MOVED)
+            self._moved_of.update((row.consumer, None) for row in found if row.outcome in _MOVED)
             if anyio.current_time() - self._moved_told_at >= MOVED_LOG_S:
                 self.tell_moved()
         # Hot in a mass recovery, so facts are gathered only for listeners and for lines of their own.
@@ -222,11 +233,30 @@ class GroupNotes:
             case Outcome.REDELIVERED:
                 self._report("recovered", **facts, new_entry=row.told, reason="visibility_timeout")
             case Outcome.DEAD_LETTERED:
-                self._dead_lettered(facts, row.told)
+                logger.error(
+                    "job dead-lettered: %s",  # as in `workers.loop.reporting`, so that one alert finds both
+                    fields(
+                        group=self._pair,
+                        job=facts["job"],
+                        dead_letter=row.told,
+                        limit=self._group.max_deliveries,
+                        consumer=facts["consumer"],
+                        reason="max_deliveries",
+                    ),
+                )
+                self._report("dead_lettered", **facts, dead_letter=row.told, reason="max_deliveries")
             case Outcome.LOST_PAYLOAD:
-                self._lost_payload(facts)
+                logger.error(
+                    "entry was deleted while pending, its payload is lost: %s",
+                    fields(group=self._pair, entry=facts["entry"]),
+                )
+                self._report("error", **facts, error="lost_payload")
             case Outcome.HELD:
-                self._held(facts, row.told)
+                logger.error(
+                    "cannot redeliver an entry, retrying at the next full scan: %s",
+                    fields(group=self._pair, entry=facts["entry"], cause=explained(row.told)),
+                )
+                self._report("error", **facts, error=f"held: {row.told}")
 
     def _stalled(self, job_id: bytes, row: Recovered | Pending) -> dict[str, Any]:
         """Report that a delivery was found overdue. Return its facts."""
@@ -240,38 +270,9 @@ class GroupNotes:
         self._report("stalled", **facts)
         return facts
 
-    def _dead_lettered(self, facts: dict[str, Any], dead_letter: str) -> None:
-        logger.error(
-            "job dead-lettered: %s",  # as in `workers.loop.reporting`, so that one alert finds both
-            fields(
-                group=self._pair,
-                job=facts["job"],
-                dead_letter=dead_letter,
-                limit=self._group.max_deliveries,
-                consumer=facts["consumer"],
-                reason="max_deliveries",
-            ),
-        )
-        self._report("dead_lettered", **facts, dead_letter=dead_letter, reason="max_deliveries")
-
-    def _lost_payload(self, facts: dict[str, Any]) -> None:
-        logger.error(
-            "entry was deleted while pending, its payload is lost: %s", fields(group=self._pair, entry=facts["entry"])
-        )
-        self._report("error", **facts, error="lost_payload")
-
-    def _held(self, facts: dict[str, Any], why: str) -> None:
-        logger.error(
-            "cannot redeliver an entry, retrying at the next full scan: %s",
-            fields(group=self._pair, entry=facts["entry"], cause=explained(why)),
-        )
-        self._report("error", **facts, error=f"held: {why}")
-
     def lost(self, report: Report) -> None:
-        """Deliveries are lost, because a third party deleted their consumer.
-
-        Or in doubt, as they may have been settled.
-        """
+        """A third party deleted a consumer. Its deliveries are lost, or in doubt: they may have been settled."""
+        self.telemetry.lost_deliveries(len(report.ids), is_certain=report.is_certain)
         facts = fields(
             group=self._pair,
             consumer=report.consumer,
@@ -293,29 +294,28 @@ class GroupNotes:
         )
 
     def consumer_was_lost(self, consumer: bytes) -> None:
-        """A third party deleted the consumer of a dead worker. The house logs it. Its deliveries are not known here."""
+        """A third party deleted the consumer of a dead worker. The cleanup logs it. Its deliveries are unknown here."""
         self._report("error", consumer=text(consumer), error="lost_consumer")
 
     def group_was_lost(self) -> None:
         """A third party destroyed the group. Its deliveries are reported later."""
+        self.telemetry.lost_group()
         logger.error("the group was destroyed, or all of its consumers were deleted: %s", fields(group=self._pair))
         self._report("error", error="group_destroyed")
 
-    def released(self, released: DueMoves) -> None:
-        """Quarantined jobs are ready again, as many as may be released at a time."""
-        self.worked(RELEASE_QUARANTINED)
-        self.tally.recovered += len(released.jobs)
-        for job_id, new_entry in released.jobs:
-            self._report("recovered", job=text(job_id), new_entry=text(new_entry), reason="released")
-
     def moved(self, moved: DueMoves) -> None:
-        """Due jobs were made ready, except those that cannot be."""
+        """Due jobs were made ready, except those that cannot be, and quarantined jobs were released."""
         now = anyio.current_time()
         if moved.held:
             self._last_held_at = now
             self.failed(MOVE_DUE, ResponseError(f"some jobs cannot be made ready, retrying: {moved.why}"))
         elif now - self._last_held_at > HELD_FOR_S:
             self.worked(MOVE_DUE)
+        self.tally.recovered += len(moved.jobs)
+        for job_id, new_entry in moved.jobs:
+            self._report("recovered", job=text(job_id), new_entry=text(new_entry), reason="released")
+
+    # ---- observers
 
     def would_recover(self, row: Pending) -> None:
         """A delivery is overdue, and we only observe."""
@@ -326,17 +326,29 @@ class GroupNotes:
         self.tally.recovered = verdict.overdue
         self.tally.false_alarms, self.tally.slowest_ms = verdict.false_alarms, verdict.slowest_ms
 
-    def tell_verdict(self, verdict: Verdict, now_ms: int, *, is_served: bool, at_the_end: bool = False) -> None:
-        """Log it at the end, and earlier if there is news."""
-        said = (verdict.overdue, verdict.false_alarms, verdict.claimed, verdict.read_again, verdict.pending)
-        if at_the_end or said != self._said:
-            logger.info("observed: %s", fields(group=self._pair, **verdict.facts(now_ms), served=is_served))
-        self._said = said
+    def tell_verdict(self, verdict: Verdict, *, at_the_end: bool = False) -> None:
+        """Log it at the end, and once a minute if there is news."""
+        self.verdict(verdict)
+        said, now = (verdict.overdue, verdict.false_alarms), anyio.current_time()
+        if at_the_end or (said != self._said and now >= self._next_verdict_at):
+            logger.info(
+                "observed: %s",
+                fields(
+                    group=self._pair,
+                    minutes=round((monotonic_ms() - verdict.began_ms) / 60_000),
+                    would_recover=verdict.overdue,
+                    false_alarms=verdict.false_alarms,
+                    slowest_s=round(verdict.slowest_ms / 1000, 1),
+                    pending=len(verdict.followed),
+                ),
+            )
+            self._said, self._next_verdict_at = said, now + VERDICT_LOG_S
 
     # ---- false recoveries
 
     def false_recovery(self, consumer: bytes, deliveries: int) -> None:
         """A third-party consumer settled so many deliveries after another one was recovered from it."""
+        self.telemetry.false_recovery(deliveries)
         self._false_recoveries[text(consumer)[:NAME_CHARS]] += deliveries
         self.tally.false_recoveries += deliveries
         self.tally.false_recoveries_of = dict(self._false_recoveries.most_common(MOST_NAMED))

@@ -1,14 +1,13 @@
 """Reads the pending entries list, page by page, and arms a timer for each pending delivery.
 
-A full scan replaces the timers of what is gone, streaming (`Timers.begin_sweep`). Between full scans only what lies
-past the highest ID seen is read: new deliveries have higher IDs. Old IDs come back too (``XCLAIM FORCE``, ``XGROUP
-SETID``, a refilled stream), which is what the periodic full scan is for.
+A full scan forgets the timers of settled deliveries (`Timers.begin_sweep`). Between full scans, only entries behind the
+highest ID are read, because new deliveries have higher IDs. Old IDs can come back (``XCLAIM FORCE``, ``XGROUP SETID``,
+a refilled stream). Full scans find them.
 
-Who holds what is noted on the way, packed: some 20 bytes a delivery. If a consumer is deleted, its deliveries are
-known from the full scan before.
+On the way it notes which consumer has which deliveries, in some 20 bytes a delivery. If a consumer is deleted, its
+deliveries are known from the full scan before.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from workers.runtime.clock import monotonic_ms
 
 FIRST, LAST = b"-", b"+"
 MOST_GONE = 200_000
-"""Entries that are remembered of those that went between two full scans, the latest ones."""
+"""So many entries are remembered of those that were settled between two full scans."""
 LATEST_BYTES = 40_000
 """About 2,000 entry IDs."""
 _NOBODY = NOBODY.encode()
@@ -44,12 +43,12 @@ class Scanner:
     page: int
     timers: Timers
     armed: Callable[[], None]
-    """Called after each page, so that who sleeps for the next timer can look again."""
+    """Called after each page that armed timers."""
     in_place: bool = False
     """An entry that was given back is ready where it is. It falls due a visibility timeout after a reader has taken it,
     from now on."""
     forgotten: Callable[[Sequence[bytes], int], None] = lambda _entry_ids, _now_ms: None
-    """Called with the entries that a full scan did not find any more, and the instant."""
+    """Called with entries that a full scan did not find any more, and the instant."""
     false_recoveries: FalseRecoveries = field(default_factory=FalseRecoveries)
     after: bytes = FIRST
     """Where the next page of new deliveries begins: behind the highest ID seen."""
@@ -57,38 +56,39 @@ class Scanner:
     """Pages that were asked for and have not come yet."""
     _held: dict[bytes, bytearray] = field(default_factory=dict)
     _held_before: dict[bytes, bytearray] = field(default_factory=dict)
-    _gone: deque[bytes] = field(default_factory=lambda: deque(maxlen=MOST_GONE))
-    _recovered: set[bytes] = field(default_factory=set)
+    _gone: dict[bytes, None] = field(default_factory=dict)
+    _recovered: dict[bytes, None] = field(default_factory=dict)
     """Since the page was asked for that is under way."""
 
     def recovered(self, entry_ids: Iterable[bytes]) -> None:
-        """Note what a call of ours has recovered: a page that is under way may show it as it was."""
-        self._recovered.update(entry_ids)
+        """Note entries that we have recovered, because a page that is under way may show their former state."""
+        if self._pages:
+            self._recovered.update(dict.fromkeys(entry_ids))
 
     def gone(self, entry_id: bytes) -> None:
-        """Note that a delivery is not pending any more, and not by us: somebody has settled it, or made it vanish."""
-        self._gone.append(entry_id)
+        """Note that a delivery is not pending any more, and not by us."""
+        if len(self._gone) < MOST_GONE:
+            self._gone[entry_id] = None
 
     def forget_holders(self, consumers: Iterable[bytes]) -> None:
-        """Forget what ``consumers`` held: we ourselves have deleted them, when they held nothing."""
+        """Forget the entries of ``consumers``, which we have deleted when they had none."""
         for consumer in consumers:
             self._held.pop(consumer, None)
             self._held_before.pop(consumer, None)
 
     def forget_gone(self) -> None:
-        """Forget what is gone, and who held it as of the full scan before."""
-        self._gone.clear()
+        """Forget the entries that are gone, and their consumers as of the full scan before."""
+        self._gone = {}
         self._held_before = {}
 
     def gone_by_consumer(self) -> dict[bytes, Sequence[bytes]]:
-        """Return what is gone since the full scan before, and not by us, by the consumer that held it then."""
-        gone = set(self._gone)
+        """Return the entries that are gone since the full scan before, and not by us, by their former consumer."""
         held = {consumer: dict.fromkeys(bytes(ids).split()) for consumer, ids in self._held_before.items()}
-        found = {consumer: [entry_id for entry_id in ids if entry_id in gone] for consumer, ids in held.items()}
+        found = {consumer: [entry_id for entry_id in ids if entry_id in self._gone] for consumer, ids in held.items()}
         return {consumer: ids for consumer, ids in found.items() if ids}
 
     async def full(self) -> int:
-        """Scan everything, forget timers of what is gone; return how much is pending. Raises what redis-py raises."""
+        """Scan the whole list, and forget timers of other entries. Return the number of entries. Raises RedisError."""
         self.timers.begin_sweep()
         self.false_recoveries.scan_begins()
         for consumer, ids in self._held.items():
@@ -98,7 +98,8 @@ class Scanner:
         now = monotonic_ms()
 
         def forgets(ids: list[bytes]) -> None:
-            self._gone.extend(ids)
+            for entry_id in ids:
+                self.gone(entry_id)
             self.forgotten(ids, now)
 
         while not self.timers.sweep(forgets=forgets):
@@ -112,7 +113,7 @@ class Scanner:
         self.false_recoveries.recovered(consumer, (one for one in bytes(held).split() if one in self.timers))
 
     async def tail(self) -> int:
-        """Scan what lies past the highest ID seen; return how much that was. Raises what redis-py raises."""
+        """Scan the entries behind the highest ID. Return their number. Raises RedisError."""
         return await self._read_from(self.after)
 
     async def _read_from(self, start: bytes) -> int:
@@ -129,42 +130,38 @@ class Scanner:
 
     @contextmanager
     def page_under_way(self) -> Iterator[None]:
-        """Keep in mind what our calls recover while a page is under way: it may show such an entry as it was."""
-        if not self._pages:
-            self._recovered.clear()
+        """Remember the entries that we recover while the block reads a page. The page may show their former state."""
         self._pages += 1
         try:
             yield
         finally:
             self._pages -= 1
+            if not self._pages:
+                self._recovered = {}
 
     def saw(self, rows: Sequence[Any]) -> None:
-        """Arm a timer for each row of ``XPENDING``. The next page begins behind them."""
+        """Arm a timer for each row of ``XPENDING``. The next page begins behind the last one."""
         if not rows:
             return
         # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
-        now, visibility_ms, arm = monotonic_ms(), self.visibility_ms, self.timers.arm
-        held, ready_ms = self._held, CLAIM_READY_MS if self.in_place else inf
-        is_ready_unowned = self.in_place
-        recovered = self._recovered
+        now, visibility_ms, arm, keep = monotonic_ms(), self.visibility_ms, self.timers.arm, self.timers.keep
+        held, recovered = self._held, self._recovered
+        ready_ms, unowned_ms = (CLAIM_READY_MS, 0) if self.in_place else (inf, -inf)
         for entry_id, consumer, idle_ms, _ in rows:
             if recovered and entry_id in recovered:
-                continue  # the row is of before
+                continue  # the row shows its former state
             ids = held.get(consumer)
             if ids is None:
                 ids = held[consumer] = bytearray()
             ids += entry_id + b" "
-            if idle_ms >= ready_ms or (is_ready_unowned and idle_ms < 0):
-                if not self.timers.keep(entry_id):  # what a timer tells is known no better by now
+            if idle_ms >= ready_ms or idle_ms < unowned_ms:
+                if not keep(entry_id):  # a scan does not know the time better than the timer
                     arm(entry_id, now + visibility_ms)
             elif 0 < idle_ms < visibility_ms:
                 arm(entry_id, now + visibility_ms - idle_ms)
-            elif idle_ms == 0:
-                # Just delivered; or before the server's clock was set back: it would stay 0 until that time comes.
-                # The script restarts its idle time, and says when it is due.
-                if not self.timers.keep(entry_id):
-                    arm(entry_id, now)
-            else:
+            elif idle_ms or not keep(entry_id):
+                # Overdue, or just delivered. After the server's clock was set back, the idle time stays 0 for long. The
+                # script restarts it, and returns when the entry is due.
                 arm(entry_id, now)
         held.pop(_NOBODY, None)  # no consumer that could be missing
         self.after = _behind(rows)

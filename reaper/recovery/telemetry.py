@@ -1,4 +1,4 @@
-"""What a replica tells of one group: each lost delivery in its worker's place, its `recover`, and measurements."""
+"""Spans and metrics of one group, and the span of a lost delivery in the place of its worker."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,6 @@ from time import perf_counter, time_ns
 
 from reaper.settings import WatchedGroup
 from workers.protocol.calls.recovery import ENDED, Recovered
-from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.messages import RecoveryMode
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
@@ -17,81 +16,82 @@ from workers.telemetry.names import Attributes
 
 
 class GroupTelemetry:
-    """Spans and metrics of one group in one term; costs a look at two flags where nobody listens."""
+    """Without traces and metrics, each method checks a flag and returns."""
 
-    def __init__(self, group: WatchedGroup, token: int, *, by_group: bool = True) -> None:
-        """Without ``by_group``, the groups of a pattern are measured together, and so are those that have none."""
+    __slots__ = ("_by_group", "_group", "_token")
+
+    def __init__(self, group: WatchedGroup) -> None:
         self._group = group
-        self._how: Attributes = {
-            telemetry.RECOVERY_REASON: telemetry.VISIBILITY_TIMEOUT,
-            telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER),
-            telemetry.FENCING_TOKEN: token,
-        }
-        self._traces, self._measures = telemetry.is_tracing(), telemetry.is_measuring()
-        self._visibility_s = group.visibility_timeout.total_seconds()
-        of_pattern: Attributes = {telemetry.PATTERN: group.pattern} if group.pattern else {}
-        self._labels = labels_of(group.keys) if by_group else of_pattern
+        self._token = 0
+        self._by_group = True
 
-    # ---- recoveries
+    @property
+    def _labels(self) -> Attributes:
+        if self._by_group:
+            return labels_of(self._group.keys)
+        return {telemetry.PATTERN: self._group.pattern} if self._group.pattern else {}
 
-    def recovered(self, found: Sequence[Recovered], began_ns: int) -> None:
-        """Tell of what a recovery call that began at ``began_ns`` has ended."""
-        if self._measures:
-            self._measure(found)
-        if not self._traces:
-            return
-        ended_ns = time_ns()
-        for row in found:
-            if row.traced and row.outcome in ENDED:
-                stream, group = self._group.stream, self._group.group
-                emit_recovered(row, stream, group, self._how, began_ns=began_ns, ended_ns=ended_ns)
+    def term_begins(self, token: int, *, by_group: bool) -> None:
+        """Count the term, and export counters at 0, because a counter must exist before it can rise.
 
-    def _measure(self, found: Sequence[Recovered]) -> None:
-        by_mode = self._labels | {telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER)}
-        ended = [row for row in found if row.outcome in ENDED]
-        for outcome, count in Counter(row.outcome for row in ended).items():
-            instruments.RECOVERED.add(count, by_mode | {telemetry.RECOVERY_OUTCOME: outcome.name.lower()})
-        for row in ended:
-            instruments.record_lateness(row.idle_ms, self._visibility_s, by_mode)
-
-    # ---- what others have destroyed
-
-    def watching(self) -> None:
-        """Count the term, and show that nothing is lost yet: a count that begins with a loss does not seem to rise."""
-        if self._measures:
+        Without ``by_group``, the groups of a pattern are measured together, and so are those that have none.
+        """
+        self._token, self._by_group = token, by_group
+        if telemetry.is_measuring():
             instruments.LEASES_TAKEN.add(1, self._labels)
-        self.lost_deliveries(0, is_certain=True)
-        self.lost_deliveries(0, is_certain=False)
+        for is_certain in (True, False):
+            self.lost_deliveries(0, is_certain=is_certain)
         self.false_recovery(0)
         self.lost_group(0)
 
+    def recovered(self, found: Sequence[Recovered], began_ns: int) -> None:
+        """Export the results of a recovery call that began at ``began_ns``."""
+        if telemetry.is_measuring():
+            self._measure([row for row in found if row.outcome in ENDED])
+        if not telemetry.is_tracing():
+            return
+        ended_ns = time_ns()
+        how: Attributes = {
+            telemetry.RECOVERY_REASON: telemetry.VISIBILITY_TIMEOUT,
+            telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER),
+            telemetry.FENCING_TOKEN: self._token,
+        }
+        for row in found:
+            if row.traced and row.outcome in ENDED:
+                emit_recovered(row, self._group.stream, self._group.group, how, began_ns=began_ns, ended_ns=ended_ns)
+
+    def _measure(self, ended: Sequence[Recovered]) -> None:
+        by_mode = self._labels | {telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER)}
+        for outcome, count in Counter(row.outcome for row in ended).items():
+            instruments.RECOVERED.add(count, by_mode | {telemetry.RECOVERY_OUTCOME: outcome.name.lower()})
+        for row in ended:
+            instruments.record_lateness(row.idle_ms, self._group.visibility_timeout.total_seconds(), by_mode)
+
     def lost_deliveries(self, deliveries: int, *, is_certain: bool) -> None:
-        """Count deliveries that Redis forgot because somebody deleted their consumer or the group."""
-        if self._measures:
+        """Count deliveries that Redis lost because a third party deleted their consumer or the group."""
+        if telemetry.is_measuring():
             loss = telemetry.CERTAIN if is_certain else telemetry.IN_DOUBT
             instruments.LOST_DELIVERIES.add(deliveries, self._labels | {telemetry.LOSS: loss})
 
     def false_recovery(self, deliveries: int) -> None:
         """Count deliveries that a third-party consumer settled after another one was recovered from it."""
-        if self._measures:
+        if telemetry.is_measuring():
             instruments.FALSE_RECOVERIES.add(deliveries, self._labels)
 
     def lost_group(self, times: int = 1) -> None:
-        """Count a group that somebody destroyed."""
-        if self._measures:
+        """Count a group that a third party destroyed."""
+        if telemetry.is_measuring():
             instruments.LOST.add(times, self._labels | {telemetry.LOSS: telemetry.LOST_GROUP})
 
-    # ---- the rest
-
-    def refused(self, refusal: Refusal) -> None:
-        """Count a call that was rejected, because another replica holds the lease."""
-        if self._measures and refusal.kind is RefusalKind.STALE:
+    def write_rejected(self) -> None:
+        """Count a write that was rejected, because another replica holds the lease."""
+        if telemetry.is_measuring():
             instruments.WRITES_REFUSED.add(1, self._labels)
 
     @contextmanager
-    def scanning(self, kind: str) -> Iterator[None]:
-        """Measure a scan: ``full``, or ``tail`` for what is new. One that fails is not measured."""
+    def full_scan(self) -> Iterator[None]:
+        """Measure a full scan. One that fails is not measured."""
         began = perf_counter()
         yield
-        if self._measures:
-            instruments.SCAN_DURATION.record(perf_counter() - began, self._labels | {telemetry.SCAN: kind})
+        if telemetry.is_measuring():
+            instruments.SCAN_DURATION.record(perf_counter() - began, self._labels | {telemetry.SCAN: "full"})

@@ -1,25 +1,24 @@
-"""Visibility timers: one per pending delivery, pure, without clock or I/O.
+"""Visibility timers, one for each pending delivery. Pure, without clock or I/O.
 
-A million of them must stay small, so there is no object per timer: timers that are due within the same few
+A million of them must stay small, so there is no object per timer. Timers that are due within the same few
 milliseconds share a bucket, and one heap orders the buckets.
 
-Update rule: the newest knowledge counts. `arm` moves a timer later (an extension) as well as earlier; a move by less
-than `TOLERANCE_MS` is no move, so that a scan that measures the same idle time again costs nothing.
+The newest knowledge counts: `arm` moves a timer later (an extension) as well as earlier. A move by less than
+`TOLERANCE_MS` is no move, so a scan that measures the same idle time again is cheap.
 
-Mark and sweep: nothing tells the reaper of an ``XACK``. A full scan calls `begin_sweep`, arms what it finds, and then
-calls `sweep`, which forgets what the scan did not find.
+Redis sends no notice of an ``XACK``. So a full scan calls `begin_sweep`, arms the entries that it finds,
+and then calls `sweep`, which forgets all others.
 """
 
 import heapq
 from collections.abc import Callable, Collection, Iterable
-from itertools import groupby
 
 BUCKET_MS = 5
 TOLERANCE_MS = 50
 
 
 class _Bucket:
-    """Timers due at the same moment. ``ids`` may hold stale ones: a timer's bucket is the one the map names."""
+    """Timers due at the same moment. ``ids`` may have stale ones, because the map names the bucket of a timer."""
 
     __slots__ = ("due_ms", "ids", "live", "mark")
 
@@ -32,9 +31,9 @@ class _Bucket:
     def __lt__(self, other: "_Bucket") -> bool:
         return self.due_ms < other.due_ms
 
-    def leave(self, timers: int = 1) -> None:
-        """So many timers fewer. Their IDs stay among the stale ones, until the last timer goes."""
-        self.live -= timers
+    def leave(self) -> None:
+        """Count a timer fewer. Its ID stays among the stale ones, until the last timer goes."""
+        self.live -= 1
         if not self.live:
             self.ids.clear()
 
@@ -71,7 +70,7 @@ class Timers:
                     return
                 slot = known.due_ms
             known.leave()
-            # The key's object goes with its old bucket: else each scan would leave two copies of every ID behind.
+            # The key's object goes with its old bucket. Otherwise each scan would leave two copies of every ID behind.
             del self._by_id[entry_id]
         bucket = self._bucket_of(slot)
         bucket.ids.append(entry_id)
@@ -86,14 +85,14 @@ class Timers:
         return bucket
 
     def arm_popped(self, entry_ids: Collection[bytes], due_ms: int) -> None:
-        """Set the timers of ``entry_ids``, none of which has one: they were popped, or disarmed, a moment ago."""
+        """Set the timers of ``entry_ids``, which have none, because they were popped a moment ago."""
         bucket = self._bucket_of(-(-due_ms // BUCKET_MS) * BUCKET_MS)
         bucket.ids += entry_ids
         bucket.live += len(entry_ids)
         self._by_id.update(dict.fromkeys(entry_ids, bucket))
 
     def keep(self, entry_id: bytes) -> bool:
-        """Note that ``entry_id`` was found, and that its timer stands; return whether it has one."""
+        """Note that ``entry_id`` was found, and keep its timer. Return whether it has one."""
         known = self._by_id.get(entry_id)
         if known is not None:
             self.arm(entry_id, known.due_ms)
@@ -105,15 +104,8 @@ class Timers:
         if bucket is not None:
             bucket.leave()
 
-    def disarm_all(self, entry_ids: Iterable[bytes]) -> None:
-        """Forget the timers of ``entry_ids``, as far as there are any."""
-        pop = self._by_id.pop
-        for bucket, same in groupby([pop(entry_id, None) for entry_id in entry_ids]):
-            if bucket is not None:
-                bucket.leave(len(list(same)))
-
     def pop_due(self, now_ms: int, limit: int) -> list[bytes]:
-        """Remove and return up to ``limit`` entry IDs whose time has come, earliest bucket first."""
+        """Remove and return up to ``limit`` entry IDs that are due, earliest bucket first."""
         popped: list[bytes] = []
         while self._heap and limit > 0:
             bucket = self._heap[0]
@@ -147,15 +139,15 @@ class Timers:
         return self._heap[0].due_ms if self._heap else None
 
     def begin_sweep(self) -> None:
-        """Start a mark-and-sweep: what is not armed again before `sweep` returns True is forgotten."""
+        """Start a mark-and-sweep. Timers that are not armed again before `sweep` returns True are forgotten."""
         self._mark += 1
         self._unseen = [bucket for bucket in self._heap if bucket.live]
         self._fresh = {}
 
     def sweep(self, limit: int = 10_000, forgets: Callable[[list[bytes]], None] | None = None) -> bool:
-        """Forget unseen timers, looking at about ``limit``; return whether the sweep is complete.
+        """Forget unseen timers, and pass them to ``forgets``. Return whether the sweep is complete.
 
-        ``forgets`` is told of what is forgotten.
+        It looks at about ``limit`` timers.
         """
         while self._unseen and limit > 0:
             bucket = self._unseen.pop()
@@ -175,7 +167,7 @@ class Timers:
         return True
 
     def _drop_empty(self) -> None:
-        # Each scan empties all buckets of the last one: with a long timeout, dozens of generations would wait here.
+        # Each scan empties all buckets of the last one. With a long timeout, dozens of generations would wait here.
         self._heap = [bucket for bucket in self._heap if bucket.live]
         heapq.heapify(self._heap)
         self._fresh = {due_ms: bucket for due_ms, bucket in self._fresh.items() if bucket.live}

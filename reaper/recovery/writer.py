@@ -1,6 +1,6 @@
-"""What the holder of a lease writes in a group: each call is one fenced script, typed on this side.
+"""Writes of the holder of a lease in a group. Each call is one fenced script, typed on this side.
 
-Those that workers make too, in embedded mode, are in `workers.protocol.calls`; they take the holder's authority.
+The calls that embedded workers make, too, are in `workers.protocol.calls`. They take the holder's authority.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +22,7 @@ from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
 SHIELD_S = 30.0
-"""Bounds a write that was begun: it is let finish when the term ends, so that its result is known. It is fenced."""
+"""A write that was begun may take so long, also if the term ends meanwhile. It is fenced."""
 
 Answer = TypeVar("Answer")
 
@@ -66,12 +66,8 @@ class GroupWriter:
         named = {row.entry_id for row in rows}
         return rows + [Recovered(entry_id, other) for entry_id in entry_ids if entry_id not in named]
 
-    async def release_quarantined(self) -> DueMoves | Refusal:
-        """Make the next quarantined job ready, if it may be out."""
-        return await _finished("quarantine", lambda: self.moves.move_due(self.client))
-
     async def move_due(self) -> DueMoves | Refusal:
-        """Make ready what is due in the group's schedule and in its stream's."""
+        """Make due jobs ready, and release a quarantined job if it may be released."""
         return await _finished("schedule", lambda: self.moves.move_due(self.client))
 
     async def report_lost(
@@ -96,18 +92,13 @@ class GroupWriter:
         """Return the group's consumers in ``source``."""
         return {row["name"] for row in await self.client.xinfo_consumers(source, self.keys.group)}
 
-    async def is_served(self, server_ms: int) -> bool:
-        """Tell whether a replica says that it serves the group at ``server_ms``."""
-        until: Any = await self.client.hget(self.keys.agreement, "served_until")
-        return whole_number(until, 0) > server_ms
-
     async def groups_lost(self) -> int:
         """Return how often the group was found to be another one, since it was first served."""
         times: Any = await self.client.hget(self.keys.agreement, "groups_lost")
         return whole_number(times, 0)
 
     async def registrations(self, consumers: Sequence[bytes]) -> dict[bytes, int]:
-        """Return for how many ms the registrations of workers count, by their consumer; without one it is left out."""
+        """Return for how many ms the registrations of workers count, by their consumer."""
         found: Any = await self.client.hmget(self.keys.agreement, [b"member:" + consumer for consumer in consumers])
         now_ms = await server_ms(self.client)
         fields = {consumer: value.split(b",") for consumer, value in zip(consumers, found, strict=True) if value}
@@ -115,10 +106,7 @@ class GroupWriter:
 
 
 async def _finished(what: str, write: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Make a write, and let it finish once begun: a term that ends meanwhile must know what became of it.
-
-    The fence decides. Raises what redis-py raises.
-    """
+    """Make a write, and let it finish once begun, so that its result is known. Raises what redis-py raises."""
     failpoint(f"{what}.before_write")
     with anyio.CancelScope(shield=True, deadline=anyio.current_time() + SHIELD_S):
         return await write()

@@ -30,7 +30,7 @@ from workers.protocol.events import EventName
 
 pytestmark = pytest.mark.anyio
 
-WRITES = ("recover.before_write", "quarantine.before_write")
+WRITES = ("recover.before_write", "schedule.before_write")
 """Where a holder that goes on writes at once."""
 STEPS = (
     "lease.before_take",
@@ -39,7 +39,7 @@ STEPS = (
     "scan.before_page",
     "recover.before_write",
     "recover.after_write",
-    "quarantine.before_write",
+    "schedule.before_write",
 )
 AFTER_TAKING = STEPS[1:]
 

@@ -182,12 +182,6 @@ async def test_without_a_file_there_is_nothing_to_reload(
     assert replica.running
 
 
-async def test_an_evicting_server_is_warned_of(client: Redis, processes: Processes, server: RedisServer) -> None:
-    await client.config_set("maxmemory-policy", "allkeys-lru")
-    replica = processes.reaper("--groups", "orders/billing", "--redis-url", server.url)
-    await replica.prints("WARNING .*maxmemory_policy=allkeys-lru")
-
-
 async def test_an_unreachable_server_is_one_sentence_and_exit_3(processes: Processes) -> None:
     url = f"redis://:secret@127.0.0.1:{free_port()}/0"
     replica = processes.reaper("--groups", "orders/billing", "--redis-url", url)

@@ -12,9 +12,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.notes import GroupNotes
+from reaper.recovery.on_demand import Work
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.source_watch import RETRY_MS, SourceWatch
-from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.writer import GroupWriter
 from reaper.service import EVENTS
 from reaper.settings import ReaperSettings
@@ -69,10 +69,10 @@ class World:
             GroupWriter(cast("Any", self), group, Authority("alice", 7), Journal(1, 100)),
             group.keys.stream,
             notes=self.notes,
-            telemetry=GroupTelemetry(group, 7),
             rate=RateLimit(0),
             refused=self.refusals.append,
-            wake_quarantine=lambda: None,
+            start=self._start,
+            wake_moves=lambda: None,
         )
 
     async def execute_command(self, *words: Any) -> Any:
@@ -91,11 +91,18 @@ class World:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[SourceWatch]:
         """Watch for as long as the block runs; one delivery is overdue."""
-        self.watch.timers.arm(ENTRY, monotonic_ms())
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.watch.run)
+        async with anyio.create_task_group() as self.tasks:
+            self.arm(ENTRY, monotonic_ms())
             yield self.watch
-            tasks.cancel_scope.cancel()
+            self.tasks.cancel_scope.cancel()
+
+    def _start(self, work: Work) -> None:
+        self.tasks.start_soon(work)
+
+    def arm(self, entry_id: bytes, due_ms: int) -> None:
+        """Arm a timer as a scan does."""
+        self.watch.timers.arm(entry_id, due_ms)
+        self.watch.scanner.armed()
 
 
 async def test_what_a_call_recovered_is_not_asked_for_again() -> None:
@@ -150,7 +157,7 @@ async def test_while_recovery_waits_each_timer_is_asked_for_once_and_again_when_
     world.waits_until_ms = monotonic_ms() + VISIBILITY_S * 1_000
     began = anyio.current_time()
     async with world.watching() as watch:
-        watch.timers.arm(b"2-0", monotonic_ms() + 5_000)
+        world.arm(b"2-0", monotonic_ms() + 5_000)
         await anyio.sleep(VISIBILITY_S - 0.1)
         assert [ids for _, ids in world.asked] == [[ENTRY], [b"2-0"]]
         assert (len(watch.timers), world.notes.tally.recovered) == (2, 0)

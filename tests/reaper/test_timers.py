@@ -47,11 +47,6 @@ class TimersMatchTheModel(RuleBasedStateMachine):
         self.timers.arm_popped(without, due_ms)
         self.due |= dict.fromkeys(without, -(-due_ms // BUCKET_MS) * BUCKET_MS)
 
-    @rule(entry_ids=st.lists(ids))
-    def disarm_all(self, entry_ids: list[bytes]) -> None:
-        self.timers.disarm_all(entry_ids)
-        self._forget(entry_ids)
-
     @rule(now_ms=instants, limit=st.integers(1, 20))
     def pop_due(self, now_ms: int, limit: int) -> None:
         popped = self.timers.pop_due(now_ms, limit)

@@ -59,7 +59,6 @@ MODULES = {
     "workers/protocol/wire": ["protocol/test_connection", "protocol/test_sentinels"],
     "workers/protocol/server": ["protocol/test_connection"],
     "workers/protocol/pools": ["protocol/test_sentinels", "faults/test_failover"],
-    "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],
     "workers/upkeep/house": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
     "reaper/operations/requeue": ["operator/test_requeue"],
     "workers/protocol/calls/refusals": ["scripts/test_beat"],
