@@ -85,7 +85,8 @@ redelivery = "retry-stream"
 ```
 
 A table `[[groups]]` needs `stream` and `group`. Its `visibility_timeout`, `max_deliveries` and `redelivery` override
-those of the file.
+those of the file. `stream = "orders:*"` is a pattern, and `exclude = ["orders:test:*"]` lists exceptions
+([patterns](scaling.md#patterns)).
 
 A running replica reads the file again on SIGHUP.
 `groups`, `visibility_timeout`, `max_deliveries` and `redelivery` then change at once.

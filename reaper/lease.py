@@ -109,8 +109,8 @@ class GroupLease:
     async def take(self, holder: str, *, recreate: bool, token: int = 0) -> Taken:
         """Take the lease if it is free or offered to us, and write the settings of the group (``lease_take.lua``).
 
-        ``recreate``: a group that was destroyed is created again. After a lost reply, the holder may call it again.
-        With ``token``, the term of that number goes on, or the lease is not taken.
+        ``recreate``: a group that was destroyed is created again, unless a pattern found it. After a lost reply, the
+        holder may call it again. With ``token``, the term of that number goes on, or the lease is not taken.
         """
         keys, group = self.keys, self.group
         won, *reply = await LEASE_TAKE.run(
@@ -118,7 +118,7 @@ class GroupLease:
             [keys.stream, keys.lease, keys.agreement, keys.retry, keys.journal],
             [
                 holder, to_ms(self.ttl), self.replica_id, keys.group, group.redelivery, to_ms(group.visibility_timeout),
-                group.max_deliveries, int(recreate), *self.journal, token,
+                group.max_deliveries, int(recreate and not self.group.pattern), *self.journal, token,
             ],
         )  # fmt: skip
         if not won:

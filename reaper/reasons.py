@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from operator import itemgetter
 
 from reaper.replicas import GroupReport, PatternCounts
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
@@ -32,6 +33,7 @@ class ProblemKind(StrEnum):
 
     NO_REPLICA = "no_replica"
     NO_GROUPS = "no_groups"
+    NO_SCAN = "no_scan"
     UNSERVED = "unserved"
     """No live replica watches the group."""
     UNHELD = "unheld"
@@ -79,6 +81,8 @@ def problems_of(report: GroupReport, at_ms: int, holder: str) -> Iterator[tuple[
             ProblemKind.HELD,
             f"{counted(report.held, 'overdue delivery')} cannot be redelivered. See the log of {holder}.",
         )
+    if report.unread_ms > report.visibility_ms:
+        yield ProblemKind.UNREAD, "jobs are ready, but no worker reads. Check the workers of the group."
     if report.error:
         yield ProblemKind.ERROR, report.error
 
@@ -122,7 +126,19 @@ def _deliveries(number: int) -> str:
 
 
 def kinds_of(report: GroupReport, at_ms: int) -> set[ProblemKind]:
-    """Return the kinds of problems of a group, by its report."""
+    """Return the kinds of problems of a group, by its report. Hot: most groups have none."""
+    is_old = report.last_scan_ms and at_ms - report.last_scan_ms > _oldest_scan_ms(report)
+    if not (
+        is_old
+        or report.paused
+        or report.lost
+        or report.late_ms
+        or report.unread_ms
+        or report.refusal
+        or report.error
+        or report.held
+    ):
+        return set()
     found = {kind for kind, _ in problems_of(report, at_ms, "")}
     seen_in_redis = {ProblemKind.PAUSED: report.paused, ProblemKind.LOST_DELIVERY: report.lost}
     return found | {kind for kind, is_so in seen_in_redis.items() if is_so}
@@ -130,14 +146,17 @@ def kinds_of(report: GroupReport, at_ms: int) -> set[ProblemKind]:
 
 def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) -> list[GroupReport]:
     """Return the reports of the worst groups, the worst first."""
-
-    def rank(report: GroupReport) -> tuple[int, bool, int, int, str]:
-        kinds = kinds_of(report, at_ms)
-        is_remarkable = bool(report.false_alarms or report.in_doubt or report.false_recoveries)
-        by_kind = min((_RANKS[kind] for kind in kinds), default=len(_RANKS))
-        return by_kind, not is_remarkable, -report.late_ms, -report.held, report.pair
-
-    return sorted(reports, key=rank)[:most]
+    ill: list[tuple[int, bool, int, int, str, GroupReport]] = []
+    well: list[GroupReport] = []
+    for one in reports:
+        kinds, is_remarkable = kinds_of(one, at_ms), bool(one.false_alarms or one.in_doubt or one.false_recoveries)
+        if kinds or is_remarkable or one.late_ms:
+            by_kind = min((_RANKS[kind] for kind in kinds), default=len(_RANKS))
+            ill.append((by_kind, not is_remarkable, -one.late_ms, -one.held, one.pair, one))
+        else:
+            well.append(one)
+    ill.sort(key=itemgetter(0, 1, 2, 3, 4))
+    return [*(rank[-1] for rank in ill[:most]), *well][:most]
 
 
 def count_patterns(
@@ -151,7 +170,8 @@ def count_patterns(
     held, problems = Counter[str](), dict[str, Counter[str]]()
     for report in reports:
         held[report.pattern] += bool(report.token)
-        problems.setdefault(report.pattern, Counter()).update(map(str, kinds_of(report, at_ms)))
+        if kinds := kinds_of(report, at_ms):
+            problems.setdefault(report.pattern, Counter()).update(map(str, kinds))
     return {
         pattern: PatternCounts(watched=number, held=held[pattern], problems=dict(problems.get(pattern, {})))
         for pattern, number in numbers.most_common(most)

@@ -26,6 +26,8 @@ MOST_BYTES = 8_192
 MOST_ERROR = 300
 """Characters of an error that are told."""
 
+SCANNED = "done"
+
 Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
 """A number that can be told on: a heartbeat with another one is none, as the hash is open to others."""
 
@@ -46,6 +48,8 @@ class Tally:
     dead_lettered: Whole = 0
     held: Whole = 0
     """Deliveries that are overdue and cannot be copied now; they stay pending."""
+    unread_ms: Whole = 0
+    """For how long jobs have been ready while no consumer read and none had a delivery, by the latest full scan."""
     lost: Whole = 0
     """Deliveries that were reported as lost."""
     in_doubt: Whole = 0
@@ -128,6 +132,8 @@ class Replica:
     """How many leases of groups it holds."""
     patterns: Mapping[str, PatternCounts] = field(default_factory=dict)
     """By pattern; '' = groups that the settings name."""
+    scan: str = ""
+    """How its last scan for the streams of patterns went: `SCANNED`, or why it failed. '' = it has not scanned."""
     groups: Mapping[str, GroupReport] = field(default_factory=dict)
     """By pair (``stream/group``), the worst first, of those that it holds or observes, and those that it cannot serve.
     """

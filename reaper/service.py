@@ -85,6 +85,7 @@ class Reaper:
             self._replica,
             lambda: tuple(self._tenures.watched),
             self._reranked,
+            self._reload,
         )
         self._context = ReplicaContext(
             replica_id=self.replica_id,
@@ -128,6 +129,11 @@ class Reaper:
         """How many groups this replica believes that it holds. Redis checks each write by the lease."""
         return self._tenures.held
 
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The groups that this replica may serve, by pair."""
+        return tuple(self._tenures.watched)
+
     def reports(self) -> dict[str, GroupReport]:
         """Return the state of the groups that this replica serves or observes, or cannot serve, by pair."""
         return self._tenures.reports()
@@ -140,15 +146,18 @@ class Reaper:
     @property
     def has_worked(self) -> bool:
         """Tell whether the replica has registered, and knows of each group who holds its lease."""
-        return self.has_registered and self._tenures.have_answers
+        has_read = self._registry.discovery.found is not None
+        return self.has_registered and has_read and self._tenures.have_answers
 
     @property
     def refusals(self) -> list[str]:
         """Parts of the work that Redis denies now, as ``part: reason``. Safe in any thread."""
         denied = self._tenures.errors().items()
-        return self._registry.troubles.refusals + [
-            f"{pair}: {why}" for pair, why in denied if meaning_of_text(why) is Meaning.DENIED
-        ]
+        return (
+            self._registry.troubles.refusals
+            + self._registry.discovery.troubles.refusals
+            + [f"{pair}: {why}" for pair, why in denied if meaning_of_text(why) is Meaning.DENIED]
+        )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve groups until cancelled or stopped. At its end it hands its leases to the other replicas.
@@ -171,6 +180,7 @@ class Reaper:
                 async with anyio.create_task_group() as tasks:
                     await tasks.start(self._callbacks.run)
                     tasks.start_soon(self._registry.run)
+                    tasks.start_soon(self._registry.discovery.run)
                     tasks.start_soon(self._metrics.run)
                     tasks.start_soon(self._tenures.run)
                     task_status.started()
@@ -213,9 +223,12 @@ class Reaper:
             logger.warning("changed settings need a restart: %s", fields(settings=",".join(sorted(fixed))))
         changes = {name: getattr(settings, name) for name in RELOADABLE}
         self.settings = self.settings.model_copy(update=changes)
-        self._tenures.reload(self.settings)
+        self._reload()
         self._registry.at_once()
         logger.info("settings reloaded: %s", fields(groups=len(self.settings.groups)))
+
+    def _reload(self) -> None:
+        self._tenures.reload(self.settings, self.settings.watched_with(self._registry.discovery.found or {}))
 
     async def __aenter__(self) -> Self:
         tasks = await self._inside.enter_async_context(anyio.create_task_group())
@@ -264,5 +277,6 @@ class Reaper:
             watched=len(watched),
             held=self.held,
             patterns=count_patterns(watched.values(), reports.values(), at_ms),
+            scan=self._registry.discovery.scan,
             groups={report.pair: report for report in worst(reports.values(), at_ms)},
         )

@@ -1,6 +1,8 @@
 """Settings of a reaper replica. `reaper.cli` reads them. Programs pass values."""
 
+import re
 from collections import Counter
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -40,6 +42,8 @@ A replica is gone after three missed ones, and its leases expire later than that
 """
 HEARTBEAT = timedelta(seconds=5)
 """The time between two heartbeats: what a replica says of itself."""
+WILDCARD = "*"
+"""Stands for any characters in the pattern of a stream."""
 _OBSERVE = "-observe"
 LONGEST_VISIBILITY_MS = 7 * 86_400_000
 """The longest visibility timeout that a job may have of its own, unless its group has a longer one."""
@@ -63,8 +67,9 @@ class GroupSettings(Section):
 
         def __init__(self, **values: Any) -> None: ...
 
-    stream: str = Field(description="Name of the stream the jobs live in.")
+    stream: str = Field(description="Name of the stream, or a pattern for names, for example `orders:*`.")
     group: str = Field(description="Name of the consumer group that is watched.")
+    exclude: tuple[str, ...] = Field(default=(), description="Patterns for streams that the pattern does not find.")
     visibility_timeout: Seconds | None = seconds(
         None, "Overrides `visibility_timeout` for this group.", least=SHORTEST_VISIBILITY
     )
@@ -75,18 +80,44 @@ class GroupSettings(Section):
 
     @property
     def keys(self) -> GroupKeys:
-        """The Redis keys of this pair."""
+        """The Redis keys of this pair. Those of a pattern have the wildcard in them."""
         return group_keys(self.stream, self.group)
+
+    @property
+    def is_pattern(self) -> bool:
+        """Tell whether the stream is a pattern: each stream that fits it and has the group is watched."""
+        return WILDCARD in self.stream
+
+    def finds(self, stream: str) -> bool:
+        """Tell whether the pattern fits the name of a stream."""
+        return _fits(self.stream, stream) and not any(_fits(pattern, stream) for pattern in self.exclude)
+
+    @model_validator(mode="after")
+    def _check_pattern(self) -> Self:
+        if WILDCARD in self.group:
+            raise ValueError(f"group {self.group!r} contains '*'. Only stream can be a pattern")
+        if self.exclude and not self.is_pattern:
+            raise ValueError(f"exclude has no effect: stream {self.stream!r} is no pattern. Use one such as 'orders:*'")
+        return self
+
+
+def _fits(pattern: str, name: str) -> bool:
+    return re.fullmatch(".*".join(map(re.escape, pattern.split(WILDCARD))), name) is not None
+
+
+def redis_pattern(name: str) -> str:
+    """Return a name, or a pattern of ours, as Redis takes patterns: it has more wildcards."""
+    return re.sub(r"([?\[\]^\\])", r"\\\1", name)
 
 
 class WatchedGroup(GroupSettings):
     """A pair with all values."""
 
+    pattern: str = ""
+    """The pattern that found the group, as ``orders:*/billing``. '' = a person named it."""
     visibility_timeout: timedelta
     max_deliveries: int
     redelivery: Redelivery
-    pattern: str = ""
-    """The pattern that found the group, as ``orders:*/billing``. '' = a person named it."""
 
 
 def _read_groups(value: Any) -> Any:
@@ -112,7 +143,16 @@ class ReaperSettings(ProgramSettings):
         def __init__(self, **values: Any) -> None: ...
 
     tuning: ClassVar[frozenset[str]] = frozenset(
-        {"namespace", "name", "lease_ttl", "full_scan_interval", "recovery_rate", "health_host", "journal_maxlen"}
+        {
+            "namespace",
+            "name",
+            "lease_ttl",
+            "full_scan_interval",
+            "discovery_interval",
+            "recovery_rate",
+            "health_host",
+            "journal_maxlen",
+        }
         | {"recreate_groups", "consumer_retention"}
     )
 
@@ -171,6 +211,9 @@ class ReaperSettings(ProgramSettings):
     full_scan_interval: Seconds = seconds(
         30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
     )
+    discovery_interval: Seconds = seconds(
+        60, "How often one of the replicas scans Redis for streams that fit a pattern.", least=SHORTEST_INTERVAL
+    )
     recovery_rate: float = Field(
         default=0, ge=0, description="Most recoveries per second of each group, for example 100. 0 is no limit."
     )
@@ -208,17 +251,38 @@ class ReaperSettings(ProgramSettings):
 
     @property
     def watched(self) -> tuple[WatchedGroup, ...]:
-        """The pairs with the defaults filled in. Each value has been checked where it came from."""
-        return tuple(
-            WatchedGroup.model_construct(
-                stream=group.stream,
-                group=group.group,
-                visibility_timeout=group.visibility_timeout or self.visibility_timeout,
-                max_deliveries=group.max_deliveries or self.max_deliveries,
-                redelivery=group.redelivery or self.redelivery,
-                pattern="",
-            )
-            for group in self.groups
+        """The pairs that are named, with the defaults filled in."""
+        return tuple(self._filled(group, group.stream) for group in self.groups if not group.is_pattern)
+
+    def watched_with(self, found: Mapping[str, str]) -> tuple[WatchedGroup, ...]:
+        """Return all groups to watch: those that are named here, and those in Redis (`reaper.sharing.discovery`).
+
+        ``found``: the pattern by which each pair was found, '' for a pair that a person has added. The first pattern
+        that fits gives the values.
+        """
+        watched, patterns = {group.keys.pair: group for group in self.watched}, self.patterns
+        for pair, pattern in found.items():
+            stream, group = split_pair(pair) or ("", "")
+            fitting = next((one for one in patterns if one.group == group and one.finds(stream)), None)
+            if pair not in watched and (fitting or not pattern):
+                values = fitting or GroupSettings(stream=stream, group=group)
+                watched[pair] = self._filled(values, stream, values.keys.pair if pattern else "")
+        return tuple(watched.values())
+
+    @property
+    def patterns(self) -> tuple[GroupSettings, ...]:
+        """The groups whose streams are found by a pattern."""
+        return tuple(group for group in self.groups if group.is_pattern)
+
+    def _filled(self, group: GroupSettings, stream: str, pattern: str = "") -> WatchedGroup:
+        # Each value has been checked where it came from.
+        return WatchedGroup.model_construct(
+            stream=stream,
+            group=group.group,
+            visibility_timeout=group.visibility_timeout or self.visibility_timeout,
+            max_deliveries=group.max_deliveries or self.max_deliveries,
+            redelivery=group.redelivery or self.redelivery,
+            pattern=pattern,
         )
 
     def lease_of(self, group: WatchedGroup) -> timedelta:
@@ -233,18 +297,26 @@ class ReaperSettings(ProgramSettings):
 
         A timer must be armed well before it is due.
         """
-        return min(self.lease_of(group) / TICKS, group.visibility_timeout / 4, self.full_scan_interval / 4)
+        return self._tick_of(group.visibility_timeout)
+
+    def _tick_of(self, visibility_timeout: timedelta) -> timedelta:
+        return min(self._lease_of(visibility_timeout) / TICKS, visibility_timeout / 4, self.full_scan_interval / 4)
+
+    @property
+    def _shortest_visibility(self) -> timedelta:
+        """The shortest one of any group, also of one that is found later."""
+        own = [group.visibility_timeout for group in self.groups if group.visibility_timeout]
+        return min([self.visibility_timeout, *own])
 
     @property
     def tick_window(self) -> timedelta:
         """Return for how long a tick waits for others that are sent with it."""
-        return min((self.tick_of(group) for group in self.watched), default=self.lease_ttl) / TICK_WINDOWS
+        return self._tick_of(self._shortest_visibility) / TICK_WINDOWS
 
     @property
     def registration(self) -> timedelta:
         """The time between two registrations of a replica."""
-        shortest = min((group.visibility_timeout or self.visibility_timeout for group in self.groups), default=None)
-        lease = self.lease_ttl if shortest is None else self._lease_of(shortest)
+        lease = self._lease_of(self._shortest_visibility)
         return max(QUICKEST_REGISTRATION, min(REGISTRATION, lease / REGISTRATIONS))
 
     @property

@@ -171,7 +171,7 @@ class WorkerProcess:
                 with self._drain_scope:
                     await self._slots.wait_until_idle()
                 if not self.forced:
-                    self._runner.hand_back_cancelled()
+                    self._runner.hands_back = True
                 runners.cancel_scope.cancel()
         finally:
             self._runner.leave_uncancelled()
@@ -303,7 +303,7 @@ class WorkerProcess:
             await self._settlements.flush()
         if self._context.telemetry:
             self._context.telemetry.close()
-        self._runner.stop()
+        self._runner.expires = False
         await self._heartbeat.stop()
         self._count_what_is_left()
         with anyio.move_on_after(FAREWELL_S):

@@ -91,7 +91,7 @@ async def connected(settings: ReaperSettings, named: GroupKeys | None = None) ->
 
 async def _foreign(client: Redis, settings: ReaperSettings, named: GroupKeys | None) -> str:
     with suppress(RedisError):
-        found = await foreign_keys(client, [settings.namespace_keys, *(group.keys for group in settings.groups)])
+        found = await foreign_keys(client, [settings.namespace_keys, *(group.keys for group in settings.watched)])
         return found or await foreign_keys(client, [*await known_groups(client, settings), *([named] if named else [])])
     return ""
 

@@ -4,16 +4,20 @@
 -- KEYS[2] live      {reaper}:live      sorted set: digest of its settings, a slash, its ID; by the time of its last sign of life
 -- KEYS[3] drained   {reaper}:drained   sorted set: ID, by the time until when it is to hold no group
 -- KEYS[4] groups    {reaper}:groups    hash: the groups that each watches, one a line
+-- KEYS[5] watched   {reaper}:watched   hash: groups that settings do not name; field 'version' changes with any other
+-- KEYS[6] scanned   {reaper}:scanned   sorted set: digest, by the time of the next scan for the patterns of these settings
 -- ARGV[1] digest  ARGV[2] ID  ARGV[3] what it says of itself (JSON, '' = as before)  ARGV[4] ms after which a silent replica is gone
 -- ARGV[5] ms after which it is forgotten  ARGV[6] the groups that it watches ('' = as before)
+-- ARGV[7] ms from one scan to the next ('' = this replica does not scan)  ARGV[8] '1' = it is scanning now
 --
--- Returns {server time in ms, 1 if its groups are known, ID of a live replica with the same digest that may hold groups…}.
+-- Returns {server time in ms, 1 if its groups are known, version of the groups in `watched` ('' = none), 1 if the replica is to scan
+-- now, else 0; ID of a live replica with the same digest that may hold groups…}.
 -- Fence: none; a replica writes for itself, and forgets those that are long gone.
 
 --- @prelude
 
-local replicas, live, drained, groups, digest, id = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1], ARGV[2]
-local gone_ms, forget_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
+local replicas, live, drained, groups, scanned, digest, id = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6], ARGV[1], ARGV[2]
+local gone_ms, forget_ms, interval = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[7])
 
 redis.call('HDEL', replicas, '') -- harmless, and a write: a replica can register under maxmemory too
 for _, member in ipairs(redis.call('ZRANGE', live, 0, -1)) do
@@ -35,7 +39,18 @@ if ARGV[6] ~= '' then
 end
 redis.call('ZREMRANGEBYSCORE', drained, '-inf', digits(at))
 
-local reply = { at, redis.call('HEXISTS', groups, id) }
+local function takes_turn()
+  redis.call('ZREMRANGEBYSCORE', scanned, '-inf', digits(at))
+  local next_ms = tonumber(redis.call('ZSCORE', scanned, digest) or '')
+  if next_ms and next_ms <= at + interval and ARGV[8] ~= '1' then -- a later time is of a clock that was set back
+    return false
+  end
+  redis.call('ZADD', scanned, digits(at + interval), digest)
+  return true
+end
+
+local version = redis.call('HGET', KEYS[5], 'version') or ''
+local reply = { at, redis.call('HEXISTS', groups, id), version, interval and takes_turn() and 1 or 0 }
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', live, digits(at - gone_ms), digits(at + gone_ms))) do
   local theirs, other = string.match(member, '^(%x+)/(.*)$')
   if theirs == digest and not redis.call('ZSCORE', drained, other) then

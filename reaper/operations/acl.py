@@ -13,7 +13,7 @@ from functools import cache
 
 from redis.connection import parse_url
 
-from reaper.settings import observers_of
+from reaper.settings import WILDCARD, observers_of, redis_pattern
 from workers.protocol.address import Topology
 from workers.protocol.connection import read_address
 from workers.protocol.keys import GroupKeys, NamespaceKeys, StreamKeys, group_keys, namespace_keys, stream_keys
@@ -28,9 +28,9 @@ class Role(StrEnum):
     WORKER = "worker"
     REAPER = "reaper"
     READ_ONLY = "read-only"
-    """`reaper status`, `explain`, `doctor`, `dead-letters list|show`, and the status page without actions."""
+    """`reaper status`, `explain`, `doctor`, `dead-letters list|show`, `watch list`, and the page without actions."""
     OPERATOR = "operator"
-    """The read-only commands, and `groups`, `drain` and `dead-letters redrive|delete`."""
+    """The read-only commands, and `groups`, `watch`, `drain` and `dead-letters redrive|delete`."""
 
 
 def roles_in(mode: RecoveryMode) -> list[Role]:
@@ -104,19 +104,19 @@ _WORKER_SCRIPTS = [
 _EMBEDDED_SCRIPTS = [(_PROTOCOL, name) for name in ("recover", "move_due", "keep_house", "look_at_group")]
 _REAPER_SCRIPTS = [
     *((_PROTOCOL, name) for name in ("recover", "move_due", "keep_house", "look_at_group")),
-    *((_REAPER, name) for name in ("register", "lease_take", "tick", "lease_hand", "report_lost")),
+    *((_REAPER, name) for name in ("register", "lease_take", "tick", "lease_hand", "report_lost", "watch")),
 ]  # fmt: skip
 _READ_SCRIPTS = [(_REAPER, name) for name in ("count_after", "find_scheduled", "inspect_layout")]
 _OPERATOR_SCRIPTS = [
-    (_REAPER, name) for name in ("pause_group", "forget_group", "redrive_dead_letters", "requeue")
+    (_REAPER, name) for name in ("pause_group", "forget_group", "redrive_dead_letters", "requeue", "watch")
 ]  # fmt: skip
 
 _CONNECTION = frozenset({"ping", "info", "time"})
 _SCRIPTING = frozenset({"eval", "evalsha"})
 _READS = frozenset(
     {
-        "exists", "type", "get", "pttl", "hgetall", "hget", "hmget", "hlen", "zcard", "zcount", "zscore", "zrange",
-        "xlen", "xrange", "xrevrange", "xpending", "xinfo|stream", "xinfo|groups", "xinfo|consumers",
+        "exists", "type", "get", "pttl", "hgetall", "hscan", "hget", "hmget", "hlen", "zcard", "zcount", "zscore",
+        "zrange", "xlen", "xrange", "xrevrange", "xpending", "xinfo|stream", "xinfo|groups", "xinfo|consumers",
     }
 )  # fmt: skip
 _LISTENS = frozenset({"subscribe"})
@@ -197,6 +197,8 @@ def rules_of(
     commands |= _to_connect(url)
     if role is Role.WORKER and mode is RecoveryMode.EMBEDDED:
         commands |= _LISTENS
+    if role is Role.REAPER and any(WILDCARD in pair.stream for pair in pairs):
+        commands |= {"scan"}
     scripts = scripts_of(role, mode)
     for package, name in scripts:
         found = commands_of(package, name)
@@ -267,12 +269,13 @@ def _of_observers(role: Role, namespaces: Iterable[NamespaceKeys]) -> Iterable[s
     """Return patterns for the registrations of observers, because `reaper status` reads them, too."""
     if role in (Role.REAPER, Role.READ_ONLY, Role.OPERATOR):
         for namespace in namespaces:
-            yield _escape(namespace_keys(observers_of(namespace.namespace)).replicas)
+            observing = namespace_keys(observers_of(namespace.namespace))
+            yield from map(_escape, (observing.replicas, observing.groups))
 
 
 def _escape(name: str) -> str:
-    """Escape wildcards. A space cannot be written, so any character may stand in its place."""
-    return re.sub(r"\s", "?", re.sub(r"([*?\[\]^\\])", r"\\\1", name))
+    """Escape wildcards, but for those of a pattern. A space cannot be written, so any character may be in its place."""
+    return re.sub(r"\s", "?", redis_pattern(name))
 
 
 def _line(*words: str) -> str:

@@ -105,7 +105,8 @@ async def examine(client: Redis, settings: ReaperSettings, release: str) -> Exam
     looked = take_snapshot(client, settings.namespace_keys, tuple(wished.values()), release, drawn=DRAWN)
     snapshot = await _seen(looked)
     pairs = [group.keys for group in snapshot.groups] if snapshot else keys_of(list(wished)[:DRAWN])
-    server = await _examine_server(client, settings, release, pairs)
+    patterns = [group.keys for group in settings.patterns]
+    server = await _examine_server(client, settings, release, [*pairs, *patterns])
     foreign = await _seen(foreign_keys(client, [settings.namespace_keys, *pairs]))
     events = EVENTS_READ // max(1, len(pairs) // EVENTS_OF_GROUPS)
     groups = [

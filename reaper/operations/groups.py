@@ -59,7 +59,7 @@ async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
 
 def known_pairs(configured: Iterable[GroupSettings], watched: Iterable[Iterable[str]]) -> list[str]:
     """Return the groups of the settings and those that replicas watch (`read_watched`), each once, sorted."""
-    pairs = {f"{group.stream}/{group.group}" for group in configured}
+    pairs = {f"{group.stream}/{group.group}" for group in configured if not group.is_pattern}
     return sorted(pairs.union(pair for pairs in watched for pair in pairs if split_pair(pair)))
 
 

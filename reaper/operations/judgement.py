@@ -11,7 +11,7 @@ from typing import Any
 from reaper.operations.state import Count, GroupState, Snapshot
 from reaper.operations.words import duration, with_group
 from reaper.reasons import REFUSALS, ProblemKind, kinds_of, may_be_late_ms, problems_of, remarks_of
-from reaper.replicas import Replica
+from reaper.replicas import SCANNED, Replica
 from reaper.settings import is_observers
 from workers.protocol.messages import LAST_ENTRY_ID, counted
 
@@ -49,8 +49,17 @@ def _judge_replicas(snapshot: Snapshot) -> Iterator[Problem]:
             "",
             f"no live replica in namespace {snapshot.namespace!r}. Start `{start}`, or name its namespace.",
         )
-    if not snapshot.groups:
+    has_scanned = any(replica.scan == SCANNED for replica in snapshot.live)
+    if not snapshot.groups and not has_scanned:
         yield Problem(ProblemKind.NO_GROUPS, "", "no group is watched. Set groups.")
+    failed = [replica for replica in snapshot.live if replica.scan not in ("", SCANNED)]
+    if failed and not has_scanned:
+        yield Problem(
+            ProblemKind.NO_SCAN,
+            "",
+            f"no replica can scan for the streams of patterns: {failed[0].scan}. Grant `SCAN` to the Redis user of one "
+            "replica, or run `reaper watch add` for each group.",
+        )
 
 
 def _judge_others(snapshot: Snapshot) -> Iterator[Problem]:
@@ -103,7 +112,8 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Proble
     for mismatch in group.mismatches:
         yield ProblemKind.MISMATCH, mismatch
     for kind, why in problems_of(report, group.reported_ms, group.served_by) if report else ():
-        if kind is not ProblemKind.REFUSED or not group.main.is_foreign:
+        is_seen = kind is ProblemKind.UNREAD or (kind is ProblemKind.REFUSED and group.main.is_foreign)
+        if not is_seen:  # else Redis says so itself
             yield kind, why
     yield from _judge_losses(group, snapshot.now_ms)
     idle_ms = group.main.oldest_pending_ms or 0

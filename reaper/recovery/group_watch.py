@@ -191,7 +191,7 @@ class GroupWatch:
             return
         # A full scan drops or makes the retry stream, and makes the group if that is wanted.
         self._next_full_s = min(self._next_full_s, self._scanned_s + FULL_RETRY_S)
-        if f"'{self._keys.retry}'" not in str(error):
+        if f"'{self._keys.retry}'" not in str(error) and not self.group.pattern:  # streams of a pattern come and go
             self._notes.refused(
                 "no_group", f"the stream or its group does not exist (yet): {error}. Create it, or set recreate_groups"
             )
@@ -208,12 +208,17 @@ class GroupWatch:
         except (RedisError, OSError) as error:
             pause_s = min(pause_s, FULL_RETRY_S)
             if meaning_of(error) is not Meaning.NO_GROUP:
-                self._notes.failed("scan everything", error)
+                if not self._has_gone(error):
+                    self._notes.failed("scan everything", error)
             elif self._context.settings.recreate_groups and not self._verdict:  # else the tick reports it
                 await self._recreate()
         finally:
             self._scanned_s = anyio.current_time()
             self._next_full_s = self._scanned_s + pause_s
+
+    def _has_gone(self, error: BaseException) -> bool:
+        """Tell whether the stream was deleted of which only a pattern says that it should exist."""
+        return bool(self.group.pattern) and "no such key" in str(error)
 
     async def _recreate(self) -> None:
         try:
@@ -255,6 +260,7 @@ class GroupWatch:
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
             is_remade = kept.groups_lost > self._groups_lost  # also if an earlier call found it whose reply was lost
             self._groups_lost, self._deleted = kept.groups_lost, kept.lost
+            self._notes.tally.unread_ms = kept.unread_ms
             for consumer in kept.lost:
                 self._notes.consumer_was_lost(consumer)
         if is_remade:

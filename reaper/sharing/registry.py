@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from reaper.replicas import Replica
 from reaper.settings import ReaperSettings
+from reaper.sharing.discovery import Discovery
 from workers.protocol.keys import NamespaceKeys
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import in_words, is_outage
@@ -58,11 +59,12 @@ class Registry:
         replica: Callable[[int], Replica],
         watched: Callable[[], Sequence[str]],
         changed: Callable[[], None],
+        found: Callable[[], None],
     ) -> None:
         """``replica`` returns what to say of ``replica_id`` at a time in ms of the server's clock.
 
         ``watched`` returns the groups that it may serve. ``changed`` is called when other replicas may hold groups
-        than before.
+        than before, and ``found`` when other groups are to be watched.
         """
         self._client = client
         self._keys = keys
@@ -72,6 +74,7 @@ class Registry:
         self._replica = replica
         self._watched = watched
         self._changed = changed
+        self.discovery = Discovery(client, keys, settings, lambda: self.digest, found, self.at_once)
         self._asked = anyio.Event()
         self._told_at = self._due_at = float("-inf")
         self._took_s = 0.0
@@ -124,11 +127,16 @@ class Registry:
             self._took_s = monotonic() - began
         gone_ms = to_ms(self._settings().registration * MISSED)
         pairs = "" if watched == self._told_watched else "\n".join(watched) or "\n"
-        at_ms, is_told, *able = await REGISTER.run(
+        keys, scan_ms, is_scanning = self._keys, self.discovery.interval_ms, self.discovery.is_scanning
+        at_ms, is_told, version, is_our_turn, *able = await REGISTER.run(
             self._client,
-            [self._keys.replicas, self._keys.live, self._keys.drained, self._keys.groups],
-            [self.digest, self._replica_id, word, gone_ms, round(FORGET_S * 1000), pairs],
-        )
+            [keys.replicas, keys.live, keys.drained, keys.groups, keys.watched, keys.scanned],
+            [
+                self.digest, self._replica_id, word, gone_ms, round(FORGET_S * 1000), pairs,
+                "" if scan_ms is None else scan_ms, int(is_scanning),
+            ],
+        )  # fmt: skip
+        self.discovery.hear(text(version), is_our_turn=bool(is_our_turn) and not is_scanning)
         self._told_watched = watched if is_told else None
         if word:
             self._told_at, self._due_at = began, began + self._settings().heartbeat.total_seconds()

@@ -171,7 +171,8 @@ class Tenure:
         if not self._is_noticed and self._look_at_s > now:
             return self._look_at_s - now
         self._is_noticed = False
-        found = await self._lease.held_by()
+        async with self._context.room:
+            found = await self._lease.held_by()
         self.has_answer = True
         self._notes.worked(TAKE)
         if found == f"offer:{self._context.replica_id}":
@@ -248,7 +249,10 @@ class Tenure:
         return reason
 
     async def _leave(self, term: Term, reason: EndOfTerm) -> None:
-        """Hand the lease to the next replica in the order, in bounded time. Otherwise it expires."""
+        """Hand the lease to the next replica in the order, in bounded time. Otherwise it expires.
+
+        The lease of a group that is not watched any more is only freed, because no other replica may want it.
+        """
         self._context.changed()
         if reason is EndOfTerm.RELOADED:
             self._holder, self._token, self._may_be_ours = term.holder, term.token, bool(term.holder)
@@ -261,7 +265,8 @@ class Tenure:
         )
         if reason is EndOfTerm.NOT_OURS:
             return
-        to = next((one for one in self._order if one != self._context.replica_id), "")
+        others = [] if self._scope.cancel_called else self._order
+        to = next((one for one in others if one != self._context.replica_id), "")
         with anyio.move_on_after(LEAVE_S), suppress(RedisError, OSError):
             async with self._context.room:  # so leases are not handed over faster than the others take them
                 if await self._lease.hand(term.holder, to, reason) and to:

@@ -7,7 +7,7 @@ from anyio.abc import TaskGroup
 
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport
-from reaper.settings import ReaperSettings
+from reaper.settings import ReaperSettings, WatchedGroup
 from reaper.sharing.tenure import Tenure
 
 RERANK_S = 10.0
@@ -23,23 +23,24 @@ class Tenures:
         self._able = able
         self._tenures: dict[str, Tenure] = {}
         self._tasks: TaskGroup | None = None
+        self._wanted: Sequence[WatchedGroup] = context.settings.watched
 
     async def run(self) -> None:
         """Serve what is ours until cancelled. At the end, all leases are handed to the other replicas."""
         async with anyio.create_task_group() as self._tasks:
             self._tasks.start_soon(self._context.notices.run)
             self._tasks.start_soon(self._context.ticks.run)
-            self.reload(self._context.settings)
+            self.reload(self._context.settings, self._wanted)
             while True:
                 await anyio.sleep(RERANK_S)
                 self.rerank()
 
-    def reload(self, settings: ReaperSettings) -> None:
+    def reload(self, settings: ReaperSettings, watched: Sequence[WatchedGroup]) -> None:
         """Begin with new groups, leave removed ones, and go on with changed ones."""
-        self._context.settings = settings
+        self._context.settings, self._wanted = settings, watched
         if self._tasks is None:
             return
-        wanted = {group.keys.pair: group for group in settings.watched}
+        wanted = {group.keys.pair: group for group in watched}
         self._context.watched = len(wanted)
         for pair in self._tenures.keys() - wanted.keys():
             self._tenures.pop(pair).stop()

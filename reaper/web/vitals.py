@@ -44,7 +44,7 @@ class ReaperCondition:
             return f"Redis refuses: {'; '.join(self._reaper.refusals)}"
         if not self._reaper.has_registered:
             return "starting"
-        return f"holds {self._reaper.held} of {counted(len(self._reaper.settings.groups), 'group')}"
+        return f"holds {self._reaper.held} of {counted(len(self._reaper.watched), 'group')}"
 
 
 class ReaperVitals(ReaperCondition):

@@ -347,3 +347,26 @@ async def test_one_shard_is_served_too(binary: Path, recovery: str) -> None:
             await strand(client, load, cluster.url)
             async with at_work(cluster.url, [load], recovery=recovery):
                 await load.judge(client, load.enqueued)
+
+
+async def test_streams_of_a_pattern_are_found_on_every_node(masters: Cluster, client: Redis) -> None:
+    loads = [Load(f"jobs:{stream}") for stream in masters.streams()]
+    for load in loads[:-1]:
+        await strand(client, load, masters.url)
+    times: dict[str, Any] = {"lease_ttl": scaled(2), "visibility_timeout": scaled(VISIBILITY_S)}
+    pattern = f"jobs:*/{GROUP}"
+    async with AsyncExitStack() as running:
+        reaper = await running.enter_async_context(
+            scene.running_reaper(masters.url, groups=pattern, discovery_interval=0.2, **times)
+        )
+        await wait_until(lambda: len(reaper.watched) == len(loads) - 1, "all streams are found")
+        await strand(client, loads[-1], masters.url)
+        async with AsyncExitStack() as working:
+            for load in loads:
+                changes = {"stream": load.stream, "visibility_timeout": times["visibility_timeout"]}
+                await working.enter_async_context(scene.running_worker(masters.url, load.handle, **changes))
+            for load in loads:
+                await load.judge(client, load.enqueued)
+        for load in loads:
+            await client.delete(load.stream)
+        await wait_until(lambda: reaper.watched == (), "all are dropped")

@@ -29,6 +29,9 @@ ASKING: dict[str, tuple[str, ...]] = {
     "reaper groups resume": (KEYS.pair,),
     "reaper replicas": (),
     "reaper status": PAIR,
+    "reaper watch add": (KEYS.pair,),
+    "reaper watch list": (),
+    "reaper watch remove": (KEYS.pair,),
 }
 """Commands that ask a Redis of the user's, and answer; with what is typed after them."""
 STARTING: dict[str, tuple[str, ...]] = {

@@ -13,6 +13,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from reaper.operations.acl import Role, commands_of, keys_in_order, roles_in, rules_of, scripts_of
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
+from reaper.settings import observers_of
 from tests.faults.scene import (
     GROUP,
     KEYS,
@@ -30,6 +31,7 @@ from tests.faults.scene import (
     violations,
 )
 from tests.operator.conftest import run_command
+from tests.operator.heartbeats import SELDOM_MS, a_replica
 from tests.scripts.scene import Scene
 from tests.support.knobs import hurry
 from tests.support.servers import RedisServer
@@ -37,7 +39,7 @@ from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from workers import Job, NewJob, Producer, Retry, Worker
 from workers.protocol.connection import KeptConnection, commands_client
-from workers.protocol.keys import group_keys
+from workers.protocol.keys import group_keys, namespace_keys
 from workers.protocol.messages import RecoveryMode
 from workers.protocol.scripts import Script
 
@@ -258,7 +260,7 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
     assert ran.wrong == []
     assert ran.by(Role.WORKER) >= {name for _, name in scripts_of(Role.WORKER, REAPER)} - SENT_OTHERWISE
     assert stranded.keys() <= {done.job for done in handler.completions}
-    unused = {"report_lost", "look_at_group", *(name for _, name in scripts_of(Role.READ_ONLY, REAPER))}
+    unused = {"report_lost", "look_at_group", "watch", *(name for _, name in scripts_of(Role.READ_ONLY, REAPER))}
     assert ran.by(Role.REAPER) >= {name for _, name in scripts_of(Role.REAPER, REAPER)} - unused
 
 
@@ -330,6 +332,16 @@ async def test_who_may_only_read_can_use_the_commands_that_only_read(
     answer = await run_command(url, *words, KEYS.pair)
     assert answer.code in (0, 1), answer.err
     assert await denials(scene.client) == []
+
+
+async def test_who_may_only_read_sees_what_observers_watch(scene: Scene, server: RedisServer) -> None:
+    observing, now = namespace_keys(observers_of("reaper")), await scene.now_ms()
+    olga = a_replica("olga", at_ms=now, heartbeat_ms=SELDOM_MS, observe=True)
+    await scene.client.hset(observing.replicas, olga.id, olga.to_json())
+    await scene.client.hset(observing.groups, olga.id, KEYS.pair)
+    answer = await run_command(await let_in(scene.client, server, Role.READ_ONLY), "status", "-o", "json")
+    assert [group["group"] for group in answer.data["groups"]] == [KEYS.pair]
+    assert any("olga-1-abc observes" in note for note in answer.data["notes"])
 
 
 async def test_an_operator_can_act(scene: Scene, server: RedisServer) -> None:
@@ -469,8 +481,15 @@ async def test_rights_are_read_from_the_scripts_and_what_they_reach_of_the_share
 
 
 async def test_names_with_wildcards_give_rights_on_themselves_alone() -> None:
-    rules = rules_of(Role.PRODUCER, REAPER, [group_keys("a*[b]?", "g")], [])
-    assert rules.words()[3] == r"~a\*\[b\]\?"
+    rules = rules_of(Role.PRODUCER, REAPER, [group_keys("a[b]?", "g")], [])
+    assert rules.words()[3] == r"~a\[b\]\?"
+
+
+async def test_a_pattern_gives_rights_on_the_streams_that_it_finds_and_to_reapers_that_of_scanning() -> None:
+    rules = {role: rules_of(role, REAPER, [group_keys("orders:*", "billing")], [NAMESPACE]) for role in Role}
+    assert {"orders:*", "{orders:*}:lease:billing"} <= set(rules[Role.REAPER].keys)
+    assert [role for role, one in rules.items() if "scan" in one.commands] == [Role.REAPER]
+    assert "scan" not in rules_of(Role.REAPER, REAPER, [KEYS], [NAMESPACE]).commands
 
 
 async def test_the_lines_are_accepted_as_they_are_printed(client: Redis) -> None:

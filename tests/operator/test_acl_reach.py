@@ -29,7 +29,7 @@ from workers.protocol.scripts import script_text
 REAPER, EMBEDDED = RecoveryMode
 LOOKS = [
     "reaper.cli.status", "reaper.cli.explain", "reaper.cli.doctor", "reaper.cli.replicas:replicas",
-    "reaper.cli.dead_letters:list_", "reaper.cli.dead_letters:show_", "reaper.web.overview",
+    "reaper.cli.dead_letters:list_", "reaper.cli.dead_letters:show_", "reaper.cli.watch:list_", "reaper.web.overview",
 ]  # fmt: skip
 PROGRAMS = {
     (Role.PRODUCER, REAPER): (["workers.producer", "workers.sync_producer"], []),
@@ -39,7 +39,7 @@ PROGRAMS = {
     (Role.READ_ONLY, REAPER): (LOOKS, ["reaper.service"]),
     (Role.OPERATOR, REAPER): (
         [*LOOKS, "reaper.cli.groups", "reaper.cli.redrive", "reaper.cli.requeue", "reaper.cli.replicas",
-         "reaper.cli.dead_letters", "reaper.web.actions:Actions"],
+         "reaper.cli.dead_letters", "reaper.cli.watch", "reaper.web.actions:Actions"],
         ["reaper.service"],
     ),
 }  # fmt: skip

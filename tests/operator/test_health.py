@@ -8,7 +8,7 @@ import pytest
 from reaper.operations.judgement import RECENT_MS, Problem, judge, notes
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState, replica_of
 from reaper.reasons import ProblemKind
-from reaper.replicas import GroupReport, PatternCounts, Replica
+from reaper.replicas import SCANNED, GroupReport, PatternCounts, Replica
 from reaper.settings import observers_of
 from tests.operator.heartbeats import a_replica, a_report
 from workers.protocol.calls.refusals import RecoveryWait
@@ -189,6 +189,23 @@ def test_without_any_group_there_is_nothing_to_watch() -> None:
     assert _troubles(replace(a_snapshot(), groups=())) == [ProblemKind.NO_GROUPS]
 
 
+def test_a_pattern_that_finds_no_stream_now_is_no_problem() -> None:
+    alice = replace(a_replica("alice", at_ms=NOW), scan=SCANNED)
+    assert _troubles(replace(a_snapshot(alice), groups=())) == []
+
+
+@pytest.mark.parametrize(("other", "troubles"), [("", [ProblemKind.NO_SCAN]), (SCANNED, [])])
+def test_one_replica_of_all_must_be_able_to_scan(other: str, troubles: list[ProblemKind]) -> None:
+    alice = replace(a_replica("alice", ALL_WELL, at_ms=NOW), scan="NOPERM no permissions to run the 'scan' command")
+    snapshot = a_snapshot(alice, replace(a_replica("bob", at_ms=NOW), scan=other))
+    assert _troubles(snapshot) == troubles
+    sentence = (
+        "no replica can scan for the streams of patterns: NOPERM no permissions to run the 'scan' command. Grant "
+        "`SCAN` to the Redis user of one replica, or run `reaper watch add` for each group."
+    )
+    assert [problem.text for problem in judge(snapshot)] == [sentence] * len(troubles)
+
+
 @pytest.mark.parametrize(
     ("found", "trouble", "says"),
     [
@@ -300,6 +317,7 @@ def test_every_problem_is_told() -> None:
     assert set(_troubles(snapshot)) == set(ProblemKind) - {
         ProblemKind.NO_REPLICA,
         ProblemKind.NO_GROUPS,
+        ProblemKind.NO_SCAN,
         ProblemKind.UNSERVED,
         ProblemKind.UNHELD,
     }

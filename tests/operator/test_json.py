@@ -33,6 +33,9 @@ WORDS: dict[str, tuple[str, ...]] = {
     "reaper groups resume": ("orders/billing",),
     "reaper replicas": (),
     "reaper status": PAIR,
+    "reaper watch add": ("orders/billing",),
+    "reaper watch list": (),
+    "reaper watch remove": ("mail/sender",),
 }
 ELSEWHERE = {
     "reaper compare": "tests/pipeline/test_compare.py",
@@ -65,6 +68,7 @@ async def printed(scene: Scene, server: RedisServer, name: str) -> Any:
     await scene.stalled("order", 18, "reaper.job", "order-17")
     await scene.client.xgroup_create("mail", "sender", "0", mkstream=True)
     await scene.client.hset("{mail}:group:sender", "paused", "1")
+    await scene.client.hset("{reaper}:watched", mapping={"mail/sender": "mail*/sender"})
     words = [letter if word == LETTER else word for word in WORDS[name]]
     return (await run_command(server.url, *name.split()[1:], *words, "-o", "json")).data
 

@@ -40,7 +40,7 @@ def _complaint(tmp_path: Path, toml: str = "", flags: Mapping[str, str] | None =
         (
             PAIR + "zzz = 3",
             (
-                "unknown setting 'groups.0.zzz' (in FILE). Known are group, max_deliveries, redelivery, "
+                "unknown setting 'groups.0.zzz' (in FILE). Known are exclude, group, max_deliveries, redelivery, "
                 "stream, visibility_timeout."
             ),
         ),

@@ -52,6 +52,8 @@ def test_keys_are_spelt_as_documented() -> None:
         "{prod}:groups",
         "{prod}:live",
         "{prod}:drained",
+        "{prod}:watched",
+        "{prod}:scanned",
         "{prod}:journal",
     )
 

@@ -23,6 +23,8 @@ def report(stream: str = "well", **found: Any) -> GroupReport:
         ({"paused": True}, {ProblemKind.PAUSED}),
         ({"held": 1}, {ProblemKind.HELD}),
         ({"lost": 1}, {ProblemKind.LOST_DELIVERY}),
+        ({"unread_ms": 30_001}, {ProblemKind.UNREAD}),
+        ({"unread_ms": 30_000}, set()),
         ({"error": "scan: NOPERM", "late_ms": 32_001}, {ProblemKind.ERROR, ProblemKind.OVERDUE}),
         ({"late_ms": 32_000}, set()),
         ({"last_scan_ms": NOW - 4_001}, {ProblemKind.SCAN_TOO_OLD}),

@@ -59,11 +59,22 @@ async def set_lease(scene: Scene, found: str | None) -> None:
         await scene.client.set(scene.keys.lease, found)
 
 
+async def test_jobs_that_no_consumer_reads_are_told(scene: Scene) -> None:
+    await scene.client.xadd("orders", {"n": 1}, id=f"{await scene.now_ms() - 50_000}-0")
+    unread_ms = (await keep_house(scene))[4]
+    assert 50_000 <= unread_ms < 60_000, "nobody has ever read"
+    await scene.client.xgroup_createconsumer("orders", "billing", "w1")
+    assert (await keep_house(scene))[4] < 10_000, "a consumer is alive"
+    await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
+    await scene.client.xadd("orders", {"n": 2})
+    assert (await keep_house(scene))[4] == 0, "a consumer is at work"
+
+
 async def test_the_groups_position_is_remembered(scene: Scene) -> None:
     for _ in range(3):
         await scene.add()
     await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=2)
-    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0]
     assert (await scene.state())["{orders}:group:billing"]["last_id"] == entry_id(2)
 
 
@@ -73,9 +84,9 @@ async def test_silent_consumers_are_deleted_only_when_asked_and_only_when_they_h
     moment = await scene.now_ms()
     while await scene.now_ms() < moment + 2:
         pass
-    assert await keep_house(scene) == [b"ok", 0, 0, 0]
-    assert await keep_house(scene, 3_600_000) == [b"ok", 0, 0, 0]
-    assert await keep_house(scene, 0) == [b"ok", 1, 0, 0, b"silent"]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0]
+    assert await keep_house(scene, 3_600_000) == [b"ok", 0, 0, 0, 0]
+    assert await keep_house(scene, 0) == [b"ok", 1, 0, 0, 0, b"silent"]
     consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
     assert [consumer["name"] for consumer in consumers] == [b"busy", b"marked-by-reaper"]
 
@@ -104,21 +115,21 @@ async def test_what_the_consumer_that_a_group_is_known_by_holds_stays_its_own(sc
 
 @pytest.mark.parametrize("how", ["destroyed", "emptied"])
 async def test_a_group_without_its_marker_is_reported_once_and_counted(scene: Scene, how: str) -> None:
-    assert await keep_house(scene) == [b"ok", 0, 0, 0], "a first group lacks it too"
+    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0], "a first group lacks it too"
     if how == "destroyed":
         await scene.client.xgroup_destroy("orders", "billing")
         await made_again(scene)
     else:
         await scene.client.xgroup_delconsumer("orders", "billing", "marked-by-reaper")
-    assert await keep_house(scene) == [b"ok", 0, 1, 1]
-    assert await keep_house(scene) == [b"ok", 0, 0, 1]
+    assert await keep_house(scene) == [b"ok", 0, 1, 1, 0]
+    assert await keep_house(scene) == [b"ok", 0, 0, 1, 0]
 
 
 async def test_without_group_settings_nothing_tells_that_it_is_another_group(scene: Scene) -> None:
     await keep_house(scene)
     await scene.client.delete(scene.keys.agreement)
     await scene.client.xgroup_delconsumer("orders", "billing", "marked-by-reaper")
-    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(("ended_ms", "holds", "is_kept"), [(60_000, 0, True), (700_000, 0, False), (700_000, 1, True)])
@@ -140,10 +151,10 @@ async def test_while_recovery_waits_nobody_is_silent_and_no_word_has_ended(scene
     await scene.agree(**dict.fromkeys(("member:w1", "member:gone"), f"{now - 7200000},"))
     await scene.beats()
     await scene.agree(unbroken=now)
-    assert await keep_house(scene, 0) == [b"ok", 0, 0, 0]
+    assert await keep_house(scene, 0) == [b"ok", 0, 0, 0, 0]
     assert await scene.client.hexists(scene.keys.agreement, "member:w1")
     await scene.beats()
-    assert await keep_house(scene) == [b"ok", 0, 0, 0, b"gone"]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0, b"gone"]
     assert not await scene.client.hexists(scene.keys.agreement, "member:w1")
 
 
@@ -215,7 +226,7 @@ async def test_a_holder_keeps_house_when_memory_is_full(scene: Scene) -> None:
     await scene.fill_memory()
     kept, paused = await keep_house(scene), await pause(scene, 1)
     await scene.free_memory()
-    assert (kept, paused) == ([b"ok", 0, 0, 0], 1)
+    assert (kept, paused) == ([b"ok", 0, 0, 0, 0], 1)
 
 
 @pytest.mark.parametrize("entries", [0, 1, 3, 4, 5, 100, 250])
@@ -255,8 +266,8 @@ async def test_a_registration_that_has_ended_and_whose_consumer_is_gone_is_repor
     ended, counts, lately = (f"{now + by}," for by in (-ago_ms, 60_000, -1_000))
     await scene.agree(**{"member:there": lately, "member:gone": ended + "it differs", "member:lives": counts})
     await made_again(scene)  # a worker joins
-    assert await keep_house(scene) == [b"ok", 0, 0, 0, b"gone"]
-    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0, b"gone"]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0, 0]
     words: Any = await scene.client.hmget(scene.keys.agreement, "member:gone", "member:there", "member:lives")
     assert words == [None, lately.encode(), counts.encode()]
     told = {"group": "billing", "mode": "reaper", "token": 7, "consumer": "gone"}

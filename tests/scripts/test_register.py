@@ -19,13 +19,27 @@ OURS, OTHERS = "0a1b2c", "ffffff"
 
 async def register(client: Redis, replica: str, word: str = "", *, digest: str = OURS) -> list[str]:
     """Return the replicas that may hold groups, in any order."""
-    at_ms, _, *able = await load_script("reaper", "register").run(
+    _, _, _, *able = await answer(client, replica, word, digest=digest)
+    return sorted(one.decode() for one in able)
+
+
+async def answer(
+    client: Redis, replica: str, word: str = "", *, digest: str = OURS, scan_ms: int | str = "", is_scanning: int = 0
+) -> list[Any]:
+    """Register, and return what the script answers behind the time."""
+    at_ms, *rest = await load_script("reaper", "register").run(
         client,
-        [KEYS.replicas, KEYS.live, KEYS.drained, KEYS.groups],
-        [digest, replica, word, GONE_MS, FORGET_MS, ""],
+        [KEYS.replicas, KEYS.live, KEYS.drained, KEYS.groups, KEYS.watched, KEYS.scanned],
+        [digest, replica, word, GONE_MS, FORGET_MS, "", scan_ms, is_scanning],
     )
     assert abs(at_ms - await server_ms(client)) < 5_000
-    return sorted(one.decode() for one in able)
+    return list(rest)
+
+
+async def gets_turn(client: Redis, replica: str, *, digest: str = OURS, is_scanning: int = 0) -> bool:
+    """Register as a replica that scans every minute, and return whether it is to scan now."""
+    _, _, is_our_turn, *_ = await answer(client, replica, digest=digest, scan_ms=60_000, is_scanning=is_scanning)
+    return bool(is_our_turn)
 
 
 async def seen(client: Redis, replica: str, ago_ms: int, *, digest: str = OURS) -> None:
@@ -131,3 +145,33 @@ async def test_a_replica_can_register_when_memory_is_full(client: Redis) -> None
 async def test_a_member_that_no_replica_wrote_is_passed_over(client: Redis) -> None:
     await client.zadd(KEYS.live, {"nobody": await server_ms(client), "xyz/bob": await server_ms(client)})
     assert await register(client, "alice") == ["alice"]
+
+
+# ---- scanning for the streams of patterns
+
+
+async def test_one_replica_of_those_with_the_same_settings_scans_in_an_interval(client: Redis) -> None:
+    assert [await gets_turn(client, one) for one in ("alice", "bob", "alice")] == [True, False, False]
+    assert await gets_turn(client, "eve", digest=OTHERS), "it looks for other streams"
+
+
+async def test_the_next_scan_begins_one_interval_after_the_last_one_ended(client: Redis) -> None:
+    await client.zadd(KEYS.scanned, {OURS: await server_ms(client) + 500})
+    assert await gets_turn(client, "alice", is_scanning=1)
+    assert (await client.zscore(KEYS.scanned, OURS) or 0) > await server_ms(client) + 50_000
+
+
+@pytest.mark.parametrize("in_ms", [-1, 70_000], ids=["it is due", "the clock was set back"])
+async def test_a_scan_is_due_at_its_time_and_not_later_than_in_one_interval(client: Redis, in_ms: int) -> None:
+    await client.zadd(KEYS.scanned, {OURS: await server_ms(client) + in_ms})
+    assert await gets_turn(client, "alice")
+
+
+async def test_a_replica_without_patterns_or_rights_takes_no_turn(client: Redis) -> None:
+    assert await answer(client, "alice") == [0, b"", 0, b"alice"]
+    assert not await client.exists(KEYS.scanned)
+
+
+async def test_a_replica_learns_the_version_of_the_watched_groups(client: Redis) -> None:
+    await client.hset(KEYS.watched, "version", "7")
+    assert (await answer(client, "alice"))[1] == b"7"

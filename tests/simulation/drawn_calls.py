@@ -344,9 +344,9 @@ def elect(scene: Scene) -> None:
             keys = (KEYS.lease, KEYS.agreement, KEYS.journal)
             scene.lead("lease_hand", keys, holder, scene.random.choice(("", "bob")), 60, GROUP, "stopped", "1", 50)
         case _:
-            keys = (SPACE.replicas, SPACE.live, SPACE.drained, SPACE.groups)
+            keys = (SPACE.replicas, SPACE.live, SPACE.drained, SPACE.groups, SPACE.watched, SPACE.scanned)
             word, groups = scene.random.choice(("", '{"v":1}')), scene.random.choice(("", "a/b"))
-            scene.lead("register", keys, "0a", replica, word, 40, 60, groups)
+            scene.lead("register", keys, "0a", replica, word, 40, 60, groups, scene.random.choice(("", 50)), "0")
 
 
 def tell(scene: Scene) -> None:

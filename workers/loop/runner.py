@@ -35,11 +35,13 @@ class Runner(WorkerPart):
         self._backoff = context.settings.backoff
         self._invoke = calls.invoke
         self._runs_in_thread = calls.runs_in_thread
-        self._expires = True
+        self.expires = True
+        """Jobs are stopped at their timeouts."""
         self._settlements = settlements
         self._heartbeat = heartbeat
         self._isolation = isolation
-        self._hands_back = False
+        self.hands_back = False
+        """Cancelled jobs are returned, because the drain deadline has passed. Otherwise they stay pending."""
         self._is_ending = is_ending
 
     async def perform(self, job: Delivery, runner: "asyncio.Task[None] | None", began: float) -> float:
@@ -79,7 +81,7 @@ class Runner(WorkerPart):
             if timer is not None:
                 timer.cancel()
         job.runner = None  # an interruption from now on has no handler to cancel, and leaves the runner intact
-        if job.interruption is not None or self._hands_back:
+        if job.interruption is not None or self.hands_back:
             verdict = self._reconsidered(job, verdict, was_told_to_stop=runner is not None and runner.cancelling() > 0)
         now = monotonic()
         if verdict is not None and self._settlements.add(job, verdict, began, now):
@@ -140,7 +142,7 @@ class Runner(WorkerPart):
         if not exits:
             raise error  # the coroutine is thrown away
         job.runner = None
-        if self._hands_back:
+        if self.hands_back:
             self._conclude_cancelled(job)
         elif job.interruption is not Interruption.LOST:
             kind = type(exits[0]).__qualname__
@@ -165,8 +167,8 @@ class Runner(WorkerPart):
         return judge(job, error, self._backoff)
 
     def _conclude_cancelled(self, job: Delivery) -> None:
-        """Return a job that the drain deadline cancels. Other cancelled jobs stay pending."""
-        if self._hands_back and job.stage is not ENDED and job.interruption is not Interruption.LOST:
+        """Return a cancelled job, if the drain deadline has passed."""
+        if self.hands_back and job.stage is not ENDED and job.interruption is not Interruption.LOST:
             now = monotonic()
             if job.stage is QUEUED:
                 self._settlements.add(job, HANDED_BACK, now, now)
@@ -175,7 +177,7 @@ class Runner(WorkerPart):
 
     def _expire(self, job: Delivery) -> None:
         """Stop the handler of a job that has exceeded its timeout."""
-        if job.stage is not RUNNING or job.interruption is not None or not self._expires:
+        if job.stage is not RUNNING or job.interruption is not None or not self.expires:
             return
         self._reporter.timed_out(job, goes_on=self._runs_in_thread(job))
         job.interrupt(Interruption.TIMEOUT)
@@ -189,10 +191,6 @@ class Runner(WorkerPart):
             if job.interruption is None:
                 self._settlements.add(job, HANDED_BACK, now, now)
 
-    def hand_back_cancelled(self) -> None:
-        """Return jobs that are cancelled from now on, because the drain deadline has passed."""
-        self._hands_back = True
-
     def leave_uncancelled(self) -> None:
         """Conclude jobs whose handlers go on after their cancellation, for example because they wait for a thread."""
         ours = [job for source in self._membership.both for job in source.deliveries.values()]
@@ -200,7 +198,3 @@ class Runner(WorkerPart):
         for job in going_on:
             self._conclude_cancelled(job)
         self._reporter.left_running(going_on)
-
-    def stop(self) -> None:
-        """Expire no job any more."""
-        self._expires = False

@@ -172,6 +172,10 @@ class NamespaceKeys:
     """Sorted set of live replicas, by the time of their last sign of life."""
     drained: str
     """Sorted set of replicas that are to hold no group, by the time until when."""
+    watched: str
+    """Hash of the groups to watch that settings do not name: the pattern that found each, '' if a person added it."""
+    scanned: str
+    """Sorted set of digests of settings, by the time of the next scan for their patterns."""
     journal: str
     """Capped stream of the faults that drills injected."""
 
@@ -185,15 +189,22 @@ def namespace_keys(namespace: str) -> NamespaceKeys:
         )
     tag = "{" + namespace + "}"
     return NamespaceKeys(
-        namespace, f"{tag}:replicas", f"{tag}:groups", f"{tag}:live", f"{tag}:drained", f"{tag}:journal"
+        namespace,
+        f"{tag}:replicas",
+        f"{tag}:groups",
+        f"{tag}:live",
+        f"{tag}:drained",
+        f"{tag}:watched",
+        f"{tag}:scanned",
+        f"{tag}:journal",
     )
 
 
 TYPES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("stream", "retry", "dead", "journal"), "stream"),
-        **dict.fromkeys(("stream_schedule", "schedule", "enqueued", "live", "drained"), "zset"),
-        **dict.fromkeys(("agreement", "quarantine", "replicas", "groups"), "hash"),
+        **dict.fromkeys(("stream_schedule", "schedule", "enqueued", "live", "drained", "scanned"), "zset"),
+        **dict.fromkeys(("agreement", "quarantine", "replicas", "groups", "watched"), "hash"),
         "lease": "string",
     }
 )

@@ -55,6 +55,11 @@ class RoutedClient(Redis):
         """Return the pool of the node that has ``key``. Raises NoMasterError."""
         return (await self._at(key)).connection_pool
 
+    async def masters(self) -> list[Redis]:
+        """Return a client for each node that has slots. Raises NoMasterError."""
+        await self._look()
+        return [self._client_of(node) for node in sorted(self._table.masters)]
+
     def node_of(self, key: str | bytes) -> Host | None:
         """Return the node that had ``key`` when the cluster was asked last, None if it was not asked yet."""
         return self._table.owner(slot_of(key if isinstance(key, bytes) else key.encode()))
@@ -72,9 +77,12 @@ class RoutedClient(Redis):
         before, self._routed[slot] = self._routed.get(slot, owner), owner
         if before != owner:
             raise SlotMovedError(f"slot {slot} of the cluster moved to {owner[0]}:{owner[1]}")
-        if owner not in self._clients:
-            self._clients[owner] = self._client_at(owner)
-        return self._clients[owner]
+        return self._client_of(owner)
+
+    def _client_of(self, node: Host) -> Redis:
+        if node not in self._clients:
+            self._clients[node] = self._client_at(node)
+        return self._clients[node]
 
     async def _look(self) -> None:
         """Ask for the slots if the table is old. While one task asks, the others go by the latest table."""

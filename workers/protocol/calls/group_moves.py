@@ -65,6 +65,8 @@ class CleanupResult:
     """How often that was found, since the group was first served."""
     lost: tuple[bytes, ...] = ()
     """Consumers of workers that a third party deleted, and whose workers have not come back; reported once."""
+    unread_ms: int = 0
+    """For how long jobs have been ready while no consumer read and none had a delivery; 0 = not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,5 +128,5 @@ class GroupMoves(CoreCalls):
         )
         if reply[0] != b"ok":
             return read_refusal(reply)
-        _, deleted, is_missing, groups_lost, *names = reply
-        return CleanupResult(tuple(names[:deleted]), is_missing == 1, groups_lost, tuple(names[deleted:]))
+        _, deleted, is_missing, groups_lost, unread_ms, *names = reply
+        return CleanupResult(tuple(names[:deleted]), is_missing == 1, groups_lost, tuple(names[deleted:]), unread_ms)

@@ -14,8 +14,9 @@
 -- ARGV[1] lease of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
 -- ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN  ARGV[6] the caller's token
 --
--- Returns {'ok', number of consumers deleted, was the marker missing (1|0), how often it was in all, names of the consumers deleted…,
--- names of workers' consumers that somebody else deleted…} or {'stale', lease found}.
+-- Returns {'ok', number of consumers deleted, was the marker missing (1|0), how often it was in all, for how long jobs have been ready
+-- while no consumer read and none had a delivery (ms, 0 = not at all), names of the consumers deleted…, names of workers' consumers that
+-- somebody else deleted…} or {'stale', lease found}.
 -- Fence: the whole value is compared; without one, the group must have agreed on embedded recovery. A consumer with pending entries is never deleted: they would go with it.
 
 local stream, lease, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -43,9 +44,13 @@ end
 -- While recovery waits, a step of the clock may be all that made consumers look silent, and ended registrations.
 local waits = recovery_waits_ms(read_beat(agreement, at), at, 0) > 0
 local deleted, held_by, marker = {}, {}, nil
+local quiet_ms, in_flight = math.huge, 0
 for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
   local name, pending = info_field(info, 'name'), info_field(info, 'pending')
   local is_silent = silence and not waits and pending == 0 and info_field(info, 'idle') > silence
+  if name ~= MARKER_CONSUMER then
+    quiet_ms, in_flight = math.min(quiet_ms, info_field(info, 'idle')), in_flight + pending
+  end
   if name == MARKER_CONSUMER then
     marker = pending
   elseif is_silent and #deleted < MOST then
@@ -87,7 +92,9 @@ if is_missing then
   redis.call('HINCRBY', agreement, 'groups_lost', 1)
   redis.call('HSET', agreement, 'groups_lost_ms', digits(at))
 end
-local reply = { 'ok', #deleted, is_missing and 1 or 0, whole_number(redis.call('HGET', agreement, 'groups_lost'), 0) }
+local first = position and in_flight == 0 and not waits and entries_behind(stream, position, 1)[1]
+local unread_ms = first and math.max(0, math.min(quiet_ms, at - entry_ms(first[1]))) or 0
+local reply = { 'ok', #deleted, is_missing and 1 or 0, whole_number(redis.call('HGET', agreement, 'groups_lost'), 0), unread_ms }
 for _, names in ipairs({ deleted, missing }) do
   for _, name in ipairs(names) do
     reply[#reply + 1] = name

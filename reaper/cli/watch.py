@@ -1,0 +1,77 @@
+"""``reaper watch``: add, remove or list groups that replicas watch besides those in their settings."""
+
+import click
+
+from reaper.cli.options import connected, group_argument, json_option, operator_options
+from reaper.operations.groups import check_exists
+from reaper.settings import ReaperSettings
+from reaper.watched import change_watched, read_found
+from workers.protocol.errors import NotPossibleError
+from workers.protocol.keys import GroupKeys, check_apart
+from workers.runtime.options import examples, help_end
+from workers.runtime.printing import show, show_json
+
+
+@click.group(epilog=examples("reaper watch add orders:7/billing", "reaper watch list"))
+def watch() -> None:
+    """Add, remove or list watched groups outside the settings.
+
+    Replicas also add the groups that they find by a pattern in their settings, for example `orders:*`.
+    """
+
+
+@watch.command(
+    epilog=help_end("reaper watch add orders:7/billing", ok="the group is watched", no="the group does not exist")
+)
+@group_argument
+@json_option
+@operator_options
+async def add(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
+    """Have all replicas watch a group from now on.
+
+    They use the values of the first pattern in their settings that fits, or else their defaults.
+    """
+    check_apart(settings.namespace, keys.stream)
+    async with connected(settings, keys) as (client, _):
+        await check_exists(client, keys)
+        added = await change_watched(client, settings.namespace_keys, add={keys.pair: ""}, by_person=True)
+    if machine:
+        show_json({"group": keys.pair, "watched": True, "changed": bool(added)})
+    else:
+        show(f"{keys.pair}: watched" if added else f"{keys.pair}: was already watched")
+
+
+@watch.command(
+    epilog=help_end("reaper watch remove orders:7/billing", ok="the group is removed", no="the group was not added")
+)
+@group_argument
+@json_option
+@operator_options
+async def remove(keys: GroupKeys, machine: bool, settings: ReaperSettings) -> None:
+    """Have the replicas watch a group no longer.
+
+    A group in their settings stays. One that a pattern finds comes back, unless `exclude` names its stream.
+    """
+    async with connected(settings, keys) as (client, _):
+        removed = await change_watched(client, settings.namespace_keys, remove=[keys.pair], by_person=True)
+    if not removed:
+        raise NotPossibleError(f"cannot remove {keys.pair!r}: it was not added. See `reaper watch list`.")
+    if machine:
+        show_json({"group": keys.pair, "watched": False, "changed": True})
+    else:
+        show(f"{keys.pair}: not watched")
+
+
+@watch.command("list", epilog=help_end("reaper watch list", "reaper watch list -o json", ok="done, also if none"))
+@json_option
+@operator_options
+async def list_(machine: bool, settings: ReaperSettings) -> None:
+    """List the groups, each with the pattern that found it."""
+    async with connected(settings) as (client, _):
+        found = sorted((await read_found(client, settings.namespace_keys)).items())
+    if machine:
+        show_json({"namespace": settings.namespace, "groups": [{"group": pair, "pattern": by} for pair, by in found]})
+        return
+    show(*(f"{pair}  {f'found by {pattern}' if pattern else 'added'}" for pair, pattern in found))
+    if not found:
+        show("no groups besides those in the settings of the replicas", err=True)

@@ -1,0 +1,42 @@
+"""The groups to watch that no settings name: people add them, or replicas find them by patterns.
+
+They are in the hash ``{<namespace>}:watched``. Each change writes a new version, which replicas get as they register.
+"""
+
+from collections.abc import Collection, Mapping
+
+from redis.asyncio import Redis
+
+from workers.protocol.keys import NamespaceKeys
+from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
+
+WATCH = load_script("reaper", "watch")
+PAGE = 1_000
+
+
+async def read_found(client: Redis, keys: NamespaceKeys) -> dict[str, str]:
+    """Return the pattern that found each group, '' for one that a person added. Raises what redis-py raises."""
+    fields = {text(pair): text(pattern) async for pair, pattern in client.hscan_iter(keys.watched, count=PAGE)}
+    fields.pop("version", None)  # no group: it has no slash
+    return fields
+
+
+async def change_watched(
+    client: Redis,
+    keys: NamespaceKeys,
+    *,
+    add: Mapping[str, str] | None = None,
+    remove: Collection[str] = (),
+    by_person: bool = False,
+) -> int:
+    """Add groups with the patterns that found them, and remove others. Return how many changed (``watch.lua``).
+
+    Only a person removes a group that a person has added. Raises what redis-py raises.
+    """
+    changed, additions, removals = 0, list((add or {}).items()), list(remove)
+    for first in range(0, max(len(additions), len(removals)), PAGE):
+        added = additions[first : first + PAGE]
+        words = [word for pair in added for word in pair] + removals[first : first + PAGE]
+        changed += await WATCH.run(client, [keys.watched], [int(by_person), len(added), *words])
+    return changed
