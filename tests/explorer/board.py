@@ -15,8 +15,6 @@ from workers.protocol.scripts import load_script
 
 Word = str | bytes | int
 Row = Any
-Delivered = tuple[str, bytes, list[bytes], int]
-"""Source, entry ID, flat fields, times delivered."""
 V_MS = 30_000
 """The visibility timeout of every group here, in ms."""
 READY_MS = 1_000_000_000

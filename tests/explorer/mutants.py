@@ -24,8 +24,6 @@ class Mutant:
         return text.replace(self.old, self.new)
 
 
-_OWNER = "row[2] ~= consumer or row[4] ~= times or is_given_back(row)"
-
 MUTANTS: Mapping[str, Mutant] = MappingProxyType(
     {
         "no kept reply": Mutant(("settle",), "if kept then", "if false then"),

@@ -65,7 +65,6 @@ async def _is_healthy(client: Redis) -> None:
     await wait_until(healthy, "the service says that it is healthy")
 
 
-@pytest.mark.contract
 @pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
 @pytest.mark.parametrize("policy", ["stream", "retry-stream"])
 async def test_a_holder_recovers_soon_after_a_step(

@@ -17,8 +17,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 IN_FLIGHT = 1_000
-GRACE_S = 10
-"""So long recovery would wait after an outage, or on a server that is younger."""
 
 
 def start_worker(processes: Processes, case: Case) -> Running:

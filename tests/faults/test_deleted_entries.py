@@ -13,7 +13,7 @@ from tests.faults import scene
 from tests.faults.scene import GROUP, STREAM
 from tests.support.modes import EMBEDDED_IN_PLACE, mode_settings
 from tests.support.servers import RedisServer
-from tests.support.tiers import WITH_CLAIM, by_claim
+from tests.support.tiers import WITH_CLAIM, by_claim, in_matrix
 from tests.support.waiting import wait_until
 from workers import Job
 
@@ -49,7 +49,7 @@ async def by_acknowledging(client: Redis, entry: str) -> None:
 
 
 WAYS = [by_adding, by_trimming, by_deleting, by_acknowledging]
-in_every_mode = pytest.mark.parametrize("mode", ["reaper", "embedded", by_claim(EMBEDDED_IN_PLACE)])
+in_every_mode = pytest.mark.parametrize("mode", ["reaper", in_matrix("embedded"), by_claim(EMBEDDED_IN_PLACE)])
 
 
 @pytest.mark.parametrize("delete", WAYS)

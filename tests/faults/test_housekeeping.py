@@ -178,19 +178,6 @@ async def troubles(case: Case) -> set[ProblemKind]:
 # ---- the retry stream
 
 
-async def read_retries(case: Case) -> list[str]:
-    """Read both streams as a worker does. Fails without the group. Returns jobs of the retry stream."""
-    reply: Any = await case.client.execute_command(
-        "XREADGROUP", "GROUP", "billing", "w1", "STREAMS", "orders", case.keys.retry, ">", ">"
-    )
-    return [
-        text(entry_id)
-        for stream, entries in reply or ()
-        if stream == case.keys.retry.encode()
-        for entry_id, _ in entries
-    ]
-
-
 async def _retries_can_be_read(case: Case) -> bool:
     groups: Any = await case.client.xinfo_groups(case.keys.retry) if await case.client.exists(case.keys.retry) else []
     return [group["name"] for group in groups] == [b"billing"]

@@ -229,13 +229,6 @@ async def _holds(case: Case, count: int) -> bool:
     return len(state.ready) + len(state.scheduled) == count or state.released > 0
 
 
-async def was_agreed(server: RedisServer, case: Case) -> None:
-    """Let a holder come, have the group agree on the policy, and go for good."""
-    async with holding(in_place(server, visibility_timeout=1)):
-        await wait_until(lambda: case.client.hget(case.keys.agreement, "policy"), "the group has agreed")
-    await case.client.hset(case.keys.agreement, "served_until", "1")
-
-
 async def _no_pending(case: Case) -> bool:
     return await case.pending_count() == 0
 

@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 from workers import Worker
 from workers.protocol.connection import commands_client
 
-pytestmark = [pytest.mark.anyio, pytest.mark.contract]
+pytestmark = pytest.mark.anyio
 
 in_every_mode = pytest.mark.parametrize("mode", ["reaper", "embedded", by_claim(EMBEDDED_IN_PLACE)])
 PAUSED_MS = 700

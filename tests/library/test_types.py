@@ -1,6 +1,6 @@
 """A user's project under ``mypy --strict``: both faces and the examples of the pages are typed, and a typo is an error.
 
-One cache for all: mypy reads the libraries that we use once.
+One cache for all, and for the next run: mypy reads the libraries that we use once, and again where they have changed.
 """
 
 import re
@@ -11,7 +11,7 @@ import pytest
 import reaper
 import workers
 from tests.library.examples import write_files
-from tests.support.processes import Processes
+from tests.support.processes import ROOT, Processes
 
 pytestmark = pytest.mark.anyio
 
@@ -108,24 +108,22 @@ NAMES = "\n".join(
 )
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where mypy keeps what it knows of other people's modules."""
-    return tmp_path_factory.mktemp("mypy")
+CACHE = ROOT / ".mypy_cache" / "users"
+"""Where mypy keeps what it knows of other people's modules, by its own version and the contents of their files."""
 
 
-async def check(processes: Processes, cache: Path, *files: Path) -> list[str]:
+async def check(processes: Processes, *files: Path) -> list[str]:
     """Return what mypy says of a project of these files, a line each."""
-    options = ["--strict", "--config-file", "", "--cache-dir", str(cache), "--no-error-summary"]
+    options = ["--strict", "--config-file", "", "--cache-dir", str(CACHE), "--no-error-summary"]
     mypy = processes.python("-m", "mypy", *options, *map(str, files))
     await mypy.wait()
     return [line for line in mypy.output.splitlines() if re.search(r": (error|note): ", line)]
 
 
-async def test_a_users_program_is_checked_strictly(processes: Processes, tmp_path: Path, cache: Path) -> None:
+async def test_a_users_program_is_checked_strictly(processes: Processes, tmp_path: Path) -> None:
     shop = tmp_path / "shop.py"
     shop.write_text(PROGRAM, encoding="utf-8")
-    said = [line.partition("shop.py:")[2] for line in await check(processes, cache, shop)]
+    said = [line.partition("shop.py:")[2] for line in await check(processes, shop)]
     expected = [
         (str(number), line.rpartition("# E: ")[2])
         for number, line in enumerate(PROGRAM.splitlines(), start=1)
@@ -135,16 +133,16 @@ async def test_a_users_program_is_checked_strictly(processes: Processes, tmp_pat
     assert [(line.partition(":")[0], re.findall(r"\[([a-z-]+)\]$", line)[0]) for line in errors] == expected
 
 
-async def test_no_name_of_a_face_is_any(processes: Processes, tmp_path: Path, cache: Path) -> None:
+async def test_no_name_of_a_face_is_any(processes: Processes, tmp_path: Path) -> None:
     shop = tmp_path / "shop.py"
     shop.write_text(NAMES, encoding="utf-8")
-    said = await check(processes, cache, shop)
+    said = await check(processes, shop)
     revealed = [line.partition('Revealed type is "')[2] for line in said if "Revealed type" in line]
     assert len(revealed) == sum(map(len, FACES.values()))
     assert [kind for kind in revealed if kind.startswith(("Any", "builtins.object"))] == []
     assert [line for line in said if ": error: " in line] == []
 
 
-async def test_the_projects_of_the_pages_are_typed(processes: Processes, tmp_path: Path, cache: Path) -> None:
+async def test_the_projects_of_the_pages_are_typed(processes: Processes, tmp_path: Path) -> None:
     names = [name for page in ("library.md", "testing.md", "producers.md") for name in write_files(page, tmp_path)]
-    assert await check(processes, cache, *(tmp_path / name for name in names)) == []
+    assert await check(processes, *(tmp_path / name for name in names)) == []

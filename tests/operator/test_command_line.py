@@ -134,16 +134,14 @@ async def test_json_is_json(scene: Scene, reaper: Command, words: tuple[str, ...
     ],
 )
 def test_the_shell_completes_what_is_typed(program: str, typed: str, completed: str) -> None:
-    module = {"reaper": "reaper.cli.main", "worker": "workers.cli"}[program]
-    code = f"from {module} import main; main(prog_name={program!r})"
+    main = {"reaper": reaper_main, "worker": worker_main}[program]
     env = {
-        **os.environ,
         f"_{program.upper()}_COMPLETE": "bash_complete",
         "COMP_WORDS": typed,
         "COMP_CWORD": str(len(typed.split()) - 1),
     }
-    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert f"plain,{completed}" in done.stdout.splitlines()
+    answer = CliRunner().invoke(main, [], prog_name=program, env=env)
+    assert f"plain,{completed}" in answer.stdout.splitlines()
 
 
 def test_the_line_that_the_docs_give_turns_completion_on(tmp_path: Path) -> None:

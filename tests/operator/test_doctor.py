@@ -30,7 +30,7 @@ from workers.protocol.messages import RecoveryMode
 from workers.protocol.server import capabilities_of, in_words
 from workers.settings import WorkerSettings
 
-pytestmark = [pytest.mark.anyio, pytest.mark.contract]
+pytestmark = pytest.mark.anyio
 
 PAIR = ("--groups", "orders/billing")
 
@@ -52,6 +52,7 @@ async def _checks(reaper: Command, *words: str) -> list[str]:
     return [check for check, _ in await _wrong(reaper, *words)]
 
 
+@pytest.mark.contract
 async def test_a_sound_service_is_0(start_server: StartServer) -> None:
     server = start_server(appendonly="yes")
     client = commands_client(server.url)
@@ -65,6 +66,7 @@ async def test_a_sound_service_is_0(start_server: StartServer) -> None:
     assert other == ([] if server.version >= (7, 0) else [["unknown", "rights"]])  # older ones cannot be asked
 
 
+@pytest.mark.contract
 async def test_why_rights_cannot_be_told_is_told(client: Redis, reaper: Command, server: RedisServer) -> None:
     assert "no group is named, and permissions depend on the group" in (await reaper("doctor")).out
     await client.execute_command("ACL", "SETUSER", "looker", "on", ">pw", "~*", "&*", "+@all", "-acl")
@@ -75,6 +77,7 @@ async def test_why_rights_cannot_be_told_is_told(client: Redis, reaper: Command,
     ) in said
 
 
+@pytest.mark.contract
 async def test_a_server_that_forgets_and_evicts_is_found(client: Redis, reaper: Command) -> None:
     await client.config_set("maxmemory-policy", "allkeys-lru")
     answer = await reaper("doctor", "-o", "json", *PAIR)
@@ -117,6 +120,7 @@ async def test_a_server_that_refuses_every_write_is_found(start_server: StartSer
         assert await writes() == []
 
 
+@pytest.mark.contract
 async def test_memory_that_is_nearly_full_is_found(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     await scene.client.config_set("maxmemory", "100mb")
@@ -128,6 +132,7 @@ async def test_memory_that_is_nearly_full_is_found(scene: Scene, reaper: Command
     assert "memory" in found
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("limit", "level"),
     [("0 0 0", ""), ("300kb 0 0", "wrong"), ("1mb 0 0", "wrong"), ("2mb 0 0", "note"), ("65mb 0 0", "")],
@@ -146,6 +151,7 @@ async def test_replies_that_the_server_does_not_released_are_found(
     assert found == ([(level, "client-output-buffer-limit normal")] if level else [])
 
 
+@pytest.mark.contract
 async def test_a_server_that_lets_few_more_in_or_may_throw_them_out_is_found(start_server: StartServer) -> None:
     server = start_server(maxclients="5")
 
@@ -173,6 +179,7 @@ async def test_an_unreachable_server_is_3() -> None:
     assert (people.code, machines.code, machines.data["status"]) == (3, 3, "unreachable")
 
 
+@pytest.mark.contract
 async def test_capabilities_are_told_by_trying(scene: Scene, reaper: Command, server: RedisServer) -> None:
     await _served(scene)
     before = await scene.state()
@@ -236,6 +243,7 @@ async def test_trimming_past_the_pending_entries_is_found(scene: Scene, reaper: 
     assert text.startswith("1 pending entries were trimmed or deleted")
 
 
+@pytest.mark.contract
 async def test_trimming_what_was_never_delivered_is_found_where_redis_remembers(
     scene: Scene, reaper: Command, server: RedisServer
 ) -> None:
@@ -305,6 +313,7 @@ async def test_that_recovery_waits_after_a_gap_is_noted(scene: Scene, reaper: Co
     assert said["text"].endswith(" s: no heartbeat could be served for 41 s")
 
 
+@pytest.mark.contract
 async def test_rights_that_are_missing_are_named(scene: Scene, server: RedisServer) -> None:
     await _served(scene)
     keys, namespace = group_keys("orders", "billing"), ReaperSettings().namespace_keys
@@ -323,6 +332,7 @@ async def test_rights_that_are_missing_are_named(scene: Scene, server: RedisServ
         assert rights["level"] == "unknown"
 
 
+@pytest.mark.contract
 async def test_every_right_of_a_reaper_can_be_asked_about(client: Redis, server: RedisServer) -> None:
     if server.version < (7, 0):
         return  # there is no DRYRUN: `rights` is unknown, as tested above
@@ -348,6 +358,7 @@ async def test_quiet_leaves_out_what_is_fine(scene: Scene, reaper: Command) -> N
     assert [line.split()[:2] for line in shown if not line.startswith("unknown")] == [["warning", "persistence"]]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("role", Role)
 async def test_with_exactly_the_rights_of_a_role_it_says_what_it_could_not_see(
     scene: Scene, server: RedisServer, reaper: Command, role: Role

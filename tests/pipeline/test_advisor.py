@@ -24,7 +24,6 @@ from tests.pipeline.stories import Row, about, acked, event, nacked, recovered, 
 from workers.protocol.errors import ConfigurationError
 
 NOW = 1_700_000_000_000
-FOREIGN_JOURNAL = "{events}:journal"
 
 
 def of(group: str, rows: Sequence[Row]) -> list[Row]:

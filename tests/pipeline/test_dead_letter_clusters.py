@@ -9,7 +9,6 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from redis.asyncio import Redis
 
@@ -128,12 +127,6 @@ def test_letters_that_died_of_the_same_thing_are_one_cluster_with_the_newest_as_
 def test_names_from_outside_are_quoted_for_the_shell() -> None:
     words = shlex.split(redrive_command({"source_stream": "a b;rm", "group": "$x", "reason": "a'b"}))
     assert words[3:] == ["a b;rm/$x", "--reason", "a'b"]
-
-
-alphabet = st.sampled_from(
-    [*"abcdefABF0123459'\"/\\.:,;-_<>()[]{}$ \n\té…𝄞", "https://", "0x", "File ", "in ", ", line 1, "]
-)
-noise = st.lists(alphabet, max_size=60).map("".join)
 
 
 # ---- the command

@@ -59,16 +59,6 @@ class Scene:
         await self.client.execute_command("XADD", stream or self.keys.stream, at, *words)
         return at
 
-    async def add_many(self, count: int) -> list[str]:
-        """Add ``count`` entries at once; returns their IDs."""
-        ids = [entry_id(self._entries + number) for number in range(1, count + 1)]
-        async with self.client.pipeline(transaction=False) as together:
-            for number, one in enumerate(ids, self._entries + 1):
-                together.execute_command("XADD", self.keys.stream, one, "n", number)
-            await together.execute()
-        self._entries += count
-        return ids
-
     async def deliver(
         self,
         *ids: str,

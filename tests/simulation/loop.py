@@ -106,11 +106,6 @@ class Process:
 _PROCESS: ContextVar[Process | None] = ContextVar("simulated_process", default=None)
 
 
-def current_process() -> Process | None:
-    """Return the process, or its thread, that runs now, or None for the world itself."""
-    return _PROCESS.get()
-
-
 class SimulatedLoop(asyncio.BaseEventLoop):
     """Starts at ``time() == 0``. Raises RuntimeError if everything waits for an event that never comes."""
 

@@ -68,7 +68,7 @@ def test_a_server_that_is_not_at_hand_is_an_error_that_says_which_are() -> None:
     assert all(lane in listed.stderr for lane in ALL)
 
 
-@pytest.mark.parametrize(("words", "is_run"), [((), False), (("--matrix",), False), (("--deploy",), True)])
+@pytest.mark.parametrize(("words", "is_run"), [((), False), in_matrix(("--matrix",), False), (("--deploy",), True)])
 def test_what_runs_containers_is_in_its_own_tier_alone(words: tuple[str, ...], is_run: bool) -> None:
     listed = collected(*words, "tests/deploy/real").stdout
     assert ("test_units.py::test_units_stop_in_time" in listed) is is_run

@@ -25,8 +25,6 @@ ONLY = "only_on"
 """The mark of what is about some releases alone, by the beginnings of their names: ``pytest.mark.only_on("6.2.")``."""
 WITH_CLAIM = ("8.4.", "8.6.", "8.8.", "8.10.")
 """The releases that know ``XREADGROUP … CLAIM``, by the beginnings of their names."""
-WITH_NACK = ("8.8.", "8.10.")
-"""The releases that know ``XNACK``, by the beginnings of their names."""
 HEAVY = "matrix"
 """The mark of what is left out of ``make test``."""
 DEPLOYED = "deployed"

@@ -23,7 +23,6 @@ from tests.workers.scene import (
 from workers import Job
 from workers.loop.adoption import Adoption, Sweep, is_earlier_process
 from workers.loop.in_flight import Source
-from workers.worker import Worker
 
 pytestmark = pytest.mark.anyio
 
@@ -67,10 +66,6 @@ def test_only_processes_of_exactly_our_name_are_earlier_ones(consumer: str, expe
 
 def test_a_name_is_no_pattern() -> None:
     assert not is_earlier_process("wxa.0123456789ab", "w.a", "")
-
-
-async def is_alone(client: Redis, worker: Worker) -> bool:
-    return await consumers_of(client) == [worker.consumer]
 
 
 # ---- a restart under a configured name

@@ -9,9 +9,10 @@ from redis.asyncio import Redis
 
 from reaper.drill.history import read_state
 from tests.support.gate import Gate
-from tests.support.loops import loop_environment
+from tests.support.loops import loop_environment, on_a_loop
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
+from tests.support.tiers import in_matrix
 from tests.workers.ending_program import EXITING, LEAVING, WAITING
 from tests.workers.scene import KEYS, add, dead_letters, enqueue, field_of, make_worker, number_of, pending_of
 from workers import HandlerExitError, Job
@@ -22,10 +23,10 @@ PROGRAM = "tests.workers.ending_program"
 CONSOLE = {"OTEL_METRICS_EXPORTER": "console"}
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
-def loop_env(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+@pytest.fixture
+def loop_env(loop: str, tmp_path: Path) -> dict[str, str]:
     """The environment of a process that uses this event loop."""
-    return loop_environment(request.param, tmp_path)
+    return loop_environment(loop, tmp_path)
 
 
 async def started(server: RedisServer, processes: Processes, name: str, *flags: str, **env: str) -> Running:
@@ -39,7 +40,7 @@ async def started(server: RedisServer, processes: Processes, name: str, *flags: 
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("do", [*(one.__name__ for one in WAITING), "plain"])
+@pytest.mark.parametrize(("do", "loop"), on_a_loop([*(one.__name__ for one in WAITING), "plain"]))
 async def test_a_handler_that_cannot_be_cancelled_ends_with_the_process(
     server: RedisServer, client: Redis, processes: Processes, gate: Gate, loop_env: dict[str, str], do: str
 ) -> None:
@@ -58,7 +59,7 @@ async def test_a_handler_that_cannot_be_cancelled_ends_with_the_process(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("do", [one.__name__ for one in LEAVING])
+@pytest.mark.parametrize(("do", "loop"), on_a_loop(one.__name__ for one in LEAVING))
 async def test_what_a_handler_left_running_ends_with_the_process(
     server: RedisServer, client: Redis, processes: Processes, gate: Gate, loop_env: dict[str, str], do: str
 ) -> None:
@@ -75,6 +76,7 @@ async def test_what_a_handler_left_running_ends_with_the_process(
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("loop", ["asyncio", in_matrix("uvloop")])
 async def test_a_thread_that_a_handler_left_may_end_until_the_drain_deadline(
     server: RedisServer, client: Redis, processes: Processes, gate: Gate, loop_env: dict[str, str]
 ) -> None:
@@ -94,7 +96,7 @@ async def test_a_thread_that_a_handler_left_may_end_until_the_drain_deadline(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("do", [*(one.__name__ for one in EXITING), "plain"])
+@pytest.mark.parametrize(("do", "loop"), on_a_loop([*(one.__name__ for one in EXITING), "plain"]))
 async def test_a_handler_that_exits_ends_the_worker_with_exit_code_1_and_its_job_has_failed(
     server: RedisServer, client: Redis, processes: Processes, loop_env: dict[str, str], do: str
 ) -> None:
@@ -130,6 +132,7 @@ async def test_other_functions_of_a_program_that_exit_are_told_as_well(
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("loop", ["asyncio", in_matrix("uvloop")])
 async def test_a_task_that_exits_ends_the_worker_with_exit_code_1_and_the_jobs_that_ran_are_told(
     server: RedisServer, client: Redis, processes: Processes, loop_env: dict[str, str]
 ) -> None:

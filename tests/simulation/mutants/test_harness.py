@@ -59,6 +59,7 @@ def test_what_fails_on_a_mutant_has_found_it_and_passes_without_it(root: Path) -
     assert "a + b" in (root / EDIT.file).read_text(encoding="utf-8")
 
 
+@pytest.mark.matrix
 def test_so_it_is_in_a_whole_tier_which_several_processes_run(root: Path) -> None:
     whole = Step(Tier.UNIT, "unit", ("tests/reaper",), WHOLE_S)
     with mutated(root, MUTANT) as copy:
