@@ -195,7 +195,7 @@ _SAMPLES: dict[str, Sequence[str]] = {
 }  # fmt: skip
 _ARGUMENTS = {
     "set": 1, "pexpire": 1, "hget": 1, "hexists": 1, "hdel": 1, "hmget": 1, "zrem": 1, "xdel": 1, "xpending": 1,
-    "zscore": 1, "hscan": 1,
+    "zscore": 1, "hscan": 1, "hsetnx": 2,
     "hset": 2, "hincrby": 2, "zadd": 2, "zrange": 2, "zrangebyscore": 2, "zremrangebyscore": 2, "zcount": 2, "xack": 2,
     "xrange": 2, "xrevrange": 2, "xadd": 3, "xclaim": 4,
 }  # fmt: skip
