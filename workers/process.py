@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from workers.embedded.autoclaim import Autoclaim
 from workers.embedded.upkeep import Upkeep
 from workers.loop.adoption import Adoption
+from workers.loop.batches import Gatherer
 from workers.loop.context import WorkerContext
 from workers.loop.dispatch import Handlers
 from workers.loop.heartbeat import Heartbeat
@@ -83,9 +84,10 @@ class WorkerProcess:
             self._runner.hand_back,
             isolation,
             self._settlements.wait_for_room,
+            Gatherer(calls.batch_call_of, self._runner.is_last, self._runner.perform_batch)
+            if calls.batch_call_of
+            else None,
         )
-        for batch in calls.batches:
-            batch.begins_alone = self._runner.is_last
         stalled = Autoclaim(context, self._upkeep.wake) if self._upkeep else None
         self._reader = Reader(context, self._slots, self._adoption, stalled)
 

@@ -1,20 +1,21 @@
 """Batch handlers, which get a list of jobs and give an outcome for each.
 
 Only the call of the handler is shared. Each job of a batch has its own slot, heartbeat, timeout, outcome and
-settlement, so all rules for deliveries hold. Its slot waits until the batch is complete and the handler has ended.
+settlement, so all rules for deliveries hold. A job that has to begin alone is a batch of its own (`Gatherer`).
 """
 
 import asyncio
-import contextvars
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from workers.loop.execution import InterruptedJobError
+from workers.backoff import Backoff
+from workers.loop.execution import ACKED, judge, raise_end
 from workers.loop.handlers import UnusableAnswerError, come_to, invoker
+from workers.loop.in_flight import Delivery
 from workers.loop.job import Job
+from workers.protocol.calls.settlement import Verdict
 from workers.runtime.children import FORKS, end_child
-from workers.runtime.user_code import exits_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,90 +31,32 @@ class BatchHandler:
         raise NotImplementedError
 
 
-@dataclass(slots=True, eq=False)
-class _Batch:
-    """Jobs that run together, with the outcomes that their slots wait for."""
-
-    jobs: "list[tuple[Job, asyncio.Future[object]]]" = field(default_factory=list)
-    timer: asyncio.TimerHandle | None = None
-    task: "asyncio.Task[None] | None" = None
-    is_stopped: bool = False
-
-    async def stop(self) -> None:
-        """Stop the handler if it runs, and wait for its end, because one of the jobs has to stop."""
-        if self.task is not None and not self.task.done():
-            if not self.is_stopped:
-                self.is_stopped = True
-                self.task.cancel()
-            await asyncio.wait([self.task])
-
-
 class BatchCall:
-    """Gathers jobs for a batch handler of a running worker, and calls it.
-
-    A batch is complete with ``size`` jobs, or with a job in every slot, or ``wait`` seconds after the first job.
-    """
+    """How a batch handler of a running worker is called."""
 
     def __init__(self, handler: BatchHandler, concurrency: int) -> None:
-        self.begins_alone: Callable[[Any], bool] = lambda _job: True
-        """Returns whether a job is a batch of its own. The worker sets it."""
-        self._size, self._wait_s = min(handler.size, concurrency), handler.wait_s
+        self.size, self.wait_s = handler.size, handler.wait_s
         self._invoke: Callable[[Any], Any] = invoker(handler.function, concurrency)  # type: ignore[arg-type]
-        self._context = contextvars.copy_context()
-        self._gathered: _Batch | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def invoke(self, job: Job) -> object:
-        """Return the outcome of a job, after its batch has run."""
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[object] = loop.create_future()
-        if self.begins_alone(job):
-            batch = _Batch([(job, outcome)])
-            self._begin(batch)
-        else:
-            batch = self._gathered = self._gathered or _Batch()
-            batch.jobs.append((job, outcome))
-            if len(batch.jobs) >= self._size:
-                self._begin(batch)
-            elif batch.timer is None:
-                batch.timer = loop.call_later(self._wait_s, self._begin, batch)
-        try:
-            return await outcome
-        except asyncio.CancelledError:
-            await batch.stop()
-            raise
+        """Return the handler's answer for a batch of one job."""
+        return (await self._answers([job]))[0]
 
-    def _begin(self, batch: _Batch) -> None:
-        if batch is self._gathered:
-            self._gathered = None
-        if batch.timer is not None:
-            batch.timer.cancel()
-        # In the context of the worker, because the context of a job has the span of that job alone.
-        batch.task = asyncio.get_running_loop().create_task(self._run(batch), context=self._context.copy())
-        self._tasks.add(batch.task)
-        batch.task.add_done_callback(self._tasks.discard)
-
-    async def _run(self, batch: _Batch) -> None:
-        batch.jobs = [(job, outcome) for job, outcome in batch.jobs if not outcome.done()]
-        if not batch.jobs:
-            return
+    async def execute(
+        self, jobs: Sequence[Job], backoff: Backoff, runner: "asyncio.Task[None] | None"
+    ) -> Sequence[Verdict]:
+        """Run the handler on ``jobs``, and return their verdicts, as `workers.loop.execution.execute` does."""
         forks = FORKS[0]
         answers: Sequence[object]
         try:
-            answers = await self._answers([job for job, _ in batch.jobs])
+            answers = await self._answers(list(jobs))
             end_child(forks)
-        except BaseException as error:  # noqa: BLE001 - each job concludes it
-            end_child(forks, error)
-            answers = [error] * len(batch.jobs)
-        for (_, outcome), answer in zip(batch.jobs, answers, strict=True):
-            if outcome.done():
-                continue
-            if batch.is_stopped:  # a handler that had to stop is never acknowledged (rule W1)
-                outcome.set_exception(InterruptedJobError())
-            elif isinstance(answer, BaseException) and exits_in(answer):
-                outcome.set_exception(answer)
-            else:
-                outcome.set_result(answer)
+        except BaseException as error:  # noqa: BLE001 - what ends the runner is raised again
+            raise_end(error, forks, runner)
+            answers = [error] * len(jobs)
+        return [
+            ACKED if answer is None else judge(job, answer, backoff) for job, answer in zip(jobs, answers, strict=True)
+        ]
 
     async def _answers(self, jobs: list[Job]) -> Sequence[object]:
         """Return the handler's answer for each job. Raises what the handler raises, and UnusableAnswerError."""
@@ -127,3 +70,74 @@ class BatchCall:
                 "each job, in their order."
             )
         return [None if one is None else await come_to(one) for one in answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Deliveries that run together, in the slots of all of them."""
+
+    call: BatchCall
+    jobs: Sequence[Delivery]
+
+
+PerformBatch = Callable[[Batch, "asyncio.Task[None] | None"], Awaitable[float]]
+"""Runs a batch in this task, as `workers.loop.slots.Perform` does with a delivery."""
+
+
+class Gatherer:
+    """Gathers deliveries for batch handlers, before they are queued.
+
+    A batch is complete with ``size`` deliveries, or ``wait`` seconds after the first one, or if no slot is free, so no
+    other delivery can come.
+    """
+
+    def __init__(
+        self,
+        call_of: Callable[[Job], BatchCall | None],
+        begins_alone: Callable[[Delivery], bool],
+        perform: PerformBatch,
+    ) -> None:
+        """``call_of`` returns the batch handler of a job, or None."""
+        self.perform = perform
+        self._call_of = call_of
+        self._begins_alone = begins_alone
+        self._waiting: dict[BatchCall, list[Delivery]] = {}
+        self._timers: dict[BatchCall, asyncio.TimerHandle] = {}
+
+    def sorted_in(
+        self, deliveries: Sequence[Delivery], late: Callable[[Batch], None], *, at_once: bool
+    ) -> list[Delivery | Batch]:
+        """Return what may begin now. ``late`` is called with each batch that is complete because its time is over.
+
+        ``at_once``: No slot is free.
+        """
+        begins: list[Delivery | Batch] = []
+        for job in deliveries:
+            call = self._call_of(job)
+            if call is None or self._begins_alone(job):
+                begins.append(job)
+                continue
+            waiting = self._waiting.setdefault(call, [])
+            waiting.append(job)
+            if len(waiting) >= call.size:
+                begins.append(self._taken(call))
+        for call in list(self._waiting):
+            if at_once:
+                begins.append(self._taken(call))
+            elif call not in self._timers:
+                loop = asyncio.get_running_loop()
+                self._timers[call] = loop.call_later(call.wait_s, self._is_late, call, late)
+        return begins
+
+    def take_all(self) -> list[Delivery]:
+        """Return the deliveries that wait, because none of them begins any more."""
+        return [job for call in list(self._waiting) for job in self._taken(call).jobs]
+
+    def _is_late(self, call: BatchCall, late: Callable[[Batch], None]) -> None:
+        late(self._taken(call))
+
+    def _taken(self, call: BatchCall) -> Batch:
+        timer = self._timers.pop(call, None)
+        if timer is not None:
+            timer.cancel()
+        return Batch(call, self._waiting.pop(call))

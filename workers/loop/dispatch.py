@@ -39,8 +39,8 @@ class HandlerCalls:
     """Runs the handler of a job."""
     runs_in_thread: Callable[[Job], bool]
     """Returns whether the handler of a job is a plain function."""
-    batches: Sequence[BatchCall] = ()
-    """The batch handlers."""
+    batch_call_of: Callable[[Job], BatchCall | None] | None = None
+    """Returns the batch handler of a job, or None. None without batch handlers."""
 
 
 class Handlers:
@@ -102,7 +102,7 @@ class Handlers:
         return HandlerCalls(
             (lambda job: way_of(job).invoke(job)) if of_type else otherwise.invoke,
             lambda job: way_of(job).in_thread,
-            [way.batch for way in ways.values() if way.batch],
+            (lambda job: way_of(job).batch) if any(way.batch for way in ways.values()) else None,
         )
 
     def _way(self, handler: Handler, settings: WorkerSettings) -> "_Way":

@@ -55,10 +55,6 @@ class Reject(Exception):  # noqa: N818 - a verdict of the handler, not an error
         self.reason = reason
 
 
-class InterruptedJobError(Exception):
-    """The batch of a job was stopped because of another job, so the job is handed back."""
-
-
 ACKED = Verdict(Outcome.ACK)
 HANDED_BACK = Verdict(Outcome.HAND_BACK)
 """For a job that has not begun."""
@@ -104,11 +100,11 @@ async def execute(
             end_child(forks)
         return ACKED if answer is None else judge(job, answer, backoff)
     except BaseException as error:  # noqa: BLE001 - what ends the runner is raised again
-        _raise_end(error, forks, task)
+        raise_end(error, forks, task)
         return judge(job, error, backoff)
 
 
-def _raise_end(error: BaseException, forks: int, task: "asyncio.Task[None] | None") -> None:
+def raise_end(error: BaseException, forks: int, task: "asyncio.Task[None] | None") -> None:
     """Raise what ends the runner ``task``, which ``error`` of a handler is or holds. A forked process ends here."""
     end_child(forks, error)
     if ends(error, task):
@@ -134,8 +130,6 @@ def _judge(job: Job, answer: object, backoff: Backoff) -> Verdict:
         return Verdict(Outcome.REJECT, clipped(answer.reason) or REASON_REJECTED, cause, traceback=trace_of(answer))
     if isinstance(answer, Retry):
         return _judge_retry(job, answer, backoff)
-    if isinstance(answer, InterruptedJobError):
-        return interrupted(job)
     if isinstance(answer, BaseException):
         log_failure(logger, logging.WARNING, answer, "job failed: %s", fields(job=job.id, delivery=job.deliveries))
         kind = type(answer).__qualname__

@@ -1,9 +1,10 @@
 """One delivery from its slot to its outcome, with the steps own, announce, execute and conclude."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
+from workers.loop.batches import Batch
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.dispatch import HandlerCalls
 from workers.loop.execution import HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
@@ -82,20 +83,78 @@ class Runner(WorkerPart):
                 timer.cancel()
         job.runner = None  # an interruption from now on has no handler to cancel, and leaves the runner intact
         if job.interruption is not None or self.hands_back:
-            verdict = self._reconsidered(job, verdict, was_told_to_stop=runner is not None and runner.cancelling() > 0)
+            verdict = self._reconsidered(job, verdict, was_told_to_stop=_is_cancelling(runner))
         now = monotonic()
         if verdict is not None and self._settlements.add(job, verdict, began, now):
             return inf  # the runner waits for room before its next job, and calls no other runner meanwhile
         return now
 
+    async def perform_batch(self, batch: Batch, runner: "asyncio.Task[None] | None") -> float:
+        """Take the deliveries of a batch through the same steps, with one call of the handler.
+
+        If one of the jobs has to stop, the handler has to. The other jobs are then handed back, unless it has decided
+        to retry or reject them.
+        """
+        try:
+            jobs = await self._that_may_begin(batch.jobs)
+        except asyncio.CancelledError:
+            if self._is_ending():
+                for job in batch.jobs:
+                    self._conclude_cancelled(job)
+            raise
+        if not jobs:
+            return monotonic()
+        began = monotonic()
+        verdicts = await self._execute_batch(Batch(batch.call, jobs), runner, began)
+        was_stopped, is_full, now = False, False, monotonic()
+        for job in jobs:
+            if job.interruption is not None:
+                was_stopped = True
+                job.take_back_cancellation()
+            job.runner = None
+        was_told_to_stop = was_stopped or _is_cancelling(runner)
+        for job, executed in zip(jobs, verdicts, strict=True):
+            verdict = executed
+            if was_stopped or self.hands_back:
+                verdict = self._reconsidered(job, executed, was_told_to_stop=was_told_to_stop)
+            if verdict is not None and self._settlements.add(job, verdict, began, now):
+                is_full = True
+        return inf if is_full else now
+
+    async def _execute_batch(
+        self, batch: Batch, runner: "asyncio.Task[None] | None", began: float
+    ) -> Sequence[Verdict | None]:
+        """Run the handler, and return the verdicts. There is one timer, because the first timeout stops the handler."""
+        jobs = batch.jobs
+        for job in jobs:
+            job.begin(began, runner)
+        deadline = began + min([job.timeout_s for job in jobs])
+        timer = asyncio.get_running_loop().call_at(deadline, self._expire_overdue, jobs) if deadline != inf else None
+        try:
+            running = batch.call.execute(jobs, self._backoff, runner)
+            return await (self._telemetry.execute_batch(running, jobs) if self._telemetry else running)
+        except BaseException as error:  # noqa: BLE001 - raised again, unless the jobs alone were cancelled
+            return self._after_batch(jobs, error)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
     # ---- the steps
 
     def is_last(self, job: Delivery) -> bool:
-        """Return whether Redis has to know that a delivery begins. It is a batch of its own.
+        """Return whether Redis has to know that a delivery begins. It does not begin in a batch.
 
         A limit that was lowered while the job was quarantined does not let it run beside others.
         """
         return job.is_quarantined or 1 < job.deliveries >= self._membership.agreement.max_deliveries
+
+    async def _that_may_begin(self, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Return the deliveries that are ours, as soon as all of them may begin."""
+        while jobs and (
+            self._isolation.is_kept or min([job.proven for job in jobs]) < self._membership.shows_from(monotonic())
+        ):
+            jobs = [job for job in jobs if await self._has_its_turn(job, is_last=False)]
+        return jobs
 
     async def _has_its_turn(self, job: Delivery, *, is_last: bool) -> bool:
         """Wait until the delivery may begin beside others. Ask Redis if the ownership is still unknown by then."""
@@ -125,8 +184,8 @@ class Runner(WorkerPart):
             error = f"ran longer than its timeout of {job.timeout_s:g} s"
             return failed(job, error, self._backoff, reason=REASON_TIMEOUT)
         # An exception or result of a handler after a cancellation is not about the job.
-        is_void = verdict is not None and (
-            verdict.outcome is Outcome.NACK or (verdict.outcome is Outcome.ACK and was_told_to_stop)
+        is_void = (
+            verdict is None or verdict.outcome is Outcome.NACK or (verdict.outcome is Outcome.ACK and was_told_to_stop)
         )
         return interrupted(job) if is_void else verdict
 
@@ -166,6 +225,21 @@ class Runner(WorkerPart):
             raise error
         return judge(job, error, self._backoff)
 
+    def _after_batch(self, jobs: Sequence[Delivery], error: BaseException) -> Sequence[Verdict | None]:
+        """Conclude the jobs of a batch without outcomes, as `_after` does with one job."""
+        was_told_to_stop = any(job.interruption is not None for job in jobs)
+        if isinstance(error, asyncio.CancelledError) and was_told_to_stop and not self._is_ending():
+            return [None] * len(jobs)
+        verdicts, raised = list[Verdict | None](), None
+        for job in jobs:
+            try:
+                verdicts.append(self._after(job, error))
+            except BaseException as last:  # noqa: BLE001 - each job is concluded before it is raised
+                raised = last
+        if raised is not None:
+            raise raised
+        return verdicts
+
     def _conclude_cancelled(self, job: Delivery) -> None:
         """Return a cancelled job, if the drain deadline has passed."""
         if self.hands_back and job.stage is not ENDED and job.interruption is not Interruption.LOST:
@@ -181,6 +255,12 @@ class Runner(WorkerPart):
             return
         self._reporter.timed_out(job, goes_on=self._runs_in_thread(job))
         job.interrupt(Interruption.TIMEOUT)
+
+    def _expire_overdue(self, jobs: Sequence[Delivery]) -> None:
+        now = monotonic()
+        for job in jobs:
+            if job.is_overdue(now):
+                self._expire(job)
 
     # ---- the end
 
@@ -198,3 +278,7 @@ class Runner(WorkerPart):
         for job in going_on:
             self._conclude_cancelled(job)
         self._reporter.left_running(going_on)
+
+
+def _is_cancelling(runner: "asyncio.Task[None] | None") -> bool:
+    return runner is not None and runner.cancelling() > 0

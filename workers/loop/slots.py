@@ -20,6 +20,7 @@ from anyio import CancelScope, move_on_after
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
+from workers.loop.batches import Batch, Gatherer
 from workers.loop.in_flight import QUEUED, Delivery
 from workers.loop.isolation import Isolation
 from workers.loop.notifier import Notifier
@@ -47,8 +48,12 @@ class Slots:
         hand_back: HandBack | None = None,
         isolation: Isolation | None = None,
         pause: Callable[[], Awaitable[None]] = checkpoint,
+        gatherer: Gatherer | None = None,
     ) -> None:
-        """``pause`` lets other tasks run, and returns when the next delivery may begin."""
+        """``pause`` lets other tasks run, and returns when the next delivery may begin.
+
+        ``gatherer`` makes batches of deliveries. A batch runs in one runner, and has a slot for each of its deliveries.
+        """
         self.concurrency = concurrency
         self.taken = 0
         """Deliveries that are queued or run."""
@@ -57,7 +62,8 @@ class Slots:
         self._hand_back = hand_back
         self._pause = pause
         self._halted = self._closed = False
-        self._queue: deque[Delivery] = deque()
+        self._gatherer = gatherer
+        self._queue: deque[Delivery | Batch] = deque()
         self._runners: dict[asyncio.Task[None], CancelScope] = {}
         self._failures: list[BaseException] = []
         self._is_guarded = self._is_cancelled = False
@@ -84,7 +90,15 @@ class Slots:
             self._hand_back(deliveries)
             return
         self.taken += len(deliveries)
-        self._queue.extend(deliveries)
+        gatherer = self._gatherer
+        if gatherer is None:
+            self._queue.extend(deliveries)
+        else:
+            self._queue.extend(gatherer.sorted_in(deliveries, self._put_late, at_once=not self.free))
+        self._send_for_runner()
+
+    def _put_late(self, batch: Batch) -> None:
+        self._queue.append(batch)
         self._send_for_runner()
 
     def halt(self) -> None:
@@ -100,7 +114,9 @@ class Slots:
         """Hand back what is queued, after `stop`. Running jobs go on."""
         self.stop()
         self._closed = True
-        unstarted = list(self._queue)
+        unstarted = [job for item in self._queue for job in _jobs_of(item)]
+        if self._gatherer:
+            unstarted += self._gatherer.take_all()
         self._queue.clear()
         self.taken -= len(unstarted)
         if self._hand_back:
@@ -198,16 +214,21 @@ class Slots:
         now = monotonic()
         slice_end = now + SLICE_S
         while queue and not self._halted:
-            job = queue.popleft()
+            item = queue.popleft()
             if queue and not self._one_is_coming:
                 self._one_is_coming = True
                 asyncio.get_running_loop().call_soon(self._look_at_queue)
             try:
-                now = await perform(job, runner, now)
+                if isinstance(item, Batch):
+                    assert self._gatherer is not None
+                    now = await self._gatherer.perform(item, runner)
+                    self.taken -= len(item.jobs)
+                else:
+                    now = await perform(item, runner, now)
+                    self.taken -= 1
             except asyncio.CancelledError:
-                self._has_dropped(job)
+                self._has_dropped(_jobs_of(item))
                 raise
-            self.taken -= 1
             if freed.awaited is not None:
                 freed.notify()
             if runner.cancelling():
@@ -217,15 +238,16 @@ class Slots:
                 now = monotonic()
                 slice_end = now + SLICE_S
 
-    def _has_dropped(self, job: Delivery) -> None:
-        """Leave a delivery to another runner that has not begun, where this one was cancelled."""
-        self.taken -= 1
-        if job.stage is QUEUED and not self.is_ending():
-            if self._closed and self._hand_back:
-                self._hand_back([job])
-            else:
-                self._queue.appendleft(job)
-                self.taken += 1
+    def _has_dropped(self, jobs: Sequence[Delivery]) -> None:
+        """Leave deliveries that have not begun to another runner, because this one was cancelled."""
+        for job in jobs:
+            self.taken -= 1
+            if job.stage is QUEUED and not self.is_ending():
+                if self._closed and self._hand_back:
+                    self._hand_back([job])
+                else:
+                    self._queue.appendleft(job)
+                    self.taken += 1
         self.freed.notify()
 
     async def _let_others_run(self) -> None:
@@ -234,3 +256,7 @@ class Slots:
             await self._pause()
         finally:
             self._lets_others_run -= 1
+
+
+def _jobs_of(item: Delivery | Batch) -> Sequence[Delivery]:
+    return item.jobs if isinstance(item, Batch) else (item,)

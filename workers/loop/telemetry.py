@@ -189,6 +189,19 @@ class WorkerTelemetry:
             contexts.detach(token)
             told.ended_ns = time_ns()
 
+    async def execute_batch(
+        self, running: Coroutine[Any, Any, Sequence[Verdict]], jobs: Sequence[Delivery]
+    ) -> Sequence[Verdict]:
+        """Run a batch inside the spans of its deliveries. None of them is the current one."""
+        traced = [(job, job.trace) for job in jobs if job.trace is not None]
+        for job, told in traced:
+            told.span = self._begin(job, told)
+        try:
+            return await running
+        finally:
+            for _, told in traced:
+                told.ended_ns = time_ns()
+
     def _begin(self, job: Delivery, told: JobTrace) -> Span:
         about: Attributes = {
             **self._process,
