@@ -105,8 +105,8 @@ class Discovery:
                 continue
             self.troubles.works(READ, monotonic())
             before, self.found = self.found, found
-            _log("groups are watched now", [pair for pair in found if pair not in (before or {})])
-            _log("groups are not watched any more", [pair for pair in before or {} if pair not in found])
+            _log("added", [pair for pair in found if pair not in (before or {})])
+            _log("removed", [pair for pair in before or {} if pair not in found])
             self._changed()
 
     async def _scan_in_turn(self) -> None:
@@ -271,7 +271,7 @@ def _readable(key: bytes | str) -> str:
         return ""
 
 
-def _log(what: str, pairs: Sequence[str]) -> None:
+def _log(change: str, pairs: Sequence[str]) -> None:
     if pairs:
         names = ",".join(sorted(pairs)) if len(pairs) <= NAMED else f"{min(pairs)},…"
-        logger.info("%s: %s", what, fields(groups=len(pairs), names=names))
+        logger.info("watched groups changed: %s", fields(change=change, number=len(pairs), groups=names))

@@ -69,7 +69,7 @@ async def test_a_stream_that_appears_is_served_and_one_that_is_deleted_is_droppe
         await wait_until(lambda: reaper.held == 0, "it holds no lease")
         assert reaper.has_worked
     said = [record.getMessage() for record in caplog.records if "groups are" in record.getMessage()]
-    assert "groups are watched now: groups=1 names=orders:2/billing" in said
+    assert "watched groups changed: change=added number=1 groups=orders:2/billing" in said
     assert "orders:1/billing" in "".join(line for line in said if "not watched any more" in line)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
