@@ -68,9 +68,9 @@ async def test_a_stream_that_appears_is_served_and_one_that_is_deleted_is_droppe
         await watches(reaper)
         await wait_until(lambda: reaper.held == 0, "it holds no lease")
         assert reaper.has_worked
-    said = [record.getMessage() for record in caplog.records if "groups are" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "groups changed" in record.getMessage()]
     assert "watched groups changed: change=added number=1 groups=orders:2/billing" in said
-    assert "orders:1/billing" in "".join(line for line in said if "not watched any more" in line)
+    assert "orders:1/billing" in "".join(line for line in said if "change=removed" in line)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
@@ -161,7 +161,10 @@ async def test_one_replica_with_the_right_to_scan_is_enough(server: RedisServer,
             await watches(first)
             assert second._registry.discovery.scan == SCANNED
     denied: Any = await client.acl_log()
-    assert {text(entry["object"]) for entry in denied} == {"scan"}
+    things = {text(entry["object"]) for entry in denied} - {
+        "client|setinfo"
+    }  # redis-py says its name, which is not needed
+    assert things == {"scan"}
 
 
 @pytest.mark.usefixtures("with_users")
