@@ -35,7 +35,7 @@ from workers.telemetry.setup import exported
     epilog=help_end(
         "reaper dead-letters redrive orders/billing 1766000000000-0",
         "reaper dead-letters redrive orders/billing --reason max_deliveries --dry-run",
-        "reaper dead-letters redrive orders/billing --all --rate 50/s -o json",
+        "reaper dead-letters redrive orders/billing --all --rate 50 -o json",
         ok="all selected jobs are ready, also if there are none",
         no="a job was not redriven, or the group does not exist",
     ),

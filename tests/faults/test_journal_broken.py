@@ -104,7 +104,12 @@ async def test_a_stale_holder_is_refused_though_nobody_can_write_that_down(serve
         await client.set(scene.KEYS.lease, "somebody.0@1000", px=1_000)
         await scene.enqueue(client, 3)
         entry_ids = await scene.strand(client, 3, overdue=True)
-        await wait_until(lambda: _is_term(client, token + 1), "a later term")
+
+        async def is_told() -> bool:
+            await client.publish(scene.KEYS.schedule, "1")  # the holder looks for due jobs
+            return await _is_term(client, token + 1)
+
+        await wait_until(is_told, "a later term")
         await wait_until(lambda: _all_ready(client, len(entry_ids)), "all are ready again")
 
 

@@ -246,6 +246,7 @@ MISSING = [
     *((*name.split()[1:], "orders/biling", *(() if name.endswith("list") else ASKING[name][1:])) for name in ACT),
     ("explain", "1-1", "--group", "orders/biling"),
     ("drain", "carol"),
+    *(("watch", verb, "orders/biling") for verb in ("add", "remove")),
 ]
 """Every command that names an ID or a group, with one that does not exist."""
 

@@ -42,6 +42,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "acl": SETTINGS,
     "replicas": (),
     "drain": (f"alice{EVIL}-1-abc", "--timeout", "0"),
+    "watch add": (PAIR,),
+    "watch list": (),
+    "watch remove": (EVIL_NAME + "/billing",),
     "groups init": (PAIR, "--config", os.devnull),
     "groups pause": (PAIR,),
     "groups requeue": (PAIR, "1-0"),
@@ -84,6 +87,7 @@ async def hostile(client: Redis) -> Scene:
             await client.xadd(journal, {"event": event, "job": EVIL_BYTES, "entry": JOB, "token": 7, **facts})
     for name in ("policy", "recovery", "mismatch", "visibility_ms", "served_until"):
         await client.hset(keys.agreement, name, EVIL_BYTES)
+    await client.hset(KEYS.watched, EVIL_BYTES, EVIL_BYTES)
     await client.zadd(keys.schedule, {EVIL_BYTES: 1, b"x" + EVIL_BYTES: 2**52})
     await client.hset(keys.quarantine, EVIL_BYTES, EVIL_BYTES)
     await _hold(scene, a_report(stream=STREAM, group=GROUP, refusal=EVIL, error=EVIL, redelivery=EVIL, held=3))

@@ -331,7 +331,7 @@ def _find(scene: Scene) -> None:
 
 def elect(scene: Scene) -> None:
     """Replicas and their lease."""
-    replica, what = scene.random.choice(("alice", "bob")), scene.random.randrange(5)
+    replica, what = scene.random.choice(("alice", "bob")), scene.random.randrange(6)
     keys: tuple[str, ...]
     holder = f"{replica}.{scene.random.choice(('0a', '0b'))}@40"
     match what:
@@ -343,6 +343,10 @@ def elect(scene: Scene) -> None:
         case 2 | 3:
             keys = (KEYS.lease, KEYS.agreement, KEYS.journal)
             scene.lead("lease_hand", keys, holder, scene.random.choice(("", "bob")), 60, GROUP, "stopped", "1", 50)
+        case 4:
+            by_person, pattern = scene.random.choice((("0", "a*"), ("1", "")))
+            added = scene.random.choice(((), ("a/b", pattern)))
+            scene.lead("watch", (SPACE.watched,), by_person, len(added) // 2, *added, "a/c")
         case _:
             keys = (SPACE.replicas, SPACE.live, SPACE.drained, SPACE.groups, SPACE.watched, SPACE.scanned)
             word, groups = scene.random.choice(("", '{"v":1}')), scene.random.choice(("", "a/b"))
