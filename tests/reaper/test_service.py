@@ -9,6 +9,7 @@ import anyio.lowlevel
 import pytest
 from redis.asyncio import Redis
 
+from reaper.lease import PAGE
 from reaper.metrics import ReplicaMetrics
 from reaper.replicas import Replica
 from reaper.service import EVENTS, Reaper
@@ -424,6 +425,20 @@ async def test_a_pair_whose_values_change_is_taken_over_again_with_the_new_ones(
         await wait_until(lambda: client.exists(scene.keys.lease), "the pair is taken over")
         reaper.reload(settings_for(server, visibility_timeout=5, max_deliveries=7))
         await wait_until(agreed, "the new values are agreed")
+
+
+async def test_a_tick_reads_all_new_deliveries_and_not_only_a_page(server: RedisServer, scene: Scene) -> None:
+    client, number = scene.client, 3 * PAGE
+    async with Reaper(settings_for(server, tick_interval=600, full_scan_interval=3_600)) as reaper:
+        await holding(reaper)
+        watch = reaper._tenures._tenures["orders/billing"]._watch
+        assert watch
+        await wait_until(lambda: watch._has_scanned, "it has scanned everything")
+        for n in range(number):
+            await client.xadd("orders", {"n": n})
+        await client.xreadgroup("billing", "w1", {"orders": ">"}, count=number)
+        await watch._look()
+        assert watch.report().timers == number
 
 
 async def test_what_needs_a_restart_is_named_and_not_taken_over(
