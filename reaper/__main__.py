@@ -1,13 +1,17 @@
-"""The command ``reaper``, also as ``python -m reaper``: handles signals first, then imports its parts."""
+"""The command ``reaper``, also as ``python -m reaper``."""
 
-from workers.runtime.entrance import enter
+import sys
+
+INTERRUPTED_EXIT = 130
+"""Exit code after Ctrl-C, as in shells."""
 
 
 def main() -> None:
     """Run the command line."""
-    enter(services=("run", "pipeline ingest"))
-    from reaper.cli.main import main as reaper
-
+    try:
+        from reaper.cli.main import main as reaper
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED_EXIT)
     reaper(prog_name="reaper")
 
 

@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 
 import anyio
 from anyio.abc import TaskStatus
@@ -12,12 +11,10 @@ from anyio.abc import TaskStatus
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from reaper.web.serve import serving_health
-from reaper.web.vitals import ReaperCondition
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.log_fields import fields
+from workers.runtime.children import received
 from workers.runtime.event_loop import collect_seldom
-from workers.runtime.service_manager import reporting_to_service_manager
-from workers.runtime.signals import received
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +31,7 @@ async def serve(settings: ReaperSettings, load: Load | None) -> None:
     reaper = Reaper(settings)
     async with anyio.create_task_group() as tasks:
         await tasks.start(_obey_signals, reaper, load)
-        async with serving_health(reaper), reporting_to_service_manager(partial(ReaperCondition, reaper)):
+        async with serving_health(reaper):
             await reaper.run()
         tasks.cancel_scope.cancel()
 

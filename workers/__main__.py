@@ -1,13 +1,17 @@
-"""The command ``worker``, also as ``python -m workers``: handles signals first, then imports its parts."""
+"""The command ``worker``, also as ``python -m workers``."""
 
-from workers.runtime.entrance import enter
+import sys
+
+INTERRUPTED_EXIT = 130
+"""Exit code after Ctrl-C, as in shells."""
 
 
 def main() -> None:
     """Run the command line."""
-    enter(services=("run",))
-    from workers.cli import main as worker
-
+    try:
+        from workers.cli import main as worker
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED_EXIT)
     worker(prog_name="worker" if __name__ != "__main__" else "python -m workers")
 
 

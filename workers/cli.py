@@ -1,24 +1,24 @@
 """The command ``worker``."""
 
 import logging
+import os
 import sys
-from functools import partial
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from workers.health import WorkerCondition, serving_health
+from workers.health import serving_health
 from workers.program import load_worker
 from workers.protocol.errors import HandlerExitError
 from workers.protocol.log_fields import fields
 from workers.protocol.messages import first_of
-from workers.runtime.ending import end_within
 from workers.runtime.event_loop import collect_seldom, run_in_loop
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import Program, errors_as_sentences, examples, help_end, log_options, settings_options
 from workers.runtime.printing import show_crashes
-from workers.runtime.service_manager import reporting_to_service_manager
 from workers.settings import WorkerSettings
 from workers.telemetry.setup import exported
 from workers.worker import Worker
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 FORCED_EXIT = 1
 """Exit code if a second signal ended the worker before its jobs were settled."""
+IDLE_END_S = 0.5
+"""How long threads and tasks that have nothing to do may take to end."""
 FAILED_EXIT = 1
 """Exit code if a function of the program raised SystemExit or KeyboardInterrupt."""
 
@@ -86,8 +88,18 @@ async def _run(worker: Worker) -> None:
     code = FAILED_EXIT
     try:
         with exported("worker", shows_metrics=worker.settings.health_port is not None):
-            async with serving_health(worker), reporting_to_service_manager(partial(WorkerCondition, worker)):
+            async with serving_health(worker):
                 await worker.run(handle_signals=True)
         code = FORCED_EXIT if worker.was_forced else 0
     finally:
-        end_within(worker.process.left_s() if worker.process else 0.0, code)
+        if worker.process and worker.process.has_joined:
+            threading.Thread(target=_end, args=(worker.process.left_s(), code), daemon=True).start()
+
+
+def _end(left_s: float, code: int) -> None:
+    """End this process after ``left_s`` seconds. Python itself waits without end for threads, tasks and children."""
+    time.sleep(max(left_s, IDLE_END_S))
+    logger.warning("process exits without waiting for threads, tasks and child processes of the program")
+    sys.stdout.flush()
+    logging.shutdown()
+    os._exit(code)

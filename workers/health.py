@@ -1,4 +1,4 @@
-"""The health of a worker process, over HTTP (`workers.runtime.health_server`) and for systemd."""
+"""The health of a worker process, over HTTP (`workers.runtime.health_server`)."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -22,44 +22,17 @@ LIVENESS_TIMEOUT_S = 60.0
 """`/livez` fails once the event loop has not answered for this long, for example while an `async` handler blocks it."""
 
 
-class WorkerCondition:
-    """The state for systemd. `workers.runtime.service_manager` sends it from another thread."""
+class WorkerVitals:
+    """The answers over HTTP, given from another thread. ``client`` is the health server's own."""
 
-    def __init__(self, worker: Worker, pulse: Pulse) -> None:
+    def __init__(self, worker: Worker, pulse: Pulse, client: Redis) -> None:
         self._worker = worker
         self._pulse = pulse
+        self._client = client
 
     def ailments(self) -> Sequence[str]:
         """The reason to restart the process. A handler that blocks the loop for too long counts as hung."""
         return self._pulse.ailments(LIVENESS_TIMEOUT_S)
-
-    def is_ready(self) -> bool:
-        """Ready means that it has read from its group, and that Redis does not reject its calls."""
-        process = self._worker.process
-        return process is not None and process.has_worked and not process.refusals
-
-    def is_stopping(self) -> bool:
-        """It is stopping, and drains."""
-        process = self._worker.process
-        return process is not None and process.is_stopping
-
-    def summary(self) -> str:
-        """Return the name of its group."""
-        process = self._worker.process
-        if process is not None and process.refusals:
-            return f"{process.consumer}: Redis refuses: {'; '.join(process.refusals)}"
-        if process is None or not process.has_joined:
-            return "starting"
-        doing = "finishes what runs of" if process.is_stopping else "works on"
-        return f"{process.consumer} {doing} {self._worker.settings.keys.pair}"
-
-
-class WorkerVitals(WorkerCondition):
-    """The answers over HTTP, given from another thread. ``client`` is the health server's own."""
-
-    def __init__(self, worker: Worker, pulse: Pulse, client: Redis) -> None:
-        super().__init__(worker, pulse)
-        self._client = client
 
     async def obstacles(self) -> Sequence[str]:
         """Ready: the worker has read from its group, Redis answers and rejects no call, and it is not stopping."""

@@ -31,8 +31,8 @@ from workers.protocol.meaning import in_words
 from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.protocol.server import check_server, knows_claim
 from workers.runtime.callbacks import Callbacks
+from workers.runtime.children import received
 from workers.runtime.pauses import once_served
-from workers.runtime.signals import received
 from workers.runtime.user_code import plain_error
 from workers.settings import WorkerSettings
 

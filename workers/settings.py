@@ -1,7 +1,6 @@
 """Settings of a worker process. `workers.cli` reads them for `worker run`. Programs pass them to `Worker`."""
 
 import socket
-from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack
 
 from pydantic import Field, field_validator, model_validator
@@ -23,13 +22,6 @@ from workers.runtime.settings import (
 )
 
 MAX_NAME_LENGTH = 200
-
-
-class UnknownJobTypes(StrEnum):
-    """The fate of jobs of a type without a handler."""
-
-    DEAD_LETTER = "dead-letter"
-    LEAVE = "leave"
 
 
 class WorkerOptions(RedisArguments, total=False):
@@ -56,7 +48,6 @@ class WorkerOptions(RedisArguments, total=False):
     delete_settled: bool
     consumer_retention: Duration | None
     health_host: str
-    unknown_job_types: UnknownJobTypes | Literal["dead-letter", "leave"]
     journal_maxlen: int
 
 
@@ -75,8 +66,7 @@ class WorkerSettings(ProgramSettings):
         def __init__(self, **values: Unpack[WorkerArguments]) -> None: ...
 
     tuning: ClassVar[frozenset[str]] = frozenset(
-        {"backoff_cap", "group_start", "delete_settled", "consumer_retention", "health_host", "unknown_job_types"}
-        | {"journal_maxlen"}
+        {"backoff_cap", "group_start", "delete_settled", "consumer_retention", "health_host", "journal_maxlen"}
     )
 
     stream: str = Field(description="Name of the stream the jobs live in.")
@@ -158,11 +148,6 @@ class WorkerSettings(ProgramSettings):
         "Default: never.",
     )
     health_host: HealthHost = "127.0.0.1"
-    unknown_job_types: UnknownJobTypes = Field(
-        default=UnknownJobTypes.DEAD_LETTER,
-        description="What happens to a job whose type has no handler: `dead-letter` (immediately) or `leave` (it is "
-        "handed back uncounted after the backoff, for other workers, until it is a day old).",
-    )
     journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN
 
     @field_validator("name")

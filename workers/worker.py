@@ -10,7 +10,6 @@ from typing import Any, TypeVar, Unpack, cast, overload
 import anyio
 from anyio.abc import TaskStatus
 
-from workers.loop.around import Around, checked_around
 from workers.loop.batches import BatchHandler
 from workers.loop.dispatch import Handlers, no_type_field
 from workers.loop.handlers import Handler, checked
@@ -26,7 +25,6 @@ from workers.runtime.settings_errors import did_you_mean
 from workers.settings import WorkerOptions, WorkerSettings
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
-AroundT = TypeVar("AroundT", bound=Around)
 BatchHandlerT = TypeVar("BatchHandlerT", bound=Callable[[list[Job]], Any])
 MOST_IN_BATCH = 10_000
 LONGEST_BATCH_WAIT_S = 10.0
@@ -87,8 +85,7 @@ class Worker:
         """Register a handler, either an ``async def`` or a plain ``def``, which runs in a thread.
 
         ``@worker.handler("mail", "sms")`` registers it for jobs of these types. The setting `job_type_field` names the
-        field with the type. ``@worker.handler`` registers it for all other jobs. Without it, `unknown_job_types`
-        decides about them.
+        field with the type. ``@worker.handler`` registers it for all other jobs. Without it, they fail.
 
         Raises:
             ConfigurationError: These jobs have a handler already, the worker has no `job_type_field`, or the function
@@ -144,20 +141,6 @@ class Worker:
             self._settings.job_type_field if self._settings else self._arguments.get("job_type_field")
         ):
             raise no_type_field(job_types[0])
-
-    def around(self, function: AroundT) -> AroundT:
-        """Register a generator function with one ``yield``, which runs around every handler.
-
-        The first one is the outermost, and ``async`` ones are outside plain ones. A plain one runs in the thread of a
-        plain handler. An exception or an outcome of the handler is raised at the ``yield``. If the function catches it,
-        it still counts. An exception of the function itself replaces it.
-
-        Raises:
-            ConfigurationError: It is not a generator function.
-        """
-        checked_around(function)
-        self.handlers.put_around(function)
-        return function
 
     def on(self, event: WorkerEvent) -> Callable[[CallbackT], CallbackT]:
         """Register an async callback for an event, as in ``@worker.on("dead_lettered")``. It gets a `Report`.

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,8 +17,14 @@ from reaper.drill.recoveries import RECOVERIES
 from reaper.drill.report import as_text
 from reaper.drill.settings import NO_OPTIONS, DrillSettings
 from workers.protocol.messages import counted
-from workers.runtime.options import NEGATIVE_EXIT, errors_as_sentences, format_option, help_end, settings_options
-from workers.runtime.output_files import OutputFile, output_file
+from workers.runtime.options import (
+    NEGATIVE_EXIT,
+    errors_as_sentences,
+    format_option,
+    help_end,
+    output_option,
+    settings_options,
+)
 from workers.runtime.printing import show, show_json
 from workers.runtime.settings import load_settings
 
@@ -42,7 +49,7 @@ Where no reapers run, pause-holder only kills a worker, and the other faults of 
 """
 _FIELDS = DrillSettings.model_fields
 _redis_option = click.option("--redis-url", envvar="REAPER_REDIS_URL", help=_FIELDS["redis_url"].description)
-_output_option = output_file("--output", metavar="FILE", help="Write the report to this JSON file.")
+_output_option = output_option(help="Write the report to this JSON file.")
 _format_option = format_option("Print text, or nothing but the report as JSON.")
 
 
@@ -76,7 +83,7 @@ _format_option = format_option("Print text, or nothing but the report as JSON.")
 @_redis_option
 @_output_option
 @_format_option
-def drill(recovery: str, output: OutputFile | None, machine: bool, **flags: Any) -> None:
+def drill(recovery: str, output: Path | None, machine: bool, **flags: Any) -> None:
     """Play one drill; see `HELP`."""
     with errors_as_sentences():
         flags["long_jobs"] = tuple(map(parse_long_jobs, flags["long_jobs"]))
@@ -101,7 +108,7 @@ def drill(recovery: str, output: OutputFile | None, machine: bool, **flags: Any)
 @settings_options(DrillSettings, exclude=_FIELDS.keys() - {"seed"})
 @_output_option
 @_format_option
-def demo(output: OutputFile | None, machine: bool, **flags: Any) -> None:
+def demo(output: Path | None, machine: bool, **flags: Any) -> None:
     """Play the drill without recovery, with reapers, and embedded.
 
     Three acts on the same trace with the same faults, in about a minute. They show what happens to the jobs of a
@@ -171,8 +178,8 @@ def _close(ending: Ending) -> None:
         show(*fitted([f"  NOT AS PROMISED: {objection}."]))
 
 
-def _report(report: dict[str, Any], output: OutputFile | None, *, machine: bool) -> None:
+def _report(report: dict[str, Any], output: Path | None, *, machine: bool) -> None:
     if output:
-        output.write(json.dumps(report, indent=2) + "\n")
+        output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if machine:
         show_json(report)

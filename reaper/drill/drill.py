@@ -24,7 +24,7 @@ from reaper.drill.settings import IN_PLACE, DrillSettings
 from reaper.drill.stage import Stage, set_stage
 from reaper.drill.trace import PlannedJob
 from workers.protocol.errors import ConfigurationError, UnreachableError
-from workers.runtime.signals import received
+from workers.runtime.children import received
 
 CLEANUP_TIMEOUT_S = 5.0
 

@@ -19,8 +19,7 @@ from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.failures import reason_from_outside
 from reaper.pipeline.storage import LakeError, is_of_store
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.entrance import INTERRUPTED_EXIT
-from workers.runtime.options import errors_as_sentences, format_option, settings_options
+from workers.runtime.options import INTERRUPTED_EXIT, errors_as_sentences, format_option, settings_options
 from workers.runtime.printing import show, show_json
 from workers.runtime.settings import load_settings
 

@@ -100,7 +100,7 @@ def test_there_is_time_to_end(process: Started) -> None:
 def test_health_is_served_where_it_is_asked_for(process: Started) -> None:
     settings = _settings(process)
     if process.place.startswith("systemd worker"):
-        assert settings.health_port is None  # several on a machine; the watchdog judges them
+        assert settings.health_port is None  # several on a machine
         return
     assert settings.health_port == int(image_environment()["REAPER_HEALTH_PORT"])
     assert settings.health_host == ("127.0.0.1" if process.place.startswith("systemd") else "0.0.0.0")  # noqa: S104

@@ -53,11 +53,10 @@ def test_the_password_is_no_variable(name: str) -> None:
 
 
 @each_service
-def test_it_is_watched_and_started_again_for_ever(name: str) -> None:
+def test_it_is_started_again_for_ever(name: str) -> None:
     settings = unit(name)
     asked = ("Type", "Restart", "StartLimitIntervalSec", "KillMode")
-    assert [settings[key] for key in asked] == [["notify"], ["always"], ["0"], ["mixed"]]
-    assert int(settings["WatchdogSec"][0]) > 0
+    assert [settings[key] for key in asked] == [["exec"], ["always"], ["0"], ["mixed"]]
 
 
 def test_the_drop_in_for_tls_names_settings_and_what_is_loaded() -> None:

@@ -21,7 +21,6 @@ from typing import assert_type
 
 from reaper import GroupSettings, Reaper, ReaperEvent, ReaperSettings, Report
 from reaper import UnreachableError as ReaperUnreachableError
-from collections.abc import AsyncIterator, Iterator
 from workers import Counts, Job, JobId, NewJob, Producer, RecoveryMode, Redelivery, Reject, Retry, UnreachableError
 from workers import SyncProducer, Worker, WorkerEvent, WorkerSettings
 
@@ -48,16 +47,6 @@ def send(job: Job) -> None:
     assert_type(job.text("to", None), str | None)
     payload: dict[str, int] = job.json("payload", default={})
     SyncProducer("orders", "redis://127.0.0.1:6379/0").enqueue(payload, delay=timedelta(days=1))
-
-
-@worker.around
-async def around(job: Job) -> AsyncIterator[None]:
-    yield
-
-
-@worker.around
-def around_in_threads(job: Job) -> Iterator[None]:
-    yield
 
 
 @worker.on(event)
@@ -90,7 +79,6 @@ bill.cancel()  # E: attr-defined
 send.cancel()  # E: attr-defined
 worker.handler(7)  # E: call-overload
 worker.handler("mail", send)  # E: call-overload
-worker.around(bill)  # E: type-var
 Worker("orders", "billing", concurency=3)  # E: call-arg
 Worker("orders", "billing", concurrency="3")  # E: arg-type
 Worker(settings={})  # E: arg-type

@@ -15,7 +15,7 @@ from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import happens, wait_until
 from workers.protocol.errors import NotPossibleError
-from workers.runtime.entrance import INTERRUPTED_EXIT
+from workers.runtime.options import INTERRUPTED_EXIT
 from workers.runtime.printing import confirm
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]

@@ -21,7 +21,7 @@ from tests.support.processes import Processes
 from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
 from workers.protocol.server import capabilities_quietly, in_words
-from workers.runtime.entrance import INTERRUPTED_EXIT
+from workers.runtime.options import INTERRUPTED_EXIT
 
 pytestmark = pytest.mark.anyio
 

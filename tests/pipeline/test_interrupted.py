@@ -14,7 +14,7 @@ from tests.pipeline.journals import rows, write_events
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.runtime.entrance import INTERRUPTED_EXIT
+from workers.runtime.options import INTERRUPTED_EXIT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.matrix]
 

@@ -7,7 +7,7 @@ import asyncio
 import multiprocessing
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +20,6 @@ from workers import Job, Reject, Report, Worker
 
 worker = Worker("orders", "billing")
 in_thread = Worker("orders", "billing")
-around = Worker("orders", "billing")
 reporting = Worker("orders", "billing")
 
 
@@ -135,17 +134,6 @@ def handle_in_thread(job: Job) -> None:
     if job.fields[b"do"] == b"exit":
         sys.exit(0)
     block(job)
-
-
-@around.handler
-async def do_nothing(_job: Job) -> None:
-    """Return."""
-
-
-@around.around
-async def exit_around(_job: Job) -> AsyncIterator[None]:
-    yield
-    sys.exit(0)
 
 
 @reporting.handler

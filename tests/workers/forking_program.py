@@ -1,7 +1,4 @@
-"""A user's program whose jobs start processes: ``worker run tests.workers.forking_program``.
-
-Field ``do`` names what a job does, and ``children`` a file that gets the IDs of the processes that it leaves running.
-"""
+"""A user's program whose jobs start processes: ``worker run tests.workers.forking_program``."""
 
 import asyncio
 import multiprocessing
@@ -12,7 +9,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 
 from workers import Job, Worker
 
@@ -22,8 +18,6 @@ stray = Worker("orders", "billing")
 
 FORK = multiprocessing.get_context("fork")
 SLEEP = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
-LEFT: list[object] = []
-"""Keeps what is left running from being collected, which would end it."""
 
 
 def pause() -> None:
@@ -81,66 +75,6 @@ ENDING: list[Callable[[], int | None]] = [
 ]
 
 
-# ---- children that outlive the worker
-
-
-def leave_process() -> int | None:
-    child = FORK.Process(target=pause)
-    child.start()
-    return child.pid
-
-
-def leave_executor() -> int:
-    executor = ProcessPoolExecutor(1, mp_context=FORK)
-    LEFT.append(executor)
-    pid = executor.submit(os.getpid).result()
-    executor.submit(pause)
-    return pid
-
-
-def leave_fork() -> int:
-    return os.fork() or _pause()
-
-
-def leave_grandchild() -> int:
-    told, tell = os.pipe()
-    child = os.fork()
-    if not child:
-        grandchild = os.fork() or _pause()
-        os.write(tell, str(grandchild).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    return int(os.read(told, 100))
-
-
-def leave_executed() -> int:
-    child = os.fork()
-    if not child:
-        os.execv(SLEEP[0], SLEEP)  # noqa: S606
-    return child
-
-
-def leave_subprocess() -> int:
-    child = subprocess.Popen(SLEEP, close_fds=False)
-    LEFT.append(child)
-    return child.pid
-
-
-def _pause() -> int:
-    pause()
-    return 0
-
-
-LEAVING: list[Callable[[], int | None]] = [
-    leave_process,
-    leave_executor,
-    leave_fork,
-    leave_grandchild,
-    leave_executed,
-    leave_subprocess,
-]
-
-
 # ---- a child that comes back to the event loop
 
 
@@ -161,20 +95,16 @@ async def fork_elsewhere(_job: Job) -> None:
 # ---- the handlers
 
 
-def perform(job: Job) -> None:
-    if b"children" in job.fields:
-        pids = [leave() for leave in LEAVING]
-        Path(job.fields[b"children"].decode()).write_text(" ".join(map(str, pids)))
-        return
+def perform() -> None:
     for end in ENDING:
         print(f"{end.__name__}: {end()}", flush=True)  # noqa: T201
 
 
 @worker.handler
-async def handle(job: Job) -> None:
-    perform(job)
+async def handle(_job: Job) -> None:
+    perform()
 
 
 @in_thread.handler
-def handle_in_thread(job: Job) -> None:
-    perform(job)
+def handle_in_thread(_job: Job) -> None:
+    perform()

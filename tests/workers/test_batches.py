@@ -342,13 +342,6 @@ def test_batch_handlers_that_cannot_be(server: RedisServer) -> None:
     with pytest.raises(ConfigurationError, match=r"already has a handler for every job, .*handle"):
         worker.handler(handle)  # type: ignore[type-var]
 
-    @worker.around
-    def around(_job: Job) -> Any:
-        yield
-
-    with pytest.raises(ConfigurationError, match=r"batch handler, and worker\.around"):
-        worker.handlers.calls(worker.settings)
-
 
 def test_the_handler_kit_runs_a_batch_of_one() -> None:
     worker = Worker()

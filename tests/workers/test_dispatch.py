@@ -5,7 +5,6 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-import anyio
 import pytest
 from redis.asyncio import Redis
 
@@ -13,10 +12,9 @@ from reaper.drill.history import read_events
 from tests.support.servers import RedisServer
 from tests.workers.scene import KEYS, add, dead_letters, field_of, make_job, pending_of, running, wait_for_settled
 from workers import ConfigurationError, Job, NewJob, Worker, WorkerSettings
-from workers.loop.dispatch import LEFT_S, Handlers
-from workers.loop.execution import Retry
+from workers.loop.dispatch import Handlers
 from workers.loop.handlers import Handler
-from workers.testing import Acknowledged, Failed, Rejected, Retried, run_handler
+from workers.testing import Acknowledged, Failed, run_handler
 
 pytestmark = pytest.mark.anyio
 
@@ -111,7 +109,7 @@ def test_what_cannot_be_registered_is_refused_with_a_sentence_and_changes_nothin
     with pytest.raises(ConfigurationError, match=sentence):
         register(worker, run)
     assert run_handler(worker, {"kind": "sms"}) == Acknowledged()
-    assert isinstance(run_handler(worker, {"kind": "a"}), Rejected)
+    assert isinstance(run_handler(worker, {"kind": "a"}), Failed)
 
 
 def test_a_type_without_the_field_that_holds_it_is_refused_where_it_is_registered() -> None:
@@ -157,50 +155,9 @@ async def test_the_field_that_the_deployment_names_is_looked_at(monkeypatch: pyt
         ({"other": "sms"}, "without a type (it has no field 'kind')"),
     ],
 )
-def test_a_job_of_an_unknown_type_is_a_dead_letter_that_says_so(fields: Any, what: str) -> None:
+def test_a_job_of_an_unknown_type_fails(fields: Any, what: str) -> None:
     sentence = f"no handler for a job {what}: this worker has handlers for 'sms', 'push', 'gr\u00fc\u00dfe'"
-    assert run_handler(worker_of([]), fields) == Rejected("unknown_type", f"UnknownTypeError: {sentence}")
-
-
-def test_or_it_is_left_to_others_which_does_not_count_until_it_is_old() -> None:
-    worker = worker_of([], unknown_job_types="leave")
-    result = run_handler(worker, {"kind": "mail"}, deliveries=3)
-    assert isinstance(result, Retried)
-    assert (result.delay, result.counts, result.dead_letter) == (None, False, False)
-    assert result.reason.startswith("no handler for a job of type 'mail' (field 'kind')")
-
-
-@pytest.mark.parametrize(
-    ("settings", "delay_ms"),
-    [
-        ({}, None),
-        ({"backoff_base": 0.5}, None),
-        ({"backoff_base": 0}, LEFT_S * 1000),
-        ({"backoff_cap": 0}, LEFT_S * 1000),
-        ({"backoff_cap": 0.5}, LEFT_S * 1000),
-    ],
-)
-async def test_what_is_left_never_comes_back_at_once(settings: dict[str, Any], delay_ms: float | None) -> None:
-    """Two workers would hand a job to and fro as fast as they can."""
-    worker = worker_of([], unknown_job_types="leave", **settings)
-    answer = await worker.handlers.calls(worker.settings).invoke(make_job(b"kind", b"mail"))
-    assert isinstance(answer, Retry)
-    assert (answer.delay_ms, answer.counts) == (delay_ms, False)
-
-
-async def test_a_type_that_is_left_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    worker = worker_of([], unknown_job_types="leave")
-    invoke = worker.handlers.calls(worker.settings).invoke
-    for kind in (b"mail", b"fax", b"mail", b"mail"):
-        await invoke(make_job(b"kind", kind))
-    warned = [record.message for record in caplog.records]
-    assert [message.partition(" (field")[0] for message in warned] == [
-        "jobs without a handler are left to other workers: cause=\"no handler for a job of type 'mail'",
-        "jobs without a handler are left to other workers: cause=\"no handler for a job of type 'fax'",
-    ]
-    for number in range(1_000):
-        await invoke(make_job(b"kind", b"%d" % number))
-    assert len(caplog.records) <= 100
+    assert run_handler(worker_of([]), fields) == Failed(f"UnknownTypeError: {sentence}")
 
 
 # ---- in a worker
@@ -208,7 +165,7 @@ async def test_a_type_that_is_left_is_warned_of_once(caplog: pytest.LogCaptureFi
 
 async def test_a_worker_dispatches_and_gives_up_what_it_has_no_handler_for(server: RedisServer, client: Redis) -> None:
     done: list[tuple[str, str]] = []
-    worker = worker_of(done, redis_url=server.url)
+    worker = worker_of(done, redis_url=server.url, max_deliveries=1)
     for kind in ("sms", "mail", "push"):
         await add(client, {"kind": kind})
     async with running(worker):
@@ -217,42 +174,10 @@ async def test_a_worker_dispatches_and_gives_up_what_it_has_no_handler_for(serve
     assert sorted(done) == [("push", "push"), ("send", "sms")]
     [(_, letter)] = await dead_letters(client)
     assert field_of(letter, b"kind") == b"mail"
-    assert field_of(letter, b"reaper.dead.reason") == b"unknown_type"
+    assert field_of(letter, b"reaper.dead.reason") == b"max_deliveries"
     assert field_of(letter, b"reaper.dead.error").startswith(b"UnknownTypeError: no handler for a job of type 'mail'")
     assert await pending_of(client) == []
     assert {event.data["type"] for event in await read_events(client, KEYS)} == {"sms", "mail", "push"}
-
-
-async def test_what_one_worker_leaves_another_one_runs_with_no_delivery_counted(
-    server: RedisServer, client: Redis
-) -> None:
-    """Each leaves what is the other's; nobody but they makes due what waits."""
-    ran: dict[str, int] = {}
-    ended = anyio.Event()
-    workers = []
-    kinds = ("sms", "mail")
-    for kind in kinds:
-        worker = Worker(
-            *("orders", "billing"), redis_url=server.url, recovery="embedded", job_type_field="kind",
-            unknown_job_types="leave", backoff_base=0.001, backoff_cap=1, max_deliveries=1,
-        )  # fmt: skip
-
-        @worker.handler(kind)
-        async def run(job: Job) -> None:
-            ran[job.text("kind")] = job.deliveries
-            if len(ran) == len(kinds):
-                ended.set()
-
-        workers.append(worker)
-    for kind in kinds:
-        await add(client, {"kind": kind})
-
-    async with running(*workers):
-        await ended.wait()
-
-    assert ran == {"sms": 1, "mail": 1}
-    assert await dead_letters(client) == []
-    assert await pending_of(client) == []
 
 
 def test_where_a_handler_runs_is_known_for_each_job() -> None:

@@ -3,28 +3,17 @@
 Decided once, before the first job is read.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workers.loop.around import Around, invoker_inside
 from workers.loop.batches import BatchCall, BatchHandler
-from workers.loop.execution import Reject, Retry
 from workers.loop.facts import MAX_TYPE_LENGTH
-from workers.loop.handlers import Handler, Invoke, is_async
+from workers.loop.handlers import Handler, Invoke, invoker, is_async
 from workers.loop.job import Job
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.log_fields import fields
 from workers.protocol.messages import text
-from workers.settings import UnknownJobTypes, WorkerSettings
-
-logger = logging.getLogger(__name__)
-
-REASON_UNKNOWN_TYPE = "unknown_type"
-LEFT_S = 1.0
-"""Delay of a job that is left to other workers, if the backoff has no delay."""
-_TYPES_WARNED_OF = 100
+from workers.settings import WorkerSettings
 
 
 class UnknownTypeError(Exception):
@@ -49,7 +38,6 @@ class Handlers:
     def __init__(self, default: Handler | None = None) -> None:
         self._default = default
         self._by_type: dict[str, Handler] = {}
-        self._arounds: list[Around] = []
 
     def add(self, handler: Handler, types: Sequence[object]) -> None:
         """Run jobs of ``types`` by ``handler``. Without types, it is the default handler.
@@ -77,10 +65,6 @@ class Handlers:
             named[job_type] = handler
         self._by_type |= named
 
-    def put_around(self, around: Around) -> None:
-        """Run ``around`` around all handlers, inside of those that were given before."""
-        self._arounds.append(around)
-
     def calls(self, settings: WorkerSettings) -> HandlerCalls:
         """Return how jobs are run by these settings. Raises ConfigurationError if they cannot be run."""
         default, by_type, field = self._default, self._by_type, settings.job_type_field.encode()
@@ -91,8 +75,8 @@ class Handlers:
         ways: dict[int, _Way] = {}  # by identity, because handlers are objects of users, and not all have a hash
         for handler in (*by_type.values(), *([] if default is None else [default])):
             if id(handler) not in ways:
-                ways[id(handler)] = self._way(handler, settings)
-        otherwise = _Way(_Unknown(settings, list(by_type)).conclude) if default is None else ways[id(default)]
+                ways[id(handler)] = _way(handler, settings.concurrency)
+        otherwise = _Way(_unknown(settings.job_type_field, list(by_type))) if default is None else ways[id(default)]
         of_type = {name.encode("utf-8", "surrogateescape"): ways[id(handler)] for name, handler in by_type.items()}
         find: Callable[[bytes | None, _Way], _Way] = of_type.get  # type: ignore[assignment]
 
@@ -105,18 +89,6 @@ class Handlers:
             (lambda job: way_of(job).batch) if any(way.batch for way in ways.values()) else None,
         )
 
-    def _way(self, handler: Handler, settings: WorkerSettings) -> "_Way":
-        in_thread = not is_async(_function_of(handler))
-        if not isinstance(handler, BatchHandler):
-            return _Way(invoker_inside(self._arounds, handler, settings.concurrency), in_thread)
-        if self._arounds:
-            raise ConfigurationError(
-                "the worker has a batch handler, and worker.around runs around single jobs. Call the function in the "
-                "batch handler, or use a second worker."
-            )
-        call = BatchCall(handler, settings.concurrency)
-        return _Way(call.invoke, in_thread, call)
-
 
 @dataclass(frozen=True, slots=True)
 class _Way:
@@ -127,6 +99,14 @@ class _Way:
     batch: BatchCall | None = None
 
 
+def _way(handler: Handler, concurrency: int) -> _Way:
+    in_thread = not is_async(_function_of(handler))
+    if not isinstance(handler, BatchHandler):
+        return _Way(invoker(handler, concurrency), in_thread)
+    call = BatchCall(handler, concurrency)
+    return _Way(call.invoke, in_thread, call)
+
+
 def no_type_field(job_type: str) -> ConfigurationError:
     """Return an error if there is a handler for a type, but no field that holds the type."""
     return ConfigurationError(
@@ -135,33 +115,19 @@ def no_type_field(job_type: str) -> ConfigurationError:
     )
 
 
-class _Unknown:
-    """Decides about jobs without a handler."""
+def _unknown(field: str, types: Sequence[str]) -> Invoke:
+    """Return what runs jobs without a handler: they fail."""
+    known = ", ".join(map(repr, types))
 
-    def __init__(self, settings: WorkerSettings, types: Sequence[str]) -> None:
-        backoff = settings.backoff
-        self._leaves = settings.unknown_job_types is UnknownJobTypes.LEAVE
-        self._delay = LEFT_S if not backoff.base_ms or backoff.cap_ms < LEFT_S * 1000 else None
-        self._field = settings.job_type_field
-        self._known = ", ".join(map(repr, types))
-        self._warned_of: set[bytes | None] = set()
-
-    async def conclude(self, job: Job) -> Reject | Retry:
-        """Return the outcome of a job, which is a dead letter, or a return to other workers without counting."""
-        value = job.value_of(self._field.encode())
+    async def fail(job: Job) -> None:
+        value = job.value_of(field.encode())
         if value is None:
-            what = f"without a type (it has no field {self._field!r})"
+            what = f"without a type (it has no field {field!r})"
         else:
-            what = f"of type {text(value[: 4 * MAX_TYPE_LENGTH])[:MAX_TYPE_LENGTH]!r} (field {self._field!r})"
-        sentence = f"no handler for a job {what}: this worker has handlers for {self._known}"
-        if not self._leaves:
-            reject = Reject(REASON_UNKNOWN_TYPE)
-            reject.__cause__ = UnknownTypeError(sentence)
-            return reject
-        if value not in self._warned_of and len(self._warned_of) < _TYPES_WARNED_OF:
-            self._warned_of.add(value)
-            logger.warning("jobs without a handler are left to other workers: %s", fields(cause=sentence))
-        return Retry(sentence, delay=self._delay, counts=False)
+            what = f"of type {text(value[: 4 * MAX_TYPE_LENGTH])[:MAX_TYPE_LENGTH]!r} (field {field!r})"
+        raise UnknownTypeError(f"no handler for a job {what}: this worker has handlers for {known}")
+
+    return fail
 
 
 def _function_of(handler: Handler) -> Any:

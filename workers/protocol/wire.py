@@ -6,8 +6,6 @@ not mean (`workers.protocol.nodes`).
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
@@ -21,7 +19,6 @@ from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from workers.forks import forks_made, keep_from_children
 from workers.protocol.address import Topology
 from workers.protocol.meaning import UnfinishedError, WrongNodeError
 from workers.protocol.nodes import HELLO, is_unfinished, objection_to_node
@@ -30,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 NEWCOMER_TIMEOUT_S = 0.5
 """How long a connection that was refused listens for the reason."""
-MOST_ANEW = 3
-"""How often a connection is made again because of a fork. A program that forks all the time must get one, too."""
 
 
 def improved(kind: type[AbstractConnection], topology: Topology) -> type[AbstractConnection]:
@@ -57,18 +52,6 @@ class _Improved(AbstractConnection):
             if said:
                 raise RedisConnectionError(said) from error
             raise
-
-    async def _connect(self) -> None:
-        """Connect, and again if the process was forked meanwhile: the child has the socket, too, so it is ended."""
-        for anew in range(MOST_ANEW + 1):
-            before = forks_made()
-            await super()._connect()  # type: ignore[no-untyped-call,safe-super]
-            assert self._writer is not None
-            transport: Any = self._writer.transport
-            keep_from_children(transport)
-            if forks_made() == before or anew == MOST_ANEW:
-                return
-            _end(transport)
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
         await super().on_connect_check_health(check_health)
@@ -121,7 +104,6 @@ class _Asking(redis.Connection):
     topology: Topology | None
 
     def on_connect_check_health(self, check_health: bool = True) -> None:
-        keep_from_children(self._sock)
         super().on_connect_check_health(check_health)
         if self.topology is not None:
             with _let_in():
@@ -134,12 +116,6 @@ async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:
         raise RedisConnectionError("the connection was closed while a command was being sent")  # by one who was reading
     writer.writelines(command)
     await writer.drain()
-
-
-def _end(transport: Any) -> None:
-    with suppress(OSError), socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as shared:
-        shared.shutdown(socket.SHUT_RDWR)
-    transport.abort()
 
 
 @contextmanager

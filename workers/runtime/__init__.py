@@ -1,4 +1,4 @@
-"""Parts that workers and reapers share: settings, options, logs, callbacks, notices, clocks, health and systemd.
+"""Parts that workers and reapers share: settings, options, logs, callbacks, notices, clocks and health.
 
 Rules:
 

@@ -1,29 +1,65 @@
-"""A process that a handler forks ends where it would come back to us: it would acknowledge what its parent still runs.
+"""A process that a handler forks is not a second worker.
 
-`subprocess` and `multiprocessing` never come back. ``os.fork()`` does, with every return and every exception,
-``sys.exit()`` among them. What such a process has of the worker's until then, `workers.forks` takes away.
+``subprocess`` and ``multiprocessing`` never return to our code. ``os.fork()`` does, with every return and every
+exception, ``sys.exit()`` among them. The child would acknowledge a job that its parent still runs, so it ends there.
+
+A child gets the signal handlers of the time before the worker. Otherwise `Process.terminate()` of a child would stop
+its parent. It keeps the parent's sockets until it ends.
 """
 
 import asyncio
 import os
+import signal
 import sys
+import threading
 import traceback
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
+from weakref import WeakSet
 
-from workers.forks import FORKS, runs_in
+import anyio
+
 from workers.runtime.user_code import exits_in
 
-__all__ = ["FORKS", "end_child", "ends_in_children"]
+FORKS = [0]
+"""How many forks this process is away from the one that imported this. Compared by who calls a user's function."""
+
+_handlers: dict[signal.Signals, Any] = {}
+"""The handlers before `received`."""
+_loops: "WeakSet[asyncio.AbstractEventLoop]" = WeakSet()
+
+
+class _Forking(threading.local):
+    mask: "set[int | signal.Signals] | None" = None
+    """The signals that this thread blocked before its fork."""
+
+
+_forking = _Forking()
+
+
+@contextmanager
+def received(*numbers: signal.Signals) -> Iterator[AsyncIterator[signal.Signals]]:
+    """Yield signals as they come. Afterwards, and in forked children, they do what they did before."""
+    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not None}
+    _handlers.update(before)
+    try:
+        with anyio.open_signal_receiver(*numbers) as signals:
+            yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+            _handlers.pop(number, None)
 
 
 def ends_in_children(loop: asyncio.AbstractEventLoop) -> None:
     """End each process that is forked from now on when it continues with ``loop``, the loop of its parent."""
-    runs_in(loop, partial(end_child, -1))
+    _loops.add(loop)
 
 
 def end_child(before: int, error: BaseException | None = None) -> None:
-    """End this process where it was forked since `FORKS` was ``before``, as what it returned or raised says."""
+    """End this process if it was forked since `FORKS` was ``before``, with the exit code that ``error`` demands."""
     if FORKS[0] == before:
         return
     code = 0
@@ -50,3 +86,36 @@ def _code_of(error: BaseException | None) -> int:
     with suppress(Exception):
         sys.stderr.write(f"{code}\n")
     return 1
+
+
+# ---- around a fork
+
+
+def _before() -> None:
+    """Block the worker's signals, because a child may be terminated before it has handlers of its own."""
+    if _handlers:
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _handlers)
+
+
+def _unblock() -> None:
+    mask, _forking.mask = _forking.mask, None
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _after_in_child() -> None:
+    FORKS[0] += 1
+    try:
+        with suppress(ValueError):  # in a subinterpreter, which handles no signals
+            signal.set_wakeup_fd(-1)
+            for number, handler in _handlers.items():
+                signal.signal(number, handler)
+        _handlers.clear()
+        for loop in list(_loops):
+            with suppress(RuntimeError):  # closed, or one of another thread, which the child does not have
+                loop.call_soon(partial(end_child, -1))
+    finally:
+        _unblock()
+
+
+os.register_at_fork(before=_before, after_in_parent=_unblock, after_in_child=_after_in_child)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 from anyio import to_thread
 
-from workers.forks import keep_from_children
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.log_fields import fields
 
@@ -136,7 +135,6 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigurationError(
             f"cannot listen on health_port {port} of {host}: {error.strerror or error}. Set health_port or health_host."
         ) from error
-    keep_from_children(listener)
     return listener
 
 
@@ -152,12 +150,6 @@ def _serve_until(ended: threading.Event, listener: socket.socket, make_app: AppF
 
 async def _serve(ended: threading.Event, listener: socket.socket, make_app: AppFactory, pulse: Pulse) -> None:
     import uvicorn
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
-    class Unshared(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            keep_from_children(transport)
-            super().connection_made(transport)
 
     class Server(uvicorn.Server):
         async def on_tick(self, counter: int) -> bool:
@@ -171,7 +163,6 @@ async def _serve(ended: threading.Event, listener: socket.socket, make_app: AppF
             access_log=False,
             lifespan="off",
             loop="asyncio",
-            http=Unshared,
             limit_concurrency=MOST_REQUESTS,
             ws="none",
             server_header=False,

@@ -4,7 +4,6 @@ Each field of a settings class is one flag. A flag that is not given is None. `w
 reads and checks the values, by the same rules as those from the environment and the file.
 """
 
-import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from pydantic.fields import FieldInfo
 from workers.protocol.address import HIDDEN, may_be_address, without_logins
 from workers.protocol.errors import ConfigurationError, NotPossibleError, StreamReaperError, UnreachableError
 from workers.protocol.keys import GroupKeys, group_keys, split_pair
-from workers.runtime.entrance import INTERRUPTED_EXIT, has_entered
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
 from workers.runtime.printing import prepare_outputs, show, show_json
 from workers.runtime.quantities import A_DURATION, seconds_in, written
@@ -26,6 +24,8 @@ from workers.runtime.settings import LONGEST, Settings
 from workers.runtime.settings_errors import bare_type, choices_of, plain
 from workers.runtime.user_code import plain_error
 
+INTERRUPTED_EXIT = 130
+"""Exit code after Ctrl-C, as in shells."""
 NEGATIVE_EXIT = 1
 """Exit code of a negative result, for example not healthy or not found."""
 USAGE_EXIT = 2
@@ -37,7 +37,6 @@ _FAILURES: dict[type[StreamReaperError], tuple[int, str]] = {
     NotPossibleError: (NEGATIVE_EXIT, "not_possible"),
 }
 TEXT, JSON = "text", "json"
-_ASKS_JSON = re.compile(r"(?:^|\0)(?:-o[=\0]?|--format[=\0])json(?:\0|$)")
 
 
 def _failure(error: StreamReaperError) -> tuple[int, str]:
@@ -51,17 +50,12 @@ def exit_code_of(error: StreamReaperError) -> int:
     return _failure(error)[0]
 
 
-def _asks_json(typed: Sequence[str]) -> bool:
-    """Whether a command line that is not parsed yet asks for JSON."""
-    return bool(_ASKS_JSON.search("\0".join(typed)))
-
-
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 _TYPED, _DONE, _MACHINE = "stream-reaper.typed", "stream-reaper.done", "machine"
 
 
 class Program(click.Group):
-    """A program's group of commands, which prints errors as ``error: …`` or as JSON, and nothing after Ctrl-C."""
+    """A program's group of commands, which prints errors as ``error: …``, and nothing after Ctrl-C."""
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
         """Run the command line."""
@@ -69,8 +63,8 @@ class Program(click.Group):
         try:
             return super().main(args, *others, **more)
         except OSError as error:  # for example a full disk, or too many open files
-            failure = ConfigurationError(f"cannot read or write: {error.strerror or error}.")
-            show_error(failure, machine=_asks_json(sys.argv if args is None else args))
+            what = f" {error.filename}" if error.filename else ""
+            show(f"error: cannot read or write{what}: {error.strerror or error}.", err=True)
             sys.exit(USAGE_EXIT)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -82,7 +76,6 @@ class Program(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            has_entered()
             with _usage_errors_as_sentences(ctx.meta[_TYPED]):
                 return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -101,17 +94,9 @@ def _usage_errors_as_sentences(typed: Sequence[str]) -> Iterator[None]:
         for word in typed:
             if may_be_address(word):
                 message = message.replace(word, HIDDEN).replace(repr(word), repr(HIDDEN))
-        machine = bool(_asks_json(typed) and error.ctx and _speaks_json(error.ctx.command))
-        sentences = [f"{message[:1].lower()}{message[1:]}"]
-        if error.ctx and not machine:
-            sentences.append(f"Run `{error.ctx.command_path} --help` for the usage.")
-        show_error(ConfigurationError(*sentences), machine=machine)
+        usage = [f"Run `{error.ctx.command_path} --help` for the usage."] if error.ctx else []
+        show(f"error: {message[:1].lower()}{message[1:]}", *usage, err=True)
         raise click.exceptions.Exit(USAGE_EXIT) from error
-
-
-def _speaks_json(command: click.Command) -> bool:
-    """Whether the command has an option for JSON."""
-    return any(one.name == _MACHINE for one in command.params)
 
 
 def settings_options(
@@ -244,6 +229,18 @@ class GroupType(click.ParamType[GroupKeys]):
             return group_keys(*names)
         except ConfigurationError as error:
             self.fail(str(error), param, ctx)
+
+
+def output_option(**more: Any) -> Callable[[CommandT], CommandT]:
+    """Add ``--output FILE``. A file that cannot exist is rejected before the command starts, because it takes long."""
+    path = click.Path(dir_okay=False, writable=True, path_type=Path)
+    return click.option("--output", metavar="FILE", type=path, callback=_in_a_folder, **more)
+
+
+def _in_a_folder(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None and not path.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {str(path.parent)!r}.", context, option)
+    return path
 
 
 group_option = click.option("--group", "keys", metavar="STREAM/GROUP", type=GroupType(), help="Only this group.")

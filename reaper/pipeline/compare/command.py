@@ -18,9 +18,15 @@ from reaper.pipeline.compare.play import Plan, play
 from reaper.pipeline.compare.scenarios import FAULT_AT_S, LONGEST_S, MODES, SCENARIOS, choose_scenarios, moved
 from reaper.pipeline.progress import ProgressLine
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.entrance import INTERRUPTED_EXIT
-from workers.runtime.options import DurationType, errors_as_sentences, format_option, help_end, settings_options
-from workers.runtime.output_files import OutputFile, output_file
+from workers.runtime.options import (
+    INTERRUPTED_EXIT,
+    DurationType,
+    errors_as_sentences,
+    format_option,
+    help_end,
+    output_option,
+    settings_options,
+)
 from workers.runtime.settings import load_settings
 
 DEFAULT_OUTPUT = "comparison.html"
@@ -61,7 +67,7 @@ Scenarios:
     show_default=True,
     help="Time of the fault after the first job. Jobs must be in flight then.",
 )
-@output_file("--output", default=DEFAULT_OUTPUT, show_default=True, help="The page, one HTML file.")
+@output_option(default=DEFAULT_OUTPUT, show_default=True, help="The page, one HTML file.")
 @click.option(
     "--files",
     type=click.Path(path_type=Path, file_okay=False),
@@ -74,7 +80,7 @@ def compare(
     scenarios: tuple[str, ...],
     repeat: int,
     fault_at: float,
-    output: OutputFile,
+    output: Path,
     files: Path | None,
     quiet: bool,
     machine: bool,
@@ -101,8 +107,8 @@ def compare(
             sys.exit(INTERRUPTED_EXIT)
         line.end()
         comparison = conclude(drills, datetime.now(UTC).isoformat(timespec="seconds"))
-        output.write(write_page(comparison))
-        figures.write(json.dumps(comparison.as_json(), indent=1) + "\n")
+        output.write_text(write_page(comparison), encoding="utf-8")
+        figures.write_text(json.dumps(comparison.as_json(), indent=1) + "\n", encoding="utf-8")
         show_result(comparison.as_json(), comparison.overall, machine=machine)
 
 
@@ -122,10 +128,10 @@ def _check_jobs(given: Mapping[str, Any]) -> None:
         )
 
 
-def _figures_file(output: OutputFile) -> OutputFile:
+def _figures_file(output: Path) -> Path:
     """Return the file beside the page. Raises ConfigurationError."""
-    if output.path.suffix == ".json":
+    if output.suffix == ".json":
         raise ConfigurationError(
             f"--output {output} must not end with .json: the figures are written there. Name an HTML file."
         )
-    return output.beside(".json")
+    return output.with_suffix(".json")

@@ -13,8 +13,7 @@ from reaper.pipeline.command import LAKE, SPARK, need_matplotlib, open_session, 
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.keys import GroupKeys
-from workers.runtime.options import GroupType, format_option, help_end, settings_options
-from workers.runtime.output_files import OutputFile, output_file
+from workers.runtime.options import GroupType, format_option, help_end, output_option, settings_options
 from workers.runtime.printing import show, show_json
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _SETTINGS = (*LAKE, *SPARK)
     )
 )
 @settings_options(PipelineSettings, exclude=[name for name in PipelineSettings.model_fields if name not in _SETTINGS])
-@output_file("--output", default=DEFAULT_OUTPUT, show_default=True, help="The page, one HTML file.")
+@output_option(default=DEFAULT_OUTPUT, show_default=True, help="The page, one HTML file.")
 @format_option("Print a line, or all figures as JSON without progress.")
 @click.option("--since", metavar="TIME", help="Only from 2026-11-20, 2026-11-20T15:04 (UTC), or 36h ago (m, h, d, w).")
 @click.option("--until", metavar="TIME", help="Only before this; written as --since.")
@@ -51,7 +50,7 @@ _SETTINGS = (*LAKE, *SPARK)
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def report(
     config: Path | None,
-    output: OutputFile,
+    output: Path,
     machine: bool,
     since: str | None,
     until: str | None,
@@ -82,7 +81,7 @@ def report(
         progress.end()
         from reaper.pipeline.report.page import write_page
 
-        output.write(write_page(findings))
+        output.write_text(write_page(findings), encoding="utf-8")
         if machine:
             show_json(findings.as_json())
         else:

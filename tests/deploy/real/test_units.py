@@ -1,4 +1,4 @@
-"""The units, as they are shipped, under a real systemd: they start, are watched, and come back; the timer ingests."""
+"""The units, as they are shipped, under a real systemd: they start and come back; the timer ingests."""
 
 import re
 
@@ -10,8 +10,6 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.deployed]
 
-WATCHDOG_S = 240.0
-"""`LIVENESS_TIMEOUT_S` and `WatchdogSec`, and as much again."""
 TIMER_S = 400.0
 """`OnBootSec`, `RandomizedDelaySec`, and Spark."""
 COUNT_EVENTS = """\
@@ -19,10 +17,9 @@ from deltalake import DeltaTable
 
 print(DeltaTable("/var/lib/stream-reaper/lake/events").count())
 """
-STANDS_OR_HANGS = """\
+STANDS = """\
 import asyncio
 import logging
-import time
 
 from workers import Job, Worker
 
@@ -35,22 +32,18 @@ async def bill(job: Job) -> None:
     if job.deliveries == 1 and job.fields.get(b"first") == b"stands":
         logger.info("stands with %s", job.id)
         await asyncio.sleep(10**6)
-    if job.deliveries == 1 and job.fields.get(b"first") == b"hangs":
-        logger.info("hangs with %s", job.id)
-        time.sleep(10**6)
     logger.info("billed %s, delivery %d", job.id, job.deliveries)
 """
-"""A worker's program: the first delivery of some jobs never ends, or blocks the event loop."""
+"""A worker's program: the first delivery of some jobs never ends."""
 
 
-async def test_units_start_and_tell_systemd_of_themselves(units: Units) -> None:
-    """systemd: the units start hardened, with credentials and a user of their own, and say what they do."""
+async def test_units_start(units: Units) -> None:
+    """systemd: the units start hardened, with credentials and a user of their own."""
     for unit in ("reaper@orders", "worker@1", "worker@2"):
         await units.is_active(unit)
         assert units.shown(unit, "NRestarts") == "0"
-        assert units.shown(unit, "WatchdogTimestampMonotonic") != "0"
-    await wait_until(lambda: "holds 1 of 1 group" in units.shown("reaper@orders", "StatusText"), "it holds the group")
-    assert "works on orders/billing" in units.shown("worker@1", "StatusText")
+    await units.logs("reaper@orders", "replica started")
+    await units.logs("worker@1", "worker started")
     exposure = re.search(r"exposure level for \S+: ([\d.]+)", units.run("systemd-analyze", "security", "reaper@orders"))
     assert exposure
     assert float(exposure[1]) <= 2.0
@@ -84,12 +77,12 @@ async def test_the_replica_is_killed(units: Units) -> None:
     """The only replica is killed: systemd starts it again, and it takes its groups again."""
     units.run("systemctl", "kill", "--signal=KILL", "reaper@orders")
     await wait_until(lambda: units.shown("reaper@orders", "NRestarts") == "1", "it is started again")
-    await wait_until(lambda: "holds 1 of 1 group" in units.shown("reaper@orders", "StatusText"), "it holds the group")
+    await wait_until(lambda: units.log("reaper@orders").count("replica started") == 2, "it works again")
 
 
 async def test_a_worker_is_killed_and_its_next_process_does_its_jobs(units: Units) -> None:
     """A worker is killed with a job in its hands: its next process, of the same name, does it at once."""
-    units.write("/srv/jobs/shop.py", STANDS_OR_HANGS)
+    units.write("/srv/jobs/shop.py", STANDS)
     units.run("systemctl", "stop", "worker@2")
     units.run("systemctl", "restart", "worker@1")
     job = units.enqueue(first="stands")
@@ -97,16 +90,6 @@ async def test_a_worker_is_killed_and_its_next_process_does_its_jobs(units: Unit
     units.run("systemctl", "kill", "--signal=KILL", "worker@1")
     await units.logs("worker@1", f"billed {job}, delivery 2")
     assert units.shown("worker@1", "NRestarts") == "1"
-
-
-async def test_a_worker_that_hangs_is_ended_by_the_watchdog(units: Units) -> None:
-    """A handler blocks the event loop: the watchdog aborts the process, which logs tracebacks; the next one goes on."""
-    job = units.enqueue(first="hangs")
-    await units.logs("worker@1", f"hangs with {job}")
-    await units.logs("worker@1", "Fatal Python error: Aborted", WATCHDOG_S)
-    assert 'File "/srv/jobs/shop.py"' in units.log("worker@1")
-    assert "Watchdog timeout" in units.run("journalctl", "--no-pager", "--unit=worker@1")
-    await units.logs("worker@1", f"billed {job}, delivery 2")
 
 
 async def test_the_timer_has_the_pipeline_ingest(units: Units) -> None:

@@ -109,7 +109,7 @@ class Units:
         await wait_until(lambda: re.search(pattern, self.log(unit)), f"{unit} logs {pattern}", patience)
 
     async def is_active(self, unit: str) -> None:
-        """Wait until a unit is up. Units of type notify report it themselves."""
+        """Wait until a unit is up."""
         await wait_until(lambda: self.shown(unit, "ActiveState") == "active", f"{unit} is active")
 
 

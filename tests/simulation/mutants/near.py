@@ -62,7 +62,6 @@ MODULES = {
     "workers/upkeep/house": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
     "reaper/operations/requeue": ["operator/test_requeue"],
     "workers/protocol/calls/refusals": ["scripts/test_beat"],
-    "workers/runtime/output_files": ["operator/test_output_files"],
 }  # fmt: skip
 """Of a module, likewise: by its path."""
 
