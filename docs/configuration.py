@@ -56,8 +56,8 @@ redis.md#sentinel)); user and password are those of Redis |
 For TLS write `rediss://…`, `rediss+sentinel://…` or `rediss+cluster://…`.
 
 The address takes the options `client_name`, `socket_keepalive`, `sentinel_username` and `sentinel_password`, for
-example `redis://…?socket_keepalive=true`. `Producer` and the Spark data source have no settings for TLS, so they also take
-`ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_password` and other `ssl_` options of redis-py.
+example `redis://…?socket_keepalive=true`. `Producer` and the Spark data source have no settings for TLS, so they also
+take `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_password` and other `ssl_` options of redis-py.
 
 All programs have these settings:
 """
