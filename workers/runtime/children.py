@@ -24,7 +24,7 @@ import anyio
 from workers.runtime.user_code import exits_in
 
 FORKS = [0]
-"""How many forks this process is away from the one that imported this. Compared by who calls a user's function."""
+"""The number of forks between the process that imported this module and this one."""
 
 _handlers: dict[signal.Signals, Any] = {}
 """The handlers before `received`."""
@@ -69,7 +69,7 @@ def end_child(before: int, error: BaseException | None = None) -> None:
             with suppress(Exception):
                 stream.flush()
     finally:
-        os._exit(code)  # nothing else may run: exit handlers, other tasks and other threads' locks are the parent's
+        os._exit(code)  # exit handlers, tasks and the locks of threads belong to the parent
 
 
 def _code_of(error: BaseException | None) -> int:

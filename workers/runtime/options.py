@@ -1,4 +1,4 @@
-"""Builds command lines: options from settings classes, shared types of options, and the form of errors.
+"""Builds command lines. It has options from settings classes, shared types of options, and the form of errors.
 
 Each field of a settings class is one flag. A flag that is not given is None. `workers.runtime.settings.load_settings`
 reads and checks the values, by the same rules as those from the environment and the file.
@@ -172,7 +172,7 @@ def examples(*lines: str) -> str:
 
 
 def help_end(*lines: str, ok: str = "done", no: str = "", redis: bool = True) -> str:
-    """Return the help behind the options: exit status (``ok``: 0, ``no``: 1, ``redis``: 3 is possible) and examples."""
+    """Return the help behind the options. ``ok`` and ``no`` explain exit codes 0 and 1. ``redis``: 3 is possible."""
     status = [f"  0  {ok}", *([f"  {NEGATIVE_EXIT}  {no}"] if no else []), f"  {USAGE_EXIT}  wrong usage or settings"]
     status += [f"  {UNREACHABLE_EXIT}  Redis is unreachable"] if redis else []
     return "\n".join(["\b", "Exit status:", *status, "", examples(*lines)])
