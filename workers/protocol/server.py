@@ -113,7 +113,7 @@ async def check_server(client: "Redis", url: str) -> Release:
     release = release_of(info)
     if release.objection:
         raise UnsupportedServerError(f"{release} at {shown_address(url)!r} {release.objection}. Upgrade the server.")
-    topology, kind = parse_address(url).topology, info.get("redis_mode")
+    topology, kind = parse_address(url).topology, info.get("redis_mode") or info.get("server_mode")  # Valkey
     if kind == "standalone" and role == "slave" and topology is Topology.SINGLE:
         kind = "replica"
     elif (kind == "cluster") is (topology is Topology.CLUSTER) and kind != "sentinel":
