@@ -1,9 +1,8 @@
 """The trace of a job, and the spans of its deliveries.
 
-Without an SDK, the module does nothing. Every delivery of a traced job has a name that every process can compute, and
-the ID of its span is made from that name (`TracedDelivery`). So the process that recovers a delivery can write the span
-of a killed worker, and links to that span are valid. `SPAN_ID` hands such an ID to the span ID generator of
-`workers.telemetry.sdk`.
+Every delivery of a traced job has a name, and every process can compute it. The ID of the delivery's span is made from
+that name (`TracedDelivery`). So the process that recovers a delivery can write its span for a dead worker. `SPAN_ID`
+hands the ID to the generator of `workers.telemetry.sdk`. Without an SDK, these functions make no spans.
 
 The parent of every span is the producer's context. Recoveries, retries and redrives only add links.
 """
@@ -133,7 +132,7 @@ class TracedDelivery(NamedTuple):
 
 @dataclass(slots=True)
 class JobTrace:
-    """The data for the span of one delivery."""
+    """The trace of one delivery in a worker."""
 
     delivery: TracedDelivery | None
     """None = its producer wrote no trace context."""

@@ -38,7 +38,7 @@ class DeliveryIds(RandomIdGenerator):
 
 
 def set_up(service: str, *, traces: bool, measures: bool, shows_metrics: bool) -> list[Callable[[], object]]:
-    """Set the providers for what is to be exported or shown. Return functions that close them."""
+    """Set the providers of traces and metrics. Return functions that close them."""
     logging.getLogger("opentelemetry.util.re").setLevel(logging.CRITICAL)  # it quotes headers, which may hold a secret
     resource = resource_of(service)
     closes: list[Callable[[], object]] = []
