@@ -1,47 +1,26 @@
-"""Our connections: packed by hiredis, not shared with forked children, and with a question to each server.
-
-Each connection asks HELLO first, so no call reaches a replica, a Sentinel or a part of a cluster that the address does
-not mean (`workers.protocol.nodes`).
-"""
+"""Our connections: packed by hiredis, and clear about why a server refuses."""
 
 import asyncio
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import anyio
 import hiredis
-import redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.asyncio.sentinel import SentinelManagedConnection
-from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-
-from workers.protocol.address import Topology
-from workers.protocol.meaning import UnfinishedError, WrongNodeError
-from workers.protocol.nodes import HELLO, is_unfinished, objection_to_node
-
-logger = logging.getLogger(__name__)
 
 NEWCOMER_TIMEOUT_S = 0.5
 """How long a connection that was refused listens for the reason."""
 
 
-def improved(kind: type[AbstractConnection], topology: Topology) -> type[AbstractConnection]:
+def improved(kind: type[AbstractConnection]) -> type[AbstractConnection]:
     """Return ``kind``, a class of asyncio connections, with our differences."""
-    return type(kind.__name__, (_Improved, kind), {"topology": topology})
-
-
-def asking(kind: type[redis.Connection], topology: Topology | None) -> type[redis.Connection]:
-    """Return ``kind``, which blocks, not shared with children, and with the question if there is a ``topology``."""
-    return type(kind.__name__, (_Asking, kind), {"topology": topology})
+    return type(kind.__name__, (_Improved, kind), {})
 
 
 class _Improved(AbstractConnection):
-    topology: Topology
-
     async def connect(self) -> None:
         if isinstance(self, SSLConnection) and not self.is_connected:
             _read_certificates(self)
@@ -52,12 +31,6 @@ class _Improved(AbstractConnection):
             if said:
                 raise RedisConnectionError(said) from error
             raise
-
-    async def on_connect_check_health(self, check_health: bool = True) -> None:
-        await super().on_connect_check_health(check_health)
-        with _let_in():
-            await self.send_command(HELLO, check_health=False)
-            _require(await self.read_response(), self.topology)
 
     def pack_command(self, *args: Any) -> list[bytes]:
         """Pack a command. redis-py does it in Python, which took a quarter of a worker's CPU time."""
@@ -100,40 +73,11 @@ class _Improved(AbstractConnection):
             await super().disconnect(*arguments, **options)
 
 
-class _Asking(redis.Connection):
-    topology: Topology | None
-
-    def on_connect_check_health(self, check_health: bool = True) -> None:
-        super().on_connect_check_health(check_health)
-        if self.topology is not None:
-            with _let_in():
-                self.send_command(HELLO, check_health=False)  # type: ignore[no-untyped-call]
-                _require(self.read_response(), self.topology)
-
-
 async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:
     if writer is None:
         raise RedisConnectionError("the connection was closed while a command was being sent")  # by one who was reading
     writer.writelines(command)
     await writer.drain()
-
-
-@contextmanager
-def _let_in() -> Iterator[None]:
-    """Trust a server without HELLO, and let one that rejects our login say so as at any other command."""
-    try:
-        yield
-    except AuthenticationError as error:
-        raise AuthenticationError("Authentication required.") from error
-    except ResponseError:
-        logger.debug("a server does not answer HELLO")
-
-
-def _require(hello: Any, topology: Topology) -> None:
-    """Raise WrongNodeError where ``hello`` is not the reply of a server that the address means."""
-    objection = objection_to_node(hello, topology)
-    if objection:
-        raise (UnfinishedError if is_unfinished(objection) else WrongNodeError)(objection)
 
 
 def _read_certificates(connection: SSLConnection) -> None:
