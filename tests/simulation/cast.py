@@ -49,7 +49,7 @@ SERVED_PART = 0.65
 outage of up to a third is too short to be noticed."""
 SCANS_PART, FULL_SCANS_PART = 1 / 8, 0.5
 """How often replicas scan here at least, and scan fully, in visibility timeouts."""
-REGISTRATIONS = 5
+REGISTRATIONS = 3
 """So many fit into a lease."""
 
 

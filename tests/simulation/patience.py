@@ -15,7 +15,7 @@ from reaper.recovery import group_watch, source_watch
 from reaper.sharing import tenure, tenures
 from tests.simulation.story import Setting
 from workers.embedded import autoclaim, upkeep
-from workers.loop import reading
+from workers.loop import heartbeat, reading
 from workers.protocol import connection
 from workers.runtime import notices, pauses
 
@@ -38,6 +38,7 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield tenures, "RERANK_S", visibility_s / 6
     yield pauses, "LONGEST_PAUSE_S", 2 * retry_s
     yield autoclaim, "REFUSED_S", retry_s
+    yield heartbeat, "LONGEST_SLEEP_S", retry_s
     yield reading, "REFUSED_S", visibility_s / 12
     yield reading, "BLOCK_MS", block_ms(setting)
     yield connection.reader_client, "block_ms", block_ms(setting)
@@ -49,8 +50,6 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield group_watch, "RELEASE_POLL_S", (0.02, visibility_s / 12)
     yield group_watch, "FULL_RETRY_S", retry_s
     yield source_watch, "RETRY_MS", round(retry_s * 1000)
-    yield upkeep, "LATEST_LOOK_S", visibility_s / 2
-    yield upkeep, "RELEASE_POLL_S", (0.02, visibility_s / 12)
     yield upkeep, "HOUSE_INTERVAL_S", visibility_s / 2
     yield upkeep, "LATEST_LOOK_S", visibility_s / 2
     yield upkeep, "RELEASE_POLL_S", (0.02, visibility_s / 12)
