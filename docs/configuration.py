@@ -39,7 +39,7 @@ A setting that is on or off has two flags, for example `--observe` and `--no-obs
 Each program ignores the settings of the other ones, and rejects unknown settings.
 
 A variable that ends in `_FILE` names a file with the value, for example `REAPER_REDIS_URL_FILE`
-([secrets](security.md#secrets)).
+([secrets](redis.md#secrets)).
 
 A duration is a number with a unit (`ms`, `s`, `m`, `h`, `d`): `30s`, `24h`. A number alone is seconds.
 A rate is a number per second.
@@ -50,17 +50,14 @@ A rate is a number per second.
 |---|---|
 | `redis://[[user]:password@]host:port/db`, `unix:///path` | one Redis or Valkey that accepts writes |
 | `redis+sentinel://[[user]:password@]h1:26379,h2,h3/mymaster/0` | the master `mymaster` ([Sentinel](\
-topologies.md#sentinel)); user and password are those of Redis |
-| `redis+cluster://h1,h2` | any nodes of a cluster; they name the others ([cluster](topologies.md#cluster)) |
+redis.md#sentinel)); user and password are those of Redis |
+| `redis+cluster://h1,h2` | any nodes of a cluster; they name the others ([cluster](redis.md#cluster)) |
 
 For TLS write `rediss://…`, `rediss+sentinel://…` or `rediss+cluster://…`.
 
-The address takes options, for example `redis://…?socket_keepalive=true`:
-
-- `client_name` and `socket_keepalive`
-- with TLS, where there are no settings (`Producer`, the Spark data source): `ssl_ca_certs`, `ssl_certfile`,
-  `ssl_keyfile`, `ssl_password` and other `ssl_` options of redis-py
-- for Sentinels: `sentinel_username` and `sentinel_password`, the login at the Sentinels themselves
+The address takes the options `client_name`, `socket_keepalive`, `sentinel_username` and `sentinel_password`, for
+example `redis://…?socket_keepalive=true`. `Producer` and the Spark data source have no settings for TLS, so they also
+take `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_password` and other `ssl_` options of redis-py.
 
 All programs have these settings:
 """
