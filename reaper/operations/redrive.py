@@ -21,7 +21,7 @@ from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, text, told
 from workers.protocol.scripts import load_script
 from workers.telemetry import names as telemetry
-from workers.telemetry.deliveries import Delivery, Story, begin, read_context
+from workers.telemetry.deliveries import TracedDelivery, begin, read_context
 from workers.telemetry.names import Attributes
 
 REDRIVE_BATCH = 100
@@ -166,8 +166,7 @@ def _emit(keys: GroupKeys, result: Redriven, began_ns: int, ended_ns: int) -> No
     creation = traced and read_context(traced.traceparent, traced.tracestate)
     if traced is None or creation is None:
         return  # the producer's trace is not sampled
-    last = Delivery(keys.stream, keys.group, result.job_id.encode(), b"")
-    links = Story(creation).links_to(last, traced.previous)
+    links = TracedDelivery(creation, keys.stream, keys.group, result.job_id.encode()).links_to(traced.previous)
     about: Attributes = {
         telemetry.MESSAGE_ID: result.detail,
         telemetry.JOB_ID: result.job_id,

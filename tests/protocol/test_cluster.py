@@ -113,7 +113,7 @@ async def test_a_slot_moves_and_clients_go_along(cluster: Cluster, client: Redis
 
 async def test_an_address_says_what_it_is(cluster: Cluster, server: RedisServer) -> None:
     for url, said in (
-        (f"redis://127.0.0.1:{cluster.nodes[0].port}/0", "begins with redis\\+cluster://"),
+        (f"redis://127.0.0.1:{cluster.nodes[0].port}/0", "Write redis\\+cluster://"),
         (f"redis+cluster://127.0.0.1:{server.port}", "cluster support disabled"),
     ):
         async with commands_client(url) as client:

@@ -1,4 +1,4 @@
-"""The spans and metrics of a worker, which are `receive`, `process` and `ack` of its deliveries, and its recoveries.
+"""The spans and metrics of a worker: `process` and `ack` of its deliveries, and its recoveries.
 
 A job that its producer's trace does not sample costs a look at one field. The span of a delivery is exported after its
 settlement. If the delivery was taken away meanwhile, the process that recovered it has exported the span, under the
@@ -12,7 +12,7 @@ from typing import Any
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from workers.backoff import AT_ONCE, Backoff
@@ -26,25 +26,13 @@ from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE, Recov
 from workers.settings import WorkerSettings
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.telemetry.deliveries import (
-    Delivery as TracedDelivery,
-)
-from workers.telemetry.deliveries import (
-    JobTrace,
-    RecoveredDelivery,
-    Story,
-    begin,
-    emit_recovered,
-    emit_recovery,
-    read_context,
-)
+from workers.telemetry.deliveries import JobTrace, TracedDelivery, begin, emit_recovered, emit_recovery, read_context
 from workers.telemetry.gauges import labels_of
 from workers.telemetry.names import Attributes
 
 _HOW: Attributes = {
     telemetry.RECOVERY_REASON: telemetry.VISIBILITY_TIMEOUT, telemetry.RECOVERY_MODE: RecoveryMode.EMBEDDED.value
 }  # fmt: skip
-_TO_SEND, _TO_RECEIVE = {telemetry.LINK_KIND: telemetry.SEND}, {telemetry.LINK_KIND: telemetry.RECEIVE}
 
 
 class WorkerTelemetry:
@@ -85,54 +73,32 @@ class WorkerTelemetry:
     # ---- reading
 
     def received(self, deliveries: Sequence[Delivery]) -> None:
-        """Tell of a read that has found ``deliveries``."""
+        """Count the ``deliveries`` of a read, and prepare their traces."""
         if self._measures:
             instruments.CONSUMED.add(len(deliveries), self._receive)
-        if not self._traces:
-            return
-        traced = (self._notice(job) for job in deliveries if not job.is_unsampled)
-        stories = [story for story in traced if story is not None]
-        if not stories:
-            return
-        n = len(deliveries)
-        many = {telemetry.BATCH_COUNT: n} if n > 1 else {telemetry.MESSAGE_ID: deliveries[0].entry_id}
-        span = begin(
-            f"{telemetry.RECEIVE} {self._stream}",
-            None,
-            SpanKind.CLIENT,
-            {**self._receive, telemetry.CLIENT_ID: self._consumer, **many},
-            [Link(story.creation, _TO_SEND) for story in stories],
-        )
-        span.end()
-        if not span.get_span_context().trace_flags.sampled:
-            return
-        link = Link(span.get_span_context(), _TO_RECEIVE)
-        for job in deliveries:
-            if job.trace is not None and job.trace.story is not None:
-                job.trace.links.append(link)
+        if self._traces:
+            for job in deliveries:
+                if not job.is_unsampled:
+                    self._prepare(job)
 
-    def _notice(self, job: Delivery) -> Story | None:
+    def _prepare(self, job: Delivery) -> TracedDelivery | None:
         """Decide whether to trace a delivery. Returns its span data if its producer's trace is sampled."""
         traceparent = job.value_of(FIELD_TRACEPARENT)
-        if traceparent is None:
-            job.trace = JobTrace(None)
-            return None
-        creation = read_context(traceparent, job.value_of(FIELD_TRACESTATE) or b"")
+        creation = None
+        if traceparent is not None:
+            creation = read_context(traceparent, job.value_of(FIELD_TRACESTATE) or b"")
+            if creation is None:
+                instruments.CONTEXT_MALFORMED.add(1, self._labels)
         if creation is None:
-            instruments.CONTEXT_MALFORMED.add(1, self._labels)
             job.trace = JobTrace(None)
             return None
         if not creation.trace_flags.sampled:
             return None
-        story = Story(creation)
+        name = b"%d.%d.%d" % (job.generation, job.copies, job.times_delivered)
+        delivery = TracedDelivery(creation, self._stream, self._group, job.raw_id, name)
         previous = job.previous(job.times_delivered)
-        job.trace = JobTrace(story, story.links_to(self._delivery(job), previous) if previous else [])
-        return story
-
-    def _delivery(self, job: Delivery, times_delivered: int | None = None) -> TracedDelivery:
-        times = job.times_delivered if times_delivered is None else times_delivered
-        name = b"%d.%d.%d" % (job.generation, job.copies, times)
-        return TracedDelivery(self._stream, self._group, job.raw_id, name)
+        job.trace = JobTrace(delivery, delivery.links_to(previous) if previous else [])
+        return delivery
 
     # ---- recovering
 
@@ -141,19 +107,15 @@ class WorkerTelemetry:
         self._count_recovery(idle_ms, "claimed", visibility_s)
         if not self._traces:
             return
-        story = self._notice(job)
-        if story is None or job.trace is None:
+        delivery = self._prepare(job)
+        if delivery is None or job.trace is None:
             return
-        lost = RecoveredDelivery(
-            self._delivery(job, job.times_delivered - 1),
-            job.entry_id,
-            max(1, job.deliveries - 1),
-            owner,
-            idle_ms,
-            job.previous(job.times_delivered - 1) or b"",
-        )
-        now, how = time_ns(), _HOW | {telemetry.RECOVERY_OUTCOME: "claimed"}
-        job.trace.links += emit_recovery(story, lost, how, began_ns=now, ended_ns=now)
+        before = job.times_delivered - 1
+        lost = delivery._replace(name=b"%d.%d.%d" % (job.generation, job.copies, before))
+        about: Attributes = {telemetry.MESSAGE_ID: job.entry_id, telemetry.ATTEMPT: max(1, job.deliveries - 1)}
+        how = _HOW | {telemetry.RECOVERY_OUTCOME: "claimed", telemetry.IDLE_MS: idle_ms}
+        now, previous = time_ns(), job.previous(before) or b""
+        job.trace.links += emit_recovery(lost, previous, owner, about, how, began_ns=now, ended_ns=now)
 
     def recovered(self, row: Recovered, visibility_s: float) -> None:
         """Report a delivery that we ended for its consumer after a visibility timeout."""
@@ -211,8 +173,8 @@ class WorkerTelemetry:
             telemetry.ATTEMPT: job.deliveries,
             telemetry.GENERATION: job.generation,
         }
-        if told.story is not None:
-            return told.story.begin(self._delivery(job), about, told.links)
+        if told.delivery is not None:
+            return told.delivery.begin(telemetry.PROCESS, SpanKind.CONSUMER, about, told.links)
         return begin(f"{telemetry.PROCESS} {self._stream}", None, SpanKind.CONSUMER, about)
 
     # ---- settling

@@ -46,7 +46,7 @@ from workers.protocol.meaning import (
 from workers.protocol.pools import BlockingPool, LookingPool, Pool, WatchedPool
 from workers.protocol.routing import RoutedClient
 from workers.protocol.slots import slot_of
-from workers.protocol.wire import asking, improved
+from workers.protocol.wire import improved, unshared
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
@@ -91,7 +91,7 @@ class _Kind(NamedTuple):
 
 
 _ASYNCIO = _Kind(parse_asyncio_url, Pool, WatchedPool, improved, Retry(NoBackoff(), 0))
-_BLOCKING = _Kind(parse_url, BlockingPool, LookingPool, asking, BlockingRetry(NoBackoff(), 0))
+_BLOCKING = _Kind(parse_url, BlockingPool, LookingPool, unshared, BlockingRetry(NoBackoff(), 0))
 
 
 class _Source:
@@ -145,7 +145,7 @@ class _Source:
         with _named(self._url):
             pool = make()
             pool.connection_class(**pool.connection_kwargs)
-        pool.connection_class = self._kind.connection(pool.connection_class, self.address.topology)
+        pool.connection_class = self._kind.connection(pool.connection_class)
         return pool
 
 

@@ -17,7 +17,7 @@ from redis.retry import Retry
 from workers.protocol.address import Address, Host, Topology
 from workers.protocol.meaning import NobodyYetError, NoMasterError
 from workers.protocol.slots import SlotTable, parse_slots
-from workers.protocol.wire import asking
+from workers.protocol.wire import unshared
 
 ANSWER_S = 1.0
 """How long a server may take to answer before the next one is asked."""
@@ -44,7 +44,7 @@ class Directory:
         self._options: dict[str, Any] = {**own, **address.sentinel_login, **ours}
         self._address = address
         self._slot = slot
-        self._kind = asking(redis.SSLConnection if address.tls else redis.Connection, None)
+        self._kind = unshared(redis.SSLConnection if address.tls else redis.Connection)
         self._heard_of: frozenset[Host] = frozenset()
         self._silent: set[Host] = set()
         self._connection: redis.Connection | None = None

@@ -45,14 +45,6 @@ class SlotMovedError(RedisConnectionError):
     """Keys are at another node of a cluster than before. The call was not sent. A repetition goes there."""
 
 
-class WrongNodeError(RedisConnectionError):
-    """The answering server is not the one that the address means, by its own words. The call was not sent to it."""
-
-
-class UnfinishedError(WrongNodeError):
-    """The same, while Sentinels or nodes are about to name another server. The address is right."""
-
-
 class NotSentError(RedisConnectionError):
     """There is no connection, and none could be made. The call was not sent."""
 
@@ -74,7 +66,7 @@ class Meaning(Enum):
     """A plain ``ERR``: the request itself is at fault, or the script it runs, or something that has no code."""
 
 
-_NOT_SENT = (AllInUseError, NoMasterError, SlotMovedError, WrongNodeError, NotSentError)
+_NOT_SENT = (AllInUseError, NoMasterError, SlotMovedError, NotSentError)
 
 # The answers of a node that is up but not (any more) the one for writes. Drop the connection and look again. ASK
 # belongs here, too. While a slot moves, a call on several of its keys is served at neither end.
@@ -161,7 +153,7 @@ def is_not_now(error: BaseException) -> bool:
     The same if Sentinels or cluster nodes know the name, and there is none now. Then neither the address nor
     the login nor a right is to blame, and waiting may mend it.
     """
-    said_so = (BusyLoadingError, OutOfMemoryError, NobodyYetError, UnfinishedError)
+    said_so = (BusyLoadingError, OutOfMemoryError, NobodyYetError)
     if isinstance(error, said_so) or is_failover_error(error):
         return True
     said = str(error)

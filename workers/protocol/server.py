@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from workers.protocol.address import shown_address
+from workers.protocol.address import Topology, parse_address, shown_address
 from workers.protocol.errors import UnreachableError, UnsupportedServerError
-from workers.protocol.meaning import Meaning, WrongNodeError, is_not_known, is_not_now, meaning_of
+from workers.protocol.meaning import Meaning, is_not_known, is_not_now, meaning_of
 from workers.protocol.meaning import in_words as error_in_words
 
 if TYPE_CHECKING:
@@ -83,8 +83,6 @@ _CUT_SHORT = ("Connection reset", "Connection closed", "Timeout connecting")
 def _advice(error: RedisError, url: str) -> str:
     """Return what to do about a server that was asked in vain."""
     said = str(error)
-    if isinstance(error, WrongNodeError):
-        return ""  # it says so itself
     if is_not_now(error):
         return "The server is not ready. Try again later."
     for words, advice in (*_OF_TLS, *_OF_LIMITS):
@@ -106,6 +104,7 @@ async def check_server(client: "Redis", url: str) -> Release:
     """Return what the server is. Raises UnreachableError or UnsupportedServerError, naming ``redis_url``."""
     try:
         info: Mapping[str, Any] = await client.info("server")
+        role = (await client.info("replication")).get("role")
     except RedisError as error:
         said = f"{error_in_words(error).rstrip('.?!')}. {_advice(error, url)}".rstrip()
         raise UnreachableError(f"cannot use Redis at {shown_address(url)!r}: {said}") from error
@@ -114,7 +113,23 @@ async def check_server(client: "Redis", url: str) -> Release:
     release = release_of(info)
     if release.objection:
         raise UnsupportedServerError(f"{release} at {shown_address(url)!r} {release.objection}. Upgrade the server.")
+    topology, kind = parse_address(url).topology, info.get("redis_mode") or info.get("server_mode")  # Valkey
+    if kind == "standalone" and role == "slave" and topology is Topology.SINGLE:
+        kind = "replica"
+    elif (kind == "cluster") is (topology is Topology.CLUSTER) and kind != "sentinel":
+        return release
+    if kind in _OTHER_KINDS:
+        raise UnreachableError(f"cannot use Redis at {shown_address(url)!r}: {_OTHER_KINDS[kind]}.")
     return release
+
+
+_OTHER_KINDS = {
+    "replica": "a replica answers there. Name its master, or the Sentinels that watch it (redis+sentinel://…)",
+    "sentinel": "a Sentinel answers there. Write redis+sentinel://host:port,host:port/master/db",
+    "cluster": "a node of a cluster answers there. Write redis+cluster://host:port,host:port",
+    "standalone": "no node of a cluster answers there. Write redis:// or rediss://",
+}
+"""The sentence about a server of another kind than the address means."""
 
 
 class Capability(StrEnum):

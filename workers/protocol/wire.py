@@ -1,15 +1,9 @@
-"""Our connections: packed by hiredis, not shared with forked children, and with a question to each server.
-
-Each connection asks HELLO first, so no call reaches a replica, a Sentinel or a part of a cluster that the address does
-not mean (`workers.protocol.nodes`).
-"""
+"""Our connections: packed by hiredis, and not shared with forked children."""
 
 import asyncio
-import logging
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import anyio
@@ -17,16 +11,10 @@ import hiredis
 import redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.asyncio.sentinel import SentinelManagedConnection
-from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from workers.forks import forks_made, keep_from_children
-from workers.protocol.address import Topology
-from workers.protocol.meaning import UnfinishedError, WrongNodeError
-from workers.protocol.nodes import HELLO, is_unfinished, objection_to_node
-
-logger = logging.getLogger(__name__)
 
 NEWCOMER_TIMEOUT_S = 0.5
 """How long a connection that was refused listens for the reason."""
@@ -34,19 +22,17 @@ MOST_ANEW = 3
 """How often a connection is made again because of a fork. A program that forks all the time must get one, too."""
 
 
-def improved(kind: type[AbstractConnection], topology: Topology) -> type[AbstractConnection]:
+def improved(kind: type[AbstractConnection]) -> type[AbstractConnection]:
     """Return ``kind``, a class of asyncio connections, with our differences."""
-    return type(kind.__name__, (_Improved, kind), {"topology": topology})
+    return type(kind.__name__, (_Improved, kind), {})
 
 
-def asking(kind: type[redis.Connection], topology: Topology | None) -> type[redis.Connection]:
-    """Return ``kind``, which blocks, not shared with children, and with the question if there is a ``topology``."""
-    return type(kind.__name__, (_Asking, kind), {"topology": topology})
+def unshared(kind: type[redis.Connection]) -> type[redis.Connection]:
+    """Return ``kind``, a class of blocking connections, that forked children do not get."""
+    return type(kind.__name__, (_Unshared, kind), {})
 
 
 class _Improved(AbstractConnection):
-    topology: Topology
-
     async def connect(self) -> None:
         if isinstance(self, SSLConnection) and not self.is_connected:
             _read_certificates(self)
@@ -69,12 +55,6 @@ class _Improved(AbstractConnection):
             if forks_made() == before or anew == MOST_ANEW:
                 return
             _end(transport)
-
-    async def on_connect_check_health(self, check_health: bool = True) -> None:
-        await super().on_connect_check_health(check_health)
-        with _let_in():
-            await self.send_command(HELLO, check_health=False)
-            _require(await self.read_response(), self.topology)
 
     def pack_command(self, *args: Any) -> list[bytes]:
         """Pack a command. redis-py does it in Python, which took a quarter of a worker's CPU time."""
@@ -117,16 +97,10 @@ class _Improved(AbstractConnection):
             await super().disconnect(*arguments, **options)
 
 
-class _Asking(redis.Connection):
-    topology: Topology | None
-
+class _Unshared(redis.Connection):
     def on_connect_check_health(self, check_health: bool = True) -> None:
         keep_from_children(self._sock)
         super().on_connect_check_health(check_health)
-        if self.topology is not None:
-            with _let_in():
-                self.send_command(HELLO, check_health=False)  # type: ignore[no-untyped-call]
-                _require(self.read_response(), self.topology)
 
 
 async def _write(writer: asyncio.StreamWriter | None, command: Any) -> None:
@@ -140,24 +114,6 @@ def _end(transport: Any) -> None:
     with suppress(OSError), socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as shared:
         shared.shutdown(socket.SHUT_RDWR)
     transport.abort()
-
-
-@contextmanager
-def _let_in() -> Iterator[None]:
-    """Trust a server without HELLO, and let one that rejects our login say so as at any other command."""
-    try:
-        yield
-    except AuthenticationError as error:
-        raise AuthenticationError("Authentication required.") from error
-    except ResponseError:
-        logger.debug("a server does not answer HELLO")
-
-
-def _require(hello: Any, topology: Topology) -> None:
-    """Raise WrongNodeError where ``hello`` is not the reply of a server that the address means."""
-    objection = objection_to_node(hello, topology)
-    if objection:
-        raise (UnfinishedError if is_unfinished(objection) else WrongNodeError)(objection)
 
 
 def _read_certificates(connection: SSLConnection) -> None:

@@ -50,9 +50,6 @@ LOST_GROUP, LOST_CONSUMER = "group", "consumer"
 REFUSED = "refused"
 VISIBILITY_TIMEOUT = "visibility_timeout"
 
-OTLP, CONSOLE, NONE = "otlp", "console", "none"
-"""The exporters, as OpenTelemetry's variables name them."""
-
 Attributes = dict[str, AttributeValue]
 
 

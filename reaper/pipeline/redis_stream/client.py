@@ -19,7 +19,6 @@ from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.positions import State
 from workers.protocol.address import Topology, parse_address, shown_address
 from workers.protocol.log_fields import fields
-from workers.protocol.nodes import HELLO, may_pass, objection_to_node
 
 TIMEOUT_S = 10.0
 """Without a reply for this long, the connection counts as lost."""
@@ -128,7 +127,7 @@ class Client:
 
 
 def _connect(url: str) -> Any:
-    """Open a client, and check what answers. Raises redis.RedisError, OSError, RedisStreamError."""
+    """Open a client. Raises redis.RedisError, OSError."""
     address = parse_address(url)
     given = parse_url(address.node)
     login = {name: value for name, value in given.items() if name not in ("host", "port", "connection_class")}
@@ -147,16 +146,8 @@ def _connect(url: str) -> Any:
         for_all = {name: value for name, value in login.items() if name not in ("db", "username", "password")}
         asking = {**for_all, **ours, **tls, **address.sentinel_login, "socket_timeout": SENTINEL_TIMEOUT_S}
         sentinels = Sentinel(address.hosts, sentinel_kwargs=asking, **{**login, **ours, **tls})
-        client = sentinels.master_for(address.master)
-    else:
-        client = redis.Redis.from_url(address.node, **ours)
-    with suppress(redis.ResponseError):  # a proxy may not know HELLO
-        objection = objection_to_node(client.execute_command(HELLO), address.topology)
-        if objection and not may_pass(objection):
-            raise RedisStreamError(f"{shown_address(url)} cannot be read: {objection}.")
-        if objection:
-            raise redis.ConnectionError(objection)
-    return client
+        return sentinels.master_for(address.master)
+    return redis.Redis.from_url(address.node, **ours)
 
 
 def _may_pass(error: Exception) -> bool:

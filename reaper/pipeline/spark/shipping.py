@@ -3,10 +3,10 @@
 from pyspark import cloudpickle
 
 import reaper.pipeline
-from workers.protocol import address, events, log_fields, messages, nodes
+from workers.protocol import address, events, log_fields, messages
 
 
 def ship_by_value() -> None:
     """Call this before a query of ours is made. Calling it again changes nothing."""
-    for module in (reaper.pipeline, address, events, log_fields, messages, nodes):
+    for module in (reaper.pipeline, address, events, log_fields, messages):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
