@@ -186,11 +186,6 @@ class ReaperSettings(ProgramSettings):
         description="Port of the status page, `/livez`, `/readyz`, `/status` and `/metrics`. 0 takes a free port and "
         "logs it. Default: no port.",
     )
-    actions_token_file: str = Field(
-        default="",
-        description="File with the token (16 characters or more) for the actions of the status page. Default: the page "
-        "has no actions.",
-    )
     journal: bool = Field(default=True, description="Write lifecycle events to the journal of the stream.")
 
     namespace: str = Field(
@@ -240,8 +235,6 @@ class ReaperSettings(ProgramSettings):
         namespace = self.namespace_keys.namespace
         for group in self.groups:
             check_apart(namespace, group.stream)
-        if self.actions_token_file and self.health_port is None:
-            raise ValueError("actions_token_file has no effect: the status page is not served. Set health_port.")
         return self
 
     @property

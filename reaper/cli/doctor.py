@@ -13,7 +13,7 @@ from workers.runtime.options import NEGATIVE_EXIT, help_end
 from workers.runtime.printing import show, show_json, styled
 
 _COLOURS = {**dict.fromkeys(Level, "yellow"), Level.OK: "green", Level.WRONG: "red"}
-_NOT_ASKED = ("health_port", "health_host", "actions_token_file")
+_NOT_ASKED = ("health_port", "health_host")
 
 
 @click.command(

@@ -1,9 +1,7 @@
 """``reaper status``: one screen for people, or JSON."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-import anyio
 import click
 
 from reaper.cli.options import connected, json_option, status_options
@@ -13,10 +11,8 @@ from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
 from reaper.reasons import FEW_GROUPS
 from reaper.settings import ReaperSettings
-from workers.protocol.errors import StreamReaperError
 from workers.protocol.messages import counted
-from workers.protocol.server import Capability, capabilities_quietly, in_words
-from workers.runtime.options import NEGATIVE_EXIT, DurationType, exit_code_of, help_end, show_error
+from workers.runtime.options import NEGATIVE_EXIT, help_end
 from workers.runtime.printing import show, show_json, styled
 
 
@@ -24,7 +20,6 @@ from workers.runtime.printing import show, show_json, styled
     epilog=help_end(
         "reaper status",
         "reaper status --group 'orders:*/billing'",
-        "reaper status --watch 1s",
         "reaper status -o json",
         ok="healthy",
         no="degraded: the last lines give the reasons",
@@ -34,46 +29,17 @@ from workers.runtime.printing import show, show_json, styled
 @json_option
 @click.option("--group", "glob", metavar="GLOB", default="", help="Show the groups that match, as STREAM/GROUP.")
 @click.option("--all", "glob", flag_value="*", help="Show all groups. Of many, only the worst are shown by default.")
-@click.option("--watch", type=DurationType(least=0.1), help="Print again after each interval.")
 @click.pass_context
-async def status(
-    context: click.Context, /, machine: bool, glob: str, watch: float | None, settings: ReaperSettings
-) -> None:
+async def status(context: click.Context, /, machine: bool, glob: str, settings: ReaperSettings) -> None:
     """Show the replicas, the groups and their problems."""
-    asked: dict[Capability, bool | None] = {}
-    while True:
-        code = await _look(settings, asked, machine=machine, watch=watch is not None, glob=glob)
-        if not watch:
-            context.exit(code)
-        await anyio.sleep(watch)
-
-
-async def _look(
-    settings: ReaperSettings, asked: dict[Capability, bool | None], *, machine: bool, watch: bool, glob: str
-) -> int:
-    """Print the state once, and return the exit code. ``asked`` caches the capabilities of the server."""
-    try:
-        async with connected(settings) as (client, server):
-            snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server, glob=glob)
-            if not asked:
-                asked.update(await capabilities_quietly(client))
-    except StreamReaperError as error:
-        _clear(machine=machine, watch=watch)
-        show_error(error, machine=machine)
-        return exit_code_of(error)
-    snapshot = replace(snapshot, capabilities=asked)
+    async with connected(settings) as (client, server):
+        snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server, glob=glob)
     problems = judge(snapshot)
-    _clear(machine=machine, watch=watch)
     if machine:
         show_json(as_json(snapshot, problems))
     else:
         show(*status_lines(snapshot, problems))
-    return NEGATIVE_EXIT if problems else 0
-
-
-def _clear(*, machine: bool, watch: bool) -> None:
-    if watch and not machine:
-        click.clear()
+    context.exit(NEGATIVE_EXIT if problems else 0)
 
 
 # --- the screen ---------------------------------------------------------------------------------------------
@@ -117,7 +83,7 @@ def _row(label: str, *parts: str) -> str:
 
 def _replica_lines(snapshot: Snapshot) -> Iterator[str]:
     yield _row("namespace", snapshot.namespace)
-    yield _row("server", snapshot.server, in_words(snapshot.capabilities))
+    yield _row("server", snapshot.server)
     if snapshot.live:
         yield _row(
             "replicas", f"{len(snapshot.live)} live", f"{len(snapshot.silent)} silent" if snapshot.silent else ""

@@ -28,7 +28,7 @@ class Role(StrEnum):
     WORKER = "worker"
     REAPER = "reaper"
     READ_ONLY = "read-only"
-    """`reaper status`, `explain`, `doctor`, `dead-letters list|show`, `watch list`, and the page without actions."""
+    """`reaper status`, `explain`, `doctor`, `dead-letters list|show`, `watch list`, and the status page."""
     OPERATOR = "operator"
     """The read-only commands, and `groups`, `watch`, `drain` and `dead-letters redrive|delete`."""
 

@@ -298,7 +298,6 @@ def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         "now_ms": snapshot.now_ms,
         "namespace": snapshot.namespace,
         "server": snapshot.server,
-        "capabilities": dict(snapshot.capabilities),
         "patterns": [{"pattern": name, **asdict(one)} for name, one in snapshot.patterns.items()],
         "left_out": snapshot.left_out,
         "replicas": [

@@ -83,7 +83,7 @@ class Redrive:
 
 
 def redrive_as_set(settings: ReaperSettings) -> Redrive:
-    """Return how dead letters are redriven by commands and by the status page, unless more is said."""
+    """Return how dead letters are redriven by commands, unless more is said."""
     return Redrive(
         policy=settings.redelivery,
         journal=Journal.at(settings.journal, settings.journal_maxlen),

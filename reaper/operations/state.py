@@ -13,7 +13,6 @@ from reaper.replicas import GroupReport, PatternCounts, Replica
 from workers.protocol.calls.refusals import RecoveryWait
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode
-from workers.protocol.server import Capabilities
 
 _OFFER = "offer:"
 _NONCE = re.compile(r"\.[0-9a-f]+@\d+$")
@@ -146,8 +145,6 @@ class Snapshot:
     namespace: str
     server: str
     """Product and version, such as ``Valkey 9.1.2``; '' = nobody asked."""
-    capabilities: Capabilities = field(default_factory=dict)
-    """What the server can; empty = nobody asked."""
     replicas: tuple[Replica, ...] = ()
     drained: Mapping[str, int] = field(default_factory=dict)
     """IDs of the replicas that are to hold no group, and until when."""

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from reaper.service import Reaper
-from reaper.web.actions import read_token
 from workers.runtime.health_server import check_installed, health_server
 
 
@@ -12,7 +11,6 @@ from workers.runtime.health_server import check_installed, health_server
 async def serving_health(reaper: Reaper) -> AsyncIterator[int | None]:
     """Serve while the block runs, if `health_port` is set; yields the port. Raises ConfigurationError."""
     settings = reaper.settings
-    token = read_token(settings.actions_token_file)
     if settings.health_port is None:
         yield None
         return
@@ -20,6 +18,6 @@ async def serving_health(reaper: Reaper) -> AsyncIterator[int | None]:
     from reaper.web.app import replica_app  # an extra
 
     async with health_server(
-        settings.health_host, settings.health_port, lambda pulse: replica_app(reaper, pulse, token)
+        settings.health_host, settings.health_port, lambda pulse: replica_app(reaper, pulse)
     ) as port:
         yield port

@@ -35,11 +35,11 @@ PROGRAMS = {
     (Role.PRODUCER, REAPER): (["workers.producer", "workers.sync_producer"], []),
     (Role.WORKER, REAPER): (["workers.process"], ["workers.embedded", "workers.upkeep"]),
     (Role.WORKER, EMBEDDED): (["workers.process"], []),
-    (Role.REAPER, REAPER): (["reaper.process"], ["reaper.web.actions"]),  # these need an operator's rights, too
+    (Role.REAPER, REAPER): (["reaper.process"], []),
     (Role.READ_ONLY, REAPER): (LOOKS, ["reaper.service"]),
     (Role.OPERATOR, REAPER): (
         [*LOOKS, "reaper.cli.groups", "reaper.cli.redrive", "reaper.cli.requeue", "reaper.cli.replicas",
-         "reaper.cli.dead_letters", "reaper.cli.watch", "reaper.web.actions:Actions"],
+         "reaper.cli.dead_letters", "reaper.cli.watch"],
         ["reaper.service"],
     ),
 }  # fmt: skip

@@ -35,21 +35,6 @@ async def _run(url: str, output: str, *words: str, program: str = "reaper", **en
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize(
-    "machine",
-    [
-        (),
-        (
-            "-o",
-            "json",
-        ),
-    ],
-    ids=["people", "machines"],
-)
-async def test_watching_ends_with_its_reader(server: RedisServer, machine: tuple[str, ...]) -> None:
-    assert await _run(server.url, UNREAD, "status", "--watch", "0.1", *machine, *PAIR) == (1, "")
-
-
 @pytest.mark.parametrize("words", [("acl", *PAIR), ("status", "-o", "json", *PAIR)], ids=" ".join)
 async def test_a_full_disk_is_one_sentence(server: RedisServer, words: tuple[str, ...]) -> None:
     code, said = await _run(server.url, FULL, *words)

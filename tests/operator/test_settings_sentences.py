@@ -140,10 +140,6 @@ def test_impossible_values(toml: str, sentence: str, tmp_path: Path) -> None:
     ("toml", "sentence"),
     [
         (
-            'actions_token_file = "token"',
-            "actions_token_file has no effect: the status page is not served. Set health_port.",
-        ),
-        (
             'groups = "reaper/billing"',
             (
                 "stream 'reaper' has the name of the namespace, so both would use the key '{reaper}:journal'. Choose "
@@ -239,5 +235,3 @@ async def test_the_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
 def test_bytes_that_are_no_text_are_refused_where_no_file_is_named(name: str, tmp_path: Path) -> None:
     said = _complaint(tmp_path, flags={name: "a\udcff"})
     assert said == (f"setting '{name}' (as flag --{name.replace('_', '-')}) cannot be 'a\\udcff'. Write UTF-8 text.")
-    flags = {"actions_token_file": "a\udcff", "health_port": "0"}
-    assert load_settings(ReaperSettings, flags=flags).actions_token_file == flags["actions_token_file"]

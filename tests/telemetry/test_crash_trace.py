@@ -1,11 +1,7 @@
 """One story per job: producer, workers and reapers as processes, one of them killed -9, and their spans received."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from tests.support.http import request
 from tests.support.waiting import wait_until
 from tests.telemetry.scene import Scene, dangling, told_of, trace_of
 
@@ -184,24 +180,6 @@ async def test_a_redrive_is_told_of_in_the_jobs_trace(scene: Scene) -> None:
         "reaper.job.id": job,
         "reaper.job.generation": 1,
     }
-
-
-async def test_the_status_pages_redrive_is_told_of_too(scene: Scene, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("0123456789abcdef", encoding="utf-8")
-    reaper = await scene.reaper("--max-deliveries", "1", "--health-port", "0", "--actions-token-file", str(token))
-    port = int((await reaper.prints(r"health endpoint started: url=http://[\d.]+:(\d+)"))[1])
-    await scene.worker("--max-deliveries", "1")
-    job = await scene.produce("fails=1")
-    await scene.spans(job, "send", "process", "nack")
-    body = json.dumps({"group": "orders/billing", "reason": "max_deliveries"})
-    headers = {"Authorization": "Bearer 0123456789abcdef", "Content_Type": "application/json"}
-    reply = await request(port, "/api/redrive", method="POST", body=body, **headers)
-    assert reply.code == 200, reply.body
-    spans = await scene.spans(job, "send", "process", "nack", "redrive", "process", "ack")
-    assert dangling(spans) == []
-    (redrive,) = (span for span in spans if span.name == "redrive orders")
-    assert redrive.service == "reaper"
 
 
 async def test_what_is_given_up_after_a_restart_is_told_of_and_linked_by_its_redrive(scene: Scene) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,6 @@ from tests.support.http import Reply, request
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
-TOKEN = "0123456789abcdef-not-a-secret"  # noqa: S105 - of a page that lives for one test
-
 
 @dataclass
 class Served:
@@ -29,11 +26,6 @@ class Served:
     async def get(self, path: str, **headers: str) -> Reply:
         """Fetch a path."""
         return await request(self.port, path, **headers)
-
-    async def post(self, path: str, body: str = "{}", **headers: str) -> Reply:
-        """Act; the right token and type are sent unless others are given."""
-        sent = {"Authorization": f"Bearer {TOKEN}", "Content_Type": "application/json", **headers}
-        return await request(self.port, path, method="POST", body=body, **sent)
 
 
 @asynccontextmanager
@@ -48,24 +40,8 @@ async def served_replica(url: str, **changes: Any) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
-def token_file(tmp_path: Path) -> str:
-    """A file with `TOKEN`."""
-    file = tmp_path / "token"
-    file.write_text(TOKEN + "\n")
-    return str(file)
-
-
-@pytest.fixture
 async def served(server: RedisServer, client: Redis) -> AsyncIterator[Served]:
-    """A replica that holds orders/billing, with a page that changes nothing."""
+    """A replica that holds orders/billing."""
     await create_group(client)
     async with served_replica(server.url) as replica:
-        yield replica
-
-
-@pytest.fixture
-async def acting(server: RedisServer, client: Redis, token_file: str) -> AsyncIterator[Served]:
-    """The same, with actions."""
-    await create_group(client)
-    async with served_replica(server.url, actions_token_file=token_file) as replica:
         yield replica

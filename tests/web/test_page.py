@@ -1,13 +1,11 @@
 """The status page in a real browser. It shows the state, is live, and runs no code from outside."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import anyio.to_thread
 import pytest
 from redis.asyncio import Redis
-from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chromium.webdriver import ChromiumDriver as WebDriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -16,7 +14,7 @@ from tests.faults.scene import KEYS, STREAM, create_group, strand
 from tests.support.browser import started_browser
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.web.conftest import TOKEN, Served, served_replica
+from tests.web.conftest import served_replica
 
 pytestmark = [pytest.mark.anyio]
 
@@ -57,12 +55,6 @@ class Tab:
     async def js(self, expression: str) -> Any:
         return await self.run(lambda browser: browser.execute_script(f"return {expression}"))
 
-    async def click(self, css: str) -> None:
-        # Between finding and clicking, the page may draw itself anew. Then the click had no effect.
-        while True:
-            with suppress(StaleElementReferenceException):
-                return await self.run(lambda browser: browser.find_element(By.CSS_SELECTOR, css).click())
-
     async def type(self, element: str, words: str) -> None:
         await self.run(lambda browser: browser.find_element(By.ID, element).send_keys(words))
 
@@ -73,29 +65,16 @@ class Tab:
 
 
 async def _lived(client: Redis) -> None:
-    """Make stalled jobs, waiting jobs, and dead letters, one with a hostile reason."""
-    for name in ("order-4711", "order-4712", "order-4713", "order-4714"):
+    """Make stalled jobs, of which one has a hostile ID, and a dead letter."""
+    for name in ("order-4711", "order-4712", "order-4713", HOSTILE):
         await client.xadd(STREAM, {"amount": "12.50", "reaper.job": name})
     await strand(client, 4, "shop-7f2a.0123456789ab", overdue=True)
-    for reason, error in (
-        ("max_deliveries", "not settled within the visibility timeout"),
-        ("max_deliveries", "not settled within the visibility timeout"),
-        ("card declined", "PaymentError: card 4242 was declined"),
-        (HOSTILE, HOSTILE),
-    ):
-        await client.xadd(
-            KEYS.dead,
-            {
-                "amount": "1", "reaper.job": f"order-{len(reason)}", "reaper.deliveries": 3,
-                "reaper.dead.stream": STREAM, "reaper.dead.group": KEYS.group, "reaper.dead.reason": reason,
-                "reaper.dead.error": error,
-            },
-        )  # fmt: skip
+    await client.xadd(KEYS.dead, {"reaper.job": "order-1", "reaper.dead.reason": "max_deliveries"})
 
 
 @pytest.fixture
 async def tab(browser: WebDriver, server: RedisServer, client: Redis) -> AsyncIterator[Tab]:
-    """The page of a replica that recovers jobs, without actions."""
+    """The page of a replica that recovers jobs."""
     await create_group(client)
     await _lived(client)
     async with served_replica(server.url) as served:
@@ -105,25 +84,11 @@ async def tab(browser: WebDriver, server: RedisServer, client: Redis) -> AsyncIt
         await page.run(lambda one: one.get("about:blank"))
 
 
-@pytest.fixture
-async def acting_tab(
-    browser: WebDriver, server: RedisServer, client: Redis, token_file: str
-) -> AsyncIterator[tuple[Tab, Served]]:
-    """The same, with actions."""
-    await create_group(client)
-    await _lived(client)
-    async with served_replica(server.url, actions_token_file=token_file) as served:
-        page = Tab(browser, served.port)
-        await page.open()
-        yield page, served
-        await page.run(lambda one: one.get("about:blank"))
-
-
-async def test_one_page_shows_replicas_groups_recoveries_and_dead_letters(tab: Tab) -> None:
+async def test_one_page_shows_replicas_groups_recoveries_and_commands(tab: Tab) -> None:
     await tab.shows("recoveries", "order-4711")
-    await tab.shows("dead", "card declined")
+    await tab.shows("recoveries", "shop-7f2a.0123456789ab")
     await tab.shows("group-table", "orders/billing")
-    await tab.shows("consumers", "shop-7f2a.0123456789ab")
+    await tab.shows("commands", "reaper dead-letters list orders/billing")
     await tab.shows("replicas", "1 of 1")
     await tab.shows("group-table", "token 1, ")
     assert await tab.js("document.querySelectorAll('#recoveries svg rect').length") == 4
@@ -131,7 +96,7 @@ async def test_one_page_shows_replicas_groups_recoveries_and_dead_letters(tab: T
 
 
 async def test_nothing_from_outside_becomes_markup(tab: Tab) -> None:
-    await tab.shows("dead", "onerror=")
+    await tab.shows("recoveries", "onerror=")
     assert await tab.js("window.pwned") is None
     assert await tab.js("document.querySelectorAll('img').length") == 0
     assert await tab.js("document.querySelectorAll('script').length") == 1
@@ -157,10 +122,9 @@ async def test_a_job_tells_its_story(tab: Tab) -> None:
 
 
 async def test_it_is_live(tab: Tab, client: Redis) -> None:
-    await client.xadd(KEYS.dead, {"reaper.job": "late", "reaper.dead.reason": "came later"})
-    await tab.shows("dead", "came later")
     await client.hset(KEYS.agreement, "paused", "1")
     await tab.shows("verdict", "orders/billing: recovery is paused")
+    await tab.shows("commands", "reaper groups resume orders/billing")
 
 
 async def test_it_says_when_it_is_not_live_any_more(browser: WebDriver, server: RedisServer, client: Redis) -> None:
@@ -170,71 +134,6 @@ async def test_it_says_when_it_is_not_live_any_more(browser: WebDriver, server: 
         await page.open()
     await page.shows("verdict", "No contact")
     await page.shows("verdict", "This replica does not answer.")
-
-
-async def test_without_a_token_file_there_is_nothing_to_act_with(tab: Tab) -> None:
-    await tab.shows("dead", "card declined")
-    assert await tab.js("document.querySelectorAll('[data-action]').length") == 0
-    assert await tab.js("document.getElementById('actions').hidden") is True
-
-
-async def test_with_the_token_dead_letters_are_redriven_by_reason(
-    acting_tab: tuple[Tab, Served], client: Redis
-) -> None:
-    tab, _ = acting_tab
-    await tab.shows("dead", "Redrive")
-    await tab.type("token", TOKEN)
-    await tab.click("#dead [data-action=redrive]")
-    assert await tab.text("confirm-text") == "Make 2 jobs of orders/billing (max_deliveries) ready again?"
-    assert await client.xlen(KEYS.dead) == 4
-    await tab.click("#confirm-yes")
-    await tab.shows("told", "orders/billing: 2 dead letters redriven")
-    assert await client.xlen(KEYS.dead) == 2
-
-
-async def test_one_dead_letter_is_looked_at_and_redriven(acting_tab: tuple[Tab, Served], client: Redis) -> None:
-    tab, _ = acting_tab
-    payload: dict[Any, Any] = {HOSTILE: HOSTILE, "raw": b"\xde\xad\x00", "reaper.job": "order-99"}
-    await client.xadd(KEYS.dead, {**payload, "reaper.dead.reason": "out of paper"})
-    await tab.shows("dead", "out of paper")
-    await tab.click("#dead [data-show='out of paper']")
-    await tab.shows("letters", "order-99")
-    await tab.click("#letters [data-letter]")
-    await tab.shows("letter", "de ad 00")
-    assert HOSTILE in await tab.text("letter"), "shown, and not run"
-    assert await tab.js("window.pwned") is None
-    await tab.type("token", TOKEN)
-    await tab.click("#letter [data-action=redrive]")
-    assert await tab.text("confirm-text") == "Make job order-99 of orders/billing ready again?"
-    await tab.click("#confirm-yes")
-    await tab.shows("told", "orders/billing: 1 dead letter redriven")
-    assert await client.xlen(KEYS.dead) == 4
-
-
-async def test_who_cancels_or_has_a_wrong_token_changes_nothing(acting_tab: tuple[Tab, Served], client: Redis) -> None:
-    tab, _ = acting_tab
-    await tab.shows("dead", "Redrive")
-    await tab.click("#dead [data-action=redrive]")
-    await tab.click("#confirm button[value=no]")
-    await tab.type("token", "a-wrong-one-of-some-length")
-    await tab.click("#dead [data-action=redrive]")
-    await tab.click("#confirm-yes")
-    await tab.shows("told", "Not done: the token is wrong")
-    assert await client.xlen(KEYS.dead) == 4
-
-
-async def test_a_group_is_paused_and_resumed(acting_tab: tuple[Tab, Served], client: Redis) -> None:
-    tab, _ = acting_tab
-    await tab.type("token", TOKEN)
-    await tab.shows("group-table", "Pause")
-    await tab.click("[data-action=pause]")
-    await tab.click("#confirm-yes")
-    await tab.shows("told", "orders/billing: recovery paused")
-    assert await client.hget(KEYS.agreement, "paused") == b"1"
-    await tab.js("document.activeElement.blur()")
-    await tab.shows("group-table", "Resume")
-    await tab.click("[data-action=resume]")
-    await tab.shows("told", "orders/billing: recovery resumed")
 
 
 async def test_everything_has_a_name_for_those_who_do_not_see_it(tab: Tab) -> None:

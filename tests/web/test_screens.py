@@ -99,14 +99,6 @@ async def _resized(tab: Tab, width: int, height: int) -> None:
     await tab.run(lambda browser: browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics))
 
 
-async def _with_a_letter_open(tab: Tab) -> None:
-    await tab.shows("dead", "max_deliveries")
-    await tab.click("#dead [data-show]")
-    await tab.shows("letters", LONG)
-    await tab.click("#letters [data-letter]")
-    await tab.shows("letter", "89 50 4e 47")
-
-
 @pytest.mark.parametrize(
     ("name", "size", "scheme"),
     [("light", DESK, "light"), ("dark", DESK, "dark"), ("phone", PHONE, "light"), ("phone-dark", PHONE, "dark")],
@@ -118,7 +110,6 @@ async def test_nothing_is_wider_than_the_screen(
     await _sized(tab, size, scheme)
     await tab.open("Degraded")
     await tab.shows("recoveries", LONG)
-    await _with_a_letter_open(tab)
     await _shoot(tab, name, tmp_path)
     assert await tab.run(lambda one: one.execute_script(TOO_WIDE)) == []
     assert await tab.run(lambda one: one.execute_script(SCROLLED)) == []
