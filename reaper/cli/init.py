@@ -74,6 +74,9 @@ def init(
     with errors_as_sentences():
         file = config or _FILE
         wanted = load_settings(ReaperSettings, flags={**flags, "groups": tuple(keys.pair for keys in groups)})
+        if wanted.patterns:
+            pair = wanted.patterns[0].keys.pair
+            raise ConfigurationError(f"cannot create {pair!r}: it is a pattern. Write a pattern in the settings file.")
         is_there = file.exists()
         settings = _settings_in(file, wanted, flags) if is_there else wanted
         created, settings, findings = anyio.run(_begin, settings, wanted, _STARTS[begin], is_there)

@@ -101,6 +101,13 @@ async def test_lines_to_add_fit_the_groups_that_are_named_already(reaper: Comman
     assert 'redelivery = "retry-stream"' in answer.err
 
 
+async def test_a_pattern_is_refused(reaper: Command, client: Redis, file: Place) -> None:
+    answer = await reaper("groups", "init", "mail/sender", "orders:*/billing")
+    assert answer.code == 2
+    assert "'orders:*/billing': it is a pattern" in answer.err
+    assert (await client.keys(), file.text) == ([], "")
+
+
 async def test_a_long_timeout_is_written_to_the_second(reaper: Command, file: Place) -> None:
     await reaper("groups", "init", "orders/billing", "--visibility-timeout", "604799.5")
     (group,) = load_settings(ReaperSettings, file=file.path).watched

@@ -158,7 +158,8 @@ class Autoclaim(WorkerPart):
         if any(moved.values()):
             consumers = {one.owner for one in page.claimed} | {row.consumer for row in page.results}
             logger.info(
-                "recovered stalled deliveries: %s", fields(source=source.key, consumers=first_of(consumers), **moved)
+                "recovered stalled deliveries: %s",
+                fields(group=self._settings.keys.pair, consumers=first_of(consumers), **moved),
             )
         for row in page.results:
             self._report_row(source, row)
@@ -187,7 +188,7 @@ class Autoclaim(WorkerPart):
                 logger.error(
                     "cannot redeliver an entry, it stays pending: %s",
                     fields(
-                        source=source.key,
+                        group=self._settings.keys.pair,
                         entry=row.entry_id,
                         consumer=row.consumer or "none (XNACK)",
                         cause=explained(row.told),

@@ -61,7 +61,7 @@ class Adoption(WorkerPart):
                 if pending:
                     logger.info(
                         "deliveries of an earlier process are due: %s",
-                        fields(source=source.key, consumer=owner, deliveries=pending),
+                        fields(group=self._settings.keys.pair, consumer=owner, deliveries=pending),
                     )
                     self._sweeps.append(Sweep(source, owner))
 

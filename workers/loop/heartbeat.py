@@ -184,7 +184,7 @@ class Heartbeat(WorkerPart):
                 await self._pause_after(error, failures)
                 continue
             self._lose(lost)
-            self._reporter.taken_back(source.key, len(ours))
+            self._reporter.taken_back(len(ours))
             return
 
     def _lose(self, deliveries: Sequence[Delivery]) -> None:

@@ -193,17 +193,19 @@ class Reporter:
         if self._callbacks.wants("recovered"):
             self._callbacks.report("recovered", **self._group(), job=job_id, **facts)
 
-    def taken_back(self, source: str, number: int) -> None:
+    def taken_back(self, number: int) -> None:
         """Report vanished deliveries that are ours again."""
         if number:
             logger.error(
                 "restored running deliveries that a third party or a clock change had removed: %s",
-                fields(source=source, consumer=self._consumer, deliveries=number),
+                fields(group=self._keys.pair, consumer=self._consumer, deliveries=number),
             )
 
     def lost_payload(self, source: str, entry_id: str) -> None:
         """Report that a pending entry was deleted. It was acknowledged."""
-        logger.error("entry was deleted while pending, its payload is lost: %s", fields(source=source, entry=entry_id))
+        logger.error(
+            "entry was deleted while pending, its payload is lost: %s", fields(group=self._keys.pair, entry=entry_id)
+        )
         self._callbacks.report("error", part="recovering", error=f"lost_payload: entry {entry_id} of {source}")
 
     def watches_losses(self) -> None:
