@@ -1,8 +1,7 @@
 """Least-privilege ACL rules: which commands and keys each role needs.
 
 Redis checks a user's rights for every key in a script call, used or not, and for every command of the script. A test
-compares this table with the scripts of each role, with their headers and with what their text calls
-(``tests/operator/test_acl_reach.py``).
+compares this table with the headers and the text of each role's scripts (``tests/operator/test_acl_reach.py``).
 """
 
 import re
@@ -132,7 +131,7 @@ def _keys_in(role: Role, pair: GroupKeys, *, recovers: bool) -> Iterable[str]:
         return
     spared = {"group"} if recovers or role in _LOOKS_AT_ALL else {"group", "stream_schedule"}
     yield from (_escape(getattr(pair, one.name)) for one in fields(pair) if one.name not in spared)
-    if role is Role.OPERATOR:  # `reaper groups forget` asks all groups of the stream, also those that nobody has named
+    if role is Role.OPERATOR:  # `reaper groups forget` asks all groups of the stream, also unknown ones
         yield _escape(pair.agreement.removesuffix(pair.group)) + "*"
 
 

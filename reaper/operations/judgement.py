@@ -1,4 +1,4 @@
-"""Decides whether the service is healthy, from a snapshot: pure, and says why not.
+"""Decides from a snapshot whether the service is healthy, and says why not. Pure.
 
 `reaper.operations.snapshot` gathers the facts from Redis. Times are milliseconds; instants are the server's clock.
 """
@@ -219,7 +219,7 @@ def _is_unread(group: GroupState) -> bool:
 
 
 def remarks(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """Yield what an operator should know of a healthy service: ``(pair or '', text)``."""
+    """Yield the notes about a healthy service, each with its pair or ''."""
     for text in _replica_notes(snapshot):
         yield "", text
     for group in snapshot.groups:
@@ -228,7 +228,7 @@ def remarks(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
 
 
 def folded(said: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a line for each ``(pair or '', text)``; the same text about several groups is one line."""
+    """Return a line for each text. The same text about several groups is one line."""
     pairs_by_text: dict[str, list[str]] = {}
     for pair, text in said:
         pairs_by_text.setdefault(text, []).append(pair)
