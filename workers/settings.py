@@ -1,6 +1,7 @@
 """Settings of a worker process. `workers.cli` reads them for `worker run`. Programs pass them to `Worker`."""
 
 import socket
+from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack
 
 from pydantic import Field, field_validator, model_validator
@@ -104,7 +105,7 @@ class WorkerSettings(ProgramSettings):
         1,
         "Longest delay after a job's first failure. It doubles with each further failure, and the delay is a random "
         "part of it. 0 makes the job ready immediately.",
-        may_be_zero=True,
+        least=timedelta(0),
     )
     timeout: Seconds | None = seconds(
         None,
@@ -114,7 +115,7 @@ class WorkerSettings(ProgramSettings):
     drain_timeout: Seconds = seconds(
         30,
         "How long running jobs may continue after the first signal to stop. Later they are handed back.",
-        may_be_zero=True,
+        least=timedelta(0),
     )
     health_port: int | None = Field(
         default=None,
@@ -131,7 +132,7 @@ class WorkerSettings(ProgramSettings):
         "`type` (at most 64 characters), and a program may have a handler for each type. Default: jobs have no types.",
     )
 
-    backoff_cap: Seconds = seconds(300, "The longest delay never grows beyond this.", may_be_zero=True)
+    backoff_cap: Seconds = seconds(300, "The longest delay never grows beyond this.", least=timedelta(0))
     group_start: str = Field(
         default="0",
         description="Where a group that the worker creates begins to read: `0` (the first entry), `$` (only new "

@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
+from workers.runtime.options import bare_type
 from workers.runtime.settings import Settings
-from workers.runtime.settings_errors import bare_type
 from workers.settings import WorkerArguments, WorkerSettings
 
 KINDS: list[tuple[type[Settings], Any]] = [
