@@ -38,7 +38,7 @@ SHORTEST_VISIBILITY = timedelta(milliseconds=100)
 
 
 def _read_seconds(value: object) -> timedelta:
-    """Read ``30``, ``"30"``, ``"1.5s"`` and ``"5m"``, and what a program gives."""
+    """Read a number of seconds, or a text with a unit, such as ``1.5s``."""
     number = seconds_in(value) if isinstance(value, str) else value
     if isinstance(number, timedelta):
         number = number.total_seconds()
