@@ -38,7 +38,7 @@ SHORTEST_VISIBILITY = timedelta(milliseconds=100)
 
 
 def _read_seconds(value: object) -> timedelta:
-    """Read a number of seconds, or a text with a unit, such as ``1.5s``."""
+    """Read a number of seconds, or a text with a unit, for example ``1.5s``."""
     number = seconds_in(value) if isinstance(value, str) else value
     if isinstance(number, timedelta):
         number = number.total_seconds()
