@@ -10,7 +10,7 @@ from datetime import timedelta
 from importlib import import_module
 from numbers import Real
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypedDict, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import (
@@ -155,15 +155,6 @@ _TLS = {
     "redis_key_file": "ssl_keyfile",
 }
 """Options of an address by the settings that set them."""
-
-
-class RedisArguments(TypedDict, total=False):
-    """The arguments of `ProgramSettings`, as type checkers see them."""
-
-    redis_url: str
-    redis_ca_file: str
-    redis_cert_file: str
-    redis_key_file: str
 
 
 class ProgramSettings(Settings):
