@@ -90,7 +90,7 @@ async def play_quick_start(shells: Shells) -> None:
     entry_id = ENTRY_ID.findall(crashed.output)[0]
 
     async def recovered() -> dict[str, str]:
-        latest = (await shells.page()).get("recoveries", {}).get("latest", [])
+        latest = (await shells.page()).get("recoveries", [])
         return {one["job"]: one["consumer"] for one in latest}
 
     assert await wait_until(recovered, "the page lists the recovery") == {entry_id: "crashed"}
