@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from annotated_types import Ge, Gt, Le, MaxLen
 from pydantic.fields import FieldInfo
 
 from reaper.settings import ReaperSettings
+from workers.runtime.options import bare_type
 from workers.runtime.quantities import written
 from workers.runtime.settings import ProgramSettings, Settings
-from workers.runtime.settings_errors import bare_type, bounds
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 OUTDATED_EXIT = 1
@@ -168,7 +169,22 @@ def _type(field: FieldInfo) -> str:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return " or ".join(f"`{member.value}`" for member in kind)
     names = {timedelta: "duration", int: "integer", float: "number", bool: "boolean", str: "text"}
-    return names.get(kind, "tables") + bounds(field)
+    return names.get(kind, "tables") + _bounds(field)
+
+
+def _bounds(field: FieldInfo) -> str:
+    """Return the end of a phrase about limits, for example `` greater than 0`` or `` from 1 to 1000``."""
+    longest = next((rule.max_length for rule in field.metadata if isinstance(rule, MaxLen)), None)
+    if longest is not None:
+        return f" of at most {longest} characters"
+    low = next((f" greater than {_limit(rule.gt)}" for rule in field.metadata if isinstance(rule, Gt)), "")
+    low = next((f" from {_limit(rule.ge)}" for rule in field.metadata if isinstance(rule, Ge)), low)
+    high = next((f" to {_limit(rule.le)}" for rule in field.metadata if isinstance(rule, Le)), "")
+    return f"{low} up" if low.startswith(" from") and not high else low + high
+
+
+def _limit(value: Any) -> str:
+    return written(value) if isinstance(value, timedelta) else str(value)
 
 
 def _default(field: FieldInfo) -> str:

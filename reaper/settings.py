@@ -126,7 +126,7 @@ def _read_groups(value: Any) -> Any:
         value = [part.strip() for part in value.split(",") if part.strip()]
     if isinstance(value, (list, tuple)):
         return tuple(_read_pair(item) if isinstance(item, str) else item for item in value)
-    return value
+    raise ValueError("Write STREAM/GROUP, for example orders/billing, or [[groups]] tables")
 
 
 def _read_pair(pair: str) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Settings of a worker process. `workers.cli` reads them for `worker run`. Programs pass them to `Worker`."""
 
 import socket
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,11 +12,9 @@ from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery, is_entry_id
 from workers.runtime.settings import (
     SHORTEST_VISIBILITY,
-    Duration,
     HealthHost,
     JournalMaxlen,
     ProgramSettings,
-    RedisArguments,
     Seconds,
     seconds,
     to_ms,
@@ -24,46 +23,12 @@ from workers.runtime.settings import (
 MAX_NAME_LENGTH = 200
 
 
-class WorkerOptions(RedisArguments, total=False):
-    """The arguments of a program beside stream and group, as type checkers see them.
-
-    Pydantic reads more than its fields hold (``30`` for a timedelta), which type checkers cannot know. A test compares
-    this with the fields.
-    """
-
-    name: str
-    concurrency: int
-    visibility_timeout: Duration | None
-    max_deliveries: int | None
-    redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"] | None
-    recovery: RecoveryMode | Literal["reaper", "embedded"]
-    backoff_base: Duration
-    timeout: Duration | None
-    drain_timeout: Duration
-    health_port: int | None
-    journal: bool
-    job_type_field: str
-    backoff_cap: Duration
-    group_start: str
-    delete_settled: bool
-    consumer_retention: Duration | None
-    health_host: str
-    journal_maxlen: int
-
-
-class WorkerArguments(WorkerOptions, total=False):
-    """The arguments of `WorkerSettings`. All are optional. Missing ones may come from the environment."""
-
-    stream: str
-    group: str
-
-
 class WorkerSettings(ProgramSettings):
     """Everything one worker process needs to know. Durations are seconds."""
 
     if TYPE_CHECKING:
 
-        def __init__(self, **values: Unpack[WorkerArguments]) -> None: ...
+        def __init__(self, **values: Any) -> None: ...
 
     tuning: ClassVar[frozenset[str]] = frozenset(
         {"backoff_cap", "group_start", "delete_settled", "consumer_retention", "health_host", "journal_maxlen"}
@@ -104,7 +69,7 @@ class WorkerSettings(ProgramSettings):
         1,
         "Longest delay after a job's first failure. It doubles with each further failure, and the delay is a random "
         "part of it. 0 makes the job ready immediately.",
-        may_be_zero=True,
+        least=timedelta(0),
     )
     timeout: Seconds | None = seconds(
         None,
@@ -114,7 +79,7 @@ class WorkerSettings(ProgramSettings):
     drain_timeout: Seconds = seconds(
         30,
         "How long running jobs may continue after the first signal to stop. Later they are handed back.",
-        may_be_zero=True,
+        least=timedelta(0),
     )
     health_port: int | None = Field(
         default=None,
@@ -131,7 +96,7 @@ class WorkerSettings(ProgramSettings):
         "`type` (at most 64 characters), and a program may have a handler for each type. Default: jobs have no types.",
     )
 
-    backoff_cap: Seconds = seconds(300, "The longest delay never grows beyond this.", may_be_zero=True)
+    backoff_cap: Seconds = seconds(300, "The longest delay never grows beyond this.", least=timedelta(0))
     group_start: str = Field(
         default="0",
         description="Where a group that the worker creates begins to read: `0` (the first entry), `$` (only new "

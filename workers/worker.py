@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 import anyio
 from anyio.abc import TaskStatus
@@ -22,7 +22,7 @@ from workers.runtime.children import ends_in_children
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.settings import load_settings
 from workers.runtime.settings_errors import did_you_mean
-from workers.settings import WorkerOptions, WorkerSettings
+from workers.settings import WorkerSettings
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
 BatchHandlerT = TypeVar("BatchHandlerT", bound=Callable[[list[Job]], Any])
@@ -53,7 +53,7 @@ class Worker:
         group: str | None = None,
         *,
         settings: WorkerSettings | None = None,
-        **arguments: Unpack[WorkerOptions],
+        **arguments: Any,
     ) -> None:
         for name in arguments:
             if name not in WorkerSettings.model_fields:

@@ -1,39 +1,49 @@
-"""``reaper groups init``: creates streams, groups and a settings file."""
+"""The command ``reaper groups init`` creates streams and groups, and writes the first settings file."""
 
+import json
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
 
 import anyio
 import click
-from redis.asyncio import Redis
 
-from reaper.cli.doctor import finding_line
 from reaper.cli.options import connected, json_option
-from reaper.layout import layout_refusal
-from reaper.operations.doctor import diagnose
-from reaper.operations.examination import examine
-from reaper.operations.findings import Finding, Level
 from reaper.operations.groups import FROM_NOW, FROM_START, create_group
-from reaper.operations.settings_file import group_tables, write_settings
-from reaper.settings import GroupSettings, ReaperSettings
+from reaper.settings import ReaperSettings, WatchedGroup
+from workers.protocol.address import holds_login
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import Redelivery
-from workers.runtime.options import NEGATIVE_EXIT, GroupType, errors_as_sentences, help_end, settings_options
+from workers.runtime.options import GroupType, errors_as_sentences, help_end, settings_options
 from workers.runtime.printing import show, show_json
+from workers.runtime.quantities import written
 from workers.runtime.settings import load_settings
-
-GroupT = TypeVar("GroupT", bound=GroupSettings)
 
 _ASKED = ("redis_url", "namespace", "visibility_timeout", "max_deliveries", "redelivery")
 _STARTS = {"start": FROM_START, "now": FROM_NOW}
 _FILE = Path("reaper.toml")
-_OF_REPLICAS = "replicas"
-"""The check that needs a running replica, which does not exist yet."""
+_OWNER_ONLY = 0o600
+_HEAD = """\
+# reaper run --config {file}
+# SIGHUP reads the groups again. Flags and the environment (REAPER_…) override this file.
+{address}
+namespace = {namespace}
+"""
+_GROUP = """\
+
+[[groups]]
+stream = {stream}
+group = {group}
+visibility_timeout = {visibility_timeout}  # longer than the slowest job
+max_deliveries = {max_deliveries}  # of a job; then it is a dead letter
+redelivery = {redelivery}
+"""
+_NEXT = """\
+
+next:
+  reaper doctor --config {file}  # check the server, permissions, settings and groups
+  reaper run --config {file}     # start two or three replicas: they share the groups
+  reaper status --config {file}  # show the replicas, the groups and their jobs"""
 
 
 @click.command(
@@ -41,8 +51,7 @@ _OF_REPLICAS = "replicas"
     epilog=help_end(
         "reaper groups init orders/billing",
         "reaper groups init orders/billing mail/sender -o json",
-        ok="the groups exist, and no check failed",
-        no="at least one check failed",
+        ok="the groups exist, and the settings file contains them",
     ),
 )
 @click.argument("groups", metavar="STREAM/GROUP…", nargs=-1, required=True, type=GroupType())
@@ -56,114 +65,83 @@ _OF_REPLICAS = "replicas"
 )
 @settings_options(ReaperSettings, exclude=ReaperSettings.model_fields.keys() - set(_ASKED))
 @json_option
-@click.pass_context
-def init(
-    context: click.Context,
-    /,
-    groups: Sequence[GroupKeys],
-    begin: str,
-    config: Path | None,
-    machine: bool,
-    **flags: str | None,
-) -> None:
+def init(groups: Sequence[GroupKeys], begin: str, config: Path | None, machine: bool, **flags: str | None) -> None:
     """Create streams and groups, and write a settings file.
 
-    The file is `reaper.toml`, or the name in --config. An existing file is never changed: it must contain the groups.
-    The command then makes the checks of `reaper doctor`.
+    The file is `reaper.toml`, or the name in --config. An existing file is never changed. It must contain the groups.
     """
     with errors_as_sentences():
         file = config or _FILE
-        wanted = load_settings(ReaperSettings, flags={**flags, "groups": tuple(keys.pair for keys in groups)})
-        if wanted.patterns:
-            pair = wanted.patterns[0].keys.pair
+        settings = load_settings(ReaperSettings, flags={**flags, "groups": tuple(keys.pair for keys in groups)})
+        if settings.patterns:
+            pair = settings.patterns[0].keys.pair
             raise ConfigurationError(f"cannot create {pair!r}: it is a pattern. Write a pattern in the settings file.")
         is_there = file.exists()
-        settings = _settings_in(file, wanted, flags) if is_there else wanted
-        created, settings, findings = anyio.run(_begin, settings, wanted, _STARTS[begin], is_there)
+        if is_there:
+            _check_named(file, settings, load_settings(ReaperSettings, flags=flags, file=file))
+        created = anyio.run(_create, settings, _STARTS[begin])
         if not is_there:
-            write_settings(file, settings)
+            _write(file, settings)
     if machine:
         show_json(
             {
-                "groups": [{"group": group, "created": was_created} for group, was_created in created.items()],
+                "groups": [{"group": group, "created": is_new} for group, is_new in created.items()],
                 "config": {"file": str(file), "written": not is_there},
-                "findings": [asdict(finding) for finding in findings],
             }
         )
-    else:
-        show(*(f"{group}: {'created' if is_new else 'already exists'}" for group, is_new in created.items()))
-        show(f"{file}: {'already contains the groups' if is_there else 'written'}")
-        show(*(_on_sharing(group) for group in settings.groups if group.redelivery is Redelivery.RETRY_STREAM))
-        show(*(finding_line(finding) for finding in findings if finding.level is not Level.OK))
-        show("", "next:", *(f"  {line}" for line in _next_steps(file)))
-    context.exit(NEGATIVE_EXIT if any(finding.level is Level.WRONG for finding in findings) else 0)
+        return
+    show(*(f"{group}: {'created' if is_new else 'already exists'}" for group, is_new in created.items()))
+    show(f"{file}: {'already contains the groups' if is_there else 'written'}")
+    show(*_NEXT.format(file=shlex.quote(str(file))).splitlines())
 
 
-def _settings_in(file: Path, wanted: ReaperSettings, flags: dict[str, str | None]) -> ReaperSettings:
-    """Return the settings of an existing file. Raises ConfigurationError if a wanted group is missing in it."""
-    settings = load_settings(ReaperSettings, flags=flags, file=file)
+def _check_named(file: Path, wanted: ReaperSettings, settings: ReaperSettings) -> None:
+    """Raise ConfigurationError if a wanted group is missing in an existing file."""
     there = {group.keys.pair for group in settings.groups}
     missing = [group for group in wanted.watched if group.keys.pair not in there]
     if missing:
-        several = _streams_of_several((*settings.groups, *missing))
-        missing = [_sharing(group) if group.stream in several and not _is_asked(wanted) else group for group in missing]
         raise ConfigurationError(
             f"settings file {file} exists, and does not contain {missing[0].keys.pair!r}. Add these lines, or write "
             "another file (--config FILE):",
-            *group_tables(missing),
+            *_tables(missing).splitlines(),
         )
-    return settings
 
 
-async def _begin(
-    settings: ReaperSettings, wanted: ReaperSettings, start: str, is_written: bool
-) -> tuple[dict[str, bool], ReaperSettings, list[Finding]]:
-    """Create missing groups. Return which groups were created, the settings that fit, and the doctor's findings."""
-    async with connected(settings) as (client, server):
-        created = {group.keys.pair: await create_group(client, group.keys, start) for group in wanted.groups}
-        if not is_written:
-            settings = await _fitted(client, settings)
-        findings = diagnose(await examine(client, settings, server))
-    return created, settings, [finding for finding in findings if finding.check != _OF_REPLICAS]
+async def _create(settings: ReaperSettings, start: str) -> dict[str, bool]:
+    """Create missing groups. Return which groups were created."""
+    async with connected(settings) as (client, _):
+        return {group.keys.pair: await create_group(client, group.keys, start) for group in settings.groups}
 
 
-async def _fitted(client: Redis, settings: ReaperSettings) -> ReaperSettings:
-    """Return settings whose redelivery fits each stream, unless the user chose one."""
-    if _is_asked(settings):
-        return settings
-    groups = [
-        _sharing(group) if await layout_refusal(client, group.stream, settings.redelivery) else group
-        for group in settings.groups
-    ]
-    return settings.model_copy(update={"groups": tuple(groups)})
+def _write(file: Path, settings: ReaperSettings) -> None:
+    try:
+        file.touch(mode=_OWNER_ONLY, exist_ok=False)
+        file.write_text(settings_text(str(file), settings), encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"cannot write settings file {file}: {error.strerror}.") from error
 
 
-def _is_asked(settings: ReaperSettings) -> bool:
-    """Whether the user chose how jobs are redelivered."""
-    return "redelivery" in settings.model_fields_set
+def settings_text(name: str, settings: ReaperSettings) -> str:
+    """Return the text of the settings file ``name``. It contains no password."""
+    address = f"redis_url = {_quoted(settings.redis_url)}"
+    if holds_login(settings.redis_url):
+        address = "# redis_url holds a password: it comes from REAPER_REDIS_URL, or a file (REAPER_REDIS_URL_FILE)."
+    head = _HEAD.format(file=name, address=address, namespace=_quoted(settings.namespace))
+    return head + _tables(settings.watched)
 
 
-def _sharing(group: GroupT) -> GroupT:
-    """Return the group with the redelivery for a stream that several groups read."""
-    return group.model_copy(update={"redelivery": Redelivery.RETRY_STREAM})
-
-
-def _streams_of_several(groups: Iterable[GroupSettings]) -> set[str]:
-    return {stream for stream, number in Counter(group.stream for group in groups).items() if number > 1}
-
-
-def _on_sharing(group: GroupSettings) -> str:
-    return (
-        f"{group.keys.pair}: recovered jobs go to {group.keys.retry}. stream-reaper's workers read it. Third-party "
-        "workers must read it, too."
+def _tables(groups: Iterable[WatchedGroup]) -> str:
+    return "".join(
+        _GROUP.format(
+            stream=_quoted(group.stream),
+            group=_quoted(group.group),
+            visibility_timeout=_quoted(written(group.visibility_timeout)),
+            max_deliveries=group.max_deliveries,
+            redelivery=_quoted(group.redelivery),
+        )
+        for group in groups
     )
 
 
-def _next_steps(file: Path) -> list[str]:
-    name = shlex.quote(str(file))
-    steps = (
-        (f"reaper run --config {name}", "start two or three replicas: they share the groups"),
-        (f"reaper status --config {name}", "show the replicas, the groups and their jobs"),
-    )
-    width = max(len(step) for step, _ in steps)
-    return [f"{step:<{width}}  # {why}" for step, why in steps]
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)  # no name has the control characters that TOML rejects

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from reaper.cli.options import connected, json_option, status_options
-from reaper.operations.judgement import Problem, as_json, folded, judge, notes
+from reaper.operations.judgement import Problem, as_json, folded, judge, remarks
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
@@ -56,7 +56,7 @@ def status_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
         lines += [_brief_line(group, troubles)] if is_brief else ["", *_group_lines(snapshot, group, troubles)]
     if snapshot.left_out:
         lines.append(f"… and {counted(snapshot.left_out, 'more group')}: see --group GLOB, or --all")
-    lines += ["", *_verdict_lines(problems, notes(snapshot))]
+    lines += ["", *_verdict_lines(problems, folded(remarks(snapshot)))]
     return lines
 
 
@@ -166,8 +166,8 @@ def _holder_lines(snapshot: Snapshot, group: GroupState) -> Iterator[str]:
     )
 
 
-def _verdict_lines(problems: Sequence[Problem], remarks: Sequence[str]) -> Iterator[str]:
-    for remark in remarks:
+def _verdict_lines(problems: Sequence[Problem], notes: Sequence[str]) -> Iterator[str]:
+    for remark in notes:
         yield f"{styled('note', 'yellow')}  {remark}"
     if not problems:
         yield styled("healthy", "green", "bold")

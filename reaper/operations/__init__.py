@@ -4,7 +4,6 @@
 - `doctor` finds settings and servers that cannot work
 - `job_search` and `explanation` find one job
 - `dead_letters`, `redrive`, `requeue`, `groups` and `drain` act
-- `settings_file` writes the first settings file
 
 Rules:
 

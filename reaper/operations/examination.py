@@ -1,6 +1,5 @@
 """Reads the facts that ``reaper doctor`` judges. A fact that the Redis user is not allowed to read is None."""
 
-import re
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,22 +13,20 @@ from reaper.operations.acl import Role, rules_of
 from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.groups import keys_of
 from reaper.operations.snapshot import take_snapshot
-from reaper.operations.state import GroupState, Snapshot
+from reaper.operations.state import Snapshot
 from reaper.operations.streams import events_in, newest_first
+from reaper.reasons import MOST_WORST
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.membership import DEFAULT_REDELIVERY
 from workers.protocol.events import EventName
-from workers.protocol.keys import NONCE_BYTES, OUR_CONSUMERS, GroupKeys
+from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
 from workers.protocol.messages import RecoveryMode, entry_ms, entry_order, pair_up, text
-from workers.protocol.server import Capabilities, Capability, capabilities_of
+from workers.protocol.server import Capabilities, capabilities_of
 from workers.runtime.clock import server_ms
 
-PINGS = 9
 EVENTS_READ, EVENTS_OF_GROUPS = 5_000, 10
 """Journal entries that run times are taken from, of each of so many groups. Of more groups, fewer are read."""
-DRAWN = 100
-"""Groups that are examined besides the worst ones, drawn by lot. All of fewer groups are examined."""
 Look = TypeVar("Look")
 
 
@@ -48,8 +45,6 @@ class ServerFacts:
     user: str | None
     missing_rights: tuple[str, ...] | None
     """Commands that the user lacks for the work of a reaper. None if unknown."""
-    missing_newer: tuple[str, ...]
-    """Commands of `Rules.newer` that this server supports and the user lacks."""
 
     def configured(self, name: str, default: str) -> str:
         """Return a value of the server's configuration; ``default`` where it cannot be asked."""
@@ -65,10 +60,6 @@ class GroupFacts:
     """False if the user may not read it. Then all other facts are unknown."""
     layout_refusal: str = ""
     """Why the agreed policy cannot work with the stream; '' = it can."""
-    groups: int = 0
-    """Consumer groups of the stream."""
-    foreign: tuple[str, ...] = ()
-    """Consumers that are neither workers of ours nor ours to hold things."""
     trimmed_pending: int = 0
     """Pending entries whose payload is gone (at least; the oldest ones were looked at)."""
     trimmed_unread: bool = False
@@ -94,17 +85,13 @@ class Examination:
     """A phrase about keys with a foreign type, or ''. None if unknown."""
     groups: Sequence[GroupFacts] = field(default_factory=tuple)
 
-    def state_of(self, pair: str) -> GroupState | None:
-        """Return what `reaper status` shows of a pair, as far as it is known."""
-        return self.snapshot.group(pair) if self.snapshot else None
-
 
 async def examine(client: Redis, settings: ReaperSettings, release: str) -> Examination:
     """Read all facts. Raises redis-py's errors if there is no contact."""
     wished = {f"{group.stream}/{group.group}": group for group in settings.watched}
-    looked = take_snapshot(client, settings.namespace_keys, tuple(wished.values()), release, drawn=DRAWN)
+    looked = take_snapshot(client, settings.namespace_keys, tuple(wished.values()), release)
     snapshot = await _seen(looked)
-    pairs = [group.keys for group in snapshot.groups] if snapshot else keys_of(list(wished)[:DRAWN])
+    pairs = [group.keys for group in snapshot.groups] if snapshot else keys_of(list(wished)[:MOST_WORST])
     patterns = [group.keys for group in settings.patterns]
     server = await _examine_server(client, settings, release, [*pairs, *patterns])
     foreign = await _seen(foreign_keys(client, [settings.namespace_keys, *pairs]))
@@ -147,30 +134,23 @@ async def _examine_server(
 ) -> ServerFacts:
     info: Any = await client.info()
     config: Any = await _allowed(client, "CONFIG", "GET", "*")
-    trips, ahead_ms = [], 0
-    for _ in range(PINGS):
-        began = time.perf_counter()
-        at_ms = await server_ms(client)
-        trips.append((time.perf_counter() - began) * 1000)
-        ahead_ms = at_ms - round(time.time() * 1000)
+    began = time.perf_counter()
+    at_ms = await server_ms(client)
+    round_trip_ms = (time.perf_counter() - began) * 1000
+    ahead_ms = at_ms - round(time.time() * 1000)
     user: Any = await _allowed(client, "ACL", "WHOAMI")
     capabilities = await capabilities_of(client, f"{settings.namespace_keys.live}:absent")
     rules = rules_of(Role.REAPER, RecoveryMode.REAPER, pairs, [settings.namespace_keys], url=settings.redis_url)
-    newer = rules.newer if capabilities[Capability.XNACK] else ()
-    missing, missing_newer = None, None
-    if user and pairs:
-        missing = await _missing_rights(client, text(user), rules.commands, pairs[0])
-        missing_newer = await _missing_rights(client, text(user), newer, pairs[0])
+    missing = await _missing_rights(client, text(user), rules.commands, pairs[0]) if user and pairs else None
     return ServerFacts(
         release=release,
         info=dict(info),
         config=None if config is None else {text(name): text(value) for name, value in pair_up(config)},
         capabilities=capabilities,
-        round_trip_ms=sorted(trips)[PINGS // 2],
+        round_trip_ms=round_trip_ms,
         ahead_ms=ahead_ms,
         user=text(user) if user else None,
         missing_rights=missing,
-        missing_newer=missing_newer or (),
     )
 
 
@@ -210,10 +190,6 @@ def sample_call(command: str, keys: GroupKeys) -> list[str]:
     return name + [{"KEY": keys.stream, "CHANNEL": keys.schedule}.get(word, word) for word in words]
 
 
-_WORKER = re.compile(rf"\.[0-9a-f]{{{2 * NONCE_BYTES}}}$")
-"""How the consumers of our workers end."""
-
-
 # --- groups -------------------------------------------------------------------------------------------------
 
 
@@ -230,8 +206,6 @@ async def _examine_group(
     return GroupFacts(
         keys=keys,
         layout_refusal=await layout_refusal(client, keys.stream, policy),
-        groups=len(groups),
-        foreign=await _foreign_consumers(client, keys) if own else (),
         trimmed_pending=await _trimmed_pending(client, keys) if own else 0,
         trimmed_unread=bool(own) and _lost_unread(info, own),
         ahead_ms=entry_ms(info["last-generated-id"]) - await server_ms(client),
@@ -243,11 +217,6 @@ def _lost_unread(info: Any, group: Any) -> bool:
     """Tell whether the newest deleted entry lies behind what the group was given (Redis 7 remembers it)."""
     deleted = info.get("max-deleted-entry-id")
     return bool(deleted) and entry_order(deleted) > entry_order(group["last-delivered-id"])
-
-
-async def _foreign_consumers(client: Redis, keys: GroupKeys) -> tuple[str, ...]:
-    names = [text(row["name"]) for row in await client.xinfo_consumers(keys.stream, keys.group)]
-    return tuple(name for name in names if name not in OUR_CONSUMERS and not _WORKER.search(name))
 
 
 async def _trimmed_pending(client: Redis, keys: GroupKeys, most: int = 100) -> int:

@@ -1,4 +1,4 @@
-"""Decides whether the service is healthy, from a snapshot: pure, and says why not.
+"""Decides from a snapshot whether the service is healthy, and says why not. Pure.
 
 `reaper.operations.snapshot` gathers the facts from Redis. Times are milliseconds; instants are the server's clock.
 """
@@ -218,17 +218,19 @@ def _is_unread(group: GroupState) -> bool:
     return waited > group.visibility_ms and (main.last_read_ms is None or main.last_read_ms > group.visibility_ms)
 
 
-def notes(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return remarks for the operator of a healthy service."""
-    of_replicas = [("", note) for note in replica_notes(snapshot)]
-    of_groups = [(group.pair, note) for group in snapshot.groups for note in _group_notes(group, snapshot.now_ms)]
-    return tuple(folded([*of_replicas, *of_groups]))
+def remarks(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield the notes about a healthy service, each with its pair or ''."""
+    for text in _replica_notes(snapshot):
+        yield "", text
+    for group in snapshot.groups:
+        for text in _group_notes(group, snapshot.now_ms):
+            yield group.pair, text
 
 
-def folded(remarks: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a line for each remark ``(pair or '', text)``; the same remark about several groups is one line."""
+def folded(said: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each text. The same text about several groups is one line."""
     pairs_by_text: dict[str, list[str]] = {}
-    for pair, text in remarks:
+    for pair, text in said:
         pairs_by_text.setdefault(text, []).append(pair)
     return [f"{_several(pairs)}{text}" for text, pairs in pairs_by_text.items()]
 
@@ -240,8 +242,7 @@ def _several(pairs: Sequence[str]) -> str:
     return f"{', '.join(named)}{more}: " if named else ""
 
 
-def replica_notes(snapshot: Snapshot) -> Iterator[str]:
-    """Return the notes about replicas."""
+def _replica_notes(snapshot: Snapshot) -> Iterator[str]:
     if is_observers(snapshot.namespace) and snapshot.live:
         yield "the replicas only observe and recover no job"
     if snapshot.is_tried_out:
@@ -294,7 +295,7 @@ def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
     return {
         "status": "degraded" if problems else "healthy",
         "problems": [asdict(problem) for problem in problems],
-        "notes": list(notes(snapshot)),
+        "notes": folded(remarks(snapshot)),
         "now_ms": snapshot.now_ms,
         "namespace": snapshot.namespace,
         "server": snapshot.server,

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import islice
-from random import sample
 from typing import Any
 
 from redis.asyncio import Redis
@@ -56,13 +55,12 @@ async def take_snapshot(
     asked: Iterable[GroupKeys] = (),
     *,
     glob: str = "",
-    drawn: int = 0,
 ) -> Snapshot:
     """Read the state of a namespace and of the groups that are in ``configured`` or that live replicas watch.
 
-    Of more than `FEW_GROUPS`, only the worst are looked at, and ``drawn`` others: those match ``glob``, if there is
-    one. ``asked``: further groups, also if no replica watches them. A key of a foreign type reads as empty. Raises
-    redis-py's errors if there is no contact.
+    Of more than `FEW_GROUPS`, only the worst are looked at, or those that match ``glob``, if there is one. ``asked``:
+    further groups, also if no replica watches them. A key of a foreign type reads as empty. Raises redis-py's errors if
+    there is no contact.
     """
     snapshot = await look_at_namespace(client, keys, server)
     observing = namespace_keys(observers_of(keys.namespace))
@@ -73,25 +71,23 @@ async def take_snapshot(
             watching |= await read_watched(client, observing)
     replicas = snapshot.live or snapshot.observers or snapshot.replicas
     known = known_pairs(configured, (watching.get(replica.id, ()) for replica in replicas))
-    chosen = [pair for pair in known if fnmatchcase(pair, glob)] if glob else choose(known, replicas, drawn)
+    chosen = [pair for pair in known if fnmatchcase(pair, glob)] if glob else choose(known, replicas)
     pairs = dict.fromkeys((*chosen, *(group.pair for group in asked)))
     settings = {f"{group.stream}/{group.group}": group for group in configured} if pairs else {}
     snapshot = replace(snapshot, watching=watching, left_out=len(known) - len(chosen))
     return replace(snapshot, groups=await _read_groups(client, keys_of(pairs), snapshot, settings))
 
 
-def choose(known: Sequence[str], replicas: Iterable[Replica], drawn: int = 0) -> list[str]:
-    """Return the groups to look at: all of a few, or those that the replicas say are worst, and ``drawn`` others."""
-    if len(known) <= FEW_GROUPS + drawn:
+def choose(known: Sequence[str], replicas: Iterable[Replica]) -> list[str]:
+    """Return the groups to look at: all of a few, or those that the replicas say are worst."""
+    if len(known) <= FEW_GROUPS:
         return list(known)
     reports = [(report, replica.at_ms) for replica in replicas for report in replica.groups.values()]
     at_ms = max((at_ms for _, at_ms in reports), default=0)
     first = [report.pair for report in worst((report for report, _ in reports), at_ms, len(reports))]
     there = set(known)
     chosen = [pair for pair in dict.fromkeys(first) if pair in there][:MOST_WORST]
-    chosen = chosen or list(known[:MOST_WORST])
-    others = sorted(there.difference(chosen))
-    return sorted([*chosen, *sample(others, min(drawn, len(others)))])
+    return sorted(chosen or known[:MOST_WORST])
 
 
 async def look_at_namespace(client: Redis, keys: NamespaceKeys, server: str = "") -> Snapshot:
@@ -309,7 +305,6 @@ async def _read_source(client: Redis, key: str, state: GroupState, replies: Sequ
         exists=True,
         entries=entries or 0,
         ready=replace(ready, number=ready.number + ready_there),
-        ready_in_place=ready_there,
         oldest_ready_ms=max(0, now_ms - entry_ms(first)) if first else None,
         pending=by_consumers - made_old,
         oldest_pending_ms=int(delivered[0][2]) if delivered else None,

@@ -53,8 +53,6 @@ class SourceState:
     """Its key holds something that is no stream."""
     entries: int = 0
     ready: Count = Count()
-    ready_in_place: int = 0
-    """So many of them were given back where they are, for readers with CLAIM."""
     oldest_ready_ms: int | None = None
     """Age of the oldest entry that waits, where it is known."""
     pending: int = 0

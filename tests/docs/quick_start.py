@@ -90,8 +90,8 @@ async def play_quick_start(shells: Shells) -> None:
     entry_id = ENTRY_ID.findall(crashed.output)[0]
 
     async def recovered() -> dict[str, str]:
-        recoveries = (await shells.page()).get("recoveries", [])
-        return {one["job"]: one["consumer"] for one in recoveries}
+        latest = (await shells.page()).get("recoveries", [])
+        return {one["job"]: one["consumer"] for one in latest}
 
     assert await wait_until(recovered, "the page lists the recovery") == {entry_id: "crashed"}
     read, ack = next_worker.splitlines()

@@ -107,8 +107,8 @@ def test_options_reach_the_programme(theatre: Theatre) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--limit 0", "setting 'limit' (as flag --limit) cannot be '0'. Write a whole number from 1 up."),
-        ("--lease-ttl x", "cannot be 'x'. Write a duration from 0.5s up, such as 1.5s."),
+        ("--limit 0", "setting 'limit' (as flag --limit) is invalid. Input should be greater than or equal to 1."),
+        ("--lease-ttl x", "is invalid. Write a duration, such as 30s, 5m or 24h"),
         ("--fault kill-worker", "cannot read --fault 'kill-worker'. Write it like 'kill-worker@4', for 4 seconds"),
         ("--trace nowhere.csv", "cannot read --trace nowhere.csv"),
     ],
@@ -137,15 +137,18 @@ def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> Non
     ("words", "sentence"),
     [
         (("--policy", "x"), "Invalid value for '--policy': 'x' is not one of 'stream', 'in-place'."),
-        (("--workers", "0"), "(as flag --workers) cannot be '0'. Write a whole number from 1 to 1000, such as 4."),
-        (("--reapers", "-1"), "(as flag --reapers) cannot be '-1'. Write a whole number from 0 to 100, such as 3."),
+        (("--workers", "0"), "(as flag --workers) is invalid. Input should be greater than or equal to 1."),
+        (("--reapers", "-1"), "(as flag --reapers) is invalid. Input should be greater than or equal to 0."),
         (("--reapers", "0"), "--recovery reaper needs reapers. Set --reapers to 1 or more."),
         (("--limit", "100000000000"), "--limit is 100000000000 jobs, but at most 1000000 are generated. Lower it."),
         (("--redis-url", "x"), "redis_url '***' cannot be used"),
         (("--speedup", "1e-300"), "job 2 of the trace comes more than a day after the first one"),
-        (("--prefill-ms", "1e300"), "(as flag --prefill-ms) cannot be '1e300'. Write a number from 0 to 86400000"),
+        (
+            ("--prefill-ms", "1e300"),
+            "--prefill-ms) is invalid. Input should be less than or equal to 86400000",
+        ),
         (("--decode-ms", "8e7"), "takes more than a day. Lower --prefill-ms or --decode-ms"),
-        (("--concurrency", "99999"), "(as flag --concurrency) cannot be '99999'. Write a whole number from 1 to 10000"),
+        (("--concurrency", "99999"), "(as flag --concurrency) is invalid. Input should be less than or equal to 10000"),
         (("--fault", "none", "--fault", "kill-worker@1"), "--fault none excludes other faults. Remove one of them."),
         (("--reapers", "1", "--fault", "pause-holder@1"), "--fault pause-holder needs a second reaper"),
         (("--keep-keys",), "--keep-keys needs a Redis of your own. Name it with --redis-url."),

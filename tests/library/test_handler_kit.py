@@ -187,7 +187,7 @@ def test_a_worker_without_a_handler_and_one_that_cannot_work_say_so() -> None:
         run_handler(Worker())
     broken = Worker(concurrency=0)
     broken.handler(handle)
-    with pytest.raises(ConfigurationError, match=r"^setting 'concurrency' cannot be 0"):
+    with pytest.raises(ConfigurationError, match=r"^setting 'concurrency' is invalid"):
         run_handler(broken)
 
 

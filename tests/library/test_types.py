@@ -79,11 +79,7 @@ bill.cancel()  # E: attr-defined
 send.cancel()  # E: attr-defined
 worker.handler(7)  # E: call-overload
 worker.handler("mail", send)  # E: call-overload
-Worker("orders", "billing", concurency=3)  # E: call-arg
-Worker("orders", "billing", concurrency="3")  # E: arg-type
 Worker(settings={})  # E: arg-type
-WorkerSettings(strem="orders", group="billing")  # E: call-arg
-WorkerSettings(stream="orders", group="billing", recovery="embeded")  # E: arg-type
 worker.on("recoverd")  # E: arg-type
 Reaper("redis://127.0.0.1:6379/0")  # E: arg-type
 from workers import Wroker  # E: attr-defined

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from reaper.operations.acl import Role, commands_of, keys_in_order, roles_in, rules_of, scripts_of
+from reaper.operations.acl import Role, roles_in, rules_of
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
 from reaper.settings import observers_of
@@ -34,6 +34,7 @@ from tests.operator.conftest import run_command
 from tests.operator.heartbeats import SELDOM_MS, a_replica
 from tests.scripts.scene import Scene
 from tests.support.knobs import hurry
+from tests.support.rights import commands_of, keys_in_order, scripts_of
 from tests.support.servers import RedisServer
 from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until

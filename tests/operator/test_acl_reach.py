@@ -1,30 +1,19 @@
 """What `reaper acl` gives is what the programs reach: their scripts, and of those the keys and the commands.
 
-A script that gains a key has to describe it in its header (`tests/scripts/test_contract.py`), and rights follow from
-headers; what is called must be what is described, which the tests of rights see (`tests/operator/test_acl.py`).
+A script that gains a key has to describe it in its header (`tests/scripts/test_contract.py`), and the table of rights
+must have it; what is called must be what is described, which the tests of rights see (`tests/operator/test_acl.py`).
 """
 
 import re
-from collections.abc import Callable
 
 import pytest
 
-from reaper.operations import acl
-from reaper.operations.acl import (
-    OTHER_AGREEMENTS,
-    Role,
-    commands_of,
-    keys_in_order,
-    keys_of,
-    roles_in,
-    rules_of,
-    scripts_of,
-)
+from reaper.operations.acl import Role, roles_in, rules_of
 from tests.scripts.test_contract import FOLDERS, each_script, read
 from tests.support.reach import scripts_reached
+from tests.support.rights import DIRECT, OTHER_AGREEMENTS, commands_of, keys_in_order, keys_of, scripts_of
 from workers.protocol.keys import group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
-from workers.protocol.scripts import script_text
 
 REAPER, EMBEDDED = RecoveryMode
 LOOKS = [
@@ -54,36 +43,22 @@ def test_a_role_has_the_scripts_that_its_programs_reach_and_no_others(role: Role
 
 
 @pytest.mark.parametrize(("role", "mode"), EVERYBODY, ids=str)
-def test_rights_cover_every_key_and_command_of_the_scripts_that_a_role_reaches(role: Role, mode: RecoveryMode) -> None:
+def test_a_role_may_run_what_its_scripts_and_other_calls_need_and_nothing_else(role: Role, mode: RecoveryMode) -> None:
     rules = rules_of(role, mode, [group_keys("orders", "billing")], [namespace_keys("reaper")])
-    spared = {"del"} if (role, mode) == (Role.WORKER, REAPER) else set()  # only embedded workers remove a lease
-    for script in scripts_of(role, mode):
-        assert keys_of(*script) <= set(rules.keys)
-        assert commands_of(*script) <= {*rules.commands, *rules.newer, *spared}
+    commands = {"ping", "info", "time", "eval", "evalsha"} | DIRECT[role]
+    commands |= {"subscribe"} if (role, mode) == (Role.WORKER, EMBEDDED) else set()
+    commands = commands.union(*(commands_of(*script) for script in scripts_of(role, mode)))
+    commands -= {"del"} if (role, mode) == (Role.WORKER, REAPER) else set()  # only embedded workers remove a lease
+    assert {*rules.commands, *rules.newer} == commands
 
 
-def test_a_script_that_gains_a_key_or_a_command_gives_rights_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = [group_keys("orders", "billing")]
-    before = rules_of(Role.WORKER, REAPER, pairs, [])
-    grown = "-- KEYS[9] scheduled  {orders}:scheduled   sorted set\nlocal one = redis.call('ZMSCORE', KEYS[3])\n"
-    monkeypatch.setattr(acl, "script_text", _grown(script_text, "extend", grown))
-    _forget()
-    try:
-        after = rules_of(Role.WORKER, REAPER, pairs, [])
-    finally:
-        monkeypatch.undo()
-        _forget()
-    assert set(after.keys) - set(before.keys) == {"{orders}:scheduled"}
-    assert set(after.commands) - set(before.commands) == {"zmscore"}
-
-
-def _grown(text: Callable[[str, str], str], script: str, more: str) -> Callable[[str, str], str]:
-    return lambda package, name: text(package, name) + (more if name == script else "")
-
-
-def _forget() -> None:
-    commands_of.cache_clear()
-    keys_in_order.cache_clear()
+@pytest.mark.parametrize(("role", "mode"), EVERYBODY, ids=str)
+def test_a_role_may_use_the_keys_of_its_scripts_and_other_calls_and_no_others(role: Role, mode: RecoveryMode) -> None:
+    rules = rules_of(role, mode, [group_keys("orders", "billing")], [namespace_keys("reaper")])
+    looks = {*_values(group_keys("orders", "billing")), *_values(namespace_keys("reaper"))} - {"billing", "reaper"}
+    looks |= {"{reaper-observe}:replicas", "{reaper-observe}:groups"}
+    of_calls = {Role.PRODUCER: {"orders"}, Role.WORKER: {"orders", "{orders}:retry:billing"}}
+    assert set(rules.keys) == of_calls.get(role, looks).union(*(keys_of(*script) for script in scripts_of(role, mode)))
 
 
 def test_every_role_has_programs() -> None:

@@ -2,33 +2,24 @@
 
 import shlex
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.acl import Role, rules_of
-from reaper.operations.doctor import diagnose
-from reaper.operations.examination import examine, sample_call
-from reaper.operations.findings import Level
-from reaper.operations.group_findings import percentile
-from reaper.operations.server_findings import JOBS_IN_A_READ, LARGEST_JOB
+from reaper.operations.doctor import percentile
+from reaper.operations.examination import sample_call
 from reaper.settings import ReaperSettings
 from tests.conftest import StartServer
 from tests.operator.conftest import Command, run_command
 from tests.operator.heartbeats import SELDOM_MS, a_replica, a_report, hold, register
 from tests.scripts.scene import LONG_IDLE_MS, Scene
 from tests.support.servers import RedisServer, free_port, shown
-from tests.support.waiting import wait_until
-from workers.new_jobs import DEFAULT_MAX_BYTES
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import RecoveryMode
 from workers.protocol.server import capabilities_of, in_words
-from workers.settings import WorkerSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -87,92 +78,6 @@ async def test_a_server_that_forgets_and_evicts_is_found(client: Redis, reaper: 
     assert [one["level"] for one in answer.data["findings"] if one["check"] == "persistence"] == ["warning"]
 
 
-async def test_a_server_that_refuses_every_write_is_found(start_server: StartServer) -> None:
-    server = start_server()
-
-    async def writes() -> list[str]:
-        findings = (await run_command(server.url, "doctor", "-o", "json", *PAIR)).data["findings"]
-        return [f"{one['level']}: {one['text']}" for one in findings if one["check"] == "writes"]
-
-    def snapshot_is_a_folder(*path: str) -> None:
-        Path(*path).mkdir()  # nothing can be renamed over it
-
-    async with commands_client(server.url) as client:
-        assert await writes() == []
-        await client.config_set("min-replicas-to-write", 1)
-        (found,) = await writes()
-        assert found.startswith(
-            "wrong: Redis rejects every write: 0 replicas are in time, and min-replicas-to-write is 1."
-        )
-        await client.config_set("min-replicas-to-write", 0)
-
-        async def has_failed() -> bool:
-            return bool((await client.info("persistence"))["rdb_last_bgsave_status"] == "err")
-
-        await client.config_set("save", "3600 1000000")
-        where = await client.config_get("d*")
-        snapshot_is_a_folder(str(where["dir"]), str(where["dbfilename"]))
-        await client.bgsave()
-        await wait_until(has_failed, "the snapshot has failed")
-        (found,) = await writes()
-        assert found.startswith("wrong: Redis rejects every write: the last snapshot failed")
-        await client.config_set("stop-writes-on-bgsave-error", "no")
-        assert await writes() == []
-
-
-@pytest.mark.contract
-async def test_memory_that_is_nearly_full_is_found(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    await scene.client.config_set("maxmemory", "100mb")
-    assert "memory" not in await _checks(reaper)
-    used = int((await scene.client.info("memory"))["used_memory"])
-    await scene.client.config_set("maxmemory", str(int(used * 1.05)))
-    found = await _checks(reaper)
-    await scene.client.config_set("maxmemory", "0")
-    assert "memory" in found
-
-
-@pytest.mark.contract
-@pytest.mark.parametrize(
-    ("limit", "level"),
-    [("0 0 0", ""), ("300kb 0 0", "wrong"), ("1mb 0 0", "wrong"), ("2mb 0 0", "note"), ("65mb 0 0", "")],
-)
-async def test_replies_that_the_server_does_not_released_are_found(
-    client: Redis, reaper: Command, limit: str, level: str
-) -> None:
-    assert WorkerSettings.model_fields["concurrency"].default == JOBS_IN_A_READ
-    assert DEFAULT_MAX_BYTES == LARGEST_JOB
-    await client.config_set("client-output-buffer-limit", f"normal {limit}")
-    findings = (await reaper("doctor", "-o", "json", *PAIR)).data["findings"]
-    await client.config_set("client-output-buffer-limit", "normal 0 0 0")
-    found = [
-        (one["level"], one["text"].split(":")[0].rpartition(" ")[0]) for one in findings if one["check"] == "clients"
-    ]
-    assert found == ([(level, "client-output-buffer-limit normal")] if level else [])
-
-
-@pytest.mark.contract
-async def test_a_server_that_lets_few_more_in_or_may_throw_them_out_is_found(start_server: StartServer) -> None:
-    server = start_server(maxclients="5")
-
-    async def found() -> list[tuple[str, str]]:
-        findings = (await run_command(server.url, "doctor", "-o", "json", *PAIR)).data["findings"]
-        return [(one["level"], one["text"]) for one in findings if one["check"] == "clients"]
-
-    async with AsyncExitStack() as connected:
-        admin = await connected.enter_async_context(commands_client(server.url))
-        assert await admin.ping()
-        assert await found() == []
-        for _ in range(3):
-            other = await connected.enter_async_context(commands_client(server.url))
-            assert await other.ping()
-        assert [level for level, _ in await found()] == ["wrong"]
-    if server.version >= (7, 0):
-        async with commands_client(server.url) as admin:
-            await admin.config_set("maxmemory-clients", "5%")
-        assert [level for level, _ in await found()] == ["note"]
-
-
 async def test_an_unreachable_server_is_3() -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
     people, machines = await run_command(url, "doctor"), await run_command(url, "doctor", "-o", "json")
@@ -228,11 +133,11 @@ async def test_settings_that_are_not_in_force_are_found(scene: Scene, reaper: Co
     assert wrong == [("settings", "these settings are not in force: visibility_ms 7000 (in force: 30000)")]
 
 
-async def test_a_consumer_with_deliveries_and_no_life_is_found(scene: Scene, reaper: Command) -> None:
+async def test_a_consumer_with_deliveries_and_no_life_is_noted(scene: Scene, reaper: Command) -> None:
     await scene.agree(policy="stream", visibility_ms=1, max_deliveries=3, recovery="reaper")
     await hold(scene.client, a_report(visibility_ms=1, last_scan_ms=1), now_ms=await scene.now_ms())
     await scene.stalled()
-    assert "consumers" in await _checks(reaper)
+    assert any("has been silent for" in text for text in await _notes(reaper, "group"))
 
 
 async def test_trimming_past_the_pending_entries_is_found(scene: Scene, reaper: Command) -> None:
@@ -287,30 +192,12 @@ def test_the_percentile_is_the_nearest_rank(run_times_ms: Sequence[int], slow_ms
     assert percentile(run_times_ms, 0.99) == slow_ms
 
 
-async def test_a_visibility_timeout_that_makes_a_failover_a_gap_is_noted(scene: Scene, reaper: Command) -> None:
-    await _served(scene)
-    assert await _notes(reaper, "lease") == []
-    await scene.agree(visibility_ms=3_999)
-    (said,) = await _notes(reaper, "lease")
-    assert said.startswith("the visibility timeout (4.0 s) is shorter than 4.0 s, so recovery waits one more timeout")
-
-
-@pytest.mark.parametrize(("ttl_ms", "found"), [(3_000, []), (2_999, ["lease"])])
-async def test_a_lease_that_can_expire_between_two_ticks_is_found(scene: Scene, ttl_ms: int, found: list[str]) -> None:
-    await _served(scene)
-    await scene.client.set(scene.keys.lease, f"alice-1-abc.0a@{ttl_ms}", px=SELDOM_MS)
-    examined = await examine(scene.client, ReaperSettings(), "Redis")
-    slow = replace(examined, server=replace(examined.server, round_trip_ms=1_000))
-    assert [one.check for one in diagnose(slow) if one.level is Level.WRONG] == found
-
-
 async def test_that_recovery_waits_after_a_gap_is_noted(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     await scene.agree(visibility_ms=3_600_000, unbroken=await scene.now_ms(), gap=41_000)
     answer = await reaper("doctor", "-o", "json")
-    [said] = [one for one in answer.data["findings"] if one["check"] == "recovery"]
+    [said] = [one for one in answer.data["findings"] if "no heartbeat could be served for 41 s" in one["text"]]
     assert said["level"] == "note"
-    assert said["text"].endswith(" s: no heartbeat could be served for 41 s")
 
 
 @pytest.mark.contract
@@ -372,5 +259,5 @@ async def test_with_exactly_the_rights_of_a_role_it_says_what_it_could_not_see(
     unseen = {one["check"] for one in answer.data["findings"] if one["level"] == "unknown"}
     wrong = {one["check"] for one in answer.data["findings"] if one["level"] == "wrong"}
     blind = role in (Role.PRODUCER, Role.WORKER)
-    assert unseen == {"config", "rights"} | ({"keys", "replicas", "group"} if blind else set())
+    assert unseen == {"config", "rights"} | ({"replicas", "group"} if blind else set())
     assert wrong == set()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reaper.operations.judgement import RECENT_MS, Problem, judge, notes
+from reaper.operations.judgement import RECENT_MS, Problem, folded, judge, remarks
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState, replica_of
 from reaper.reasons import ProblemKind
 from reaper.replicas import SCANNED, GroupReport, PatternCounts, Replica
@@ -42,6 +42,10 @@ def a_snapshot(*replicas: Replica, report: GroupReport | None = ALL_WELL, **grou
         watching={replica.id: frozenset({"orders/billing"}) for replica in replicas},
         groups=(GroupState(**(usual | group)),),
     )
+
+
+def notes(snapshot: Snapshot) -> tuple[str, ...]:
+    return tuple(folded(remarks(snapshot)))
 
 
 def _troubles(snapshot: Snapshot) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from reaper.operations.settings_file import settings_text
+from reaper.cli.init import settings_text
 from reaper.settings import ReaperSettings
 from tests.operator.conftest import Command, run_command
 from tests.support.dump import dump
@@ -46,11 +46,10 @@ async def test_on_an_empty_server_it_makes_all_that_a_reaper_needs(
     reaper: Command, client: Redis, server: RedisServer, file: Place
 ) -> None:
     answer = await reaper("groups", "init", "orders/billing", "--visibility-timeout", "45")
-    assert answer.code == 0, "that the server of the tests has no append-only file is a warning"
-    created, written, finding, _, title, *steps = answer.out.splitlines()
+    assert answer.code == 0
+    created, written, _, title, *steps = answer.out.splitlines()
     assert (created, written, title) == ("orders/billing: created", "reaper.toml: written", "next:")
-    assert finding.startswith("warning persistence  no append-only file")
-    assert steps[0].split("#")[0].strip() == "reaper run --config reaper.toml"
+    assert [step.split("#")[0].split()[1] for step in steps] == ["doctor", "run", "status"]
     assert len({step.index("  # ") for step in steps}) == 1
 
     (group,) = await client.xinfo_groups("orders")
@@ -74,31 +73,14 @@ async def test_twice_changes_nothing(reaper: Command, client: Redis, file: Place
     assert (await dump(client), file.text) == (before, text)
 
 
-async def test_what_it_writes_the_doctor_finds_nothing_wrong_with(reaper: Command, client: Redis, file: Place) -> None:
-    await client.xgroup_create("shared", "somebody", mkstream=True)
-    await client.xadd("numbered", {"order": 17}, id="5-5")
-    pairs = ("orders/billing", "orders/search", "shared/ours", "numbered/ours", "mail/sender")
-    made = await reaper("groups", "init", *pairs)
-    assert "layout" not in made.out
-    assert "shared/ours: recovered jobs go to {shared}:retry:ours." in made.out
-    settings = load_settings(ReaperSettings, file=file.path)
-    policies = {one.keys.pair: str(one.redelivery) for one in settings.watched}
-    assert policies == {**dict.fromkeys(pairs, "retry-stream"), "mail/sender": "stream"}
+async def test_a_redelivery_that_fits_is_named_by_the_doctor(reaper: Command, file: Place) -> None:
+    pairs = ("orders/billing", "orders/search")
+    await reaper("groups", "init", *pairs)
+    findings = (await reaper("doctor", "--config", "reaper.toml", "-o", "json")).data["findings"]
+    assert [one["group"] for one in findings if one["check"] == "layout" and "retry-stream" in one["text"]] == [*pairs]
+    file.path.unlink()
+    await reaper("groups", "init", *pairs, "--redelivery", "retry-stream")
     assert "layout" not in (await reaper("doctor", "--config", "reaper.toml")).out
-
-
-async def test_who_says_which_policy_he_wants_gets_it_and_hears_of_it(reaper: Command, file: Place) -> None:
-    made = await reaper("groups", "init", "orders/billing", "orders/search", "--redelivery", "stream")
-    assert "wrong   layout" in made.out
-    assert {str(one.redelivery) for one in load_settings(ReaperSettings, file=file.path).watched} == {"stream"}
-
-
-async def test_lines_to_add_fit_the_groups_that_are_named_already(reaper: Command, file: Place) -> None:
-    await reaper("groups", "init", "orders/billing")
-    answer = await reaper("groups", "init", "orders/search")
-    assert answer.code == 2
-    assert file.text
-    assert 'redelivery = "retry-stream"' in answer.err
 
 
 async def test_a_pattern_is_refused(reaper: Command, client: Redis, file: Place) -> None:

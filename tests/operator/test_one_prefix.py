@@ -4,13 +4,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from annotated_types import BaseMetadata
+from pydantic.fields import FieldInfo
 
 from reaper.pipeline.settings import PipelineSettings
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import Redelivery
+from workers.runtime.options import bare_type
 from workers.runtime.settings import DEFAULT_URL, ProgramSettings, load_settings
-from workers.runtime.settings_errors import bare_type, bounds
 from workers.settings import WorkerSettings
 
 PROGRAMS = pytest.mark.parametrize("kind", [ReaperSettings, WorkerSettings])
@@ -69,7 +71,11 @@ def test_a_setting_that_both_programs_have_takes_the_same_values() -> None:
     fields = {name: [kind.model_fields[name] for kind in kinds] for name in shared}
     assert {"visibility_timeout", "redelivery", "health_port", "name"} < shared
     for name, (first, second) in fields.items():
-        assert (bare_type(first.annotation), bounds(first)) == (bare_type(second.annotation), bounds(second)), name
+        assert (bare_type(first.annotation), _limits(first)) == (bare_type(second.annotation), _limits(second)), name
+
+
+def _limits(field: FieldInfo) -> list[BaseMetadata]:
+    return [rule for rule in field.metadata if isinstance(rule, BaseMetadata)]
 
 
 def test_workers_follow_a_reaper_that_gives_back_in_place(monkeypatch: pytest.MonkeyPatch) -> None:

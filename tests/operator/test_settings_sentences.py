@@ -35,105 +35,61 @@ def _complaint(tmp_path: Path, toml: str = "", flags: Mapping[str, str] | None =
         ("[[groupss]]", "unknown setting 'groupss' in FILE. Did you mean 'groups'?"),
         (
             PAIR + "visiblity_timeout = 3",
-            "unknown setting 'groups.0.visiblity_timeout' (in FILE). Did you mean 'visibility_timeout'?",
+            "unknown setting 'groups.0.visiblity_timeout' (in FILE).",
         ),
-        (
-            PAIR + "zzz = 3",
-            (
-                "unknown setting 'groups.0.zzz' (in FILE). Known are exclude, group, max_deliveries, redelivery, "
-                "stream, visibility_timeout."
-            ),
-        ),
-        (
-            '[[groups]]\nstream = "orders"',
-            "setting 'groups.0.group' (in FILE) is missing. Add group to this table.",
-        ),
+        ('[[groups]]\nstream = "orders"', "setting 'groups.0.group' (in FILE) is missing."),
     ],
 )
 def test_unknown_and_missing_names(toml: str, sentence: str, tmp_path: Path) -> None:
     assert _complaint(tmp_path, toml) == sentence
 
 
+NO_DURATION = "Write a duration, such as 30s, 5m or 24h, and at most 3660d."
+
+
 @pytest.mark.parametrize(
     ("toml", "sentence"),
     [
+        ("full_scan_interval = 0.009", "'full_scan_interval' (in FILE) is invalid. The duration is too short."),
+        ("consumer_retention = 0.0001", "'consumer_retention' (in FILE) is invalid. The duration is too short."),
+        ("lease_ttl = -1", "'lease_ttl' (in FILE) is invalid. The duration is too short."),
         (
-            "full_scan_interval = 0.009",
-            "'full_scan_interval' (in FILE) cannot be 0.009s. Write a duration from 0.01s up, such as 30s.",
+            PAIR + "visibility_timeout = 0",
+            "'groups.0.visibility_timeout' (in FILE) is invalid. The duration is too short.",
         ),
-        (
-            "visibility_timeout = 0.09",
-            "'visibility_timeout' (in FILE) cannot be 0.09s. Write a duration from 0.1s up, such as 30s.",
-        ),
-        ("lease_ttl = 0", "'lease_ttl' (in FILE) cannot be 0s. Write a duration from 0.5s up, such as 10s."),
-        ("lease_ttl = -1", "'lease_ttl' (in FILE) cannot be -1s. Write a duration from 0.5s up, such as 10s."),
-        (
-            'lease_ttl = "soon"',
-            "'lease_ttl' (in FILE) cannot be 'soon'. Write a duration from 0.5s up, such as 10s.",
-        ),
-        (
-            "lease_ttl = true",
-            "'lease_ttl' (in FILE) cannot be 'true'. Write a duration from 0.5s up, such as 10s.",
-        ),
-        (
-            "consumer_retention = 0.0001",
-            ("'consumer_retention' (in FILE) cannot be 0.0001. Write a duration of at least 1ms."),
-        ),
-        (
-            "lease_ttl = inf",
-            "'lease_ttl' (in FILE) cannot be inf. Write a duration up to 3660d, such as 30s.",
-        ),
-        (
-            'lease_ttl = "P1000000D"',
-            ("'lease_ttl' (in FILE) cannot be 'P1000000D'. Write a duration up to 3660d, such as 30s."),
-        ),
-        (
-            "max_deliveries = 0",
-            "'max_deliveries' (in FILE) cannot be 0. Write a whole number from 1 to 1000000, such as 3.",
-        ),
-        (
-            'max_deliveries = "many"',
-            "'max_deliveries' (in FILE) cannot be 'many'. Write a whole number from 1 to 1000000, such as 3.",
-        ),
-        (
-            "journal_maxlen = 3",
-            "'journal_maxlen' (in FILE) cannot be 3. Write a whole number from 100 to 1000000000000, such as 100000.",
-        ),
-        ("recovery_rate = inf", "'recovery_rate' (in FILE) cannot be inf. Write a number from 0 up, such as 0."),
-        ('observe = "maybe"', "'observe' (in FILE) cannot be 'maybe'. Write true or false."),
+        ('lease_ttl = "soon"', f"'lease_ttl' (in FILE) is invalid. {NO_DURATION}"),
+        ("lease_ttl = true", f"'lease_ttl' (in FILE) is invalid. {NO_DURATION}"),
+        ("lease_ttl = inf", f"'lease_ttl' (in FILE) is invalid. {NO_DURATION}"),
+        ("lease_ttl = nan", f"'lease_ttl' (in FILE) is invalid. {NO_DURATION}"),
+        ('lease_ttl = "3661d"', f"'lease_ttl' (in FILE) is invalid. {NO_DURATION}"),
+        ("max_deliveries = 0", "'max_deliveries' (in FILE) is invalid. Input should be greater than or equal to 1."),
         (
             "redis_url = 5",
-            "'redis_url' (in FILE) cannot be used as it is. Write text, such as redis://127.0.0.1:6379/0.",
+            "'redis_url' (in FILE) is invalid. Input should be a valid string.",
         ),
         (
             'redelivery = "retry_stream"',
-            (
-                "'redelivery' (in FILE) cannot be 'retry_stream'. Write 'stream' or 'retry-stream' or "
-                "'in-place'. Did you mean 'retry-stream'?"
-            ),
+            "'redelivery' (in FILE) is invalid. Input should be 'stream', 'retry-stream' or 'in-place'.",
         ),
-        ('journal = "none"', "'journal' (in FILE) cannot be 'none'. Write true or false."),
-        ("groups = 5", "'groups' (in FILE) cannot be 5. Write [[groups]] tables, each with stream and group."),
-        ("groups = [5]", "'groups.0' (in FILE) cannot be 5. Write [[groups]] tables, each with stream and group."),
         (
-            PAIR + "visibility_timeout = 0",
-            "'groups.0.visibility_timeout' (in FILE) cannot be 0. Write a duration from 0.1s up.",
+            "groups = 5",
+            "'groups' (in FILE) is invalid. Write STREAM/GROUP, for example orders/billing, or [[groups]] tables.",
         ),
         (
             'groups = ["orders"]',
-            (
-                "'groups' (in FILE) cannot be ['orders']: 'orders' is not a group. Write STREAM/GROUP, for example "
-                "orders/billing."
-            ),
+            "'groups' (in FILE) is invalid. 'orders' is not a group. Write STREAM/GROUP, for example orders/billing.",
         ),
-        (
-            'groups = "a/b,a/b"',
-            "'groups' (in FILE) cannot be 'a/b,a/b': 'a/b' occurs twice. Name each group once.",
-        ),
+        ('groups = "a/b,a/b"', "'groups' (in FILE) is invalid. 'a/b' occurs twice. Name each group once."),
     ],
 )
 def test_impossible_values(toml: str, sentence: str, tmp_path: Path) -> None:
     assert _complaint(tmp_path, toml) == f"setting {sentence}"
+
+
+def test_a_value_is_not_quoted_because_it_can_be_a_password(tmp_path: Path) -> None:
+    toml = 'redis_url = ["redis://:pa55word@host"]\nmax_deliveries = "pa55word"'
+    said = _complaint(tmp_path, toml)
+    assert ("'redis_url'" in said, "'max_deliveries'" in said, "pa55word" in said) == (True, True, False)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +117,8 @@ def test_combinations_that_cannot_work(toml: str, sentence: str, tmp_path: Path)
 
 def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
     assert _complaint(tmp_path, "max_deliveries = 0\nlease_ttl = 0").splitlines() == [
-        "setting 'max_deliveries' (in FILE) cannot be 0. Write a whole number from 1 to 1000000, such as 3.",
-        "setting 'lease_ttl' (in FILE) cannot be 0s. Write a duration from 0.5s up, such as 10s.",
+        "setting 'max_deliveries' (in FILE) is invalid. Input should be greater than or equal to 1.",
+        "setting 'lease_ttl' (in FILE) is invalid. The duration is too short.",
     ]
 
 
@@ -170,10 +126,10 @@ def test_a_flag_and_the_environment_are_named_as_the_source(tmp_path: Path, monk
     monkeypatch.setenv("REAPER_MAX_DELIVERIES", "0")
     assert _complaint(tmp_path, flags={"lease_ttl": "0"}).splitlines() == [
         (
-            "setting 'max_deliveries' (in the environment as REAPER_MAX_DELIVERIES) cannot be '0'. Write a whole "
-            "number from 1 to 1000000, such as 3."
+            "setting 'max_deliveries' (in the environment as REAPER_MAX_DELIVERIES) is invalid. Input should be "
+            "greater than or equal to 1."
         ),
-        "setting 'lease_ttl' (as flag --lease-ttl) cannot be 0s. Write a duration from 0.5s up, such as 10s.",
+        "setting 'lease_ttl' (as flag --lease-ttl) is invalid. The duration is too short.",
     ]
 
 
@@ -196,7 +152,7 @@ def test_a_flag_is_stronger_than_the_environment_and_that_than_the_file(
     assert [(group.keys.pair, group.max_deliveries) for group in settings.watched] == [("orders/billing", 5)]
 
 
-@pytest.mark.parametrize(("written", "seconds"), [("30", 30), ("1.5s", 1.5), ("PT1M", 60)])
+@pytest.mark.parametrize(("written", "seconds"), [("30", 30), ("1.5s", 1.5), ("1m", 60)])
 def test_durations_can_be_written_as_people_do(written: str, seconds: float, tmp_path: Path) -> None:
     file = tmp_path / "reaper.toml"
     file.write_text(f'visibility_timeout = "{written}"')
@@ -234,4 +190,4 @@ async def test_the_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["name", "health_host", "journal"])
 def test_bytes_that_are_no_text_are_refused_where_no_file_is_named(name: str, tmp_path: Path) -> None:
     said = _complaint(tmp_path, flags={name: "a\udcff"})
-    assert said == (f"setting '{name}' (as flag --{name.replace('_', '-')}) cannot be 'a\\udcff'. Write UTF-8 text.")
+    assert said == (f"setting '{name}' (as flag --{name.replace('_', '-')}) is invalid. Write UTF-8 text.")

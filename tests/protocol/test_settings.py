@@ -67,7 +67,7 @@ def test_a_flag_beats_the_environment_and_the_environment_beats_the_file(
     assert (loaded.stream, loaded.size, loaded.patience) == ("flag", 8, timedelta(seconds=5))
 
 
-@pytest.mark.parametrize("value", ["30", "30s", " 30 ", 30, 30.0, "PT30S"])
+@pytest.mark.parametrize("value", ["30", "30s", " 30 ", 30, 30.0, timedelta(seconds=30)])
 def test_durations_are_seconds(value: Any) -> None:
     assert load_settings(ShopSettings, flags={"patience": value}).patience == timedelta(seconds=30)
 
@@ -76,7 +76,7 @@ def test_durations_are_whole_milliseconds_for_redis() -> None:
     assert [to_ms(timedelta(seconds=value)) for value in (30, 0.0015, 0.5)] == [30_000, 2, 500]
 
 
-@pytest.mark.parametrize("value", ["soon", True, -1, 0, "inf", "nan", 1e300, 0.0001])
+@pytest.mark.parametrize("value", ["soon", True, -1, 0, "inf", "nan", 1e300, 10**400, [30]])
 def test_what_is_no_duration_is_refused_by_name(value: Any) -> None:
     assert "'patience'" in sentence(flags={"patience": value})
 

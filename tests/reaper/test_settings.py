@@ -134,7 +134,7 @@ def test_pairs_come_from_a_file_as_tables_with_their_own_values(tmp_path: Path) 
 @pytest.mark.parametrize("pair", ["orders", "/billing", "orders/"])
 def test_a_pair_that_is_none_is_refused_with_an_example(pair: str) -> None:
     assert complaint(groups=pair) == (
-        f"setting 'groups' cannot be '{pair}': '{pair}' is not a group. Write STREAM/GROUP, for example orders/billing."
+        f"setting 'groups' is invalid. '{pair}' is not a group. Write STREAM/GROUP, for example orders/billing."
     )
 
 

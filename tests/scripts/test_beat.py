@@ -8,10 +8,10 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from reaper.operations.acl import keys_of
 from tests.scripts.scene import Scene
 from tests.support.clock import ServerClock
 from tests.support.fixtures import standing_clock
+from tests.support.rights import keys_of
 from tests.support.servers import RedisServer
 from workers.protocol.calls.refusals import RecoveryWait, recovery_wait
 from workers.protocol.connection import commands_client

@@ -1,5 +1,3 @@
-from collections import Counter
-
 import pytest
 
 from tests.workers.scene import KEYS
@@ -15,12 +13,12 @@ def read(planner: Planner, free: int, *, main: int = 0, retries: int = 0) -> Pla
     """Plan a read of both that finds as many as there are, at most."""
     plan = planner.plan(BOTH, free)
     there = {MAIN.key: main, RETRIES.key: retries}
-    planner.learn(plan, BOTH, Counter({s.key: min(plan.count, there[s.key]) for s in plan.sources}))
+    planner.learn(sum(min(plan.count, there[source.key]) for source in plan.sources))
     return plan
 
 
 def test_a_stream_without_retries_is_read_for_all_free_slots() -> None:
-    assert Planner().plan((MAIN,), 64) == Plan((MAIN,), 64)
+    assert [Planner().plan((MAIN,), free) for free in (64, 1)] == [Plan((MAIN,), 64), Plan((MAIN,), 1)]
 
 
 @pytest.mark.parametrize("free", [2, 3, 63, 64])
@@ -31,28 +29,14 @@ def test_both_streams_together_are_never_asked_for_more_than_the_free_slots(free
     assert free - 1 <= plan.count * len(plan.sources) <= free
 
 
-def test_a_backlog_on_one_side_is_read_alone_every_other_time() -> None:
-    planner = Planner()
-
-    plans = [read(planner, 64, main=1_000) for _ in range(4)]
-
-    both, alone = Plan(BOTH, 32), Plan((MAIN,), 64, blocks=False)
-    assert plans == [both, alone, both, alone]
-
-
-def test_a_backlog_on_both_sides_is_shared() -> None:
-    planner = Planner()
-
-    assert [read(planner, 64, main=1_000, retries=1_000) for _ in range(3)] == [Plan(BOTH, 32)] * 3
-
-
 def test_one_free_slot_asks_in_turn_and_waits_for_both_only_where_both_are_empty() -> None:
     planner = Planner()
 
     plans = [read(planner, 1) for _ in range(4)]
 
     ask_retries, ask_main = Plan((RETRIES,), 1, blocks=False), Plan((MAIN,), 1, blocks=False)
-    assert plans == [ask_retries, ask_main, Plan(BOTH, 1), ask_retries]
+    assert plans == [ask_retries, ask_main, Plan(BOTH, 1), Plan(BOTH, 1)]
+    assert [read(planner, 1, main=1) for _ in range(2)] == [Plan(BOTH, 1), ask_retries]
 
 
 def test_one_free_slot_starves_neither_stream() -> None:
@@ -63,18 +47,9 @@ def test_one_free_slot_starves_neither_stream() -> None:
     assert [plan.sources for plan in plans] == [(RETRIES,), (MAIN,), (RETRIES,), (MAIN,)]
 
 
-def test_a_backlog_is_not_read_alone_where_a_single_slot_is_free() -> None:
+def test_one_free_slot_is_not_filled_twice_where_reads_of_both_found_jobs_before() -> None:
     planner = Planner()
 
     read(planner, 64, main=1_000)
 
-    assert read(planner, 1, main=1_000) == Plan((RETRIES,), 1, blocks=False)
-
-
-def test_two_free_slots_are_enough_to_read_a_backlog_alone() -> None:
-    planner = Planner()
-
-    plans = [read(planner, 2, main=1_000) for _ in range(2)]
-
-    assert plans == [Plan(BOTH, 1), Plan((MAIN,), 2, blocks=False)]
-    assert all(type(plan.count) is int for plan in plans)
+    assert read(planner, 1, main=1_000, retries=1_000) == Plan((RETRIES,), 1, blocks=False)

@@ -5,7 +5,6 @@ A read ends only between reads. A cancelled one would leave entries with us that
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 from typing import Any, Protocol
@@ -159,8 +158,7 @@ class Reader(WorkerPart):
 
     async def _read(self, free: int) -> list[Delivery]:
         asked_at = monotonic()
-        sources = self._membership.sources
-        plan = self._planner.plan(sources, free)
+        plan = self._planner.plan(self._membership.sources, free)
         # The first read does not block, because its reply shows at once whether we may read.
         block = ("BLOCK", self._block_ms()) if plan.blocks and self.has_read else ()
 
@@ -173,8 +171,7 @@ class Reader(WorkerPart):
             deliveries = await self._claiming.deliveries(send, asked_at)
         else:
             deliveries = self._deliveries(await send(), asked_at)
-        if len(sources) > 1:
-            self._planner.learn(plan, sources, Counter(job.source.key for job in deliveries))
+        self._planner.learn(len(deliveries))
         return deliveries
 
     def _block_ms(self) -> int:

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
@@ -21,7 +23,6 @@ from workers.runtime.logs import CONSOLE, LOG_FORMATS
 from workers.runtime.printing import prepare_outputs, show, show_json
 from workers.runtime.quantities import A_DURATION, seconds_in, written
 from workers.runtime.settings import LONGEST, Settings
-from workers.runtime.settings_errors import bare_type, choices_of, plain
 from workers.runtime.user_code import plain_error
 
 INTERRUPTED_EXIT = 130
@@ -137,11 +138,29 @@ def _option(name: str, field: FieldInfo, prefix: str, summary: str | None) -> Ca
         return click.option(flag, name, is_flag=True, help=field.description)
     if kind is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
-    if choices := choices_of(kind):
+    if choices := _choices_of(kind):
         return click.option(flag, name, type=click.Choice(choices), default=None, help=text)
     if kind is Path:
         return click.option(flag, name, type=click.Path(path_type=Path), default=None, help=text)
     return click.option(flag, name, type=str, metavar=_metavar(kind), default=None, help=text)
+
+
+def bare_type(annotation: Any) -> Any:
+    """Strip ``Annotated`` and ``| None`` from a type."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return bare_type(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        rest = [part for part in get_args(annotation) if part is not NoneType]
+        return bare_type(rest[0]) if len(rest) == 1 else annotation
+    return annotation
+
+
+def _choices_of(kind: Any) -> list[str]:
+    """Return the words that a value can be. Empty for other types."""
+    if get_origin(kind) is Literal:
+        return [str(word) for word in get_args(kind)]
+    return [str(member.value) for member in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
 
 
 def _metavar(kind: Any) -> str:
@@ -163,7 +182,9 @@ def _origin(name: str, field: FieldInfo, prefix: str) -> str:
 def _readable(default: Any) -> str:
     if default is None or default in ("", ()):
         return ""  # the description explains it
-    return plain(default).lower() if isinstance(default, bool) else plain(default)
+    if isinstance(default, timedelta):
+        return written(default)
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def examples(*lines: str) -> str:

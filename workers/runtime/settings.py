@@ -3,7 +3,6 @@
 A variable can name a file with the value, for example a secret (``REAPER_REDIS_URL_FILE``).
 """
 
-import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -11,11 +10,10 @@ from datetime import timedelta
 from importlib import import_module
 from numbers import Real
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypedDict, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     ValidationError,
@@ -28,7 +26,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from workers.protocol.address import SHARED_URL, with_options
 from workers.protocol.credentials import came_from
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.quantities import seconds_in
+from workers.runtime.quantities import A_DURATION, seconds_in
 from workers.runtime.settings_errors import did_you_mean, explain, shown
 
 LONGEST = timedelta(days=3660)
@@ -37,31 +35,17 @@ SHORTEST_INTERVAL = timedelta(milliseconds=10)
 """The shortest interval. A shorter one would send thousands of requests per second."""
 SHORTEST_VISIBILITY = timedelta(milliseconds=100)
 """The shortest visibility timeout. Any pause of a process would exceed a shorter one."""
-_TOO_LONG = f"Write a duration up to {LONGEST.days}d, such as 30s"
 
 
-def _read_seconds(value: object) -> object:
-    """Read ``30``, ``"30"``, ``"1.5s"`` and ``"5m"``: pydantic accepts no plain number in a string as a timedelta."""
-    if isinstance(value, bool):
-        return "true" if value else "false"  # pydantic rejects it
-    if isinstance(value, str):
-        number = seconds_in(value)
-        if number is None:
-            return value  # pydantic reads ISO 8601 durations
-        value = number
-    if isinstance(value, (int, float)):
-        if not math.isfinite(value) or abs(value) > LONGEST.total_seconds():
-            raise ValueError(_TOO_LONG)
-        return timedelta(seconds=value)
-    return value
-
-
-def _check_duration(value: timedelta) -> timedelta:
-    if timedelta(0) < value < timedelta(milliseconds=1):
-        raise ValueError("Write a duration of at least 1ms")
-    if value > LONGEST:
-        raise ValueError(_TOO_LONG)
-    return value
+def _read_seconds(value: object) -> timedelta:
+    """Read a number of seconds, or a text with a unit, for example ``1.5s``."""
+    number = seconds_in(value) if isinstance(value, str) else value
+    if isinstance(number, timedelta):
+        number = number.total_seconds()
+    longest = LONGEST.total_seconds()
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not -longest <= number <= longest:
+        raise ValueError(f"Write {A_DURATION}, and at most {LONGEST.days}d")
+    return timedelta(seconds=number)
 
 
 FILE_SUFFIX = "_FILE"
@@ -72,7 +56,7 @@ ADDRESS = "redis_url"
 
 Duration = float | timedelta
 """A duration in a program, as seconds or as a timedelta."""
-Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
+Seconds = Annotated[timedelta, BeforeValidator(_read_seconds)]
 HealthHost = Annotated[
     str, Field(description="Address that `health_port` is bound to. `0.0.0.0` accepts connections from other machines.")
 ]
@@ -86,17 +70,9 @@ JournalMaxlen = Annotated[
 ]
 
 
-def seconds(
-    default: float | None, description: str, *, may_be_zero: bool = False, least: timedelta | None = None
-) -> Any:
+def seconds(default: float | None, description: str, *, least: timedelta = timedelta(milliseconds=1)) -> Any:
     """Return a field for a duration. ``default`` is in seconds, or None. ``least`` is the shortest duration."""
-    lowest = timedelta(0) if may_be_zero else least
-    return Field(
-        default=None if default is None else timedelta(seconds=default),
-        gt=timedelta(0) if lowest is None else None,
-        ge=lowest,
-        description=description,
-    )
+    return Field(default=None if default is None else timedelta(seconds=default), ge=least, description=description)
 
 
 def to_ms(duration: timedelta) -> int:
@@ -179,15 +155,6 @@ _TLS = {
     "redis_key_file": "ssl_keyfile",
 }
 """Options of an address by the settings that set them."""
-
-
-class RedisArguments(TypedDict, total=False):
-    """The arguments of `ProgramSettings`, as type checkers see them."""
-
-    redis_url: str
-    redis_ca_file: str
-    redis_cert_file: str
-    redis_key_file: str
 
 
 class ProgramSettings(Settings):
