@@ -16,6 +16,8 @@ DEFAULT_ATTRIBUTE = "worker"
 def load_worker(target: str, folder: Path) -> Worker:
     """Import ``package.module:attribute`` with ``folder`` on the path, and return the worker there."""
     name, _, attribute = target.partition(":")
+    if not (name + attribute).replace(".", "").isidentifier():  # perhaps an address with a password: not quoted
+        raise ConfigurationError("this does not name a worker. Write package.module:worker.")
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:

@@ -10,7 +10,6 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from tests.support.cluster import Cluster, started_cluster
-from tests.support.forked import peers, peers_in_child
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.connection import KeptConnection, blocking_client, commands_client, reader_client
@@ -62,20 +61,6 @@ async def test_a_client_of_one_key_leads_to_its_node(cluster: Cluster) -> None:
             assert f"id={connection_id} ".encode() in cluster.owner(key).command("CLIENT", "LIST", "ID", connection_id)
         with closing(blocking_client(cluster.url, key=key)) as blocking:
             assert blocking.info("server")["tcp_port"] == port
-
-
-async def test_a_forked_child_has_no_connection_to_a_node(cluster: Cluster, client: Redis, tmp_path: Path) -> None:
-    ports = {node.port for node in cluster.nodes}
-    for key in keys_everywhere(cluster):
-        await client.set(key, key)
-    async with reader_client(cluster.url, key="a") as reader:
-        connected = len(peers())
-        await reader.get("a")
-        await wait_until(lambda: len(peers()) == connected + 2, "the nodes are asked about slots, and are asked again")
-
-        assert ports <= set(peers())
-        # The kernel is connected a moment before we are.
-        await wait_until(lambda: ports.isdisjoint(peers_in_child(tmp_path)), "the child has no connection")
 
 
 async def test_a_slot_moves_and_clients_go_along(cluster: Cluster, client: Redis) -> None:

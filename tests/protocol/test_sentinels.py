@@ -12,7 +12,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from tests.conftest import StartServer
-from tests.support.forked import peers, peers_in_child
 from tests.support.sentinel import NAME, Setup, started_setup
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
@@ -65,21 +64,6 @@ async def test_the_master_is_found_by_every_kind_of_client(setup: Setup, client:
         assert await own.read_response() == b"1"
     with closing(blocking_client(setup.url)) as blocking:
         assert int(blocking.info("server")["tcp_port"]) == port
-
-
-async def test_a_forked_child_has_no_connection_to_master_or_sentinels(
-    setup: Setup, client: Redis, tmp_path: Path
-) -> None:
-    ports = {setup.master.port, setup.sentinels[0].port}
-    await client.ping()
-    with closing(blocking_client(setup.url)) as blocking:
-        blocking.ping()
-        await wait_until(lambda: ports <= set(peers()), "the Sentinel is asked, and will be asked again")
-
-        # The kernel is connected a moment before we are.
-        await wait_until(lambda: ports.isdisjoint(peers_in_child(tmp_path)), "the child has no connection")
-        assert blocking.ping()
-    assert await client.ping()
 
 
 async def test_a_planned_failover_is_followed_by_connections_that_wait_and_by_idle_ones(

@@ -44,7 +44,7 @@ def test_a_worker_is_found_by_module_and_name(tmp_path: Path, target: str, group
     ("target", "text", "sentence"),
     [
         ("program.py", PROGRAM, "cannot import 'program.py': ModuleNotFoundError"),
-        ("folder/program", PROGRAM, "cannot import 'folder/program'.* Write package.module:worker"),
+        ("folder/program", PROGRAM, "does not name a worker. Write package.module:worker"),
         (":worker", PROGRAM, "cannot import ''.* Write package.module:worker"),
         (".program", PROGRAM, "cannot import '.program'.* Write package.module:worker"),
         ("not_there", PROGRAM, "cannot import 'not_there'"),
