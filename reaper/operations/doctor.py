@@ -13,7 +13,6 @@ from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
 from workers.protocol.calls.refusals import explained
 from workers.protocol.messages import counted
-from workers.protocol.server import in_words
 from workers.runtime.settings import to_ms
 
 FIRST_WITH_DRYRUN = 7
@@ -40,9 +39,8 @@ def diagnose(examined: Examination) -> tuple[Finding, ...]:
 
 
 def _server(server: ServerFacts) -> Iterator[Finding]:
-    features = in_words(server.capabilities)
-    release = f"{server.release} ({features})" if features else server.release
-    yield ok("server", f"{release}, answers within {server.round_trip_ms:.1f} ms")
+    claim = {True: " (CLAIM)", False: "", None: " (CLAIM unknown)"}[server.knows_claim]
+    yield ok("server", f"{server.release}{claim}, answers within {server.round_trip_ms:.1f} ms")
     yield _replication(server)
     yield _eviction(server)
     yield _persistence(server)

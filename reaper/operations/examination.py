@@ -22,7 +22,7 @@ from workers.protocol.events import EventName
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
 from workers.protocol.messages import RecoveryMode, entry_ms, entry_order, pair_up, text
-from workers.protocol.server import Capabilities, capabilities_of
+from workers.protocol.server import knows_claim
 from workers.runtime.clock import server_ms
 
 EVENTS_READ, EVENTS_OF_GROUPS = 5_000, 10
@@ -38,7 +38,7 @@ class ServerFacts:
     info: dict[str, Any]
     config: dict[str, str] | None
     """None if CONFIG GET is not allowed."""
-    capabilities: Capabilities
+    knows_claim: bool | None
     round_trip_ms: float
     ahead_ms: int
     """The server's clock minus ours."""
@@ -139,14 +139,14 @@ async def _examine_server(
     round_trip_ms = (time.perf_counter() - began) * 1000
     ahead_ms = at_ms - round(time.time() * 1000)
     user: Any = await _allowed(client, "ACL", "WHOAMI")
-    capabilities = await capabilities_of(client, f"{settings.namespace_keys.live}:absent")
+    claim = await knows_claim(client, f"{settings.namespace_keys.live}:absent")
     rules = rules_of(Role.REAPER, RecoveryMode.REAPER, pairs, [settings.namespace_keys], url=settings.redis_url)
     missing = await _missing_rights(client, text(user), rules.commands, pairs[0]) if user and pairs else None
     return ServerFacts(
         release=release,
         info=dict(info),
         config=None if config is None else {text(name): text(value) for name, value in pair_up(config)},
-        capabilities=capabilities,
+        knows_claim=claim,
         round_trip_ms=round_trip_ms,
         ahead_ms=ahead_ms,
         user=text(user) if user else None,
