@@ -175,7 +175,7 @@ def test_a_client_whose_connections_are_all_in_use_says_so(server: RedisServer) 
 
 def test_idle_connections_connect_anew_and_used_ones_are_left_alone(server: RedisServer) -> None:
     client = blocking_client(server.url, max_connections=3)
-    pool = client.connection_pool
+    pool: Any = client.connection_pool
     used, idle = pool.get_connection(), pool.get_connection()
     pool.release(idle)
     before = idle._sock
