@@ -30,7 +30,7 @@ from workers.protocol.events import EventName
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import counted, entry_ms, entry_order, text
-from workers.protocol.server import capabilities_of, in_words
+from workers.protocol.server import knows_claim
 from workers.runtime.clock import server_ms
 from workers.runtime.settings import to_ms
 
@@ -122,9 +122,8 @@ async def _check_server(client: Redis, absent_key: str, release: str) -> list[Fi
     at_ms = await server_ms(client)
     round_trip_ms = (time.perf_counter() - began) * 1000
     ahead_ms = at_ms - round(time.time() * 1000)
-    features = in_words(await capabilities_of(client, absent_key))
-    shown = f"{release} ({features})" if features else release
-    answers = ok("server", f"{shown}, answers within {round_trip_ms:.1f} ms")
+    claim = {True: " (CLAIM)", False: "", None: " (CLAIM unknown)"}[await knows_claim(client, absent_key)]
+    answers = ok("server", f"{release}{claim}, answers within {round_trip_ms:.1f} ms")
     return [answers, _replication(info), _eviction(info), _persistence(info), _clock(ahead_ms)]
 
 

@@ -14,7 +14,7 @@ from tests.operator.heartbeats import SELDOM_MS, a_replica, a_report, hold, regi
 from tests.scripts.scene import LONG_IDLE_MS, Scene
 from tests.support.servers import RedisServer, free_port, shown
 from workers.protocol.connection import commands_client
-from workers.protocol.server import capabilities_of, in_words
+from workers.protocol.server import knows_claim
 
 pytestmark = pytest.mark.anyio
 
@@ -69,12 +69,12 @@ async def test_an_unreachable_server_is_3() -> None:
 
 
 @pytest.mark.contract
-async def test_capabilities_are_told_by_trying(scene: Scene, reaper: Command, server: RedisServer) -> None:
+async def test_the_server_is_asked_whether_it_knows_claim(scene: Scene, reaper: Command, server: RedisServer) -> None:
     await _served(scene)
     before = await scene.state()
     first = (await reaper("doctor")).out.splitlines()[0]
-    can = in_words(await capabilities_of(scene.client, "absent"))
-    assert f"{shown(server.binary)}{f' ({can})' if can else ''}, answers within " in first
+    can = await knows_claim(scene.client, "absent")
+    assert f"{shown(server.binary)}{' (CLAIM)' if can else ''}, answers within " in first
     assert await scene.state() == before
 
 
