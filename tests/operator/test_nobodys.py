@@ -52,4 +52,4 @@ async def test_it_is_counted_as_ready_and_as_nobodys_work(scene: Scene) -> None:
 async def test_explain_finds_it_ready(scene: Scene) -> None:
     [(one, _, _), _] = await scene.pending()
     found = await find_job(scene.client, scene.keys, one)
-    assert (found.place, found.owner, found.deliveries_before) == (Place.READY, "", 1)
+    assert (found.place, found.owner, found.times_delivered) == (Place.READY, "", 1)
