@@ -206,7 +206,7 @@ class WorkerTelemetry:
             f"{verdict.outcome.value} {self._stream}", span.get_span_context(), SpanKind.CLIENT, about, at_ns=began_ns
         )
         if refused:
-            settlement.set_status(Status(StatusCode.ERROR, "the delivery was not ours any more"))
+            settlement.set_status(Status(StatusCode.ERROR, "the delivery had been recovered"))
         settlement.end(now)
         if refused:
             return  # the process that recovered it has exported its span

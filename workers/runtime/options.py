@@ -205,7 +205,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 def log_options(command: CommandT) -> CommandT:
     """Add the flags of services that log. Pass their values to `log_to_stderr`."""
     level = click.option(
-        "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged."
+        "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Lowest level to log."
     )
     form = click.option(
         "--log-format",
