@@ -276,8 +276,7 @@ class WorkerProcess:
         try:
             await self._check_claim(settings.redelivery)
             await membership.join()
-            if membership.recovers:
-                await self._check_claim(membership.agreement.redelivery)
+            await self._check_claim(membership.agreement.redelivery)
             if settings.adopts:
                 await self._adoption.look_for_earlier_processes()
         except (RedisError, OSError) as error:

@@ -179,6 +179,8 @@ class Runner(WorkerPart):
         if job.stage is ENDED:
             return None  # it was concluded without waiting for its handler
         if job.interruption is Interruption.LOST:
+            if self._telemetry:
+                self._telemetry.lost_ended(job)
             return None
         if job.interruption is Interruption.TIMEOUT:
             error = f"ran longer than its timeout of {job.timeout_s:g} s"
