@@ -18,7 +18,7 @@ from workers.backoff import Backoff
 from workers.loop.execution import REASON_TIMEOUT, execute
 from workers.loop.handlers import Invoke
 from workers.loop.in_flight import Delivery
-from workers.protocol.calls.moves import Result, Settled
+from workers.protocol.calls.moves import Settled, SettleResult
 from workers.protocol.calls.recovery import Recovered
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE, RecoveryMode
@@ -148,7 +148,7 @@ class WorkerTelemetry:
 
     def settled(self, batch: Sequence[Delivery], results: Sequence[Settled] | None, took_s: float) -> None:
         """Export deliveries whose settlement is answered. None means that every one was acknowledged."""
-        rejected = [False] * len(batch) if results is None else [one.result is Result.REJECTED for one in results]
+        rejected = [False] * len(batch) if results is None else [one.result is SettleResult.REJECTED for one in results]
         if self._measures:
             self._measure(batch, sum(rejected), took_s)
         for job, is_rejected in zip(batch, rejected, strict=True) if self._traces else ():
