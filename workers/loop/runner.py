@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
-from workers.loop.batches import Batch
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.dispatch import HandlerCalls
 from workers.loop.execution import HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
@@ -13,6 +12,7 @@ from workers.loop.in_flight import ENDED, QUEUED, RUNNING, Delivery, Interruptio
 from workers.loop.isolation import Isolation
 from workers.loop.membership import OLD
 from workers.loop.settlement import Settlements
+from workers.loop.slots import Batch
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.errors import HandlerExitError
 from workers.runtime.clock import monotonic

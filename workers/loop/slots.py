@@ -14,15 +14,17 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
 
 from anyio import CancelScope, move_on_after
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from workers.loop.batches import Batch, Gatherer
+from workers.loop.dispatch import BatchCall
 from workers.loop.in_flight import QUEUED, Delivery
 from workers.loop.isolation import Isolation
+from workers.loop.job import Job
 from workers.loop.notifier import Notifier
 from workers.runtime.clock import monotonic
 
@@ -35,6 +37,77 @@ Perform = Callable[[Delivery, "asyncio.Task[None] | None", float], Awaitable[flo
 """Runs a delivery in this task. It is told what time it is, and returns what time it is then, on the monotonic clock:
 of jobs that take no time, to ask for that again would be a tenth. It returns inf if its runner has to pause."""
 HandBack = Callable[[Iterable[Delivery]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Deliveries that run together, in the slots of all of them."""
+
+    call: BatchCall
+    jobs: Sequence[Delivery]
+
+
+PerformBatch = Callable[[Batch, "asyncio.Task[None] | None"], Awaitable[float]]
+"""Runs a batch in this task, as `Perform` does with a delivery."""
+
+
+class Gatherer:
+    """Gathers deliveries for batch handlers, before they are queued.
+
+    A batch is complete with ``size`` deliveries, or ``wait`` seconds after the first one, or if no slot is free, so no
+    other delivery can come.
+    """
+
+    def __init__(
+        self,
+        call_of: Callable[[Job], BatchCall | None],
+        begins_alone: Callable[[Delivery], bool],
+        perform: PerformBatch,
+    ) -> None:
+        """``call_of`` returns the batch handler of a job, or None."""
+        self.perform = perform
+        self._call_of = call_of
+        self._begins_alone = begins_alone
+        self._waiting: dict[BatchCall, list[Delivery]] = {}
+        self._timers: dict[BatchCall, asyncio.TimerHandle] = {}
+
+    def sorted_in(
+        self, deliveries: Sequence[Delivery], late: Callable[[Batch], None], *, at_once: bool
+    ) -> list[Delivery | Batch]:
+        """Return what may begin now. ``late`` is called with each batch that is complete because its time is over.
+
+        ``at_once``: No slot is free.
+        """
+        begins: list[Delivery | Batch] = []
+        for job in deliveries:
+            call = self._call_of(job)
+            if call is None or self._begins_alone(job):
+                begins.append(job)
+                continue
+            waiting = self._waiting.setdefault(call, [])
+            waiting.append(job)
+            if len(waiting) >= call.size:
+                begins.append(self._taken(call))
+        for call in list(self._waiting):
+            if at_once:
+                begins.append(self._taken(call))
+            elif call not in self._timers:
+                loop = asyncio.get_running_loop()
+                self._timers[call] = loop.call_later(call.wait_s, self._is_late, call, late)
+        return begins
+
+    def take_all(self) -> list[Delivery]:
+        """Return the deliveries that wait, because none of them begins any more."""
+        return [job for call in list(self._waiting) for job in self._taken(call).jobs]
+
+    def _is_late(self, call: BatchCall, late: Callable[[Batch], None]) -> None:
+        late(self._taken(call))
+
+    def _taken(self, call: BatchCall) -> Batch:
+        timer = self._timers.pop(call, None)
+        if timer is not None:
+            timer.cancel()
+        return Batch(call, self._waiting.pop(call))
 
 
 class Slots:
