@@ -179,7 +179,7 @@ class Membership:
         pair = self._settings.keys.pair
         if joined.created_at and self.joins:
             logger.error(
-                "group was gone and is created again, jobs in between can be lost or run again: %s",
+                "group was missing and is created again, jobs in between can be lost or run again: %s",
                 fields(group=pair, start=joined.created_at),
             )
         elif joined.created_at:

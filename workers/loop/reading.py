@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 REFUSED_S = 5.0
 """Pause of adoption and recovery after Redis rejected a call of theirs. Reading goes on."""
-READING, ADOPTING, RECOVERING = "reading", "taking over what nobody runs", "recovering what stalls"
+READING, ADOPTING, RECOVERING = "reading", "adopting deliveries", "recovering stalled deliveries"
 
 
 class StalledDeliveries(Protocol):

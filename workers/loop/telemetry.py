@@ -199,7 +199,7 @@ def _end(job: Delivery, span: Span) -> None:
 
 def _end_rejected(job: Delivery, span: Span) -> None:
     span.set_attribute(telemetry.ERROR_TYPE, telemetry.REFUSED)
-    span.set_status(Status(StatusCode.ERROR, "the delivery was not ours any more"))
+    span.set_status(Status(StatusCode.ERROR, "the delivery had been recovered"))
     span.end(job.ended_ns or None)
 
 

@@ -38,9 +38,9 @@ WRITES_REFUSED = METER.create_counter(
 LOST_DELIVERIES = METER.create_counter(
     "reaper.lost_deliveries",
     "{delivery}",
-    "Deliveries that were lost because somebody deleted their consumer or group.",
+    "Deliveries that were lost because a third party deleted their consumer or group.",
 )
-LOST = METER.create_counter("reaper.lost", "{loss}", "Groups, and consumers of dead workers, that somebody deleted.")
+LOST = METER.create_counter("reaper.lost", "{loss}", "Deleted groups, and deleted consumers of dead workers.")
 FALSE_RECOVERIES = METER.create_counter(
     "reaper.false_recoveries",
     "{delivery}",
