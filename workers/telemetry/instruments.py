@@ -48,9 +48,6 @@ FALSE_RECOVERIES = METER.create_counter(
 )
 LEASES_TAKEN = METER.create_counter("reaper.leases.taken", "{lease}", "Leases of groups that replicas took.")
 SCAN_DURATION = _duration("reaper.scan.duration", "How long a scan of a group's pending entries takes.")
-CONTEXT_MALFORMED = METER.create_counter(
-    "reaper.trace_context.malformed", "{job}", "Jobs whose traceparent is nonsense."
-)
 
 
 def record_lateness(idle_ms: int, visibility_s: float, labels: Attributes) -> None:
