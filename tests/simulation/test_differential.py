@@ -1,7 +1,7 @@
-"""The model of the server is not believed: it and the real servers at hand get the same commands, and must agree.
+"""The model of the server and the real servers at hand get the same commands, and must agree.
 
-Their clock stands but for the time that a story lets pass, so everything is compared as it is: every reply, and in the
-end every key, with each pending entry's owner, count and moment. A difference is a bug in the model.
+Their clocks move only when a story lets time pass. So all replies are compared, and in the end all keys, with the
+owner, count and time of each pending entry. A difference is a bug in the model.
 """
 
 import re
@@ -28,13 +28,13 @@ from workers.protocol.messages import text
 
 pytestmark = pytest.mark.contract
 ON_MODELS = pytest.mark.only_on("6.2.", "7.0.")
-"""What the model says of others is a sketch, but for reads that claim."""
+"""Versions whose model is a sketch, except for reads with CLAIM."""
 __all__ = ["standing_clock"]
 
 
 @pytest.fixture
 def standing(binary: Path, standing_clock: ServerClock, tmp_path: Path) -> Iterator[RedisServer]:
-    """A server whose clock stands."""
+    """A server whose clock moves only with the story."""
     folder = tmp_path / "redis"
     folder.mkdir()
     standing_clock.stand_at(START_US)
@@ -46,14 +46,14 @@ def standing(binary: Path, standing_clock: ServerClock, tmp_path: Path) -> Itera
 
 @pytest.fixture
 def times(request: pytest.FixtureRequest) -> int:
-    """How many times as many stories are told as in `make test`."""
+    """How many times as many stories are played as in `make test`."""
     return 30 if request.config.getoption(OPTION) else 1
 
 
 def _tell(
     stories: SearchStrategy[list[Step]], server: RedisServer, clock: ServerClock, *, examples: int, whole: bool = True
 ) -> None:
-    """Tell so many stories, each to an empty server and a new model; compare the ``whole`` state in the end."""
+    """Play some stories, each on an empty server and a new model, and compare the ``whole`` state in the end."""
 
     @settings(max_examples=examples, report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
     @given(stories)
@@ -74,36 +74,36 @@ def _tell(
 def test_model_answers_commands_as_the_server_does(
     standing: RedisServer, standing_clock: ServerClock, times: int
 ) -> None:
-    """Plain commands, transactions, channels, blocked reads; a server that is full, a replica, or takes rights away."""
+    """Plain commands, transactions, channels and blocked reads, also on a full server, a replica, and without permissions."""
     _tell(command_stories(steps=50), standing, standing_clock, examples=50 * times)
 
 
 @pytest.mark.only_on(*WITH_CLAIM)
 def test_model_claims_as_the_server_does(standing: RedisServer, standing_clock: ServerClock, times: int) -> None:
-    """Reads with CLAIM, of what is overdue, was said to be, is young, deleted, or new."""
+    """Reads with CLAIM, of overdue, returned, young, deleted and new entries."""
     _tell(claim_stories(steps=30), standing, standing_clock, examples=25 * times, whole=False)
 
 
 @ON_MODELS
 def test_model_runs_scripts_as_the_server_does(standing: RedisServer, standing_clock: ServerClock, times: int) -> None:
-    """Every script that is shipped, called as workers, leaders and operators do, in the same states of the server."""
+    """Every script, called like workers, holders and operators call it, in the same states of the server."""
     _tell(call_stories(steps=40), standing, standing_clock, examples=40 * times)
 
 
 def test_stories_call_every_script() -> None:
-    """A script that is new is drawn as well, or the model is believed where it was not looked at."""
+    """A new script must be drawn as well, because otherwise the model is not compared for it."""
     shipped = {
         script.stem
         for package in ("workers.protocol", "reaper", "reaper.pipeline")
         for script in (Path(str(files(package))) / "lua").glob("*.lua")
     }
     called = set(re.findall(r'"([a-z]+(?:_[a-z]+)*)"', Path(drawn_calls.__file__).read_text()))
-    assert shipped - called <= {"keys", "heartbeat"}  # parts of the others
+    assert shipped - called <= {"keys", "heartbeat"}  # parts of the other scripts
 
 
 @pytest.mark.only_on("7.0.")
 def test_model_refuses_the_same_commands_while_it_reads_its_data(standing: RedisServer) -> None:
-    """The server says of each command whether it runs while it is loading."""
+    """The server reports for each command whether it runs while the data is loading."""
     every = [*COMMANDS.values(), *(found for container in CONTAINERS.values() for found in container.values())]
     ask = "return redis.call('COMMAND', 'INFO', unpack(ARGV))"
     rows = standing.command("EVAL", ask, 0, *(found.name for found in every))
