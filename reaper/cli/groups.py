@@ -13,7 +13,7 @@ from reaper.cli.options import (
     operator_options,
     yes_option,
 )
-from reaper.cli.requeue import requeue
+from reaper.cli.ready_again import requeue
 from reaper.operations.groups import check_exists, known_groups, set_paused
 from reaper.operations.groups import forget as forget_group
 from reaper.settings import ReaperSettings

@@ -27,8 +27,8 @@ PROGRAMS = {
     (Role.REAPER, REAPER): (["reaper.process"], []),
     (Role.READ_ONLY, REAPER): (LOOKS, ["reaper.service"]),
     (Role.OPERATOR, REAPER): (
-        [*LOOKS, "reaper.cli.groups", "reaper.cli.redrive", "reaper.cli.requeue", "reaper.cli.replicas",
-         "reaper.cli.dead_letters", "reaper.cli.watch"],
+        [*LOOKS, "reaper.cli.groups", "reaper.cli.ready_again", "reaper.cli.replicas", "reaper.cli.dead_letters",
+         "reaper.cli.watch"],
         ["reaper.service"],
     ),
 }  # fmt: skip

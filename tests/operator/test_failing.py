@@ -11,7 +11,7 @@ from anyio import run_process
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from reaper.operations.redrive import Redriven, RedriveOutcome
+from reaper.operations.ready_again import Outcome, Result
 from tests.operator.conftest import Command, run_command
 from tests.operator.every import ASKING, KEYS, LEAVES, OTHERS, PAIR, STARTING, typed
 from tests.support.dump import dump
@@ -215,18 +215,18 @@ async def test_help_that_cannot_be_written_is_a_sentence(line: str) -> None:
 async def test_a_redrive_that_fails_is_one_document_with_what_was_done(
     reaper: Command, client: Redis, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
-    async def fails(*_others: object) -> AsyncIterator[Redriven]:
+    async def fails(*_others: object) -> AsyncIterator[Result]:
         for number in range(done):
-            yield Redriven(f"{number}-0", RedriveOutcome.REDRIVEN, "9-0", "job", KEYS.stream)
+            yield Result(f"{number}-0", Outcome.DONE, "9-0", "job")
         raise ResponseError("NOPERM no more")
 
     await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
-    monkeypatch.setattr("reaper.cli.redrive.redrive", fails)
+    monkeypatch.setattr("reaper.cli.ready_again.redrive_letters", fails)
     answer = await reaper("dead-letters", "redrive", KEYS.pair, "--all", "-o", "json")
     assert (answer.code, answer.err, answer.out.count("\n")) == (3, "", 1)
     assert (answer.data["status"], "NOPERM" in answer.data["error"]) == ("unreachable", True)
     assert [one["id"] for one in answer.data.get("results", ())] == ["0-0"][:done]
-    assert answer.data.get("redriven", 0) == done
+    assert answer.data.get("done", 0) == done
 
 
 MISSING = [

@@ -144,45 +144,20 @@ async def test_a_failure_is_retried_in_the_same_trace_and_links_the_attempt_that
     assert "error.type" not in own[3].attributes
 
 
-@pytest.mark.parametrize("told", [True, False])
-async def test_a_redriven_job_stays_in_its_trace_and_links_its_last_attempt(scene: Scene, told: bool) -> None:
+async def test_a_redriven_job_stays_in_its_trace_and_links_its_last_attempt(scene: Scene) -> None:
     await scene.worker("--max-deliveries", "1")
     job = await scene.produce("fails=1")
     await scene.spans(job, "send", "process", "nack")
-    await scene.redrive(told=told)
-    spans = await scene.spans(job, "send", "process", "nack", *(["redrive"] if told else []), "process")
+    await scene.redrive()
+    spans = await scene.spans(job, "send", "process", "nack", "process")
     assert dangling(spans) == []
     runs = [span for span in spans if span.name == "process orders"]
     assert [span.attributes["reaper.job.generation"] for span in runs] == [0, 1]
     assert len({span.span_id for span in runs}) == 2
     assert runs[0].span_id in [link.span_id for link in runs[1].links]
-    assert [span.name for span in spans if span.name.startswith("redrive")] == ["redrive orders"] * told
 
 
-async def test_a_redrive_is_told_of_in_the_jobs_trace(scene: Scene) -> None:
-    await scene.worker("--max-deliveries", "1")
-    job = await scene.produce("fails=1")
-    await scene.spans(job, "send", "process", "nack")
-    await scene.redrive()
-    spans = await scene.spans(job, "send", "process", "nack", "redrive", "process", "ack")
-    own = spans
-    (redrive,) = (span for span in own if span.name == "redrive orders")
-    first = [span for span in own if span.attributes.get("reaper.job.generation") == 0 or span.name == "send orders"]
-    assert told_of(redrive, first) == ("reaper", "redrive orders", "CLIENT", "send orders", ["process orders #1"])
-    attributes = dict(redrive.attributes)
-    assert attributes.pop("messaging.message.id").count("-") == 1
-    assert attributes == {
-        "messaging.system": "redis",
-        "messaging.operation.name": "redrive",
-        "messaging.operation.type": "settle",
-        "messaging.destination.name": "orders",
-        "messaging.consumer.group.name": "billing",
-        "reaper.job.id": job,
-        "reaper.job.generation": 1,
-    }
-
-
-async def test_what_is_given_up_after_a_restart_is_told_of_and_linked_by_its_redrive(scene: Scene) -> None:
+async def test_what_is_given_up_after_a_restart_is_told_of_and_linked_by_its_next_generation(scene: Scene) -> None:
     """The restart makes the delivery look overdue, so its span may begin before the job was sent."""
     named = ("--name", "w", "--max-deliveries", "1", "--recovery", "embedded")
     first = await scene.worker(*named)
@@ -208,10 +183,8 @@ async def test_what_is_given_up_after_a_restart_is_told_of_and_linked_by_its_red
     }
     assert 0 < own[1].end_ns - own[1].start_ns <= own[2].attributes["reaper.idle_ms"] * 1_000_000
     await scene.redrive()
-    spans = await scene.spans(job, "send", "process", "recover", "redrive", "process")
+    spans = await scene.spans(job, "send", "process", "recover", "process")
     assert dangling(spans) == []
-    (redrive,) = (span for span in spans if span.name == "redrive orders")
-    assert told_of(redrive, own)[3:] == ("send orders", [lost, recovery])
     again = next(span for span in spans if span.attributes.get("reaper.job.generation") == 1 and "process" in span.name)
     assert {own[1].span_id, own[2].span_id} <= {link.span_id for link in again.links}
 

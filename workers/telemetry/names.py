@@ -40,7 +40,7 @@ SCAN = "reaper.scan"
 LINK_KIND = "reaper.link"
 """The target of a link."""
 
-SEND, RECEIVE, PROCESS, RECOVER, REDRIVE = "send", "receive", "process", "recover", "redrive"
+SEND, RECEIVE, PROCESS, RECOVER = "send", "receive", "process", "recover"
 SETTLE = "settle"
 """Type of every operation that ends a delivery."""
 
