@@ -38,6 +38,19 @@ for _, key in ipairs(KEYS) do
 end"""
 
 
+_HAS_WORK = """
+-- KEYS: stream, retry stream, schedule. ARGV: group, whether copies count
+if redis.call('EXISTS', KEYS[3]) == 1 then return 1 end
+if ARGV[2] == '1' and redis.call('XLEN', KEYS[2]) > 0 then return 1 end
+for i = 1, 2 do
+  if redis.call('XPENDING', KEYS[i], ARGV[1])[1] > 0 then return 1 end
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[i])) do
+    if #redis.call('XRANGE', KEYS[i], '(' .. group[8], '+', 'COUNT', 1) > 0 then return 1 end
+  end
+end
+return 0"""
+
+
 class Connection:
     """Send a command and wait for its reply. Errors of Redis are returned instead of raised."""
 
@@ -152,14 +165,12 @@ class Board:
         count: int = self.redis("ZCOUNT", self.keys.schedule, *bounds)
         return count
 
-    def unread(self) -> bool:
-        """Tell whether an entry was not delivered yet."""
-        for key in self.sources:
-            for group in self.redis("XINFO", "GROUPS", key):
-                delivered = fields_of(group)[b"last-delivered-id"]
-                if self.redis("XRANGE", key, b"(" + delivered, "+", "COUNT", 1):
-                    return True
-        return False
+    def has_work(self, *, with_copies: bool) -> bool:
+        """Tell whether an entry is pending, scheduled or not yet delivered, or else a copy is left."""
+        keys = self.keys
+        reply = self.redis("EVAL", _HAS_WORK, 3, *self.sources, keys.schedule, keys.group, int(with_copies))
+        assert isinstance(reply, int), reply
+        return bool(reply)
 
 
 def fields_of(flat: Sequence[Any]) -> dict[Any, Any]:
