@@ -60,7 +60,14 @@ class Connection:
         self._reader = hiredis.Reader()
 
     def __call__(self, *words: Word) -> Any:
-        self._socket.sendall(hiredis.pack_command(words))  # type: ignore[arg-type]
+        return self.together(words)[0]
+
+    def together(self, *commands: Sequence[Word]) -> list[Any]:
+        """Send commands at once. Return all replies."""
+        self._socket.sendall(b"".join(map(hiredis.pack_command, commands)))  # type: ignore[arg-type]
+        return [self._reply() for _ in commands]
+
+    def _reply(self) -> Any:
         while (reply := self._reader.gets()) is False:
             received = self._socket.recv(65_536)
             if not received:
@@ -98,15 +105,14 @@ class Board:
 
     def prepare(self, policy: str, recovery: str, *, limit: int = 3) -> None:
         """Empty the server. Make the group with a steady beat and the lease `LEASE`."""
-        self.redis("FLUSHALL")
-        for source in self.sources:
-            self.redis("XGROUP", "CREATE", source, self.keys.group, "0", "MKSTREAM")
         seconds = int(self.redis("TIME")[0])
-        self.redis(
-            "HSET", self.keys.agreement, "policy", policy, "visibility_ms", V_MS, "max_deliveries", limit,
-            "recovery", recovery, "beat", (seconds - 1) * 1_000, "unbroken", (seconds - 3_600) * 1_000,
+        self.redis.together(
+            ("FLUSHALL",),
+            *(("XGROUP", "CREATE", source, self.keys.group, "0", "MKSTREAM") for source in self.sources),
+            ("HSET", self.keys.agreement, "policy", policy, "visibility_ms", V_MS, "max_deliveries", limit,
+             "recovery", recovery, "beat", (seconds - 1) * 1_000, "unbroken", (seconds - 3_600) * 1_000),
+            ("SET", self.lease, LEASE),
         )  # fmt: skip
-        self.redis("SET", self.lease, LEASE)
 
     def call(self, name: str, source: str, *argv: Word) -> Any:
         """Run a script. Return its reply or an error."""
@@ -149,6 +155,10 @@ class Board:
         """Return rows of the pending entries list, as ID, consumer, idle ms and times delivered."""
         rows: list[Row] = self.redis("XPENDING", source, self.keys.group, start, end, 1_000)
         return rows
+
+    def all_pending(self) -> list[list[Row]]:
+        """Return the rows of each source."""
+        return self.redis.together(*(("XPENDING", one, self.keys.group, "-", "+", 1_000) for one in self.sources))
 
     def age(self, live: Sequence[str] = (), ms: int = V_MS + 1) -> None:
         """Make entries overdue unless a live consumer holds them."""

@@ -144,8 +144,7 @@ def rest(world: World) -> None:
             _work(world, player)
         if _is_at_rest(world):
             return
-    pending = [world.board.pending(source) for source in world.board.sources]
-    raise BrokenError(f"I6: it does not come to rest: {pending}")
+    raise BrokenError(f"I6: it does not come to rest: {world.board.all_pending()}")
 
 
 def _work(world: World, player: Player) -> None:
