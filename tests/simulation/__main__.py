@@ -95,7 +95,9 @@ def _choose(processes: int) -> int:
     result = _play_many(note(_play_in(processes, seeds)), _name_failure, is_run=True)
     if result == 0:
         chosen = choose(reached)
-        CHOSEN.write_text("\n".join(" ".join(map(str, chosen[at : at + 10])) for at in range(0, len(chosen), 10)) + "\n")
+        CHOSEN.write_text(
+            "\n".join(" ".join(map(str, chosen[at : at + 10])) for at in range(0, len(chosen), 10)) + "\n"
+        )
     return result
 
 
@@ -123,9 +125,7 @@ def main() -> int:
     """Play what is asked for; return 1 where something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("seed", type=int, nargs="?")
-    parser.add_argument(
-        "--run", type=int, help="play the stories of this run instead; 0 = those of make test"
-    )
+    parser.add_argument("--run", type=int, help="play the stories of this run instead; 0 = those of make test")
     parser.add_argument("--choose", action="store_true", help="choose the stories of make test anew")
     parser.add_argument("--verbose", action="store_true", help="tell each fault and each message")
     parser.add_argument("--steps", help="only these of the story's faults: numbers, or none")
