@@ -40,7 +40,7 @@ from workers.loop.heartbeat_thread import (
 )
 from workers.loop.in_flight import ENDED, RUNNING, Delivery, Source
 from workers.protocol.calls import in_calls
-from workers.protocol.calls.moves import Life
+from workers.protocol.calls.moves import HeartbeatAnswer
 from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import in_order
@@ -159,13 +159,13 @@ class Heartbeat(WorkerPart):
         recent = asked_at - self._membership.visibility_s * TAKEN_PART
         vanished = list[Delivery]()
         for job, result in zip(batch, results, strict=True):
-            if result is Life.PAYLOAD_GONE:
+            if result is HeartbeatAnswer.PAYLOAD_GONE:
                 job.has_lost_payload = True
             elif job.has_lost_payload:
                 pass  # it goes on, because no other worker can run it
-            elif result is Life.VANISHED:
+            elif result is HeartbeatAnswer.VANISHED:
                 vanished.append(job)
-            elif result is Life.REJECTED or (result is Life.TAKEN and job.proven <= recent):
+            elif result is HeartbeatAnswer.REJECTED or (result is HeartbeatAnswer.TAKEN and job.proven <= recent):
                 self._lose([job])  # one that was taken later is not recovered yet, so its reader gives it back
         if vanished and (self._holding is None or self._holding.done()):  # else the next beat asks again
             self._holding = asyncio.get_running_loop().create_task(self._hold_again(vanished))

@@ -19,7 +19,7 @@ from workers.backoff import AT_ONCE, Backoff
 from workers.loop.execution import REASON_TIMEOUT, execute
 from workers.loop.handlers import Invoke
 from workers.loop.in_flight import Delivery
-from workers.protocol.calls.moves import Result, Settled
+from workers.protocol.calls.moves import Settled, SettleResult
 from workers.protocol.calls.recovery import Recovered
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE, RecoveryMode
@@ -189,7 +189,7 @@ class WorkerTelemetry:
         for n, job in enumerate(batch):
             told = job.trace
             if told is not None and told.span is not None and told.span.is_recording():
-                refused = results is not None and results[n].result is Result.REJECTED
+                refused = results is not None and results[n].result is SettleResult.REJECTED
                 self._trace_settled(job, told.span, told.ended_ns, refused, began_ns, now)
 
     def _trace_settled(self, job: Delivery, span: Span, ended_ns: int, refused: bool, began_ns: int, now: int) -> None:
@@ -226,7 +226,7 @@ class WorkerTelemetry:
             elif verdict.outcome is not Outcome.HAND_BACK:
                 record(run_ms / 1000, self._failed_as(error_type(verdict)))
         if results is not None:
-            refused = sum(settled.result is Result.REJECTED for settled in results)
+            refused = sum(settled.result is SettleResult.REJECTED for settled in results)
             if refused:
                 instruments.WRITES_REFUSED.add(refused, self._labels)
 

@@ -41,12 +41,8 @@ class NobodyYetError(NoMasterError):
     """The same, but some of them know the name. There is none now, and a failover may be under way."""
 
 
-class SlotMovedError(RedisConnectionError):
-    """Keys are at another node of a cluster than before. The call was not sent. A repetition goes there."""
-
-
 class NotSentError(RedisConnectionError):
-    """There is no connection, and none could be made. The call was not sent."""
+    """There is no connection to the server that takes writes, or none could be made. The call was not sent."""
 
 
 class Meaning(Enum):
@@ -66,7 +62,7 @@ class Meaning(Enum):
     """A plain ``ERR``: the request itself is at fault, or the script it runs, or something that has no code."""
 
 
-_NOT_SENT = (AllInUseError, NoMasterError, SlotMovedError, NotSentError)
+_NOT_SENT = (AllInUseError, NoMasterError, NotSentError)
 
 # The answers of a node that is up but not (any more) the one for writes. Drop the connection and look again. ASK
 # belongs here, too. While a slot moves, a call on several of its keys is served at neither end.
@@ -195,7 +191,7 @@ def is_outage(error: BaseException) -> bool:
     return is_contact_error(error) and not isinstance(error, AllInUseError)
 
 
-_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError, NobodyYetError, SlotMovedError, NotSentError)
+_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError, NobodyYetError, NotSentError)
 
 
 def kind_of(error: BaseException) -> str:
