@@ -43,7 +43,7 @@ _READS = (
     "xrevrange zcard zcount zrange zscore"
 )
 _WORKER = (
-    "exists hdel hget hincrby hlen hmget hset hsetnx publish xack xadd xclaim xdel xgroup|create xgroup|createconsumer "
+    "exists hdel hget hincrby hmget hset hsetnx publish xack xadd xclaim xdel xgroup|create xgroup|createconsumer "
     "xgroup|delconsumer xinfo|consumers xinfo|groups xinfo|stream xpending xrange xreadgroup zadd zrange"
 )
 _COMMANDS = {

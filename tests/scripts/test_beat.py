@@ -277,6 +277,16 @@ async def test_where_a_heartbeat_is_denied_no_beat_is_noted(timed: Timed, user: 
         assert await timed.field("beat") == last
 
 
+@pytest.mark.parametrize("command", ["hget", "hlen"])
+async def test_a_heartbeat_needs_no_right_that_the_beat_does_not_need(timed: Timed, user: Redis, command: str) -> None:
+    """Else the beat goes on while heartbeats are denied."""
+    stalled = await timed.stalled()
+    await timed.client.hset("{orders}:quarantine:billing", stalled, "stream,,0")
+    await timed.client.execute_command("ACL", "SETUSER", "w", f"-{command}")
+    assert await Timed(user).extend(stalled) == [1]
+    assert await timed.client.hget("{orders}:quarantine:billing", stalled) == b"stream,1,0"
+
+
 async def test_a_server_that_takes_no_writes_has_no_beat(timed: Timed) -> None:
     await steady(timed)
     last = await timed.field("beat")

@@ -1,7 +1,8 @@
 """Runs: stories of all families. A run has to reach every situation of `tests.simulation.situations`."""
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def seeds_of(run: int) -> list[int]:
     return _in_turn([list(family) for family in families])
 
 
-def choose(reached: Mapping[int, Set[str]]) -> list[int]:
+def choose(reached: Mapping[int, AbstractSet[str]]) -> list[int]:
     """Choose the seeds of run 0, so that rare situations are reached more than once.
 
     ``reached`` has the situations that the story of each seed has reached.

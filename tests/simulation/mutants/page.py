@@ -111,8 +111,8 @@ def _alone(mutants: Sequence[Mutant], results: Mapping[str, Result]) -> str:
     played = [result for result in of_core if result and result.alone]
     found = sum(1 for result in played if result.alone != NONE)
     return (
-        f"The stories of run 0 alone find {found} of the {len(played)} mutants of scripts, recovery and loop on which they were "
-        f"played. There are {len(of_core)} mutants of this kind.\n"
+        f"The stories of run 0 alone find {found} of the {len(played)} mutants of scripts, recovery and loop on which "
+        f"they were played. There are {len(of_core)} mutants of this kind.\n"
     )
 
 
