@@ -21,9 +21,8 @@ from typing import Literal, Self, get_args
 import anyio
 from anyio.abc import TaskStatus
 
-from reaper.batches import Batches
-from reaper.lease import TICK
 from reaper.metrics import ReplicaMetrics
+from reaper.pipelined import PipelinedClient
 from reaper.reasons import count_patterns, worst
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport, Replica
@@ -91,8 +90,8 @@ class Reaper:
             replica_id=self.replica_id,
             settings=settings,
             client=self._client,
-            leases=self._leases,
-            ticks=Batches(self._leases, TICK, settings.tick_window.total_seconds()),
+            reads=PipelinedClient(self._client),
+            leases=PipelinedClient(self._leases),
             notices=Notices(self._listener),
             callbacks=self._callbacks,
             changed=self._registry.at_once,
@@ -199,8 +198,8 @@ class Reaper:
             await self._registry.leave()
         with anyio.move_on_after(FAREWELL_S):
             await self._callbacks.drain()
-        await self._client.aclose()
-        await self._leases.aclose()
+        for client in (self._context.reads, self._context.leases, self._client, self._leases):
+            await client.aclose()
         await self._listener.aclose()
 
     def stop(self) -> None:

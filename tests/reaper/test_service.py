@@ -437,8 +437,8 @@ async def test_a_tick_reads_all_new_deliveries_and_not_only_a_page(server: Redis
         for n in range(number):
             await client.xadd("orders", {"n": n})
         await client.xreadgroup("billing", "w1", {"orders": ">"}, count=number)
-        await watch._look()
-        assert watch.report().timers == number
+        watch._tick()
+        await wait_until(lambda: watch.report().timers == number, "one tick has found all of them")
 
 
 async def test_what_needs_a_restart_is_named_and_not_taken_over(

@@ -40,7 +40,7 @@ class RoutedClient(Redis):
         key = key_of(words)
         if key is None:
             return await super().execute_command(*words, **options)  # type: ignore[no-untyped-call]
-        client = await self._at(key)
+        client = await self.client_of(key)
         try:
             return await client.execute_command(*words, **options)
         except (RedisError, OSError) as error:
@@ -51,14 +51,10 @@ class RoutedClient(Redis):
         """Return a pipeline for commands on keys of one slot, and commands without keys."""
         return _RoutedPipeline(self, transaction, shard_hint)
 
-    async def pool_at(self, key: bytes) -> ConnectionPool:
-        """Return the pool of the node that has ``key``. Raises NoMasterError."""
-        return (await self._at(key)).connection_pool
-
     async def masters(self) -> list[Redis]:
         """Return a client for each node that has slots. Raises NoMasterError."""
         await self._look()
-        return [self._client_of(node) for node in sorted(self._table.masters)]
+        return [self._client_at_node(node) for node in sorted(self._table.masters)]
 
     def node_of(self, key: str | bytes) -> Host | None:
         """Return the node that had ``key`` when the cluster was asked last, None if it was not asked yet."""
@@ -70,16 +66,17 @@ class RoutedClient(Redis):
             self._asked_at = None
             self._directory.close()
 
-    async def _at(self, key: bytes) -> Redis:
+    async def client_of(self, key: bytes) -> Redis:
+        """Return a client for the node that has ``key``. Raises NoMasterError, or SlotMovedError after a change."""
         slot = slot_of(key)
         await self._look()
         owner = owner_in(self._table, slot)
         before, self._routed[slot] = self._routed.get(slot, owner), owner
         if before != owner:
             raise SlotMovedError(f"slot {slot} of the cluster moved to {owner[0]}:{owner[1]}")
-        return self._client_of(owner)
+        return self._client_at_node(owner)
 
-    def _client_of(self, node: Host) -> Redis:
+    def _client_at_node(self, node: Host) -> Redis:
         if node not in self._clients:
             self._clients[node] = self._client_at(node)
         return self._clients[node]
@@ -115,7 +112,7 @@ class _RoutedPipeline(Pipeline):
         keys = (key_of(words) for words, _ in self.command_stack)
         key = next((key for key in keys if key is not None), None)
         if key is not None:
-            self.connection_pool = await self._client.pool_at(key)
+            self.connection_pool = (await self._client.client_of(key)).connection_pool
         try:
             replies = await super().execute(raise_on_error)
         except (RedisError, OSError) as error:
