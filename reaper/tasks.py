@@ -131,6 +131,7 @@ class Chores:
                     pause_s = await chore.step()
                     pause_s = 0 if chore.is_woken else pause_s
         except Exception:
+            pause_s = None
             logger.exception(UNEXPECTED, fields(group=self._pair))
             self._failed()
         finally:
