@@ -38,6 +38,7 @@ class PipelinedClient(Redis):
         super().__init__(connection_pool=client.connection_pool)
         self.response_callbacks = client.response_callbacks
         self._client = client
+        self._routed = client if isinstance(client, RoutedClient) else None
         self._lanes: dict[object, _Lane] = {}
         self._is_closed = False
 
@@ -46,9 +47,7 @@ class PipelinedClient(Redis):
 
         After a lost contact, all commands that wait for the node get the error.
         """
-        node = None
-        if isinstance(self._client, RoutedClient):
-            node = self._client.node_of(key_of(words) or b"")
+        node = self._routed.node_of(key_of(words) or b"") if self._routed else None
         lane = self._lanes.get(node)
         if lane is None:
             lane = self._lanes[node] = _Lane()
@@ -95,8 +94,8 @@ class PipelinedClient(Redis):
                 try:
                     if self._is_closed:
                         raise RedisConnectionError("the client is closed")
-                    if node is None and isinstance(self._client, RoutedClient):
-                        await self._client.masters()  # now it knows the nodes
+                    if node is None and self._routed:
+                        await self._routed.masters()  # now it knows the nodes
                         for words, answered in batch:
                             self.ask(words, answered)
                         continue
@@ -110,7 +109,7 @@ class PipelinedClient(Redis):
             lane.sending = None
 
     async def _execute(self, lane: _Lane, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        routed = self._client if isinstance(self._client, RoutedClient) else None
+        routed = self._routed
         client = await routed.client_of(key_of(commands[0]) or b"") if routed else self._client
         if lane.connection is None or lane.client is not client:
             lane.client, lane.connection = client, KeptConnection(client)

@@ -23,7 +23,7 @@ from anyio.abc import TaskStatus
 
 from reaper.metrics import ReplicaMetrics
 from reaper.pipelined import PipelinedClient
-from reaper.reasons import count_patterns, worst
+from reaper.reasons import MOST_WORST, count_patterns, worst
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport, Replica
 from reaper.settings import ReaperSettings
@@ -82,7 +82,7 @@ class Reaper:
             lambda: self.settings,
             self.replica_id,
             self._replica,
-            lambda: tuple(self._tenures.watched),
+            lambda: self._tenures.pairs,
             self._reranked,
             self._reload,
         )
@@ -131,7 +131,7 @@ class Reaper:
     @property
     def watched(self) -> tuple[str, ...]:
         """The groups that this replica may serve, by pair."""
-        return tuple(self._tenures.watched)
+        return self._tenures.pairs
 
     def reports(self) -> dict[str, GroupReport]:
         """Return the state of the groups that this replica serves or observes, or cannot serve, by pair."""
@@ -259,7 +259,7 @@ class Reaper:
     def _replica(self, at_ms: int) -> Replica:
         """Return what is registered of this replica at ``at_ms``, by the server's clock."""
         self._started_ms = self._started_ms or at_ms
-        reports, watched = self._tenures.reports(), self._tenures.watched
+        reports = self._tenures.reports(most=MOST_WORST)
         return Replica(
             id=self.replica_id,
             name=self.settings.name or self.host,
@@ -273,9 +273,9 @@ class Reaper:
             observe=self.settings.observe,
             terms=self._tenures.terms,
             server=self.server,
-            watched=len(watched),
+            watched=len(self._tenures.pairs),
             held=self.held,
-            patterns=count_patterns(watched.values(), reports.values(), at_ms),
+            patterns=count_patterns(self._tenures.numbers(), reports.values(), at_ms),
             scan=self._registry.discovery.scan,
             groups={report.pair: report for report in worst(reports.values(), at_ms)},
         )

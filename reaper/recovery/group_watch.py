@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from reaper.failpoints import failpoint
 from reaper.lease import PAGE, EndOfTerm, GroupLease, Term, Tick
-from reaper.reasons import FEW_GROUPS
+from reaper.reasons import FEW_GROUPS, SCANS_MISSED
 from reaper.recovery.context import ReplicaContext
 from reaper.recovery.lost import BEGINNING, LostDeliveries
 from reaper.recovery.notes import MOVE_DUE, GroupNotes, settings_report
@@ -397,15 +397,26 @@ class GroupWatch:
 
     def report(self) -> GroupReport:
         """Return the report for ``reaper status``."""
-        now = monotonic_ms()
-        timers = [source.timers for source in self._sources.values()]
-        dues = [due for one in timers if (due := one.next_due()) is not None]
+        due_ms, timers = self._next_due_ms(), [source.timers for source in self._sources.values()]
         return settings_report(
             self.group,
             self._notes.tally,
             token=self._term.token,
             scan_interval_ms=round(self._interval_s * 1000),
             timers=sum(map(len, timers)),
-            next_due_ms=max(0, min(dues) - now) if dues else None,
-            late_ms=max(0, now - min(dues)) if dues else 0,
+            next_due_ms=None if due_ms is None else max(0, due_ms),
+            late_ms=max(0, -(due_ms or 0)),
         )
+
+    @property
+    def is_well(self) -> bool:
+        """Tell whether the report has no problem. Hot: each heartbeat asks it of every group."""
+        tally, due_ms = self._notes.tally, self._next_due_ms()
+        is_late = due_ms is not None and due_ms < 0
+        is_old = self._context.server_ms() - tally.last_scan_ms > self._interval_s * SCANS_MISSED * 1000
+        return not (tally.is_remarkable or is_late or is_old)
+
+    def _next_due_ms(self) -> int | None:
+        """Return when the next timer is due, from now on."""
+        dues = [due for source in self._sources.values() if (due := source.timers.next_due()) is not None]
+        return min(dues) - monotonic_ms() if dues else None

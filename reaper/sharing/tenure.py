@@ -359,6 +359,11 @@ class Tenure:
         """Tell whether this replica believes that it holds the lease. Each write asks Redis."""
         return self._watch is not None and not self._context.settings.observe
 
+    @property
+    def is_well(self) -> bool:
+        """Tell whether its report has no problem."""
+        return self._watch.is_well if self._watch else not self._notes.tally.is_remarkable
+
     def report(self) -> GroupReport | None:
         """Return a report while the group is served or observed, and while it cannot be."""
         watch, tally = self._watch, self._notes.tally

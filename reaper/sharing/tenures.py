@@ -24,6 +24,8 @@ class Tenures:
         self._able = able
         self._tenures: dict[str, Tenure] = {}
         self._wanted: Sequence[WatchedGroup] = context.settings.watched
+        self.pairs: tuple[str, ...] = ()
+        """The groups that are watched, as ``stream/group``."""
         self._is_reranked, self._is_stopping = anyio.Event(), anyio.Event()
 
     async def run(self) -> None:
@@ -84,6 +86,7 @@ class Tenures:
                 tenure.begin()
             elif tenure.group != group:
                 tenure.reload(group)
+        self.pairs = tuple(self._tenures)
 
     def rerank(self) -> None:
         """Have each group look again who comes first: a replica has come or gone."""
@@ -93,11 +96,6 @@ class Tenures:
 
     def _all(self) -> Iterator[tuple[str, Tenure]]:
         yield from self._tenures.copy().items()
-
-    @property
-    def watched(self) -> dict[str, str]:
-        """The pairs, each with the pattern that it was found by ('' = the settings name it)."""
-        return {pair: tenure.group.pattern for pair, tenure in self._all()}
 
     def numbers(self) -> dict[str, tuple[int, int]]:
         """Return how many groups are watched, and held, by pattern."""
@@ -126,6 +124,14 @@ class Tenures:
         """Return what cannot be done now in which pair."""
         return {pair: tenure.error for pair, tenure in self._all() if tenure.error}
 
-    def reports(self) -> dict[str, GroupReport]:
-        """Return what to say of the groups that are served or observed here, or that cannot be, by pair."""
-        return {pair: report for pair, tenure in self._all() if (report := tenure.report())}
+    def reports(self, most: int | None = None) -> dict[str, GroupReport]:
+        """Return what to say of the groups that are served or observed here, or that cannot be, by pair.
+
+        Groups without a problem are left out if there are more than ``most``.
+        """
+        found: dict[str, GroupReport] = {}
+        for pair, tenure in self._all():
+            may_be_left_out = most is not None and len(found) >= most
+            if not (may_be_left_out and tenure.is_well) and (report := tenure.report()):
+                found[pair] = report
+        return found

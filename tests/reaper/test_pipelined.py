@@ -59,7 +59,9 @@ async def test_an_error_is_for_its_caller_alone(pipelined: PipelinedClient, clie
 async def test_a_script_is_loaded_where_the_server_does_not_know_it(pipelined: PipelinedClient, client: Redis) -> None:
     await client.script_flush()
     heard = list[object]()
-    pipelined.ask_script(load_script("reaper", "lease_hand"), ["l", "a", "j"], ["x", "", 1, "g", "", "0", 1], heard.append)
+    pipelined.ask_script(
+        load_script("reaper", "lease_hand"), ["l", "a", "j"], ["x", "", 1, "g", "", "0", 1], heard.append
+    )
     await wait_until(lambda: heard, "it is answered")
     assert heard == [0]
 
