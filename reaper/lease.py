@@ -128,8 +128,8 @@ class GroupLease:
     ) -> None:
         """Extend the lease, note a beat, and look behind a position in each stream (``tick.lua``).
 
-        ``retry_after`` is empty where there is no retry stream. ``answered`` gets None if the lease is not ours any
-        more, or what redis-py raises.
+        ``retry_after`` is empty if there is no retry stream. ``answered`` gets None if the lease is not ours any more, or
+        an error of redis-py.
         """
         keys = self.keys
         self.client.ask_script(
@@ -156,7 +156,7 @@ class GroupLease:
         return text(found or b"")
 
     def look(self, answered: Callable[[str | Exception], None]) -> None:
-        """Pass the value of the lease to ``answered``, '' if it is free, or what redis-py raises."""
+        """Pass the value of the lease to ``answered``, '' if it is free, or an error of redis-py."""
         self.client.ask(
             ("GET", self.keys.lease),
             lambda found: answered(found if isinstance(found, Exception) else text(found or b"")),

@@ -31,7 +31,7 @@ class Tasks:
         self._in_turn = 0
 
     def start(self, work: Work) -> None:
-        """Do ``work``, or nothing once the replica has ended."""
+        """Do ``work`` if the replica has not ended."""
         if self.group:
             self.group.start_soon(work)
 
@@ -66,7 +66,7 @@ class Chores:
     __slots__ = ("_chores", "_ended", "_failed", "_pair", "_tasks", "_wheel")
 
     def __init__(self, wheel: Wheel, tasks: Tasks, pair: str, failed: Callable[[], None]) -> None:
-        """``failed`` is called after an exception that nobody expected. It is logged for the group ``pair``."""
+        """``failed`` is called after an unexpected exception, which is logged for the group ``pair``."""
         self._wheel = wheel
         self._tasks = tasks
         self._pair = pair
