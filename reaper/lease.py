@@ -128,8 +128,8 @@ class GroupLease:
     ) -> None:
         """Extend the lease, note a beat, and look behind a position in each stream (``tick.lua``).
 
-        ``retry_after`` is empty if there is no retry stream. ``answered`` gets None if the lease is not ours any more, or
-        an error of redis-py.
+        ``retry_after`` is empty if there is no retry stream. ``answered`` gets None if the lease is not ours any more,
+        or an error of redis-py.
         """
         keys = self.keys
         self.client.ask_script(
