@@ -110,7 +110,7 @@ class PipelinedClient(Redis):
 
     async def _execute(self, lane: _Lane, commands: Sequence[Sequence[Any]]) -> list[Any]:
         routed = self._routed
-        client = await routed.client_of(key_of(commands[0]) or b"") if routed else self._client
+        client = await routed.client_for(key_of(commands[0]) or b"") if routed else self._client
         if lane.connection is None or lane.client is not client:
             lane.client, lane.connection = client, KeptConnection(client)
         try:

@@ -4,17 +4,22 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from reaper.operations.fate import FATAL, Fate, count_of, fate_of
 from reaper.operations.job_search import FoundJob, Place
-from reaper.operations.judgement import judge_service
+from reaper.operations.judgement import judge
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
-from reaper.reasons import REFUSALS
+from reaper.reasons import ProblemKind
 from reaper.settings import LONGEST_VISIBILITY_MS
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_VISIBILITY_TIMEOUT
-from workers.protocol.events import EventName
+from workers.protocol.events import MOST, EventName
 from workers.protocol.messages import Redelivery, counted
 from workers.runtime.settings import to_ms
+
+_STOPS = frozenset({
+    ProblemKind.NO_REPLICA, ProblemKind.UNSERVED, ProblemKind.UNHELD, ProblemKind.ERROR, ProblemKind.REFUSED,
+    ProblemKind.PAUSED,
+})  # fmt: skip
+"""Problems that keep recovery from acting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,55 +29,64 @@ class Explanation:
     job: FoundJob
     group: GroupState
     now_ms: int
-    holder: str
-    """ID of the replica that holds the lease of the group; '' = no replica holds it."""
-    token: int
-    lease_left_ms: int
     due_in_ms: int | None
-    """Until the next thing happens by itself; 0 = now, None = nothing is due at a known time."""
+    """Until the next step happens by itself; 0 = now, None = at no known time."""
     next: str
-    """What happens next, and when."""
+    """The next step, and when it happens."""
     obstacles: tuple[str, ...]
-    """What keeps it from happening."""
+    """Reasons why it does not happen."""
 
     @property
     def deliveries(self) -> int:
-        """Counted deliveries, the one under way included."""
-        return count_deliveries(self.job, self.max_deliveries)
+        """Counted deliveries, the current one included."""
+        return deliveries_of(self.job, self.max_deliveries)
 
     @property
     def max_deliveries(self) -> int:
         """The limit in force."""
-        return self.group.max_deliveries or DEFAULT_MAX_DELIVERIES
+        return limit_of(self.group)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what ``reaper explain -o json`` prints of this group."""
-        facts = asdict(self.job)
-        for name in ("keys", "is_quarantined", "released"):
-            facts.pop(name)
-        events = facts.pop("events")
+        """Return the part of ``reaper explain -o json`` for this group."""
+        job, group = self.job, self.group
         return {
-            "group": self.group.pair,
-            **facts,
-            "place": str(self.job.place),
+            "group": group.pair,
+            "wanted": job.wanted,
+            "job_id": job.job_id,
+            "place": str(job.place),
+            "source": job.source,
+            "entry_id": job.entry_id,
+            "owner": job.owner,
+            "idle_ms": job.idle_ms,
             "deliveries": self.deliveries,
             "max_deliveries": self.max_deliveries,
-            "visibility_ms": visibility_of(self.job, self.group),
-            "mode": self.group.mode,
-            "policy": self.group.policy,
-            "holder": self.holder,
-            "token": self.token,
-            "lease_left_ms": self.lease_left_ms,
+            "visibility_ms": visibility_of(job, group),
+            "generation": job.generation,
+            "first_ms": job.first_ms,
             "due_in_ms": self.due_in_ms,
+            "quarantined_before": job.quarantined_before,
+            "reason": job.reason,
+            "error": job.error,
+            "mode": group.mode,
+            "policy": group.policy,
+            "holder": group.held_by,
+            "token": group.token,
+            "lease_left_ms": group.lease_left_ms,
             "next": self.next,
             "obstacles": list(self.obstacles),
-            "events": events,
+            "complete": job.complete,
+            "events": [asdict(event) for event in job.events],
         }
 
 
-def count_deliveries(job: FoundJob, max_deliveries: int) -> int:
-    """Return the counted deliveries, the one under way included."""
-    return count_of(job.delivery, max_deliveries) if job.place is Place.PENDING else job.deliveries_before
+def limit_of(group: GroupState) -> int:
+    """Return the most deliveries of a job in the group."""
+    return group.max_deliveries or DEFAULT_MAX_DELIVERIES
+
+
+def deliveries_of(job: FoundJob, limit: int) -> int:
+    """Return the counted deliveries, the current one included. After a lowered limit, one is left."""
+    return min(job.deliveries_before, limit - 1) + job.times_delivered if job.times_delivered else job.deliveries_before
 
 
 def visibility_of(job: FoundJob, group: GroupState) -> int:
@@ -83,18 +97,14 @@ def visibility_of(job: FoundJob, group: GroupState) -> int:
 
 def explain(job: FoundJob, group: GroupState, snapshot: Snapshot) -> Explanation:
     """Decide what happens next with a job."""
-    due, then = _next(job, group, snapshot.now_ms)
-    waits = job.place in (Place.PENDING, Place.SCHEDULED, Place.QUARANTINED)
+    due_in_ms, then = _next(job, group, snapshot.now_ms)
     return Explanation(
         job=job,
         group=group,
         now_ms=snapshot.now_ms,
-        holder=group.held_by,
-        token=group.token,
-        lease_left_ms=group.lease_left_ms,
-        due_in_ms=due,
+        due_in_ms=due_in_ms,
         next=then,
-        obstacles=tuple(_obstacles(group, snapshot)) if waits else tuple(_obstacles_to_reading(job, group)),
+        obstacles=tuple(_obstacles(job, group, snapshot)),
     )
 
 
@@ -103,14 +113,16 @@ def _next(job: FoundJob, group: GroupState, now_ms: int) -> tuple[int | None, st
         case Place.PENDING:
             return _next_of_pending(job, group)
         case Place.READY:
-            return None, _next_of_ready(job, group)
+            source = group.retry if job.source == group.keys.retry else group.main
+            ready = "1 job is" if str(source.ready) == "1" else f"{source.ready} jobs are"
+            return None, f"a worker reads it: {ready} ready, for {counted(source.consumers, 'consumer')}"
         case Place.SCHEDULED:
             left = max(0, job.due_ms - now_ms)
             return left, f"becomes ready in {duration(left)}" if left else "is due, and becomes ready now"
         case Place.QUARANTINED:
-            before = f"after {job.quarantined_before} others" if job.quarantined_before else "as the next one"
+            turn = f"after {job.quarantined_before} others" if job.quarantined_before else "as the next one"
             return None, (
-                f"is quarantined, because it has one delivery left: it becomes ready {before}, when the "
+                f"is quarantined, because it has one delivery left: it becomes ready {turn}, when the "
                 f"{group.released} released jobs are settled"
             )
         case Place.DEAD:
@@ -126,82 +138,52 @@ def _next(job: FoundJob, group: GroupState, now_ms: int) -> tuple[int | None, st
 
 
 def _next_of_pending(job: FoundJob, group: GroupState) -> tuple[int | None, str]:
-    is_given_back = job.delivery.is_given_back
-    left = 0 if is_given_back else max(0, visibility_of(job, group) - job.idle_ms)
-    wait = group.recovery_wait
+    late_ms = job.idle_ms - visibility_of(job, group)
+    left, wait = 0 if job.is_given_back else max(0, -late_ms), group.recovery_wait
     if wait and wait.left_ms > left:
         left = wait.left_ms
-        when = f"unless it is settled or extended, recovery waits {duration(left)}, and then"
-        if not wait.has_ended:
-            when += ", counted from the next heartbeat,"
-    elif is_given_back:
+        since = "" if wait.has_ended else ", counted from the next heartbeat,"
+        when = f"unless it is settled or extended, recovery waits {duration(left)}, and then{since}"
+    elif job.is_given_back:
         when = "it was given back, so at the next scan"
     elif left:
         when = f"unless it is settled or extended within {duration(left)}"
     else:
-        late = duration(job.idle_ms - visibility_of(job, group))
-        when = f"its visibility timeout passed {late} ago, so at the next scan"
+        when = f"its visibility timeout passed {duration(late_ms)} ago, so at the next scan"
     return left, f"{when} it is {_fate(job, group)}"
 
 
-_AGAIN = {
-    "not_released": "because it was not released",
-    "never_arrived": "because its worker has not confirmed that it has it",
-    "max_deliveries": "because the limit of deliveries was raised",
-}
-"""Why a quarantined job goes back to quarantine."""
-
-
 def _fate(job: FoundJob, group: GroupState) -> str:
-    """Return what recovery makes of a pending delivery."""
-    most = group.max_deliveries or DEFAULT_MAX_DELIVERIES
-    count, (fate, reason) = count_of(job.delivery, most), fate_of(job.delivery, most)
-    if fate is Fate.DEAD:
-        why = "its worker gave it up" if count >= FATAL else f"{count} of {most} deliveries are used up"
-        return f"dead-lettered: {why}"
-    if reason in _AGAIN:
-        return f"quarantined again, {_AGAIN[reason]}"
-    if fate is Fate.QUARANTINE:
-        return f"quarantined: its next delivery ({count + 1} of {most}) is its last, and runs alone"
+    """Return the decision of recovery about the delivery, in short (``lua/prelude/8_fate.lua`` decides it)."""
+    limit = limit_of(group)
+    count = deliveries_of(job, limit)
+    if job.times_delivered >= MOST:
+        return "dead-lettered: its worker gave it up"
+    used_up = f"dead-lettered: {count} of {limit} deliveries are used up"
+    if count >= limit or (job.is_quarantined and not job.is_given_back):
+        if limit == 1 or job.is_given_back:
+            return used_up
+        is_used_up = job.is_released and count >= limit
+        return f"{used_up}, unless it never arrived at its worker" if is_used_up else "quarantined again"
+    if count == limit - 1 and not job.is_given_back:
+        return f"quarantined: its next delivery ({count + 1} of {limit}) is its last, and runs alone"
     if group.recovers_itself:
-        return f"claimed by a live worker, as delivery {count + 1} of {most}"
+        return f"claimed by a live worker, as delivery {count + 1} of {limit}"
     if group.policy == Redelivery.IN_PLACE:
-        return f"ready again where it is, for delivery {count + 1} of {most}"
+        return f"ready again where it is, for delivery {count + 1} of {limit}"
     target = group.keys.retry if group.policy == Redelivery.RETRY_STREAM else group.stream
-    return f"copied to {target} and ready again, for delivery {count + 1} of {most}"
+    return f"copied to {target} and ready again, for delivery {count + 1} of {limit}"
 
 
-def _next_of_ready(job: FoundJob, group: GroupState) -> str:
-    source = group.retry if job.source == group.keys.retry else group.main
-    ready = "1 job is" if str(source.ready) == "1" else f"{source.ready} jobs are"
-    return f"a worker reads it: {ready} ready there; known: {counted(source.consumers, 'consumer')}"
-
-
-def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
-    """Yield the reasons why recovery does not act in this group."""
-    if group.paused:
-        yield f"recovery is paused. Run `reaper groups resume {group.keys.word}` to resume it."
-    if group.recovery_wait:
-        yield str(group.recovery_wait)
-    if group.recovers_itself:
-        return
-    if not snapshot.live:
-        yield "no replica is alive: nothing is recovered before one is started"
-    for _, why in judge_service(snapshot, group):
-        yield why
-    report = group.report
-    if report and report.refusal:
-        yield f"recovery refuses: {REFUSALS.get(report.refusal, report.refusal)}"
-    if report and report.error:
-        yield report.error
-
-
-def _obstacles_to_reading(job: FoundJob, group: GroupState) -> Iterator[str]:
-    """Yield the reasons why workers do not read a ready job."""
-    if job.place is not Place.READY:
-        return
-    source = group.retry if job.source == group.keys.retry else group.main
-    if not source.consumers:
-        yield f"no consumer reads {job.source}: start a worker" + (
-            " that reads the retry stream too" if job.source == group.keys.retry else ""
-        )
+def _obstacles(job: FoundJob, group: GroupState, snapshot: Snapshot) -> Iterator[str]:
+    """Yield the reasons why no worker reads a ready job, or why recovery does not act."""
+    if job.place is Place.READY:
+        if not (group.retry if job.source == group.keys.retry else group.main).consumers:
+            yield f"no consumer reads {job.source}. Start a worker."
+    elif job.place in (Place.PENDING, Place.SCHEDULED, Place.QUARANTINED):
+        for problem in judge(snapshot):
+            is_its_own = problem.group == group.pair or not (problem.group or group.recovers_itself)
+            if problem.trouble in _STOPS and is_its_own:
+                yield problem.text
+        if group.recovery_wait:
+            yield str(group.recovery_wait)

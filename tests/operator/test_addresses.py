@@ -232,12 +232,6 @@ def test_an_address_that_can_be_parsed_is_shown_with_its_hosts(url: str) -> None
     assert NOBODY in shown_address(url) or "/nowhere/redis.sock" in shown_address(url)
 
 
-@pytest.mark.parametrize("url", [url for url in CANNOT_BE_PARSED if "windows.net" in url])
-def test_the_connection_string_of_azure_is_recognized(url: str) -> None:
-    printed = run(reaper, "status", "--redis-url", url)
-    assert "Write rediss://:KEY@orders.redis.cache.windows.net:6380/0" in printed
-
-
 def test_words_of_others_are_logged_without_logins(caplog: pytest.LogCaptureFixture) -> None:
     error = ValueError(f"cannot connect to https://user:{PW}@127.0.0.1/x")
     logging.getLogger("shop").error("failed at redis://:%s@127.0.0.1", PW, exc_info=error)

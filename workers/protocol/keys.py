@@ -41,7 +41,7 @@ def _check_name(kind: str, name: str) -> None:
         raise ConfigurationError(f"{kind} {name!r} contains control characters. Use printable ones.")
 
 
-def _hash_tag(name: str) -> str | None:
+def hash_tag(name: str) -> str | None:
     """Return the tag Redis Cluster would hash instead of the whole name, if the name has one."""
     start = name.find("{")
     if start < 0:
@@ -53,7 +53,7 @@ def _hash_tag(name: str) -> str | None:
 def _prefix(stream: str) -> str:
     """Return what derived keys of ``stream`` start with. Raises ConfigurationError."""
     _check_name("stream", stream)
-    tag = _hash_tag(stream)
+    tag = hash_tag(stream)
     if tag is None:
         if "}" in stream:
             raise ConfigurationError(

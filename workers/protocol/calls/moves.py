@@ -22,7 +22,7 @@ Fields = Sequence[str | bytes | int]
 """Flat names and values for the journal."""
 
 
-class Result(IntEnum):
+class SettleResult(IntEnum):
     """The outcome of a verdict. Numbers as in ``settle.lua``."""
 
     REJECTED = 0
@@ -38,11 +38,11 @@ class Result(IntEnum):
 class Settled(NamedTuple):
     """The result of a verdict. ``detail`` is the ID of the dead letter, or the reason of a held delivery."""
 
-    result: Result
+    result: SettleResult
     detail: str = ""
 
 
-class Life(IntEnum):
+class HeartbeatAnswer(IntEnum):
     """The answer of a heartbeat for a delivery. Numbers as in ``extend.lua``."""
 
     REJECTED = 0
@@ -56,7 +56,7 @@ class Life(IntEnum):
     """A read may have taken it by mistake just now, as the server's clock was set back, and will give it back."""
 
 
-class Item(NamedTuple):
+class SettleEntry(NamedTuple):
     """A delivery with a verdict other than an ack, and its facts for the journal."""
 
     entry_id: bytes
@@ -65,7 +65,7 @@ class Item(NamedTuple):
     fields: Fields = ()
 
 
-class Handling(IntEnum):
+class HandlerState(IntEnum):
     """The state of a handler in a heartbeat (rules W4 and W8). Numbers as in ``extend.lua``."""
 
     WAITS = 0
@@ -74,12 +74,12 @@ class Handling(IntEnum):
     RUNS = 2
 
 
-class Beating(NamedTuple):
+class HeartbeatEntry(NamedTuple):
     """A delivery in a heartbeat."""
 
     entry_id: bytes
     times: int
-    handling: Handling
+    handling: HandlerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Moves(CoreCalls):
         return None if isinstance(reply, int) else [code == 1 for code in reply]
 
     async def settle(
-        self, client: Client, source: str, items: Iterable[Item], *, consumer: str, caller: str, number: int
+        self, client: Client, source: str, items: Iterable[SettleEntry], *, consumer: str, caller: str, number: int
     ) -> list[Settled]:
         """Give deliveries back, or up (``settle.lua``)."""
         argv: list[str | bytes | int] = [consumer, caller, number]
@@ -117,22 +117,23 @@ class Moves(CoreCalls):
             argv += [verdict.reason, verdict.error, verdict.traceback, len(item.fields), *item.fields]
         reply: Any = await SETTLE.run(client, self._names(source), self._words(*argv))
         return [
-            Settled(Result(one)) if isinstance(one, int) else Settled(Result(one[0]), text(one[1])) for one in reply
+            Settled(SettleResult(one)) if isinstance(one, int) else Settled(SettleResult(one[0]), text(one[1]))
+            for one in reply
         ]
 
     async def extend(
-        self, client: Client, source: str, items: Iterable[Beating], *, consumer: str
-    ) -> tuple[int, list[Life]]:
+        self, client: Client, source: str, items: Iterable[HeartbeatEntry], *, consumer: str
+    ) -> tuple[int, list[HeartbeatAnswer]]:
         """Send a heartbeat (``extend.lua``). Return the server's time in ms, and an answer for each."""
         return _lives(await EXTEND.run(client, self._names(source), self._beat(items, consumer)))
 
     def extend_blocking(
-        self, client: "redis.Redis", source: str, items: Iterable[Beating], *, consumer: str
-    ) -> tuple[int, list[Life]]:
+        self, client: "redis.Redis", source: str, items: Iterable[HeartbeatEntry], *, consumer: str
+    ) -> tuple[int, list[HeartbeatAnswer]]:
         """Send a heartbeat, in a thread that may block."""
         return _lives(EXTEND.run_blocking(client, self._names(source), self._beat(items, consumer)))
 
-    def _beat(self, items: Iterable[Beating], consumer: str) -> tuple[str | bytes | int, ...]:
+    def _beat(self, items: Iterable[HeartbeatEntry], consumer: str) -> tuple[str | bytes | int, ...]:
         return self._words(
             consumer, *(word for item in items for word in (item.entry_id, item.times, int(item.handling)))
         )
@@ -168,6 +169,6 @@ class Moves(CoreCalls):
         return text(next_page), [Taken(entry[0], entry[1], times) for entry, times in found]
 
 
-def _lives(reply: Any) -> tuple[int, list[Life]]:
+def _lives(reply: Any) -> tuple[int, list[HeartbeatAnswer]]:
     at_ms, *codes = reply
-    return at_ms, [Life(code) for code in codes]
+    return at_ms, [HeartbeatAnswer(code) for code in codes]
