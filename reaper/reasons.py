@@ -1,8 +1,9 @@
 """Decides from the reports of the holders which groups are worst, and why. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from heapq import nlargest
 from operator import itemgetter
 
 from reaper.replicas import GroupReport, PatternCounts
@@ -138,19 +139,17 @@ def worst(reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST) ->
 
 
 def count_patterns(
-    watched: Iterable[str], reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST
+    numbers: Mapping[str, tuple[int, int]], reports: Iterable[GroupReport], at_ms: int, most: int = MOST_WORST
 ) -> dict[str, PatternCounts]:
-    """Count groups by the pattern that found them. ``watched`` has the pattern of each group.
+    """Count groups by the pattern that found them. ``numbers`` has how many are watched, and held, by pattern.
 
     Of more than ``most`` patterns, those with the most groups are kept.
     """
-    numbers = Counter(watched)
-    held, problems = Counter[str](), dict[str, Counter[str]]()
+    problems = dict[str, Counter[str]]()
     for report in reports:
-        held[report.pattern] += bool(report.token)
         if kinds := kinds_of(report, at_ms):
             problems.setdefault(report.pattern, Counter()).update(map(str, kinds))
     return {
-        pattern: PatternCounts(watched=number, held=held[pattern], problems=dict(problems.get(pattern, {})))
-        for pattern, number in numbers.most_common(most)
+        pattern: PatternCounts(watched=watched, held=held, problems=dict(problems.get(pattern, {})))
+        for pattern, (watched, held) in nlargest(most, numbers.items(), key=itemgetter(1))
     }

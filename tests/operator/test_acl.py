@@ -13,6 +13,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from reaper.operations.acl import Role, roles_in, rules_of
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
+from reaper.pipelined import PipelinedClient
 from reaper.settings import observers_of
 from tests.faults.scene import (
     GROUP,
@@ -187,7 +188,7 @@ def text_of(key: str | bytes) -> str:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
-    notes, run, run_blocking = Ran(), Script.run, Script.run_blocking
+    notes, run, run_blocking, ask_script = Ran(), Script.run, Script.run_blocking, PipelinedClient.ask_script
 
     async def noted(self: Script, client: Any, keys: Any, args: Any) -> Any:
         notes.note(self, client, keys)
@@ -197,6 +198,11 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
         notes.note(self, client, keys)
         return run_blocking(self, client, keys, args)
 
+    def noted_in_pipeline(self: PipelinedClient, script: Script, keys: Any, args: Any, answered: Any) -> None:
+        notes.note(script, self, keys)
+        ask_script(self, script, keys, args, answered)
+
+    monkeypatch.setattr(PipelinedClient, "ask_script", noted_in_pipeline)
     monkeypatch.setattr(Script, "run", noted)
     monkeypatch.setattr(Script, "run_blocking", noted_too)
     return notes

@@ -69,7 +69,7 @@ async def _many(scene: Scene, number: int) -> list[str]:
         heartbeat_ms=SELDOM_MS,
         watched=number,
         held=number,
-        patterns=count_patterns(["mail:*"] * number, reports, now),
+        patterns=count_patterns({"mail:*": (number, len(reports))}, reports, now),
     )
     await register(scene.client, alice, a_replica("bob", at_ms=now, heartbeat_ms=SELDOM_MS), pairs="\n".join(pairs))
     return pairs
