@@ -21,24 +21,29 @@ from tests.simulation.server.commands import COMMANDS, CONTAINERS
 from tests.simulation.server.server import NOT_WHILE_LOADING
 from tests.simulation.twins import START_US, Twins
 from tests.support.clock import ServerClock
-from tests.support.fixtures import standing_clock
+from tests.support.fixtures import server_clock
 from tests.support.servers import RedisServer
 from tests.support.tiers import OPTION, WITH_CLAIM
 from workers.protocol.messages import text
 
 pytestmark = pytest.mark.contract
 ON_MODELS = pytest.mark.only_on("6.2.", "7.0.")
-"""Versions whose model is a sketch, except for reads with CLAIM."""
-__all__ = ["standing_clock"]
+"""For other versions the model is a sketch, except for reads with CLAIM."""
 
 
 @pytest.fixture
-def standing(binary: Path, standing_clock: ServerClock, tmp_path: Path) -> Iterator[RedisServer]:
-    """A server whose clock moves only with the story."""
+def clock(tmp_path: Path) -> ServerClock:
+    """The clock of the server, which stands."""
+    return server_clock(tmp_path, stands=True)
+
+
+@pytest.fixture
+def standing(binary: Path, clock: ServerClock, tmp_path: Path) -> Iterator[RedisServer]:
+    """A server whose clock stands."""
     folder = tmp_path / "redis"
     folder.mkdir()
-    standing_clock.stand_at(START_US)
-    server = RedisServer(binary, folder, environment=standing_clock.environment)
+    clock.stand_at(START_US)
+    server = RedisServer(binary, folder, environment=clock.environment)
     server.start()
     yield server
     server.kill()
@@ -53,7 +58,7 @@ def times(request: pytest.FixtureRequest) -> int:
 def _tell(
     stories: SearchStrategy[list[Step]], server: RedisServer, clock: ServerClock, *, examples: int, whole: bool = True
 ) -> None:
-    """Play some stories, each on an empty server and a new model, and compare the ``whole`` state in the end."""
+    """Tell so many stories, each to an empty server and a new model; compare the ``whole`` state in the end."""
 
     @settings(max_examples=examples, report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
     @given(stories)
@@ -71,23 +76,21 @@ def _tell(
 
 
 @ON_MODELS
-def test_model_answers_commands_as_the_server_does(
-    standing: RedisServer, standing_clock: ServerClock, times: int
-) -> None:
-    """Plain commands, transactions, channels and blocked reads, also on a full server, a replica, and without permissions."""
-    _tell(command_stories(steps=50), standing, standing_clock, examples=50 * times)
+def test_model_answers_commands_as_the_server_does(standing: RedisServer, clock: ServerClock, times: int) -> None:
+    """Plain commands, transactions, channels and blocked reads, also on a full server, a replica, and without rights."""
+    _tell(command_stories(steps=50), standing, clock, examples=50 * times)
 
 
 @pytest.mark.only_on(*WITH_CLAIM)
-def test_model_claims_as_the_server_does(standing: RedisServer, standing_clock: ServerClock, times: int) -> None:
+def test_model_claims_as_the_server_does(standing: RedisServer, clock: ServerClock, times: int) -> None:
     """Reads with CLAIM, of overdue, returned, young, deleted and new entries."""
-    _tell(claim_stories(steps=30), standing, standing_clock, examples=25 * times, whole=False)
+    _tell(claim_stories(steps=30), standing, clock, examples=25 * times, whole=False)
 
 
 @ON_MODELS
-def test_model_runs_scripts_as_the_server_does(standing: RedisServer, standing_clock: ServerClock, times: int) -> None:
+def test_model_runs_scripts_as_the_server_does(standing: RedisServer, clock: ServerClock, times: int) -> None:
     """Every script, called like workers, holders and operators call it, in the same states of the server."""
-    _tell(call_stories(steps=40), standing, standing_clock, examples=40 * times)
+    _tell(call_stories(steps=40), standing, clock, examples=40 * times)
 
 
 def test_stories_call_every_script() -> None:
@@ -98,12 +101,12 @@ def test_stories_call_every_script() -> None:
         for script in (Path(str(files(package))) / "lua").glob("*.lua")
     }
     called = set(re.findall(r'"([a-z]+(?:_[a-z]+)*)"', Path(drawn_calls.__file__).read_text()))
-    assert shipped - called <= {"keys", "heartbeat"}  # parts of the other scripts
+    assert shipped - called <= {"keys", "heartbeat"}  # parts of the others
 
 
 @pytest.mark.only_on("7.0.")
 def test_model_refuses_the_same_commands_while_it_reads_its_data(standing: RedisServer) -> None:
-    """The server reports for each command whether it runs while the data is loading."""
+    """The server says of each command whether it runs while it is loading."""
     every = [*COMMANDS.values(), *(found for container in CONTAINERS.values() for found in container.values())]
     ask = "return redis.call('COMMAND', 'INFO', unpack(ARGV))"
     rows = standing.command("EVAL", ask, 0, *(found.name for found in every))
