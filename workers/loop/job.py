@@ -17,7 +17,6 @@ from workers.protocol.messages import (
     Pairs,
     entry_ms,
     pair_up,
-    read_copy,
     read_metadata,
     text,
 )
@@ -119,13 +118,8 @@ class Job:
         for name in names:
             if name.startswith(RESERVED_PREFIX):
                 self.is_as_produced = False
-                copy = read_copy(names, name, flat)
-                if copy is None:
-                    self._take(read_metadata(entry_id, zip(names, flat[1::2], strict=False)), max_deliveries)
-                    self.is_quarantined = FIELD_QUARANTINED in names
-                else:
-                    self.raw_id, before, self.generation, self._first_ms, self.copies = copy
-                    self.deliveries = min(before, max_deliveries - 1) + times_delivered
+                self._take(read_metadata(entry_id, zip(names, flat[1::2], strict=False)), max_deliveries)
+                self.is_quarantined = FIELD_QUARANTINED in names
                 break
 
     def _take(self, metadata: Metadata, max_deliveries: int) -> None:
