@@ -34,6 +34,8 @@ class GroupWriter:
     """Writes of one term in one group. All methods raise what redis-py raises; all are fenced."""
 
     client: Redis
+    reads: Redis
+    """For calls that find and report, which may wait for each other."""
     group: WatchedGroup
     authority: Authority
     journal: Journal
@@ -79,7 +81,7 @@ class GroupWriter:
         """
         keys = self.keys
         reply = await REPORT_LOST.run(
-            self.client,
+            self.reads,
             [source, keys.lease, keys.agreement, keys.journal],
             [
                 self.authority.holder, keys.group, consumer, int(is_certain),
@@ -90,17 +92,17 @@ class GroupWriter:
 
     async def consumers(self, source: str) -> set[bytes]:
         """Return the group's consumers in ``source``."""
-        return {row["name"] for row in await self.client.xinfo_consumers(source, self.keys.group)}
+        return {row["name"] for row in await self.reads.xinfo_consumers(source, self.keys.group)}
 
     async def groups_lost(self) -> int:
         """Return how often the group was found to be another one, since it was first served."""
-        times: Any = await self.client.hget(self.keys.agreement, "groups_lost")
+        times: Any = await self.reads.hget(self.keys.agreement, "groups_lost")
         return whole_number(times, 0)
 
     async def registrations(self, consumers: Sequence[bytes]) -> dict[bytes, int]:
         """Return for how many ms the registrations of workers count, by their consumer."""
-        found: Any = await self.client.hmget(self.keys.agreement, [b"member:" + consumer for consumer in consumers])
-        now_ms = await server_ms(self.client)
+        found: Any = await self.reads.hmget(self.keys.agreement, [b"member:" + consumer for consumer in consumers])
+        now_ms = await server_ms(self.reads)
         fields = {consumer: value.split(b",") for consumer, value in zip(consumers, found, strict=True) if value}
         return {one: whole_number(words[0], 0) - now_ms for one, words in fields.items() if len(words) > 1}
 

@@ -7,7 +7,8 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.judgement import judge
-from reaper.operations.requeue import Requeue, RequeueOutcome, forget_count, read_journal, requeue
+from reaper.operations.lost_deliveries import forget_count, read_journal
+from reaper.operations.ready_again import How, Outcome, requeue
 from reaper.operations.snapshot import take_snapshot
 from reaper.reasons import ProblemKind
 from reaper.replicas import GroupReport
@@ -375,10 +376,10 @@ async def test_what_a_dead_worker_held_whose_consumer_is_deleted_is_reported_and
 async def requeue_lost(case: Case) -> int:
     """Give back the lost deliveries, as ``reaper groups requeue --lost`` does; return how many."""
     told = await read_journal(case.client, case.keys, 0)
-    how = Requeue(Redelivery.STREAM, DEFAULT_JOURNAL)
+    how = How(Redelivery.STREAM, DEFAULT_JOURNAL)
     results = [one async for one in requeue(case.client, case.keys, list(told.lost), told.ended, how)]
     await forget_count(case.client, case.keys)
-    return sum(result.outcome is RequeueOutcome.REQUEUED for result in results)
+    return sum(result.outcome is Outcome.DONE for result in results)
 
 
 async def test_what_a_worker_holds_again_or_settles_in_time_is_not_lost(case: Case) -> None:

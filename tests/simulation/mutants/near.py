@@ -56,7 +56,7 @@ MODULES = {
     "workers/protocol/server": ["protocol/test_nodes", "protocol/test_connection"],
     "workers/protocol/pools": ["protocol/test_sentinels", "faults/test_failover"],
     "workers/upkeep/house": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
-    "reaper/operations/requeue": ["operator/test_requeue"],
+    "reaper/operations/ready_again": ["operator/test_requeue", "operator/test_redrive"],
     "workers/protocol/calls/refusals": ["scripts/test_beat"],
 }  # fmt: skip
 """Of a module, likewise: by its path."""
