@@ -91,8 +91,8 @@ class HolderFaults:
     async def _catch_holder(self) -> ProcessRun | None:
         """Return the holder once it is stopped with something overdue in its hands.
 
-        Timers are hints, so most calls are about jobs that were settled long ago. If the holder was stopped before one of
-        these, it continues at once.
+        Timers are hints, so most calls are about jobs that were settled long ago. A holder that was stopped before
+        one of these continues at once.
         """
         folder, supervisor = self.tools.stage.failpoints, self.tools.supervisor
         if failpoints.is_armed(folder, FAILPOINT):

@@ -72,8 +72,9 @@ class WorkerFaults:
     async def _caught(self, runs: Sequence[ProcessRun]) -> list[ProcessRun]:
         """Stop workers, and return those that may crash. They stay stopped, and the others continue.
 
-        A worker that runs a job on its last delivery is spared: a third crash makes a dead letter of it, as promised,
-        and a drill must know its dead letters beforehand. If the worker were not stopped first, it could begin a job on its last delivery meanwhile.
+        A worker that runs a job on its last delivery is spared, because a third crash makes a dead letter of it, as
+        promised, and a drill must know its dead letters beforehand. The worker is stopped first, because otherwise it
+        could begin a job on its last delivery meanwhile.
         """
         tools, supervisor = self.tools, self.tools.supervisor
         stopped = list(runs)

@@ -77,7 +77,7 @@ def _tell(
 
 @ON_MODELS
 def test_model_answers_commands_as_the_server_does(standing: RedisServer, clock: ServerClock, times: int) -> None:
-    """Plain commands, transactions, channels and blocked reads, also on a full server, a replica, and without rights."""
+    """Plain commands, transactions, channels and blocked reads, also on a full server, on a replica, without rights."""
     _tell(command_stories(steps=50), standing, clock, examples=50 * times)
 
 
