@@ -9,7 +9,6 @@ from reaper.operations.groups import check_exists
 from reaper.operations.requeue import Requeue, Requeued, RequeueOutcome, entries_of, forget_count, read_journal
 from reaper.operations.requeue import requeue as requeue_entries
 from reaper.settings import ReaperSettings
-from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import explained
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
@@ -56,7 +55,7 @@ async def requeue(
     """
     if bool(ids) is lost:
         raise ConfigurationError("requeue needs either entry IDs or --lost. Name one of them.")
-    how = Requeue(settings.redelivery, Journal.at(settings.journal, settings.journal_maxlen), dry_run)
+    how = Requeue(settings.redelivery, settings.journal_limit, dry_run)
     results = []
     async with connected(settings, keys) as (client, _):
         await check_exists(client, keys)

@@ -15,8 +15,9 @@ from opentelemetry.trace import SpanKind
 from redis.asyncio import Redis
 
 from reaper.settings import ReaperSettings
-from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
+from workers.protocol.calls import CALL_BYTES, GroupCalls
 from workers.protocol.errors import NotPossibleError
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, text, told
 from workers.protocol.scripts import load_script
@@ -74,7 +75,8 @@ class Redrive:
     dry_run: bool = False
     rate: float | None = None
     """Dead letters per second; None = as fast as it goes."""
-    journal: Journal = DEFAULT_JOURNAL
+    journal_limit: int = DEFAULT_JOURNAL_MAXLEN
+    """Length of the journal; 0 = none is written."""
 
     @property
     def batch(self) -> int:
@@ -84,10 +86,7 @@ class Redrive:
 
 def redrive_as_set(settings: ReaperSettings) -> Redrive:
     """Return how dead letters are redriven by commands, unless more is said."""
-    return Redrive(
-        policy=settings.redelivery,
-        journal=Journal.at(settings.journal, settings.journal_maxlen),
-    )
+    return Redrive(policy=settings.redelivery, journal_limit=settings.journal_limit)
 
 
 async def redrive(client: Redis, keys: GroupKeys, ids: AsyncIterable[str], how: Redrive) -> AsyncIterator[Redriven]:
@@ -127,14 +126,12 @@ async def _in_batches(items: AsyncIterable[str], size: int) -> AsyncIterator[lis
 async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how: Redrive) -> list[Redriven]:
     """Redrive as many of ``ids`` as one call can. A repeated call, after a lost reply, finds redriven ones gone."""
     began_ns = time_ns()
-    reply, reply_was_lost = await load_script("reaper", "redrive_dead_letters").run_until_answered(
-        client,
-        [keys.dead, keys.stream, keys.retry, keys.agreement, keys.journal],
-        [
-            keys.group, how.policy, "" if how.max_generation is None else how.max_generation,
-            int(how.dry_run), *how.journal, CALL_BYTES, *ids,
-        ],
-    )  # fmt: skip
+    highest = "" if how.max_generation is None else how.max_generation
+    words = GroupCalls(keys, how.journal_limit).spell(
+        keys.dead, how.policy, int(how.dry_run), CALL_BYTES, highest, *ids
+    )
+    script = load_script("reaper", "redrive_dead_letters")
+    reply, reply_was_lost = await script.run_until_answered(client, *words)
     if reply[0] != b"ok":
         raise NotPossibleError(
             f"cannot redrive: group {keys.pair!r} does not exist, so no worker would read the jobs. Create the group, "

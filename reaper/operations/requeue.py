@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from workers.protocol.calls import CALL_BYTES, Journal
+from workers.protocol.calls import CALL_BYTES, GroupCalls
 from workers.protocol.errors import ConfigurationError, NotPossibleError
 from workers.protocol.events import ENDS, EventName, LifecycleEvent, events_of
 from workers.protocol.keys import GroupKeys
@@ -85,7 +85,8 @@ class Requeue:
     """How entries are requeued. ``policy`` counts if the group has agreed on none."""
 
     policy: Redelivery
-    journal: Journal
+    journal_limit: int
+    """Length of the journal; 0 = none is written."""
     dry_run: bool = False
 
 
@@ -156,11 +157,8 @@ async def _requeue_batch(
     client: Redis, keys: GroupKeys, ids: Sequence[str], how: Requeue, *, is_retry: bool
 ) -> list[Requeued]:
     source = keys.retry if is_retry else keys.stream
-    reply = await load_script("reaper", "requeue").run(
-        client,
-        [source, keys.stream, keys.retry, keys.agreement, keys.journal],
-        [keys.group, how.policy, int(how.dry_run), *how.journal, CALL_BYTES, *ids],
-    )
+    words = GroupCalls(keys, how.journal_limit).spell(source, how.policy, int(how.dry_run), CALL_BYTES, *ids)
+    reply = await load_script("reaper", "requeue").run(client, *words)
     if reply[0] != b"ok":
         raise NotPossibleError(
             f"cannot requeue: group {keys.pair!r} does not exist, so no worker would read the copies. "

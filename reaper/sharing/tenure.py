@@ -19,7 +19,6 @@ from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from reaper.sharing.ranking import ranked
-from workers.protocol.calls import Journal
 from workers.protocol.log_fields import fields
 from workers.runtime.clock import monotonic_ms
 
@@ -71,7 +70,7 @@ class Tenure:
         self.group = group
         self._lease = GroupLease(
             self._context.leases, self._context.ticks, group, self._context.replica_id, settings.lease_of(group),
-            Journal.at(settings.journal, settings.journal_maxlen),
+            settings.journal_limit,
         )  # fmt: skip
         self._tick_s = settings.tick_of(group).total_seconds()
         self._notes = GroupNotes(group, self._context.callbacks, self._context.changed)

@@ -19,7 +19,6 @@ from reaper.recovery.writer import GroupWriter
 from reaper.service import EVENTS
 from reaper.settings import ReaperSettings
 from tests.support.virtual_time import VIRTUAL_TIME
-from workers.protocol.calls import Journal
 from workers.protocol.calls.group_moves import Authority
 from workers.protocol.calls.refusals import Refusal
 from workers.runtime.callbacks import Callbacks
@@ -66,7 +65,7 @@ class World:
         )
         self.watch = SourceWatch(
             cast("ReplicaContext", context),
-            GroupWriter(cast("Any", self), group, Authority("alice", 7), Journal(1, 100)),
+            GroupWriter(cast("Any", self), group, Authority("alice", 7), 100),
             group.keys.stream,
             notes=self.notes,
             rate=RateLimit(0),

@@ -152,7 +152,7 @@ class Drops:
         """Tell whether nobody can tell of what was idle for so long.
 
         Nobody can where nothing tells one group from another. Of a consumer whose worker is registered the journal
-        tells that it is gone (keep_house.lua); of another one's deliveries, or without a journal, the holder alone
+        tells that it is gone (maintain_group.lua); of another one's deliveries, or without a journal, the holder alone
         tells, if a full scan of its own can have seen them (decision 12). Nobody tells where the clock was set back
         just before: what a worker then says of when it has proved its life lies in the future, and counts for nothing.
         """

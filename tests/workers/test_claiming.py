@@ -17,7 +17,9 @@ from workers.loop.claiming import Claiming
 from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.reading import Reader
 from workers.protocol.calls.membership import Agreement
+from workers.protocol.calls.moves import Moves
 from workers.protocol.errors import UnexpectedReplyError
+from workers.protocol.keys import group_keys
 from workers.protocol.messages import (
     CLAIM_READY_MS,
     ClaimedEntry,
@@ -94,6 +96,7 @@ async def test_what_was_taken_from_the_living_is_given_back_and_not_run() -> Non
     claiming: Any = object.__new__(Claiming)
     source, redis = Source("orders", "orders", inf, None), Returning()
     claiming._by_key, claiming._commands, claiming._consumer = {b"orders": source}, redis, "w1"
+    claiming._moves = Moves(group_keys("orders", "billing"), 0)
     claiming._settings = WorkerSettings(stream="orders", group="billing")
     claiming._membership = a_membership(both=(source,))
 
@@ -126,6 +129,7 @@ async def test_what_a_read_has_brought_is_left_until_all_of_it_is_known() -> Non
     claiming: Any = object.__new__(Claiming)
     source, redis = Source("orders", "orders", inf, None), Forgetful()
     claiming._by_key, claiming._commands, claiming._consumer = {b"orders": source}, redis, "w1"
+    claiming._moves = Moves(group_keys("orders", "billing"), 0)
     claiming._settings, claiming._answer = WorkerSettings(stream="orders", group="billing"), None
     claiming._membership = a_membership(both=(source,))
 

@@ -12,7 +12,6 @@ from redis.exceptions import ResponseError
 
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.in_flight import Delivery
-from workers.protocol.calls.recovery import return_taken
 from workers.protocol.log_fields import fields
 from workers.protocol.meaning import is_not_known
 from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, Redelivery, parse_claim_reply
@@ -35,6 +34,7 @@ class Claiming(WorkerPart):
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
+        self._moves = context.calls.moves
         self._by_key = {source.key.encode(): source for source in context.membership.both}
         self._refused_in = 0
         """The joining in which the server knew no CLAIM; it may be another server in the next one."""
@@ -111,7 +111,7 @@ class Claiming(WorkerPart):
                 (entry.entry_id, entry.deliveries_before) for entry in taken if self._by_key[entry.stream] is source
             ]
             if theirs:
-                await return_taken(self._commands, source.key, self._settings.group, self._consumer, theirs)
+                await self._moves.return_taken(self._commands, source.key, self._consumer, theirs)
         logger.warning(
             "returned deliveries that a read took from live workers after a clock change: %s",
             fields(group=self._settings.keys.pair, deliveries=len(taken)),
