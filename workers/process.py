@@ -12,7 +12,6 @@ from redis.exceptions import RedisError
 from workers.embedded.autoclaim import Autoclaim
 from workers.embedded.upkeep import Upkeep
 from workers.loop.adoption import Adoption
-from workers.loop.batches import Gatherer
 from workers.loop.context import WorkerContext
 from workers.loop.dispatch import Handlers
 from workers.loop.heartbeat import Heartbeat
@@ -23,7 +22,7 @@ from workers.loop.reading import Reader
 from workers.loop.reporting import Counts
 from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
-from workers.loop.slots import Slots
+from workers.loop.slots import Gatherer, Slots
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.errors import HandlerExitError, StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.log_fields import fields
@@ -276,8 +275,7 @@ class WorkerProcess:
         try:
             await self._check_claim(settings.redelivery)
             await membership.join()
-            if membership.recovers:
-                await self._check_claim(membership.agreement.redelivery)
+            await self._check_claim(membership.agreement.redelivery)
             if settings.adopts:
                 await self._adoption.look_for_earlier_processes()
         except (RedisError, OSError) as error:

@@ -10,8 +10,7 @@ from typing import Any, TypeVar, cast, overload
 import anyio
 from anyio.abc import TaskStatus
 
-from workers.loop.batches import BatchHandler
-from workers.loop.dispatch import Handlers, no_type_field
+from workers.loop.dispatch import BatchHandler, Handlers, no_type_field
 from workers.loop.handlers import Handler, checked
 from workers.loop.job import Job
 from workers.loop.reporting import EVENTS, Counts, WorkerEvent

@@ -137,7 +137,7 @@ def _pending(source: SourceState) -> str:
     if source.oldest_pending_ms is None:
         return f"pending {source.pending}"
     if source.oldest_pending_ms < 0:
-        return f"pending {source.pending} (oldest: owned by nobody)"
+        return f"pending {source.pending} (oldest: without an owner)"
     return f"pending {source.pending} (oldest idle {duration(source.oldest_pending_ms)})"
 
 

@@ -50,7 +50,7 @@ Where no reapers run, pause-holder only kills a worker, and the other faults of 
 _FIELDS = DrillSettings.model_fields
 _redis_option = click.option("--redis-url", envvar="REAPER_REDIS_URL", help=_FIELDS["redis_url"].description)
 _output_option = output_option(help="Write the report to this JSON file.")
-_format_option = format_option("Print text, or nothing but the report as JSON.")
+_format_option = format_option("Print text, or only the report as JSON.")
 
 
 @click.command(

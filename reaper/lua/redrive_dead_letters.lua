@@ -6,7 +6,7 @@
 -- ARGV[7…] IDs of dead letters
 --
 -- Returns {'ok', 'stream' | 'retry' (where the jobs go), row…}, one row an ID: {code, detail, job ID}, and of a traced
--- job that is ready again {traceparent, tracestate, what is known of its last delivery, its generation now}
+-- job that is ready again {traceparent, tracestate, its generation now}
 --   0 gone: not in the dead-letter stream (any more)   1 ready again, detail = new entry ID ('' in a dry run)
 --   2 stopped by the loop guard, detail = its generation   3 cannot be copied, detail = why; stays dead
 --   4 put off, ask again
@@ -68,7 +68,7 @@ local function redrive(dead_id)
   redis.call('XDEL', source, dead_id)
   write_event({ 'event', 'redriven', 'group', group, 'mode', 'operator', 'entry', dead_id, 'job', job.id, 'generation', job.generation,
     'deliveries', digits(job.deliveries), 'enqueued_ms', job.first_ms, 'reason', reason, 'new_entry', id })
-  local traced = job.traceparent and { job.traceparent, job.tracestate, job.previous or '', tonumber(job.generation) } or nil
+  local traced = job.traceparent and { job.traceparent, job.tracestate, tonumber(job.generation) } or nil
   return { REDRIVEN, id, job.id, traced }
 end
 

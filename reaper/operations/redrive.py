@@ -22,7 +22,7 @@ from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, text, told
 from workers.protocol.scripts import load_script
 from workers.telemetry import names as telemetry
-from workers.telemetry.deliveries import TracedDelivery, begin, read_context
+from workers.telemetry.deliveries import begin, read_context
 from workers.telemetry.names import Attributes
 
 REDRIVE_BATCH = 100
@@ -46,8 +46,6 @@ class TracedJob(NamedTuple):
 
     traceparent: bytes
     tracestate: bytes
-    previous: bytes
-    """Its last delivery, as in ``reaper.previous``."""
     generation: int
 
 
@@ -158,12 +156,11 @@ def _result(entry_id: str, row: Sequence[Any], target: str, reply_was_lost: bool
 
 
 def _emit(keys: GroupKeys, result: Redriven, began_ns: int, ended_ns: int) -> None:
-    """Write a span in the trace of a job that is ready again, linked to its last delivery."""
+    """Write a span in the trace of a job that is ready again."""
     traced = result.traced
     creation = traced and read_context(traced.traceparent, traced.tracestate)
     if traced is None or creation is None:
         return  # the producer's trace is not sampled
-    links = TracedDelivery(creation, keys.stream, keys.group, result.job_id.encode()).links_to(traced.previous)
     about: Attributes = {
         telemetry.MESSAGE_ID: result.detail,
         telemetry.JOB_ID: result.job_id,
@@ -171,4 +168,4 @@ def _emit(keys: GroupKeys, result: Redriven, began_ns: int, ended_ns: int) -> No
     }
     common = telemetry.common(telemetry.REDRIVE, telemetry.SETTLE, keys.stream, keys.group)
     name = f"{telemetry.REDRIVE} {keys.stream}"
-    begin(name, creation, SpanKind.CLIENT, {**common, **about}, links, at_ns=began_ns).end(ended_ns)
+    begin(name, creation, SpanKind.CLIENT, {**common, **about}, at_ns=began_ns).end(ended_ns)

@@ -245,8 +245,8 @@ def find_mismatches(agreement: Mapping[str, str], report: GroupReport | None, no
             "max_deliveries": str(report.max_deliveries),
         }
         found += [
-            f"the group agreed on {name} = {agreement[name]}, and the holder of its lease has {value}: give all "
-            "processes the same"
+            f"{name} is {agreement[name]} in the group settings, and {value} in those of the holder. Give all "
+            "processes the same value"
             for name, value in holds.items()
             if agreement.get(name) and agreement[name] != value
         ]

@@ -180,7 +180,7 @@ class GroupWatch:
 
     def _lease_is_lost(self, doing: str) -> None:
         logger.warning(
-            "the lease of the group is not ours any more: %s",
+            "this replica does not hold the lease any more: %s",
             fields(group=self._keys.pair, token=self._term.token, doing=doing),
         )
         self._end(EndOfTerm.NOT_OURS)
@@ -314,7 +314,7 @@ class GroupWatch:
         if refusal.kind is RefusalKind.STALE:
             self._notes.telemetry.write_rejected()
             logger.warning(
-                "write rejected, the lease of the group is not ours any more: %s",
+                "write rejected, this replica does not hold the lease any more: %s",
                 fields(group=self._keys.pair, token=self._term.token, lease=refusal.detail),
             )
             self._end(EndOfTerm.NOT_OURS)

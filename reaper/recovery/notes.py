@@ -189,9 +189,9 @@ class GroupNotes:
 
     # ---- deliveries
 
-    def batch(self, found: Sequence[Recovered], began_ns: int) -> None:
-        """Count, log and report the overdue deliveries of one recovery call that began at ``began_ns``."""
-        self.telemetry.recovered(found, began_ns)
+    def batch(self, found: Sequence[Recovered]) -> None:
+        """Count, log and report the overdue deliveries of one recovery call."""
+        self.telemetry.recovered(found)
         became = Counter(row.outcome for row in found)
         tally = self.tally
         tally.recovered += became[Outcome.REDELIVERED]

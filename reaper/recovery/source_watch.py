@@ -5,7 +5,6 @@ A timer is a hint, and the script decides.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from time import time_ns
 
 import anyio
 from redis.asyncio import Redis
@@ -130,7 +129,6 @@ class SourceWatch:
 
     async def _recover(self, due: Collection[bytes]) -> None:
         self._rate.spend(len(due))  # before the call: another one may be under way
-        began_ns = time_ns()
         result = await self._writer.recover(self._source, in_order(due, bytes))
         if isinstance(result, Refusal):
             self._rate.spend(-len(due))
@@ -149,7 +147,7 @@ class SourceWatch:
                 self.scanner.gone(row.entry_id)
                 self._gone([row.entry_id], now)
         self._watch_third_parties(result)
-        self._notes.batch(result, began_ns)
+        self._notes.batch(result)
         self._rate.spend(-sum(row.outcome not in ENDED for row in result))
 
     def _watch_third_parties(self, found: Sequence[Recovered]) -> None:

@@ -135,7 +135,7 @@ class Discovery:
         try:
             await self._client.zrem(self._keys.scanned, self._digest())
         except (RedisError, OSError):
-            logger.debug("cannot leave the scan to others", exc_info=True)  # they scan one interval later
+            logger.debug("cannot hand the scan over", exc_info=True)  # they scan one interval later
         await anyio.sleep(self._settings().discovery_interval.total_seconds())
         self._may_scan = True  # an administrator may have granted the right
 

@@ -102,7 +102,7 @@ async def test_a_holder_that_was_paused_over_its_expiry_writes_nothing_and_gets_
     async with holding(quick_settings(case.server), after=replica_of(holder)):
         await wait_until(case.recovered, "the jobs are recovered")
         first.resume()
-        await first.prints("write rejected, the lease of the group is not ours any more")
+        await first.prints("write rejected, this replica does not hold the lease any more")
         await first.prints("lease taken: group=orders/billing token=3")
         again = await case.holder()
     assert (replica_of(again), again != holder) == (replica_of(holder), True), "in a term of its own"

@@ -63,7 +63,7 @@ async def test_of_a_traced_job_the_script_says_what_its_trace_needs(scene: Scene
         [keys.dead, keys.stream, keys.retry, keys.agreement, keys.journal],
         [keys.group, "stream", "", 0, 0, 1_000, 10**9, traced, untraced],
     )
-    assert [row[3:] for row in reply[2:]] == [[[sampled.encode(), b"a=b", b"0.0.3.r", 1]], []]
+    assert [row[3:] for row in reply[2:]] == [[[sampled.encode(), b"a=b", 1]], []]
 
 
 async def test_the_journal_tells_of_a_redrive(scene: Scene) -> None:

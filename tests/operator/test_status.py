@@ -345,15 +345,15 @@ async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:
     assert await scene.state() == before
 
 
-HOLDER_HAS = "the holder of its lease has"
+IN_HOLDER = "in those of the holder. Give all processes the same value"
 
 
 def test_a_group_that_agreed_on_something_else_is_a_mismatch() -> None:
     agreement = {"policy": "retry-stream", "visibility_ms": "30000", "max_deliveries": "5", "recovery": "autoclaim"}
     assert find_mismatches(agreement, a_report(), 0) == (
-        f"the group agreed on recovery = autoclaim, and {HOLDER_HAS} reaper: give all processes the same",
-        f"the group agreed on policy = retry-stream, and {HOLDER_HAS} stream: give all processes the same",
-        f"the group agreed on max_deliveries = 5, and {HOLDER_HAS} 3: give all processes the same",
+        f"recovery is autoclaim in the group settings, and reaper {IN_HOLDER}",
+        f"policy is retry-stream in the group settings, and stream {IN_HOLDER}",
+        f"max_deliveries is 5 in the group settings, and 3 {IN_HOLDER}",
     )
     assert find_mismatches({}, a_report(), 0) == ()
 

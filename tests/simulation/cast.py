@@ -1,7 +1,7 @@
 """Who acts in the world: producers, workers of ours, bare workers, replicas and operators. Shipping code, wired up."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
@@ -424,34 +424,35 @@ class BareWorker(Actor):
             ">",
             ">",
         )
-        for source, entries in reply or ():
-            for entry_id, flat, *told in entries:
-                if told and told[0] < 0:  # the server's clock was set back: it is in somebody's hands
-                    words = ("XCLAIM", source, GROUP, RETURNED_CONSUMER, 0, entry_id, "RETRYCOUNT", told[1], "JUSTID")
-                    await client.execute_command(*words)
-                    continue
-                if await self._play(process, entry_id, flat):
-                    try:
-                        async with client.pipeline(transaction=True) as together:
-                            together.execute_command("XACK", source, GROUP, entry_id)
-                            if source == KEYS.retry.encode():
-                                together.execute_command("XDEL", source, entry_id)
-                            await together.execute()
-                    except (RedisError, OSError):  # and it does not try again
-                        metadata = read_metadata(entry_id, pair_up(flat))
-                        self.world.ledger.blame(Execution(text(metadata.job_id), metadata.generation))
-                        raise
+        read = [(source, *entry) for source, entries in reply or () for entry in entries]
+        for number, (source, entry_id, flat, *told) in enumerate(read):
+            if told and told[0] < 0:  # the server's clock was set back: it is in somebody's hands
+                words = ("XCLAIM", source, GROUP, RETURNED_CONSUMER, 0, entry_id, "RETRYCOUNT", told[1], "JUSTID")
+                await client.execute_command(*words)
+                continue
+            execution = _execution(entry_id, flat)
+            waiting = [_execution(*later[1:3]) for later in read[number + 1 :]]
+            if await self._play(process, execution, flat, waiting):
+                try:
+                    async with client.pipeline(transaction=True) as together:
+                        together.execute_command("XACK", source, GROUP, entry_id)
+                        if source == KEYS.retry.encode():
+                            together.execute_command("XDEL", source, entry_id)
+                        await together.execute()
+                except (RedisError, OSError):  # and it does not try again
+                    self.world.ledger.blame(execution)
+                    raise
 
-    async def _play(self, process: Process, entry_id: bytes, flat: Any) -> bool:
-        ledger, pairs = self.world.ledger, pair_up(flat)
-        metadata = read_metadata(entry_id, pairs)
-        own = [pair for pair in pairs if not pair[0].startswith(b"reaper.")]
-        execution = Execution(text(metadata.job_id), metadata.generation)
+    async def _play(self, process: Process, execution: Execution, flat: Any, waiting: Sequence[Execution]) -> bool:
+        ledger = self.world.ledger
+        own = [pair for pair in pair_up(flat) if not pair[0].startswith(b"reaper.")]
         ledger.payloads.setdefault(execution.job, own)
         act = ledger.start(execution, process.name, plays.read(dict(own)[plays.FIELD]))
         done = act.verb in (plays.OK, plays.EXTEND, plays.SWALLOW, plays.BLOCK)
         if not done or act.seconds > self.world.story.setting.visibility_s * 0.2:
-            ledger.blame(execution)  # nobody proves that it lives, and the visibility timeout may be shortened
+            # No heartbeat comes for it, nor for the entries that wait behind it. The timeout may be shortened.
+            for without_heartbeat in (execution, *waiting):
+                ledger.blame(without_heartbeat)
         try:
             if act.verb != plays.HANG:
                 await asyncio.sleep(act.seconds)
@@ -464,6 +465,11 @@ class BareWorker(Actor):
             return done
         finally:
             ledger.leave(execution, process.name)
+
+
+def _execution(entry_id: bytes, flat: Any) -> Execution:
+    metadata = read_metadata(entry_id, pair_up(flat))
+    return Execution(text(metadata.job_id), metadata.generation)
 
 
 # ---- replicas

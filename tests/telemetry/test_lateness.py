@@ -43,7 +43,7 @@ def test_of_what_a_replica_recovers(latency: Recorded, monkeypatch: pytest.Monke
         max_deliveries=3,
         redelivery=Redelivery.STREAM,
     )
-    GroupTelemetry(group).recovered(ROWS, 0)
+    GroupTelemetry(group).recovered(ROWS)
     assert latency.values == [0.0, 1.5]
 
 

@@ -142,7 +142,9 @@ async def test_a_worker_that_may_not_prove_its_life_does_not_begin(
 
     await enqueue(client, 1)
     url = await restrict(client, server, f"-{right}", mode=recovery)
-    with pytest.raises(UnreachableError, match=r"cannot join group orders/billing: .*`reaper acl` prints the rights"):
+    with pytest.raises(
+        UnreachableError, match=r"cannot join group orders/billing: .*`reaper acl` prints the permissions"
+    ):
         await make_worker(url, handle, recovery=recovery).run()
     assert await pending_of(client) == []
 
@@ -204,10 +206,10 @@ async def test_a_worker_that_may_not_adopt_reads_on(
         await enqueue(client, 1, 2, 3)
         await wait_until(lambda: len(ran) == 3, "what is new is run")
         assert worker.process
-        assert any("taking over" in why for why in worker.process.refusals)
+        assert any("adopting" in why for why in worker.process.refusals)
         await change_rights(client, f"~{KEYS.quarantine}")
         await wait_for_settled(worker, 3)
-    assert len(errors_in(caplog, "Redis rejects a call", "taking over")) == 1
+    assert len(errors_in(caplog, "Redis rejects a call", "adopting")) == 1
 
 
 async def test_an_embedded_worker_that_may_not_claim_reads_on(
@@ -230,12 +232,12 @@ async def test_an_embedded_worker_that_may_not_claim_reads_on(
         assert worker.process
         process = worker.process
         await change_rights(client, "-xclaim")
-        await wait_until(lambda: any("stalls" in why for why in process.refusals), "recovery is refused")
+        await wait_until(lambda: any("recovering" in why for why in process.refusals), "recovery is refused")
         await enqueue(client, 1, 2, 3)
         await wait_until(lambda: len(ran) == 3, "what is new is run")
         await change_rights(client, "+xclaim")
         await wait_for_settled(worker, 4)
-    assert len(errors_in(caplog, "Redis rejects a call", "recovering what stalls")) == 1
+    assert len(errors_in(caplog, "Redis rejects a call", "recovering stalled deliveries")) == 1
 
 
 async def test_a_worker_whose_every_read_is_refused_says_so_once(

@@ -137,9 +137,8 @@ class Autoclaim(WorkerPart):
         walk.cursor, walk.soonest = START, inf
 
     def _deliveries(self, source: Source, page: Page, asked_at: float) -> list[Delivery]:
-        max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         deliveries = [
-            Delivery(source, one.entry_id, one.fields, one.times_delivered, max_deliveries, now_ms, asked_at)
+            self._membership.delivery(source, one.entry_id, one.fields, one.times_delivered, asked_at)
             for one in page.claimed
         ]
         source.kept.difference_update(job.raw_entry_id for job in deliveries)

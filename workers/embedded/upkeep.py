@@ -38,7 +38,7 @@ RELEASE_POLL_S = 0.02, 0.5
 HOUSE_INTERVAL_S = 30.0
 REFUSED_S = 0.5
 """Pause after a call that was rejected."""
-MOVING, TIDYING, LOOKING = "moving what is due", "keeping house", "looking at the group for the metrics"
+MOVING, TIDYING, LOOKING = "moving due jobs", "keeping house", "looking at the group for the metrics"
 
 
 class Upkeep(WorkerPart):

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
 
+from opentelemetry.trace import Span
+
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Verdict
 from workers.runtime.clock import monotonic
-from workers.telemetry.deliveries import JobTrace
 
 
 class Stage(Enum):
@@ -120,8 +121,10 @@ class Delivery(Job):
     """Not set before the end."""
     run_ms: int
     """Time in its slot in ms. Not set before the end."""
-    trace: JobTrace | None
-    """Data of the span. None if the delivery is not traced."""
+    span: Span | None
+    """None if the delivery is not traced."""
+    ended_ns: int
+    """When the handler of a traced delivery ended. 0 before."""
     has_lost_payload: bool
     """A third party deleted the entry, so no other worker can run the job."""
 
@@ -140,7 +143,7 @@ class Delivery(Job):
         self.proven = proven
         self.started = self.runs_from = -inf
         self.stage = QUEUED
-        self.interruption = self.runner = self.trace = None
+        self.interruption = self.runner = self.span = None
         self.has_lost_payload = False
 
     # ---- its changes

@@ -10,7 +10,6 @@ from typing import Any, NoReturn, Protocol, TypeVar, overload
 
 from workers.protocol.errors import InvalidFieldError
 from workers.protocol.messages import (
-    FIELD_PREVIOUS,
     FIELD_QUARANTINED,
     FIELD_TRACEPARENT,
     RESERVED_PREFIX,
@@ -285,10 +284,6 @@ class Job:
         )
 
     # ---- for the worker
-
-    def previous(self, times_delivered: int) -> bytes | None:
-        """Return the former delivery of this entry, if the entry has it."""
-        return self.value_of(FIELD_PREVIOUS) if times_delivered == 1 else None
 
     @property
     def payload_bytes(self) -> int:

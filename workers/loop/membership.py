@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 
 import anyio
@@ -136,6 +136,13 @@ class Membership:
         """Read the group settings now, because there is a sign that they have changed."""
         self._again.set()
 
+    def delivery(
+        self, source: Source, entry_id: bytes, flat: Sequence[bytes], times_delivered: int, asked_at: float
+    ) -> Delivery:
+        """Make a delivery of the answer to a call that was sent at ``asked_at``, on the monotonic clock."""
+        limit = self.agreement.max_deliveries
+        return Delivery(source, entry_id, flat, times_delivered, limit, self.now_ms(), asked_at)
+
     def shows_from(self, now: float) -> float:
         """Return the moment since which a heartbeat allows a job to begin."""
         return now - self.visibility_s * OLD
@@ -156,7 +163,7 @@ class Membership:
         pair = self._settings.keys.pair
         if joined.created_at and self.joins:
             logger.error(
-                "group was gone and is created again, jobs in between can be lost or run again: %s",
+                "group was missing and is created again, jobs in between can be lost or run again: %s",
                 fields(group=pair, start=joined.created_at),
             )
         elif joined.created_at:

@@ -185,7 +185,7 @@ class Reporter:
         for job, one in zip(deliveries, page.claimed, strict=True) if wanted or self._telemetry else ():
             owner = text(one.owner)
             if self._telemetry:
-                self._telemetry.taken_over(job, owner, one.idle_ms, visibility_s)
+                self._telemetry.claimed(job, owner, one.idle_ms, visibility_s)
             self._call_back("recovered", job, owner=owner, idle_ms=one.idle_ms)
 
     def recovered(self, job_id: str, **facts: Any) -> None:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
-from workers.loop.batches import Batch
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.dispatch import HandlerCalls
 from workers.loop.execution import HANDED_BACK, REASON_TIMEOUT, execute, failed, interrupted, judge, trace_of
@@ -13,6 +12,7 @@ from workers.loop.in_flight import ENDED, QUEUED, RUNNING, Delivery, Interruptio
 from workers.loop.isolation import Isolation
 from workers.loop.membership import OLD
 from workers.loop.settlement import Settlements
+from workers.loop.slots import Batch
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.errors import HandlerExitError
 from workers.runtime.clock import monotonic
@@ -179,6 +179,8 @@ class Runner(WorkerPart):
         if job.stage is ENDED:
             return None  # it was concluded without waiting for its handler
         if job.interruption is Interruption.LOST:
+            if self._telemetry:
+                self._telemetry.lost_ended(job)
             return None
         if job.interruption is Interruption.TIMEOUT:
             error = f"ran longer than its timeout of {job.timeout_s:g} s"

@@ -7,7 +7,7 @@ Runners wait meanwhile if too many verdicts have gathered.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from time import time_ns
+from time import perf_counter
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -146,7 +146,7 @@ class Settlements(WorkerPart):
             await self._calls.settling.acquire()
             self._unanswered = queue, self._next_batch(queue)
         queue, batch = self._unanswered
-        began_ns = time_ns() if self._telemetry else 0
+        began = perf_counter()
         try:
             results = await self._send(queue, batch)
         except (RedisError, OSError) as error:
@@ -155,7 +155,7 @@ class Settlements(WorkerPart):
             self._reporter.works(queue.part)
         is_done = self._answered(queue, batch, results)
         if self._telemetry:
-            self._telemetry.settled(batch, results, began_ns)
+            self._telemetry.settled(batch, results, perf_counter() - began)
         queue.limit = SETTLE_BATCH
         return is_done
 

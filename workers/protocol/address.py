@@ -181,7 +181,7 @@ def _options_of(scheme: str, query: str) -> dict[str, str]:
     names = [name for name, _ in given]
     if not allowed.issuperset(names):  # they are not quoted, because they may be a part of a password
         takes = ", ".join(sorted(allowed))
-        raise AddressError(f"after the '?' stands another option than those of {scheme}://: {takes}")
+        raise AddressError(f"unknown option after the '?': {scheme}:// takes {takes}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise AddressError(f"option {twice[0]!r} occurs more than once")

@@ -122,7 +122,7 @@ class Directory:
         missing = (
             f"the Sentinels at {hosts} name no master {name!r} that is up"
             if self._is_sentinel
-            else f"no node of the cluster at {hosts} tells who has which slot"
+            else f"no node of the cluster at {hosts} reports its slots"
         )
         raise kind(f"{missing}: {'; '.join(dict.fromkeys(map(str, answers)))}")
 

@@ -168,11 +168,11 @@ def in_words(error: object) -> str:
         return f"{said} (`reaper doctor` names the key)"
     meaning = meaning_of(error) if isinstance(error, BaseException) else meaning_of_text(said)
     if meaning is Meaning.DENIED:
-        return f"{said} (`ACL LOG` at the server names what; `reaper acl` prints the rights to give)"
+        return f"{said} (see `ACL LOG` of the server; `reaper acl` prints the permissions to grant)"
     if meaning is Meaning.UNCLEAR and _NO_COMMAND.search(said):
         missing = _MISSING_COMMAND.search(said)
-        which = f"{missing[1]}, which" if missing else "a command in a script of ours, which"
-        return f"the server does not know {which} we need: renamed or removed (`rename-command`), or there is a proxy"
+        which = missing[1] if missing else "a command of a script"
+        return f"the server does not know {which}: it was renamed or removed (`rename-command`), or a proxy rejects it"
     return said
 
 

@@ -41,7 +41,7 @@ class Release:
         numbers = tuple(int(part) for part in re.findall(r"\d+", self.version)[:3])
         oldest = OLDEST[self.product]
         if numbers < oldest:
-            return f"is older than {'.'.join(map(str, oldest))}, the first version with what recovery needs"
+            return f"is older than {'.'.join(map(str, oldest))}, the first version that has what recovery needs"
         if self.product == REDIS and CRASHING[0] <= numbers <= CRASHING[1]:
             return "crashes when entries of a stream are claimed that were deleted (CVE-2022-31144)"
         return ""
@@ -63,14 +63,14 @@ _AUTHORITY = "(REAPER_REDIS_CA_FILE)"
 _OF_TLS = (
     ("certificate has expired", "Renew its certificate."),
     ("certificate is not valid for", "Write the name that its certificate is for in redis_url."),
-    ("CERTIFICATE_VERIFY_FAILED", f"Name who has signed its certificate in redis_ca_file {_AUTHORITY}."),
+    ("CERTIFICATE_VERIFY_FAILED", f"Name the authority that signed its certificate in redis_ca_file {_AUTHORITY}."),
     ("a certificate or key cannot be read", "Correct redis_ca_file, redis_cert_file or redis_key_file."),
-    ("CERTIFICATE_REQUIRED", "It asks for a certificate of ours: set redis_cert_file and redis_key_file."),
+    ("CERTIFICATE_REQUIRED", "It asks for a client certificate: set redis_cert_file and redis_key_file."),
 )
 """Advice about a handshake that failed, by words of the error."""
 _OF_LIMITS = (
     ("DB index", "It has fewer databases: end redis_url with a lower number, or with none."),
-    ("unknown command", "It is to know that by its own name: see its rename-command, or the proxy in front of it."),
+    ("unknown command", "Allow this command under its own name, in rename-command or in the proxy."),
 )
 """Advice about other errors, by words of the server."""
 _CUT_SHORT = ("Connection reset", "Connection closed", "Timeout connecting")

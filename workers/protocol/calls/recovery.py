@@ -47,7 +47,7 @@ class Recovered(NamedTuple):
     job_id: bytes = b""
     delivery_count: int = 0
     traced: Sequence[bytes] | None = None
-    """Of a traced job: traceparent, tracestate, the delivery's name, and what came before it."""
+    """Of a traced job: traceparent, tracestate and generation."""
 
     @property
     def told(self) -> str:

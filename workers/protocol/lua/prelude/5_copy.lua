@@ -23,10 +23,6 @@ local function copy(target, job, deliveries, more)
   words[n + 5], words[n + 6], words[n + 7], words[n + 8] = 'reaper.generation', job.generation, 'reaper.first_ms', job.first_ms
   words[n + 9], words[n + 10] = 'reaper.consumers', job.consumers
   n = n + 10
-  if job.previous then
-    words[n + 1], words[n + 2] = 'reaper.previous', job.previous
-    n = n + 2
-  end
   for i = 1, #more do
     words[n + i] = more[i]
   end
