@@ -43,7 +43,7 @@ _READS = (
     "xrevrange zcard zcount zrange zscore"
 )
 _WORKER = (
-    "exists hdel hget hincrby hlen hmget hset hsetnx publish xack xadd xclaim xdel xgroup|create xgroup|createconsumer "
+    "exists hdel hget hincrby hmget hset hsetnx publish xack xadd xclaim xdel xgroup|create xgroup|createconsumer "
     "xgroup|delconsumer xinfo|consumers xinfo|groups xinfo|stream xpending xrange xreadgroup zadd zrange"
 )
 _COMMANDS = {
@@ -53,7 +53,7 @@ _COMMANDS = {
     Role.READ_ONLY: _READS,
     Role.OPERATOR: f"{_READS} del hdel hset hsetnx unlink xack xadd xdel zadd zrem",
 }
-_EMBEDDED = "get hgetall pttl subscribe xlen zcard zcount zrangebyscore zrem"
+_EMBEDDED = "get hgetall hlen pttl subscribe xlen zcard zcount zrangebyscore zrem"
 """What embedded workers run besides, because they recover."""
 _NEWER = {Role.WORKER: ("xnack",), Role.REAPER: ("xnack",)}
 """Commands that only some servers know (Redis 8.8): others reject a rule that names one, and scripts do without."""

@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from tests.scripts.scene import Scene
 from tests.support.clock import ServerClock
-from tests.support.fixtures import standing_clock
+from tests.support.fixtures import server_clock
 from tests.support.rights import keys_of
 from tests.support.servers import RedisServer
 from workers.protocol.calls.refusals import RecoveryWait, recovery_wait
@@ -18,7 +18,6 @@ from workers.protocol.connection import commands_client
 from workers.protocol.scripts import put_together
 
 pytestmark = [pytest.mark.anyio, pytest.mark.contract]
-__all__ = ["standing_clock"]
 
 START_MS = 1_800_000_000_000
 V = 30_000
@@ -75,24 +74,36 @@ class Timed(Scene):
         return recovery_wait({name.decode(): value.decode() for name, value in fields.items()}, self.at_ms)
 
 
-@pytest.fixture
-def standing(binary: Path, standing_clock: ServerClock, tmp_path: Path) -> Iterator[RedisServer]:
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory: pytest.TempPathFactory) -> ServerClock:
+    """The clock of the server."""
+    return server_clock(tmp_path_factory.mktemp("clock"), stands=True)
+
+
+@pytest.fixture(scope="module")
+def started(binary: Path, clock: ServerClock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A server whose clock stands."""
-    folder = tmp_path / "redis"
-    folder.mkdir()
-    standing_clock.stand_at(START_MS * 1_000)
-    server = RedisServer(binary, folder, environment=standing_clock.environment)
+    server = RedisServer(binary, tmp_path_factory.mktemp("redis"), environment=clock.environment)
     server.start()
     yield server
     server.kill()
 
 
 @pytest.fixture
-async def timed(standing: RedisServer, standing_clock: ServerClock) -> AsyncIterator[Timed]:
+def standing(started: RedisServer, clock: ServerClock) -> RedisServer:
+    """The same, empty at the start of a test."""
+    clock.stand_at(START_MS * 1_000)
+    started.reset()
+    started.command("ACL", "DELUSER", "w")
+    return started
+
+
+@pytest.fixture
+async def timed(standing: RedisServer, clock: ServerClock) -> AsyncIterator[Timed]:
     """A group with a visibility timeout, and no beat yet."""
     async with commands_client(standing.url) as client:
         scene = Timed(client)
-        scene.clock = standing_clock
+        scene.clock = clock
         await scene.prepare()
         await scene.agree(visibility_ms=V)
         yield scene
@@ -125,8 +136,8 @@ async def test_the_first_beat_ends_no_known_gap_and_recovery_waits_for_one_timeo
 async def steady(timed: Timed, for_ms: int = 3 * V) -> None:
     """Let heartbeats be served for long."""
     await timed.beat()
-    for _ in range(0, for_ms, 5_000):
-        await timed.pass_ms(5_000)
+    for _ in range(0, for_ms, V // 3):
+        await timed.pass_ms(V // 3)
         await timed.beat()
 
 
@@ -196,8 +207,11 @@ async def test_while_recovery_waits_a_delivery_of_the_future_starts_over(timed: 
     assert await timed.pending() == [], "one visibility timeout after the step, not two"
 
 
-@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000, V], ids=["set back", "set ahead", "an outage"])
-@pytest.mark.parametrize(("left_ms", "after_ms"), [(FORMER_MS, FORMER_MS), (-5_000, 0)], ids=["counts", "is over"])
+@pytest.mark.parametrize(
+    ("by_ms", "left_ms", "after_ms"),
+    [(-3_600_000, FORMER_MS, FORMER_MS), (3_600_000, -5_000, 0), (V, FORMER_MS, FORMER_MS)],
+    ids=["set back while it counts", "set ahead when it is over", "an outage while it counts"],
+)
 async def test_a_gap_leaves_of_the_former_timeout_what_was_left_before(
     timed: Timed, by_ms: int, left_ms: int, after_ms: int
 ) -> None:
@@ -263,6 +277,16 @@ async def test_where_a_heartbeat_is_denied_no_beat_is_noted(timed: Timed, user: 
         assert await timed.field("beat") == last
 
 
+@pytest.mark.parametrize("command", ["hget", "hlen"])
+async def test_a_heartbeat_needs_no_right_that_the_beat_does_not_need(timed: Timed, user: Redis, command: str) -> None:
+    """Else the beat goes on while heartbeats are denied."""
+    stalled = await timed.stalled()
+    await timed.client.hset("{orders}:quarantine:billing", stalled, "stream,,0")
+    await timed.client.execute_command("ACL", "SETUSER", "w", f"-{command}")
+    assert await Timed(user).extend(stalled) == [1]
+    assert await timed.client.hget("{orders}:quarantine:billing", stalled) == b"stream,1,0"
+
+
 async def test_a_server_that_takes_no_writes_has_no_beat(timed: Timed) -> None:
     await steady(timed)
     last = await timed.field("beat")
@@ -297,7 +321,7 @@ async def test_fields_that_are_no_numbers_are_no_beat(timed: Timed, fields: dict
     [
         (RecoveryWait(12_000, 41_000), "recovery waits 12 s: no heartbeat could be served for 41 s"),
         (RecoveryWait(1_500, 900), "recovery waits 1.5 s: no heartbeat could be served for 0.9 s"),
-        (RecoveryWait(12_000, 0), "recovery waits 12 s: the first heartbeat is younger than the visibility timeout"),
+        (RecoveryWait(12_000, 0), "recovery waits 12 s: heartbeats of this group began only recently"),
         (
             RecoveryWait(30_000, 41_000, has_ended=False),
             "recovery waits 30 s after the next heartbeat: none was served for 41 s",

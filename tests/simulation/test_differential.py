@@ -21,7 +21,7 @@ from tests.simulation.server.commands import COMMANDS, CONTAINERS
 from tests.simulation.server.server import NOT_WHILE_LOADING
 from tests.simulation.twins import START_US, Twins
 from tests.support.clock import ServerClock
-from tests.support.fixtures import standing_clock
+from tests.support.fixtures import server_clock
 from tests.support.servers import RedisServer
 from tests.support.tiers import OPTION, WITH_CLAIM
 from workers.protocol.messages import text
@@ -29,16 +29,21 @@ from workers.protocol.messages import text
 pytestmark = pytest.mark.contract
 ON_MODELS = pytest.mark.only_on("6.2.", "7.0.")
 """What the model says of others is a sketch, but for reads that claim."""
-__all__ = ["standing_clock"]
 
 
 @pytest.fixture
-def standing(binary: Path, standing_clock: ServerClock, tmp_path: Path) -> Iterator[RedisServer]:
+def clock(tmp_path: Path) -> ServerClock:
+    """The clock of the server, which stands."""
+    return server_clock(tmp_path, stands=True)
+
+
+@pytest.fixture
+def standing(binary: Path, clock: ServerClock, tmp_path: Path) -> Iterator[RedisServer]:
     """A server whose clock stands."""
     folder = tmp_path / "redis"
     folder.mkdir()
-    standing_clock.stand_at(START_US)
-    server = RedisServer(binary, folder, environment=standing_clock.environment)
+    clock.stand_at(START_US)
+    server = RedisServer(binary, folder, environment=clock.environment)
     server.start()
     yield server
     server.kill()
@@ -71,23 +76,21 @@ def _tell(
 
 
 @ON_MODELS
-def test_model_answers_commands_as_the_server_does(
-    standing: RedisServer, standing_clock: ServerClock, times: int
-) -> None:
+def test_model_answers_commands_as_the_server_does(standing: RedisServer, clock: ServerClock, times: int) -> None:
     """Plain commands, transactions, channels, blocked reads; a server that is full, a replica, or takes rights away."""
-    _tell(command_stories(steps=50), standing, standing_clock, examples=50 * times)
+    _tell(command_stories(steps=50), standing, clock, examples=50 * times)
 
 
 @pytest.mark.only_on(*WITH_CLAIM)
-def test_model_claims_as_the_server_does(standing: RedisServer, standing_clock: ServerClock, times: int) -> None:
+def test_model_claims_as_the_server_does(standing: RedisServer, clock: ServerClock, times: int) -> None:
     """Reads with CLAIM, of what is overdue, was said to be, is young, deleted, or new."""
-    _tell(claim_stories(steps=30), standing, standing_clock, examples=25 * times, whole=False)
+    _tell(claim_stories(steps=30), standing, clock, examples=25 * times, whole=False)
 
 
 @ON_MODELS
-def test_model_runs_scripts_as_the_server_does(standing: RedisServer, standing_clock: ServerClock, times: int) -> None:
+def test_model_runs_scripts_as_the_server_does(standing: RedisServer, clock: ServerClock, times: int) -> None:
     """Every script that is shipped, called as workers, leaders and operators do, in the same states of the server."""
-    _tell(call_stories(steps=40), standing, standing_clock, examples=40 * times)
+    _tell(call_stories(steps=40), standing, clock, examples=40 * times)
 
 
 def test_stories_call_every_script() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from xdist.scheduler import LoadScopeScheduling
 
 _SERVER = re.compile(r"[-\[]((?:valkey-)?\d+\.\d+\.\d+)[-\]]")
-_EACH_BY_ITSELF = {"test_stories"}
+_EACH_BY_ITSELF = {"test_stories", "test_explorer"}
 """Files whose tests share nothing, and compute for long."""
 _PIPELINE = Path(__file__).resolve().parents[1] / "pipeline"
 _SPARK_FILES = {file.stem for file in _PIPELINE.glob("test_*.py") if "SparkSession" in file.read_text()}
