@@ -15,6 +15,7 @@ from tests.scripts.scene import HOLDER, TOO_MANY, Scene, entry_id
 from tests.support.dump import show_journal
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
+from workers.protocol.calls import GroupCalls
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import NotPossibleError
 from workers.protocol.scripts import load_script
@@ -57,12 +58,8 @@ async def test_of_a_traced_job_the_script_says_what_its_trace_needs(scene: Scene
     sampled = f"00-{'ab' * 16}-{'cd' * 8}-01"
     traced = await give_up(scene, "traceparent", sampled, "tracestate", "a=b")
     untraced = await give_up(scene, "traceparent", f"{sampled[:-1]}0")
-    keys, script = scene.keys, load_script("reaper", "redrive_dead_letters")
-    reply = await script.run(
-        scene.client,
-        [keys.dead, keys.stream, keys.retry, keys.agreement, keys.journal],
-        [keys.group, "stream", "", 0, 0, 1_000, 10**9, traced, untraced],
-    )
+    words = GroupCalls(scene.keys, 0).spell(scene.keys.dead, "stream", 0, 10**9, "", traced, untraced)
+    reply = await load_script("reaper", "redrive_dead_letters").run(scene.client, *words)
     assert [row[3:] for row in reply[2:]] == [[[sampled.encode(), b"a=b", 1]], []]
 
 
