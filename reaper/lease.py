@@ -1,15 +1,13 @@
 """The lease of one group in Redis. Each call is one script, and its answer is an outcome, not an error."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from redis.asyncio import Redis
-
-from reaper.batches import Batches
+from reaper.pipelined import PipelinedClient
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import GroupCalls
 from workers.protocol.keys import GroupKeys
@@ -90,8 +88,7 @@ IDLE = Tick()
 class GroupLease:
     """The lease of one group, for one replica. Methods raise what redis-py raises."""
 
-    client: Redis
-    ticks: Batches
+    client: PipelinedClient
     group: WatchedGroup
     replica_id: str
     ttl: timedelta
@@ -124,22 +121,21 @@ class GroupLease:
         token, _, refusal, *before, created_at = reply
         return Taken(token, holder, to_ms(self.ttl), text(refusal), tuple(map(text, before)), text(created_at))
 
-    async def tick(self, holder: str, after: bytes, retry_after: bytes) -> Tick | None:
+    def tick(
+        self, holder: str, after: bytes, retry_after: bytes, answered: Callable[[Tick | Exception | None], None]
+    ) -> None:
         """Extend the lease, note a beat, and look behind a position in each stream (``tick.lua``).
 
-        ``retry_after`` is empty where there is no retry stream. Returns None if the lease is not ours any more.
+        ``retry_after`` is empty if there is no retry stream. ``answered`` gets None if the lease is not ours any more,
+        or an error of redis-py.
         """
         keys = self.keys
-        reply = await self.ticks.call(
+        self.client.ask_script(
+            TICK,
             [keys.stream, keys.agreement, keys.journal, keys.retry, keys.lease, keys.schedule, keys.stream_schedule],
             [holder, to_ms(self.ttl), keys.group, after, retry_after, PAGE],
+            lambda reply: answered(_read_tick(reply)),
         )
-        if reply == 0:
-            return None
-        if reply == 1:
-            return IDLE
-        due_ms, is_agreed, rows, retry_rows, error = reply
-        return Tick(due_ms, is_agreed == 1, rows, retry_rows, text(error))
 
     async def hand(self, holder: str, to: str, why: str) -> bool:
         """Offer the lease to another replica, or free it (``to`` = ''); return whether it was ours."""
@@ -156,3 +152,21 @@ class GroupLease:
         """Return the value of the lease, '' if it is free."""
         found: Any = await self.client.get(self.keys.lease)
         return text(found or b"")
+
+    def look(self, answered: Callable[[str | Exception], None]) -> None:
+        """Pass the value of the lease to ``answered``, '' if it is free, or an error of redis-py."""
+        self.client.ask(
+            ("GET", self.keys.lease),
+            lambda found: answered(found if isinstance(found, Exception) else text(found or b"")),
+        )
+
+
+def _read_tick(reply: Any) -> Tick | Exception | None:
+    if reply == 1:
+        return IDLE
+    if reply == 0:
+        return None
+    if isinstance(reply, Exception):
+        return reply
+    due_ms, is_agreed, rows, retry_rows, error = reply
+    return Tick(due_ms, is_agreed == 1, rows, retry_rows, text(error))

@@ -5,11 +5,10 @@
 -- ARGV[5] payload bytes after which the rest is put off  ARGV[6] highest generation a job may reach ('' = no loop guard)
 -- ARGV[7…] IDs of dead letters
 --
--- Returns {'ok', 'stream' | 'retry' (where the jobs go), row…}, one row an ID: {code, detail, job ID}, and of a traced
--- job that is ready again {traceparent, tracestate, its generation now}
---   0 gone: not in the dead-letter stream (any more)   1 ready again, detail = new entry ID ('' in a dry run)
---   2 stopped by the loop guard, detail = its generation   3 cannot be copied, detail = why; stays dead
---   4 put off, ask again
+-- Returns {'ok', row…}, one row an ID: {outcome, detail, job ID}
+--   missing: not in the dead-letter stream (any more)      done: ready again, detail = new entry ID ('' in a dry run)
+--   looped: stopped by the loop guard, detail = generation undeliverable: cannot be copied, detail = why; stays dead
+--   put_off: ask again
 -- or {'refused', 'no_group'}: the jobs would become ready where the group does not exist, and so be lost.
 -- Fence: none; each write is guarded by the dead letter's being there, so that a lost reply redrives nothing twice.
 
@@ -18,7 +17,6 @@
 
 local dry_run, budget, highest = ARGV[4] == '1', tonumber(ARGV[5]), tonumber(ARGV[6])
 local first = 7
-local GONE, REDRIVEN, LOOPED, HELD, PUT_OFF = 0, 1, 2, 3, 4
 local DEAD_PREFIX = 'reaper.dead.'
 
 local target = target_for_operators(redis.call('HGET', settings, 'policy') or ARGV[3])
@@ -50,30 +48,29 @@ local bytes = 0
 local function redrive(dead_id)
   local entry = entry_of(dead_id)
   if not entry then
-    return { GONE, '', '' }
+    return { 'missing', '', '' }
   end
   local job = open_job(dead_id, entry[2])
   bytes = bytes + job.bytes
   if highest and job.generation + 1 > highest then
-    return { LOOPED, job.generation, job.id }
+    return { 'looped', job.generation, job.id }
   elseif dry_run then
-    return { REDRIVEN, '', job.id }
+    return { 'done', '', job.id }
   end
   local reason = without_end(job)
   job.generation, job.quarantined, job.waits = digits(job.generation + 1), false, 0
   local id, why = copy(target, job, 0, ready_fields(job))
   if not id then
-    return { HELD, why, job.id }
+    return { 'undeliverable', why, job.id }
   end
   redis.call('XDEL', source, dead_id)
   write_event({ 'event', 'redriven', 'group', group, 'mode', 'operator', 'entry', dead_id, 'job', job.id, 'generation', job.generation,
     'deliveries', digits(job.deliveries), 'enqueued_ms', job.first_ms, 'reason', reason, 'new_entry', id })
-  local traced = job.traceparent and { job.traceparent, job.tracestate, tonumber(job.generation) } or nil
-  return { REDRIVEN, id, job.id, traced }
+  return { 'done', id, job.id }
 end
 
-local reply = { 'ok', target == stream and 'stream' or 'retry' }
+local reply = { 'ok' }
 for i = first, #ARGV do
-  reply[#reply + 1] = bytes > budget and { PUT_OFF, '', '' } or redrive(ARGV[i])
+  reply[#reply + 1] = bytes > budget and { 'put_off', '', '' } or redrive(ARGV[i])
 end
 return reply

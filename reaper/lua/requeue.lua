@@ -5,10 +5,10 @@
 -- ARGV[1] group  ARGV[2] journal's MAXLEN  ARGV[3] policy, where the group has agreed on none  ARGV[4] '1' = dry run: decide, write nothing
 -- ARGV[5] payload bytes after which the rest is put off  ARGV[6…] entry IDs
 --
--- Returns {'ok', row…}, one row an ID: {code, detail, job ID}
---   0 gone: the entry is not in `source` (any more)   1 ready again, detail = new entry ID ('' in a dry run)
---   2 pending: a worker has it, or recovery will come   3 ready: the group has not delivered it yet
---   4 cannot be copied, detail = why   5 put off, ask again
+-- Returns {'ok', row…}, one row an ID: {outcome, detail, job ID}
+--   missing: the entry is not in `source` (any more)   done: ready again, detail = new entry ID ('' in a dry run)
+--   pending: a worker has it, or recovery will come    ready: the group has not delivered it yet
+--   undeliverable: cannot be copied, detail = why      put_off: ask again
 -- or {'refused', 'no_group'}: a copy would become ready where the group does not exist, and so be lost.
 -- Fence: none. An entry that was copied is deleted, unless other groups may need it: then the journal alone tells (event `requeued`).
 
@@ -17,7 +17,6 @@
 
 local dry_run, budget = ARGV[4] == '1', tonumber(ARGV[5])
 local first = 6
-local GONE, REQUEUED, PENDING, READY, HELD, PUT_OFF = 0, 1, 2, 3, 4, 5
 
 if not group_position(stream, group) then
   return { 'refused', 'no_group' }
@@ -35,31 +34,31 @@ local bytes = 0
 local function requeue(entry_id)
   local entry = entry_of(entry_id)
   if not entry then
-    return { GONE, '', '' }
+    return { 'missing', '', '' }
   end
   local job = open_job(entry_id, entry[2])
   bytes = bytes + job.bytes
   if pending_row(entry_id) then
-    return { PENDING, '', job.id }
+    return { 'pending', '', job.id }
   elseif is_after(entry_id, position) then
-    return { READY, '', job.id }
+    return { 'ready', '', job.id }
   elseif dry_run then
-    return { REQUEUED, '', job.id }
+    return { 'done', '', job.id }
   end
   local id, why = copy(target, job, job.deliveries, ready_fields(job))
   if not id then
-    return { HELD, why, job.id }
+    return { 'undeliverable', why, job.id }
   end
   if is_deleted_then then
     redis.call('XDEL', source, entry_id)
   end
   write_event({ 'event', 'requeued', 'group', group, 'mode', 'operator', 'entry', entry_id, 'job', job.id,
     'source', source == retry and 'retry' or 'stream', 'generation', job.generation, 'enqueued_ms', job.first_ms, 'new_entry', id })
-  return { REQUEUED, id, job.id }
+  return { 'done', id, job.id }
 end
 
 local reply = { 'ok' }
 for i = first, #ARGV do
-  reply[#reply + 1] = bytes > budget and { PUT_OFF, '', '' } or requeue(ARGV[i])
+  reply[#reply + 1] = bytes > budget and { 'put_off', '', '' } or requeue(ARGV[i])
 end
 return reply

@@ -138,7 +138,7 @@ def _keys_in(role: Role, pair: GroupKeys, *, recovers: bool) -> Iterable[str]:
 def _keys_of_namespace(namespace: NamespaceKeys) -> Iterable[str]:
     yield from (_escape(getattr(namespace, one.name)) for one in fields(namespace) if one.name != "namespace")
     observing = namespace_keys(observers_of(namespace.namespace))  # `reaper status` reads their registrations, too
-    yield from map(_escape, (observing.replicas, observing.groups))
+    yield from map(_escape, (observing.replicas, observing.groups, observing.drained))
 
 
 def _channels_in(role: Role, pair: GroupKeys, *, recovers: bool) -> Iterable[str]:

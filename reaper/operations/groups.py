@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.state import replica_of
 from reaper.replicas import read_replicas, read_watched
-from reaper.settings import GroupSettings, ReaperSettings
+from reaper.settings import WILDCARD, GroupSettings, ReaperSettings
 from workers.protocol.calls import CALL_BYTES, GroupCalls
 from workers.protocol.calls.group_load import group_names
 from workers.protocol.errors import ConfigurationError, NotPossibleError
@@ -33,9 +33,11 @@ FROM_START, FROM_NOW = "0", "$"
 async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
     """Create the group, and a stream that is missing. Return False if the group existed.
 
-    ``start`` is `FROM_START` or `FROM_NOW`. Raises ConfigurationError if the key has another type, or if the user lacks
-    the permission. Raises RedisError.
+    ``start`` is `FROM_START` or `FROM_NOW`. Raises ConfigurationError for a pattern, for a key of another type, and if
+    the user lacks the permission. Raises redis-py's errors.
     """
+    if WILDCARD in keys.stream:
+        raise ConfigurationError(f"cannot create {keys.pair!r}: it is a pattern. Write patterns in the settings file.")
     try:
         await client.xgroup_create(keys.stream, keys.group, start, mkstream=True)
     except RedisError as error:

@@ -33,6 +33,8 @@ class GroupWriter:
     """Writes of one term in one group. All methods raise what redis-py raises; all are fenced."""
 
     client: Redis
+    reads: Redis
+    """For calls that find and report, which may wait for each other."""
     group: WatchedGroup
     authority: Authority
     journal_limit: int
@@ -78,17 +80,17 @@ class GroupWriter:
         ``consumer`` held them in ``source``. Returns the lost ones.
         """
         words = self.moves.spell_for_all(source, consumer, int(is_certain), *entry_ids)
-        reply = await REPORT_LOST.run(self.client, *words)
+        reply = await REPORT_LOST.run(self.reads, *words)
         return list(reply[1:]) if reply[0] == b"ok" else read_refusal(reply)
 
     async def consumers(self, source: str) -> set[bytes]:
         """Return the group's consumers in ``source``."""
-        return {row["name"] for row in await self.client.xinfo_consumers(source, self.keys.group)}
+        return {row["name"] for row in await self.reads.xinfo_consumers(source, self.keys.group)}
 
     async def registrations(self, consumers: Sequence[bytes]) -> dict[bytes, int]:
         """Return for how many ms the registrations of workers count, by their consumer."""
-        found: Any = await self.client.hmget(self.keys.agreement, [b"member:" + consumer for consumer in consumers])
-        now_ms = await server_ms(self.client)
+        found: Any = await self.reads.hmget(self.keys.agreement, [b"member:" + consumer for consumer in consumers])
+        now_ms = await server_ms(self.reads)
         fields = {consumer: value.split(b",") for consumer, value in zip(consumers, found, strict=True) if value}
         return {one: whole_number(words[0], 0) - now_ms for one, words in fields.items() if len(words) > 1}
 

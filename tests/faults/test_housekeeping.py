@@ -8,7 +8,8 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.judgement import judge
-from reaper.operations.requeue import Requeue, RequeueOutcome, forget_count, read_journal, requeue
+from reaper.operations.lost_deliveries import forget_count, read_journal
+from reaper.operations.ready_again import How, Outcome, requeue
 from reaper.operations.snapshot import take_snapshot
 from reaper.reasons import ProblemKind
 from reaper.replicas import GroupReport
@@ -20,7 +21,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.calls.group_moves import MAINTAIN_GROUP, CleanupResult
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, EventName
+from workers.protocol.events import EventName
 from workers.protocol.keys import MARKER_CONSUMER, group_keys, namespace_keys
 from workers.protocol.messages import Redelivery, text
 from workers.upkeep.cleanup import GroupCleanup
@@ -375,10 +376,10 @@ async def test_what_a_dead_worker_held_whose_consumer_is_deleted_is_reported_and
 async def requeue_lost(case: Case) -> int:
     """Give back the lost deliveries, as ``reaper groups requeue --lost`` does; return how many."""
     told = await read_journal(case.client, case.keys, 0)
-    how = Requeue(Redelivery.STREAM, DEFAULT_JOURNAL_MAXLEN)
+    how = How(Redelivery.STREAM)
     results = [one async for one in requeue(case.client, case.keys, list(told.lost), told.ended, how)]
     await forget_count(case.client, case.keys)
-    return sum(result.outcome is RequeueOutcome.REQUEUED for result in results)
+    return sum(result.outcome is Outcome.DONE for result in results)
 
 
 async def test_what_a_worker_holds_again_or_settles_in_time_is_not_lost(case: Case) -> None:

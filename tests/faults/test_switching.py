@@ -96,7 +96,7 @@ async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
             await strand(client, 4, overdue=True)
             handler.open_gate()
             await nothing_left(client)
-            (mismatch,) = find_mismatches(await agreed(client), None, 0)  # as in `reaper status`
+            (mismatch,) = find_mismatches(await agreed(client), 0)  # as in `reaper status`
             assert mismatch.endswith("recovery reaper is agreed, embedded is set")
         assert await holds(reaper) == 1, "nobody has taken anything from the reaper"
     assert await modes_of_recoveries(client) == {"reaper"}

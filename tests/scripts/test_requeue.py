@@ -10,7 +10,9 @@ from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
-GONE, REQUEUED, PENDING, READY, HELD, PUT_OFF = range(6)
+GONE, REQUEUED, PENDING, READY, HELD, PUT_OFF = (
+    b"missing", b"done", b"pending", b"ready", b"undeliverable", b"put_off",
+)  # fmt: skip
 
 
 async def requeue(

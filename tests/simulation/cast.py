@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from reaper.drill.promises import Execution
 from reaper.operations.drain import drain
 from reaper.operations.groups import forget, set_paused
-from reaper.operations.redrive import Redrive, redrive
+from reaper.operations.ready_again import How, redrive
 from reaper.service import Reaper
 from reaper.settings import GroupSettings, ReaperSettings
 from tests.simulation import plays
@@ -592,7 +592,7 @@ class Operators:
                 for entry_id, _ in rows:
                     yield text(entry_id)
 
-            async for _ in redrive(client, KEYS, ids(), Redrive()):
+            async for _ in redrive(client, KEYS, ids(), How()):
                 pass
         finally:
             await client.aclose()
