@@ -114,6 +114,7 @@ def test_the_shared_address_counts_where_nothing_else_names_one(
     assert load(kind).redis_url == DEFAULT_URL
     monkeypatch.setenv("REDIS_URL", SHARED)
     assert load(kind).redis_url == SHARED
+    assert (kind(**PLACE) if kind is WorkerSettings else kind()).redis_url == SHARED
 
 
 @OURS

@@ -92,7 +92,7 @@ def delay_in_ms(delay: float | timedelta) -> int:
 
 
 class Settings(BaseModel):
-    """Base of the settings of all programs. `load_settings` also reads the environment. A constructor does not.
+    """Base of the settings of all programs. `load_settings` reads the environment.
 
     Write ``Field(default=…)``, because type checkers without pydantic's plugin require fields with a bare default.
     """
@@ -166,9 +166,12 @@ class ProgramSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _one_address(cls, given: Any) -> Any:
-        """Add the certificate files to the options of the address."""
+        """Take the address of the environment if there is no other, and add the certificate files as options."""
         if not isinstance(given, dict) or not isinstance(given.get(ADDRESS, DEFAULT_URL), str):
             return given  # pydantic says so
+        named = os.environ.get(f"{PREFIX}{ADDRESS.upper()}") or os.environ.get(SHARED_URL)
+        if named and ADDRESS not in given:
+            given = {**given, ADDRESS: named}
         url = given.get(ADDRESS, cls.model_fields[ADDRESS].default).strip()
         scheme, _, rest = url.partition("://")
         options = {option: given[name] for name, option in _TLS.items() if given.get(name)}
@@ -192,10 +195,7 @@ def load_settings(
 ) -> SettingsT:
     """Build ``kind`` from flags, the environment, the file and a program's arguments. Raises ConfigurationError."""
     given = {name: value for name, value in (flags or {}).items() if value not in (None, ())}
-    values, sources = dict[str, Any](), dict[str, str]()
-    if kind.prefix and ADDRESS in kind.model_fields and os.environ.get(SHARED_URL):
-        values[ADDRESS] = os.environ[SHARED_URL]
-    values |= arguments or {}
+    values, sources = dict(arguments or {}), dict[str, str]()
     if file:
         from_file = _read_file(file, kind)
         values |= from_file
