@@ -92,7 +92,9 @@ def delay_in_ms(delay: float | timedelta) -> int:
 
 
 class Settings(BaseModel):
-    """Base of the settings of all programs. `load_settings` reads the environment.
+    """Base of the settings of all programs.
+
+    `load_settings` reads the environment. A constructor takes only an address of Redis from there.
 
     Write ``Field(default=…)``, because type checkers without pydantic's plugin require fields with a bare default.
     """
