@@ -111,7 +111,7 @@ def context_of(held: Delivery, redis: Redis) -> Any:
         membership=membership,
         calls=calls_of(redis),
         reporter=reporter,
-        telemetry=None,
+        telemetry=SimpleNamespace(traces=False, lost_ended=lambda _job: None),
     )
 
 

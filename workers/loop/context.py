@@ -33,8 +33,7 @@ class WorkerContext:
     membership: Membership
     calls: DeliveryCalls
     reporter: Reporter
-    telemetry: WorkerTelemetry | None
-    """None without a tracer or meter provider."""
+    telemetry: WorkerTelemetry
     journal: Journal
     """The arguments of scripts that write to the journal."""
 
@@ -43,7 +42,7 @@ class WorkerContext:
         """Create the objects of a run. No connection is open yet."""
         consumer = f"{settings.base_name}.{secrets.token_hex(NONCE_BYTES)}"
         commands = commands_client(settings.redis_url, key=settings.keys.stream)
-        telemetry = WorkerTelemetry.make(settings, consumer)
+        telemetry = WorkerTelemetry(settings, consumer)
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
         journal = Journal.at(settings.journal, settings.journal_maxlen)
         kept = KeptConnection(commands)
