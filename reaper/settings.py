@@ -236,6 +236,11 @@ class ReaperSettings(ProgramSettings):
         return self
 
     @property
+    def journal_limit(self) -> int:
+        """Length of the journal, for scripts; 0 = none is written."""
+        return self.journal_maxlen if self.journal else 0
+
+    @property
     def namespace_keys(self) -> NamespaceKeys:
         """The keys of the replicas. Observers have their own, so that none keeps the others from recovering."""
         return namespace_keys(observers_of(self.namespace) if self.observe else self.namespace)

@@ -53,8 +53,8 @@ _COMMANDS = {
     Role.READ_ONLY: _READS,
     Role.OPERATOR: f"{_READS} del hdel hset hsetnx unlink xack xadd xdel zadd zrem",
 }
-_EMBEDDED = "del get hgetall hlen subscribe xlen zcard zcount zrangebyscore zrem"
-"""What embedded workers run besides: they recover, and remove a lease of the reaper."""
+_EMBEDDED = "get hgetall hlen pttl subscribe xlen zcard zcount zrangebyscore zrem"
+"""What embedded workers run besides, because they recover."""
 _NEWER = {Role.WORKER: ("xnack",), Role.REAPER: ("xnack",)}
 """Commands that only some servers know (Redis 8.8): others reject a rule that names one, and scripts do without."""
 _LOOKS_AT_ALL = (Role.REAPER, Role.READ_ONLY, Role.OPERATOR)

@@ -155,13 +155,11 @@ def join(scene: Scene) -> None:
         scene.policy(),
         scene.consumer(),
     )
-    version = scene.hash_value(KEYS.agreement, "version") or 0
     scene.call(
         "join_group", (KEYS.stream, KEYS.retry, KEYS.agreement, KEYS.lease), GROUP, "0",
         scene.random.choice(("", policy)), scene.random.choice(("", scene.visibility())),
-        scene.random.choice(("", scene.limit())),
-        mode, "w", scene.random.choice(("", consumer, consumer)), 60, scene.random.choice((0, version)),
-        scene.random.choice(("0", "1")), policy, scene.visibility(), scene.limit(),
+        scene.random.choice(("", scene.limit())), mode, policy, scene.visibility(), scene.limit(), mode, "w", consumer,
+        60, scene.random.choice(("0", "1")),
     )  # fmt: skip
 
 
@@ -258,9 +256,9 @@ def take_over(scene: Scene) -> None:
     """A replica takes the lease."""
     token = scene.random.choice((1, 1, 1, 2))
     scene.lead(
-        "lease_take", (KEYS.stream, KEYS.lease, KEYS.agreement, KEYS.retry, KEYS.journal),
-        f"alice.{token:02x}@1000", 1000, "alice", GROUP, scene.policy(), scene.visibility(), scene.limit(),
-        scene.random.randrange(2), "1", 50, "",
+        "lease_take", (*_names(KEYS.stream), KEYS.lease), GROUP, 50,
+        f"alice.{token:02x}@1000", 1000, "alice", scene.policy(), scene.visibility(), scene.limit(),
+        scene.random.randrange(2), 0,
     )  # fmt: skip
 
 
@@ -274,19 +272,17 @@ def tick(scene: Scene) -> None:
     scene.call("move_due", (*_names(KEYS.stream), KEYS.lease, KEYS.stream_schedule), GROUP, 50, *words)
 
 
-def keep_house(scene: Scene) -> None:
+def maintain(scene: Scene) -> None:
     """Run maintenance."""
-    keys = (KEYS.stream, KEYS.lease, KEYS.agreement, KEYS.journal)
-    scene.call("keep_house", keys, _own(scene), GROUP, scene.random.choice(("", 40)), "1", 50, 1)
+    words = GROUP, 50, _own(scene), 1, scene.random.choice(("", 40))
+    scene.call("maintain_group", (*_names(KEYS.stream), KEYS.lease), *words)
 
 
 def report_lost(scene: Scene) -> None:
     """A holder reports the deliveries of a consumer that a third party deleted."""
-    kind, source = scene.random.choice((("stream", KEYS.stream), ("retry", KEYS.retry)))
-    scene.lead(
-        "report_lost", (source, KEYS.lease, KEYS.agreement, KEYS.journal), scene.fence(), GROUP,
-        scene.random.choice(CONSUMERS), scene.random.randrange(2), kind, "1", 1000, 7, *scene.entries(source),
-    )  # fmt: skip
+    source = scene.random.choice((KEYS.stream, KEYS.retry))
+    words = scene.fence(), 7, scene.random.choice(CONSUMERS), scene.random.randrange(2)
+    scene.lead("report_lost", (*_names(source), KEYS.lease), GROUP, 1000, *words, *scene.entries(source))
 
 
 def operate(scene: Scene) -> None:
@@ -296,15 +292,13 @@ def operate(scene: Scene) -> None:
 
 def _requeue(scene: Scene) -> None:
     source = scene.random.choice((KEYS.stream, KEYS.retry))
-    keys = (source, KEYS.stream, KEYS.retry, KEYS.agreement, KEYS.journal)
-    words = (GROUP, "stream", scene.random.randrange(2), "1", 50, 100_000)
-    scene.lead("requeue", keys, *words, *scene.entries(source))
+    words = (GROUP, 50, "stream", scene.random.randrange(2), 100_000)
+    scene.lead("requeue", _names(source), *words, *scene.entries(source))
 
 
 def _redrive(scene: Scene) -> None:
-    keys = (KEYS.dead, KEYS.stream, KEYS.retry, KEYS.agreement, KEYS.journal)
-    ids = scene.entries(KEYS.dead)
-    scene.lead("redrive_dead_letters", keys, GROUP, "stream", 3, scene.random.randrange(2), "1", 50, 100_000, *ids)
+    words = (GROUP, 50, "stream", scene.random.randrange(2), 100_000, 3)
+    scene.lead("redrive_dead_letters", _names(KEYS.dead), *words, *scene.entries(KEYS.dead))
 
 
 def _pause(scene: Scene) -> None:
@@ -312,10 +306,8 @@ def _pause(scene: Scene) -> None:
 
 
 def _forget(scene: Scene) -> None:
-    keys = (
-        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.quarantine, KEYS.dead, KEYS.lease, KEYS.agreement, KEYS.journal,
-    )  # fmt: skip
-    scene.lead("forget_group", keys, GROUP, scene.fence(), scene.random.randrange(2), 100_000, "stream", "1", 50)
+    words = GROUP, 50, "stream", 100_000, scene.random.randrange(2)
+    scene.lead("forget_group", (*_names(KEYS.stream), KEYS.lease), *words)
 
 
 def _look(scene: Scene) -> None:
@@ -379,7 +371,7 @@ def disturb(scene: Scene) -> None:
 _ACTIONS = (
     (8, add), (4, enqueue), (4, join), (10, read), (5, ack), (5, settle), (4, extend),
     (2, hold), (2, return_taken), (4, adopt), (6, walk),
-    (6, recover), (3, take_over), (6, tick), (2, keep_house), (2, report_lost),
+    (6, recover), (3, take_over), (6, tick), (2, maintain), (2, report_lost),
     (3, operate), (3, elect), (1, tell), (3, disturb),
 )  # fmt: skip
 _action = st.sampled_from([action for weight, action in _ACTIONS for _ in range(weight)])

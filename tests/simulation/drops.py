@@ -152,7 +152,7 @@ class Drops:
         """Return whether no process can report a deleted delivery that was idle for so long.
 
         A new group without the marker consumer looks like the deleted one, so no process notices the deletion.
-        If a registered worker loses its consumer, the journal reports the consumer (keep_house.lua). Other
+        If a registered worker loses its consumer, the journal reports the consumer (maintain_group.lua). Other
         deliveries, and all of them without a journal, are reported by the holder alone, if it can have seen them in
         a full scan (decision 12). After a step back of the clock no process reports them, because the time of the
         last heartbeat is in the future.

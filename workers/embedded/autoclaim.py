@@ -64,7 +64,7 @@ class Autoclaim(WorkerPart):
         super().__init__(context)
         self._connection = KeptConnection(context.commands)
         self._quarantine_waits = quarantine_waits
-        self._moves = GroupMoves.of(context.settings.keys, context.journal)
+        self._moves = GroupMoves(context.settings.keys, context.journal_limit)
         self._walks = {source.key: Walk(source) for source in context.membership.both}
         self._not_before = 0.0
         self._waits_until = -inf
