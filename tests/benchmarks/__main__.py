@@ -95,7 +95,7 @@ def _run(name: str, *, quick: bool) -> Chapter:
 
 
 def _write_down(chapter: Chapter) -> None:
-    """Put a benchmark into the page, the table and the chart, in place of what they have of it on this Python."""
+    """Replace the results of a benchmark on this Python, in the page, the table and the chart."""
     page = read_page(PAGE.read_text(encoding="utf-8"), ABOUTS) if PAGE.exists() else Page()
     PAGE.write_text(write_page(page.renewed([chapter]), ABOUTS), encoding="utf-8")
     before = history.read(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else []

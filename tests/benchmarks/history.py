@@ -1,4 +1,4 @@
-"""What each release was measured by: the ratios that are demanded, kept in a table and drawn as a chart."""
+"""The demanded ratios of each release, in a table and as a chart."""
 
 import csv
 import io
@@ -42,7 +42,7 @@ def measured(chapters: Iterable[Chapter], release: str) -> list[Measured]:
 
 
 def merged(before: Iterable[Measured], now: Sequence[Measured]) -> list[Measured]:
-    """Put what a release was found to be now into the place of what it was found to be before."""
+    """Replace the former results of a release."""
     renewed = {(one.release, one.python, one.what) for one in now}
     return [*(one for one in before if (one.release, one.python, one.what) not in renewed), *now]
 
@@ -63,7 +63,7 @@ def written(history: Iterable[Measured]) -> str:
 
 
 def chart(history: Sequence[Measured]) -> str:
-    """Draw a panel for each ratio as SVG: a line for each Python over the releases, and what is demanded."""
+    """Draw a panel for each ratio as SVG, with a line for each Python over the releases, and the demand."""
     whats = sorted({one.what for one in history})
     rows = ceil(len(whats) / COLUMNS_OF_PANELS)
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "benchmarks", "font.size": 8}):

@@ -1,4 +1,4 @@
-"""What recovery calls cost the server.
+"""The cost of recovery calls for the server.
 
 CPU time in the batches of a replica. Bare: a script that copies, acknowledges and deletes ID by ID.
 """

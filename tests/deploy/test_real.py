@@ -1,4 +1,4 @@
-"""What `make test-deploy` is built of, as far as it needs no machine: when it skips, and what it records."""
+"""The parts of `make test-deploy` that need no machine: when it skips, and its record."""
 
 import os
 import subprocess

@@ -20,7 +20,7 @@ def callbacks() -> Callbacks[str]:
 
 @pytest.fixture
 def heard(callbacks: Callbacks[str]) -> list[Report]:
-    """What a callback for ``stalled`` hears."""
+    """The reports that a callback for ``stalled`` gets."""
     reports: list[Report] = []
 
     @callbacks.on("stalled")

@@ -1,4 +1,4 @@
-"""Who is beside a job that kills is asked for, but where nobody can tell the two apart (decisions 6 and 7)."""
+"""Jobs next to a killer are asked for, unless the two look alike (decisions 6 and 7)."""
 
 from math import inf
 from types import SimpleNamespace

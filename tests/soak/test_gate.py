@@ -1,4 +1,4 @@
-"""What a fault of a chaos waits for, on a Redis whose state is made by hand."""
+"""The conditions of a fault of a chaos, on a Redis with a state made by hand."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -81,7 +81,7 @@ async def play(client: Redis, server: RedisServer, tmp_path: Path) -> Play:
 
 @asynccontextmanager
 async def _waiting(play: Play, fault: Fault) -> AsyncIterator[None]:
-    """Have ``fault`` wait at the gate; what the block does lets it through."""
+    """Let ``fault`` wait at the gate. The block lets it through."""
     async with anyio.create_task_group() as group:
         group.start_soon(play.fault, fault)
         await wait_until(lambda: play.tools.waiting == 1 or str(fault) in play.through, "it waits, or does not")

@@ -17,7 +17,7 @@ PAUSE_S = 0.05
 
 @pytest.fixture(autouse=True)
 def _slowness(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever the machine: limits are as written here."""
+    """Limits are as written here, on every machine."""
     monkeypatch.setenv(SLOWNESS, "1")
     slowness.cache_clear()
     yield
@@ -173,7 +173,7 @@ def test_a_round_is_over_at_once() -> None:
     assert 1 <= measured() <= 20
 
 
-# --- what our processes do ----------------------------------------------------------------------------------
+# --- processes of the test --------------------------------------------------------------------------------
 
 _BUSY = "while True: pass"
 _GRANDCHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_BUSY!r}])"

@@ -1,4 +1,4 @@
-"""Waiting ends with what is waited for, and says what was waited for where it does not come."""
+"""Waiting ends with the awaited state, or with an error that names it."""
 
 from collections.abc import Iterator
 

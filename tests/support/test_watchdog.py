@@ -1,4 +1,4 @@
-"""A test that hangs is ended, whatever it hangs in."""
+"""A test that hangs is ended, in every kind of wait."""
 
 import asyncio
 import signal
@@ -22,7 +22,7 @@ def watch(idle_s: float = 100, longest_s: float = 1_000, **words: object) -> Wat
 
 
 def end_of(watch: Watch) -> tuple[int, str]:
-    """Return when it complains, and of what."""
+    """Return the time and the text of its complaint."""
     return next((now, complaint) for now in range(5, 100_000, 5) if (complaint := watch.complaint(now)))
 
 

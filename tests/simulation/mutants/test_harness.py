@@ -1,4 +1,4 @@
-"""What runs tests on mutants: what counts as found, and what the page says of it."""
+"""The harness that runs tests on mutants: findings, and the page about them."""
 
 from pathlib import Path
 
