@@ -108,7 +108,6 @@ class Autoclaim(WorkerPart):
             return []
         if self._is_new(""):
             logger.warning("recovery resumed: %s", fields(group=self._settings.keys.pair))
-        self._membership.heard(page.server_ms, asked_at)
         self._advance(walk, page)
         if any(row.outcome is Outcome.QUARANTINED for row in page.results):
             self._quarantine_waits()

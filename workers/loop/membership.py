@@ -33,16 +33,12 @@ logger = logging.getLogger(__name__)
 
 REFRESH_S = 30.0
 """How often a worker reads the group settings. ``FORMER_MS`` in ``heartbeat.lua`` depends on it."""
-CLOCK_JUMP_MS = 5_000
-"""The server's clock was set if it differs by more than this. A smaller difference may be a slow answer."""
 OLD = 0.5
 """Part of the visibility timeout. A heartbeat that is older does not allow a job to begin."""
 STAND_BY_JITTER_S = 0.2
 """So that embedded workers do not all ask at once whether the reaper is gone."""
 REGISTRATION_SLACK_S = COMMAND_TIMEOUT_S
 """Time for which a registration lasts after the next join is due, because calls can be late or fail."""
-PROMPT_S = 1.0
-"""An answer that took longer does not say the server's time now."""
 LOOKING = "looking at the group"
 
 
@@ -109,13 +105,11 @@ class Membership:
         return meaning_of(error) is Meaning.NO_GROUP and source not in self.sources
 
     def now_ms(self) -> int:
-        """Return the server's time, as of the last join plus our monotonic clock, in ms since the epoch."""
-        return int(monotonic() * 1000 + self._clock_offset_ms)
+        """Return the server's time, as of the last join plus our monotonic clock, in ms since the epoch.
 
-    def heard(self, server_ms: int, asked: float) -> None:
-        """Note the server's time from the answer to a question at ``asked`` (monotonic), if its clock was set."""
-        if monotonic() - asked <= PROMPT_S and abs(server_ms - self.now_ms()) > CLOCK_JUMP_MS:
-            self._clock_offset_ms = server_ms - monotonic() * 1000
+        After the server's clock was set, it is wrong until the next join. Only times of events depend on it.
+        """
+        return int(monotonic() * 1000 + self._clock_offset_ms)
 
     async def join(self) -> None:
         """Join the group, and create it if it is missing. Raises errors of redis-py."""
