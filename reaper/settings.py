@@ -40,6 +40,7 @@ A replica is gone after three missed ones, and its leases expire later than that
 """
 HEARTBEAT = timedelta(seconds=5)
 """The time between two heartbeats: what a replica says of itself."""
+DISCOVERY = timedelta(seconds=60)
 WILDCARD = "*"
 """Stands for any characters in the pattern of a stream."""
 _OBSERVE = "-observe"
@@ -146,7 +147,6 @@ class ReaperSettings(ProgramSettings):
             "name",
             "lease_ttl",
             "full_scan_interval",
-            "discovery_interval",
             "recovery_rate",
             "health_host",
             "journal_maxlen",
@@ -203,9 +203,6 @@ class ReaperSettings(ProgramSettings):
     )
     full_scan_interval: Seconds = seconds(
         30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
-    )
-    discovery_interval: Seconds = seconds(
-        60, "How often one of the replicas scans Redis for streams that fit a pattern.", least=SHORTEST_INTERVAL
     )
     recovery_rate: float = Field(
         default=0, ge=0, description="Most recoveries per second of each group, for example 100. 0 is no limit."
@@ -309,6 +306,11 @@ class ReaperSettings(ProgramSettings):
     def heartbeat(self) -> timedelta:
         """The time between two heartbeats of a replica."""
         return HEARTBEAT
+
+    @property
+    def discovery(self) -> timedelta:
+        """The time between two scans of Redis for streams that fit a pattern."""
+        return DISCOVERY
 
 
 def check_groups(settings: ReaperSettings) -> ReaperSettings:
