@@ -285,22 +285,14 @@ class ReaperSettings(ProgramSettings):
 
         A timer must be armed well before it is due.
         """
-        return self._tick_of(group.visibility_timeout)
-
-    def _tick_of(self, visibility_timeout: timedelta) -> timedelta:
-        return min(self._lease_of(visibility_timeout) / TICKS, visibility_timeout / 4, self.full_scan_interval / 4)
-
-    @property
-    def _shortest_visibility(self) -> timedelta:
-        """The shortest one of any group, also of one that is found later."""
-        own = [group.visibility_timeout for group in self.groups if group.visibility_timeout]
-        return min([self.visibility_timeout, *own])
+        return min(self.lease_of(group) / TICKS, group.visibility_timeout / 4, self.full_scan_interval / 4)
 
     @property
     def registration(self) -> timedelta:
         """The time between two registrations of a replica."""
-        lease = self._lease_of(self._shortest_visibility)
-        return max(QUICKEST_REGISTRATION, min(REGISTRATION, lease / REGISTRATIONS))
+        own = [group.visibility_timeout for group in self.groups if group.visibility_timeout]
+        shortest_lease = self._lease_of(min([self.visibility_timeout, *own]))
+        return max(QUICKEST_REGISTRATION, min(REGISTRATION, shortest_lease / REGISTRATIONS))
 
     @property
     def heartbeat(self) -> timedelta:

@@ -348,7 +348,7 @@ def test_only_the_loopback_interface_is_private(host: str, loopback: bool) -> No
 
 
 async def _let_in(client: Redis, server: RedisServer, role: Role, *changes: str) -> str:
-    words = rules_of(role, RecoveryMode.REAPER, [KEYS], [NAMESPACE]).words()
+    words = rules_of(role, RecoveryMode.REAPER, [KEYS], [NAMESPACE]).words
     await client.execute_command("ACL", "SETUSER", "restricted", "reset", "on", ">p", *words, *changes)
     return f"redis://restricted:p@127.0.0.1:{server.port}/0"
 
