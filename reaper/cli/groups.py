@@ -17,7 +17,6 @@ from reaper.cli.ready_again import requeue
 from reaper.operations.groups import FROM_NOW, FROM_START, check_exists, create_group, known_groups, set_paused
 from reaper.operations.groups import forget as forget_group
 from reaper.settings import ReaperSettings
-from workers.protocol.calls import Journal
 from workers.protocol.keys import GroupKeys
 from workers.runtime.options import GroupType, examples, help_end
 from workers.runtime.printing import confirm, show, show_json
@@ -124,7 +123,7 @@ async def forget(keys: GroupKeys, with_dead_letters: bool, yes: bool, machine: b
             namespace=settings.namespace,
             dead_letters=with_dead_letters,
             known=await known_groups(client, settings),
-            journal=Journal.at(settings.journal, settings.journal_maxlen),
+            journal_limit=settings.journal_limit,
         )
     if machine:
         show_json({"group": keys.pair, **asdict(forgotten)})

@@ -53,8 +53,8 @@ _COMMANDS = {
     Role.READ_ONLY: _READS,
     Role.OPERATOR: f"{_READS} del hdel hset hsetnx unlink xack xadd xdel zadd zrem",
 }
-_EMBEDDED = "del get hgetall hlen subscribe xlen zcard zcount zrangebyscore zrem"
-"""What embedded workers run besides: they recover, and remove a lease of the reaper."""
+_EMBEDDED = "get hgetall hlen pttl subscribe xlen zcard zcount zrangebyscore zrem"
+"""What embedded workers run besides, because they recover."""
 _NEWER = {Role.WORKER: ("+xnack",), Role.REAPER: ("+xnack",)}
 """Other servers reject a rule with a command that they do not know, and scripts do without it."""
 _LOOKS_AT_ALL = (Role.REAPER, Role.READ_ONLY, Role.OPERATOR)

@@ -14,9 +14,10 @@ from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.state import replica_of
 from reaper.replicas import read_replicas, read_watched
 from reaper.settings import WILDCARD, GroupSettings, ReaperSettings
-from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
+from workers.protocol.calls import CALL_BYTES, GroupCalls
 from workers.protocol.calls.group_load import group_names
 from workers.protocol.errors import ConfigurationError, NotPossibleError
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys, split_pair
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
 from workers.protocol.messages import Redelivery, counted, text, told
@@ -119,7 +120,7 @@ async def forget(
     namespace: str,
     dead_letters: bool = False,
     known: Iterable[GroupKeys] = (),
-    journal: Journal = DEFAULT_JOURNAL,
+    journal_limit: int = DEFAULT_JOURNAL_MAXLEN,
 ) -> Forgotten:
     """Remove the keys of a group. Scheduled jobs become ready first, so no job is lost.
 
@@ -135,14 +136,12 @@ async def forget(
     names = await group_names(client, keys.stream)
     names |= {other.group for other in known if other.stream == keys.stream}
     others = [group_keys(keys.stream, name).agreement for name in sorted(names - {keys.group})]
-    places = [
-        keys.stream, keys.retry, keys.schedule, keys.quarantine, keys.dead, keys.lease, keys.agreement, keys.journal,
-        *others,
-    ]  # fmt: skip
-    args: list[str | int] = [keys.group, int(dead_letters), CALL_BYTES, Redelivery.STREAM, *journal]
+    words = GroupCalls(keys, journal_limit).spell(
+        keys.stream, Redelivery.STREAM, CALL_BYTES, int(dead_letters), more_keys=(keys.lease, *others)
+    )
     script, code, detail, made_ready = load_script("reaper", "forget_group"), b"more", b"", 0
     while code == b"more":
-        code, moved, detail = await script.run_idempotent(client, places, args)
+        code, moved, detail = await script.run_idempotent(client, *words)
         made_ready += moved
     _check_done(keys, text(code), told(detail), made_ready)
     kept = tuple([key for key in before if await client.exists(key)])

@@ -13,8 +13,9 @@ from redis.asyncio import Redis
 
 from reaper.operations.lost_deliveries import Entry
 from reaper.settings import ReaperSettings
-from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
+from workers.protocol.calls import CALL_BYTES, GroupCalls
 from workers.protocol.errors import NotPossibleError
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, text, told
 from workers.protocol.scripts import Script, load_script
@@ -63,7 +64,8 @@ class How:
 
     policy: Redelivery = Redelivery.STREAM
     """For a group that has agreed on none."""
-    journal: Journal = DEFAULT_JOURNAL
+    journal_limit: int = DEFAULT_JOURNAL_MAXLEN
+    """Length of the journal; 0 = none is written."""
     dry_run: bool = False
     max_generation: int | None = DEFAULT_MAX_GENERATION
     """Dead letters of this generation are not redriven again (they die each time). None = no guard."""
@@ -73,7 +75,7 @@ class How:
     @staticmethod
     def of(settings: ReaperSettings, *, dry_run: bool) -> "How":
         """Return the ways that the settings determine."""
-        return How(settings.redelivery, Journal.at(settings.journal, settings.journal_maxlen), dry_run)
+        return How(settings.redelivery, settings.journal_limit, dry_run)
 
     @property
     def batch(self) -> int:
@@ -87,12 +89,11 @@ async def redrive(client: Redis, keys: GroupKeys, ids: AsyncIterable[str], how: 
     Raises NotPossibleError if the group does not exist, and redis-py's errors.
     """
     generation = "" if how.max_generation is None else str(how.max_generation)
-    args: list[str | int] = [keys.group, how.policy, generation, int(how.dry_run), *how.journal]
     started, sent = anyio.current_time(), 0
     async for batch in _batches(ids, how.batch):
         if how.rate and not how.dry_run:
             await anyio.sleep_until(started + sent / how.rate)
-        async for result in _run(client, keys, REDRIVE, keys.dead, args, batch):
+        async for result in _run(client, keys, REDRIVE, keys.dead, how, batch, generation):
             yield result
         sent += len(batch)
 
@@ -104,7 +105,6 @@ async def requeue(
 
     Raises NotPossibleError if the group does not exist, and redis-py's errors.
     """
-    args: list[str | int] = [keys.group, how.policy, int(how.dry_run), *how.journal]
     by_source: dict[str, list[str]] = {keys.stream: [], keys.retry: []}
     for entry in entries:
         if entry.entry_id in ended:
@@ -114,7 +114,7 @@ async def requeue(
     in_either = {entry.entry_id for entry in entries if entry.is_retry is None}
     for source, ids in by_source.items():
         for first in range(0, len(ids), BATCH):
-            async for result in _run(client, keys, REQUEUE, source, args, ids[first : first + BATCH]):
+            async for result in _run(client, keys, REQUEUE, source, how, ids[first : first + BATCH]):
                 if source == keys.stream and result.outcome is Outcome.MISSING and result.entry_id in in_either:
                     by_source[keys.retry].append(result.entry_id)
                 else:
@@ -133,16 +133,16 @@ async def _batches(ids: AsyncIterable[str], size: int) -> AsyncIterator[list[str
 
 
 async def _run(
-    client: Redis, keys: GroupKeys, script: Script, source: str, args: Sequence[str | int], ids: Sequence[str]
+    client: Redis, keys: GroupKeys, script: Script, source: str, how: How, ids: Sequence[str], *more: str
 ) -> AsyncIterator[Result]:
     """Run a script until it has decided about all entries."""
-    places = [source, keys.stream, keys.retry, keys.agreement, keys.journal]
+    calls = GroupCalls(keys, how.journal_limit)
     while ids:
-        call = [*args, CALL_BYTES, *ids]
+        call = calls.spell(source, how.policy, int(how.dry_run), CALL_BYTES, *more, *ids)
         if source == keys.dead:  # each dead letter is deleted, so a repeated call finds none that was redriven
-            reply, was_lost = await script.run_until_answered(client, places, call)
+            reply, was_lost = await script.run_until_answered(client, *call)
         else:
-            reply, was_lost = await script.run(client, places, call), False
+            reply, was_lost = await script.run(client, *call), False
         if reply[0] != b"ok":
             raise NotPossibleError(
                 f"group {keys.pair!r} does not exist, so no worker would read the jobs. Create the group, or start its "

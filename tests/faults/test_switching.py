@@ -20,7 +20,6 @@ from tests.faults.scene import (
     enqueue,
     events,
     holds,
-    let_embedded_workers_begin,
     make_due,
     make_overdue,
     nothing_left,
@@ -137,7 +136,6 @@ async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_w
             await holds(reaper)
             await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
             lease = text(await client.get(KEYS.lease) or b"")
-        await let_embedded_workers_begin(client)
         enqueued = await enqueue_for(client, "gone", 4)
         await nothing_left(client)
         assert await mode(client) == "embedded"
@@ -174,7 +172,6 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(
         await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
         enqueued = await leave_things_behind(client)
         await wait_until(lambda: _is_quarantined(client), "they are quarantined")
-    await let_embedded_workers_begin(client)
     handler = Handler()
     async with (
         worker_of(own_recovery, server.url, handler, redelivery=policy),
@@ -259,7 +256,6 @@ async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_d
                 await load()
                 await wait_until(lambda: _is_mode(client, "reaper"), "the reaper serves the group")
                 await load()
-            await let_embedded_workers_begin(client)
             await load()
             await wait_until(lambda: _is_mode(client, "embedded"), "the workers have taken over")
         await nothing_left(client)

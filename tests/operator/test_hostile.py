@@ -83,7 +83,7 @@ async def hostile(client: Redis) -> Scene:
     for journal in (keys.journal, KEYS.journal):
         for event in (EVIL.encode(), b"recovered", b"lease_taken", b"lease_left"):
             await client.xadd(journal, {"event": event, "job": EVIL_BYTES, "entry": JOB, "token": 7, **facts})
-    for name in ("policy", "recovery", "mismatch", "visibility_ms", "served_until"):
+    for name in ("policy", "recovery", "mismatch", "visibility_ms"):
         await client.hset(keys.agreement, name, EVIL_BYTES)
     await client.hset(KEYS.watched, EVIL_BYTES, EVIL_BYTES)
     await client.zadd(keys.schedule, {EVIL_BYTES: 1, b"x" + EVIL_BYTES: 2**52})

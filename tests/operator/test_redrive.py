@@ -15,14 +15,11 @@ from tests.scripts.scene import HOLDER, TOO_MANY, Scene, entry_id
 from tests.support.dump import show_journal
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
-from workers.protocol.calls import Journal
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import NotPossibleError
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
-
-NO_JOURNAL = Journal(writes=0, maxlen=100)
 
 
 async def _each(ids: Iterable[str]) -> AsyncIterator[str]:
@@ -42,7 +39,7 @@ def _outcomes(results: Sequence[Result]) -> list[str]:
 async def test_a_redriven_job_is_the_next_generation_with_its_fields_byte_for_byte(scene: Scene) -> None:
     dead = await give_up(scene)
     await scene.client.delete(scene.keys.journal)
-    results = await _redrive(scene, dead, how=How(journal=NO_JOURNAL))
+    results = await _redrive(scene, dead, how=How(journal_limit=0))
     user = ("b", "\xff\x00\r\n\xc3(", "a", "1", "b", "again", "traceparent", "00-11-22-01")
     ours = (
         *("reaper.job", entry_id(1), "reaper.deliveries", "0", "reaper.generation", "1"),
@@ -76,7 +73,7 @@ async def test_the_journal_tells_of_a_redrive(scene: Scene) -> None:
 async def test_no_journal_is_written_when_it_is_off(scene: Scene) -> None:
     dead = await give_up(scene)
     before = await show_journal(scene.client, scene.keys.journal)
-    await _redrive(scene, dead, how=How(journal=NO_JOURNAL))
+    await _redrive(scene, dead, how=How(journal_limit=0))
     assert await show_journal(scene.client, scene.keys.journal) == before
 
 

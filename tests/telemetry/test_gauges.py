@@ -206,7 +206,7 @@ async def test_nobody_looks_where_nothing_is_measured(
 ) -> None:
     monkeypatch.setattr(telemetry, "is_measuring", lambda: measures)
     looks, *others = (
-        load_script("workers.protocol", name).digest for name in ("look_at_group", "keep_house", "move_due")
+        load_script("workers.protocol", name).digest for name in ("look_at_group", "maintain_group", "move_due")
     )
 
     async def ran(*digests: str) -> bool:

@@ -16,9 +16,8 @@ from workers.protocol.calls.membership import (
     DEFAULT_REDELIVERY,
     DEFAULT_VISIBILITY_TIMEOUT,
     Agreement,
+    Join,
     Joined,
-    Registration,
-    join_group,
 )
 from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
 from workers.protocol.log_fields import fields
@@ -73,7 +72,6 @@ class Membership:
             recovery=settings.recovery,
             reads_retries=False,
         )
-        self._version = 0  # of the group settings
         self.visibility_s = inf
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
@@ -113,33 +111,20 @@ class Membership:
 
     async def join(self) -> None:
         """Join the group, and create it if it is missing. Raises errors of redis-py."""
-        settings, keys = self._settings, self._settings.keys
-        self._take(
-            await join_group(
-                self._connection,
-                keys,
-                start=settings.group_start,
-                redelivery=settings.redelivery,
-                visibility_ms=to_ms(settings.visibility_timeout) if settings.visibility_timeout else None,
-                max_deliveries=settings.max_deliveries,
-                recovery=settings.recovery,
-                name=settings.base_name,
-                registration=self._registration(),
-            )
-        )
-
-    def _registration(self) -> Registration:
-        """Register with the values that we use. If known group settings were lost, they are written again."""
-        goes_by = self.agreement if self._version else self._assumed
-        return Registration(
+        settings = self._settings
+        join = Join(
+            start=settings.group_start,
+            redelivery=settings.redelivery,
+            visibility_ms=to_ms(settings.visibility_timeout) if settings.visibility_timeout else None,
+            max_deliveries=settings.max_deliveries,
+            recovery=settings.recovery,
+            assumed=self.agreement if self.joins else self._assumed,
+            name=settings.base_name,
             consumer=self._consumer,
             counts_for_ms=round((REFRESH_S + REGISTRATION_SLACK_S) * 1000),
-            version=self._version,
             begins=not self.joins,
-            redelivery=goes_by.redelivery,
-            visibility_ms=goes_by.visibility_ms,
-            max_deliveries=goes_by.max_deliveries,
         )
+        self._take(await join.call(self._connection, settings.keys))
 
     def join_again(self) -> None:
         """Read the group settings now, because there is a sign that they have changed."""
@@ -160,7 +145,6 @@ class Membership:
         self._clock_offset_ms = joined.server_ms - monotonic() * 1000
         self._log(joined)
         self.agreement = agreement = joined.agreement
-        self._version = joined.version
         visibility_s = agreement.visibility_timeout.total_seconds()
         if visibility_s != self.visibility_s:
             self.visibility_s, self.timeout_changed = visibility_s, monotonic()
