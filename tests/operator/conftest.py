@@ -1,4 +1,4 @@
-"""Fixtures of the operator's tests: a scene, and the ``reaper`` command with its server in the environment."""
+"""Fixtures of the operator's tests, which are a scene and the ``reaper`` command with its server in the environment."""
 
 import json
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Command(Protocol):
 
 
 async def run_command(url: str, *words: str, typed: str = "", colour: bool = False, **env: str) -> Answer:
-    """Run the command against ``url``, in a thread: it brings an event loop of its own.
+    """Run the command against ``url``, in a thread, because it brings an event loop of its own.
 
     ``colour``: standard output passes for a terminal.
     """

@@ -21,7 +21,7 @@ MOST_ROUNDS = 50
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Collect no garbage while the block runs, because its moments would be part of the story. Collect all afterwards."""
+    """Collect garbage only after the block, because in it that would be part of the story."""
     was_collecting = gc.isenabled()
     gc.disable()
     gc.freeze()  # so that collecting costs only what the story has made

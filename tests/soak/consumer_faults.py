@@ -27,7 +27,7 @@ APART_MS = 100
 TOLD_S = 90.0
 """Until the registration of a dead worker has ended, and maintenance has run since, once in 33 s in embedded mode."""
 REPORTED_S = 2.0
-"""A holder that reports the consumer also reports each delivery, some moments later. Without a holder, none is reported."""
+"""A holder that reports the consumer also reports each delivery, some moments later. No other process does."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class ConsumerFaults:
     workers: WorkerFaults
 
     async def delete(self, fault: Fault) -> str:
-        """Delete the consumer of the stream-reaper worker with the most jobs. Return a reason if that was not possible."""
+        """Delete the consumer of the stream-reaper worker with the most jobs. Return the reason if that fails."""
         tools, is_killed = self.tools, fault.amount == "killed"
 
         async def hit() -> tuple[ProcessRun, bytes, list[Pending]] | None:
