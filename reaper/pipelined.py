@@ -15,7 +15,7 @@ from workers.protocol.scripts import Keys, Script, Words
 from workers.protocol.slots import key_of
 
 MOST = 250
-"""Commands of one pipeline. The server is busy with it for some milliseconds."""
+"""Short commands of one pipeline. The server is busy with it for some milliseconds."""
 
 Answered = Callable[[Any], None]
 """Called with the reply, or with an error of Redis or of the connection. It must not raise."""
@@ -32,25 +32,34 @@ class _Lane:
 
 
 class PipelinedClient(Redis):
-    """Uses one connection of a client for each node. A command joins those that wait for the replies before it."""
+    """Keeps connections of a client. A command joins those that wait for the replies before it.
 
-    def __init__(self, client: Redis) -> None:
+    Args:
+        client: The caller closes it.
+        connections: For each node. The next command uses the next one.
+        most: Commands of one pipeline.
+    """
+
+    def __init__(self, client: Redis, *, connections: int = 1, most: int = MOST) -> None:
         super().__init__(connection_pool=client.connection_pool)
         self.response_callbacks = client.response_callbacks
         self._client = client
         self._routed = client if isinstance(client, RoutedClient) else None
         self._lanes: dict[object, _Lane] = {}
+        self._connections, self._most = connections, most
+        self._turn = 0
         self._is_closed = False
 
     def ask(self, words: Sequence[Any], answered: Answered) -> None:
-        """Send a command. ``answered`` is called later, in the order of the commands to a node.
+        """Send a command. ``answered`` is called later, in the order of the commands on a connection.
 
-        After a lost contact, all commands that wait for the node get the error.
+        After a lost contact, all commands that wait for the connection get the error.
         """
         node = self._routed.node_of(key_of(words) or b"") if self._routed else None
-        lane = self._lanes.get(node)
+        self._turn = (self._turn + 1) % self._connections
+        lane = self._lanes.get((node, self._turn))
         if lane is None:
-            lane = self._lanes[node] = _Lane()
+            lane = self._lanes[node, self._turn] = _Lane()
         lane.waiting.append((words, answered))
         if lane.sending is None:
             # No task group: a lane goes on while the tasks of the replica are cancelled, and leases are handed over.
@@ -90,7 +99,7 @@ class PipelinedClient(Redis):
         replies: list[Any]
         try:
             while lane.waiting:
-                batch, lane.waiting = lane.waiting[:MOST], lane.waiting[MOST:]
+                batch, lane.waiting = lane.waiting[: self._most], lane.waiting[self._most :]
                 try:
                     if self._is_closed:
                         raise RedisConnectionError("the client is closed")

@@ -77,7 +77,7 @@ class GroupWatch:
         self._keys = group.keys
         self._chores = Chores(context.wheel, context.tasks, group.keys.pair, self._failed)
         self._writer = GroupWriter(
-            context.client, context.reads, group, Authority(term.holder, term.token), lease.journal
+            context.recoveries, context.reads, group, Authority(term.holder, term.token), lease.journal
         )
         self._lost = LostDeliveries(self._writer)
         self._journal_at = BEGINNING
@@ -413,8 +413,8 @@ class GroupWatch:
         """Tell whether the report has no problem. Hot: each heartbeat asks it of every group."""
         tally, due_ms = self._notes.tally, self._next_due_ms()
         is_late = due_ms is not None and due_ms < 0
-        is_old = self._context.server_ms() - tally.last_scan_ms > self._interval_s * SCANS_MISSED * 1000
-        return not (tally.is_remarkable or is_late or is_old)
+        scanned_ms = self._context.server_ms() - tally.last_scan_ms if tally.last_scan_ms else 0
+        return not (tally.is_remarkable or is_late or scanned_ms > self._interval_s * SCANS_MISSED * 1000)
 
     def _next_due_ms(self) -> int | None:
         """Return when the next timer is due, from now on."""
