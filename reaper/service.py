@@ -49,7 +49,7 @@ FAREWELL_S = 2.0
 """How long leaving the hash of replicas may take at the end, and how long callbacks may."""
 CONNECTIONS = 16
 """At most, for the work on groups, and as many for their leases. They are opened as they are needed."""
-RECOVERIES, MOST_RECOVERIES = 2, 8
+RECOVERIES, MOST_RECOVERIES = 2, 32
 """Connections for recovery calls, and calls of one pipeline. While the server runs one, the replica reads another."""
 RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery"})
 
