@@ -9,7 +9,7 @@ from typing import Any
 
 from reaper.pipelined import PipelinedClient
 from reaper.settings import WatchedGroup
-from workers.protocol.calls import Journal
+from workers.protocol.calls import GroupCalls
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
@@ -92,7 +92,8 @@ class GroupLease:
     group: WatchedGroup
     replica_id: str
     ttl: timedelta
-    journal: Journal
+    journal_limit: int
+    """Length of the journal; 0 = none is written."""
 
     @property
     def keys(self) -> GroupKeys:
@@ -110,14 +111,11 @@ class GroupLease:
         holder may call it again. With ``token``, the term of that number goes on, or the lease is not taken.
         """
         keys, group = self.keys, self.group
-        won, *reply = await LEASE_TAKE.run(
-            self.client,
-            [keys.stream, keys.lease, keys.agreement, keys.retry, keys.journal],
-            [
-                holder, to_ms(self.ttl), self.replica_id, keys.group, group.redelivery, to_ms(group.visibility_timeout),
-                group.max_deliveries, int(recreate and not self.group.pattern), *self.journal, token,
-            ],
+        words = GroupCalls(keys, self.journal_limit).spell(
+            keys.stream, holder, to_ms(self.ttl), self.replica_id, group.redelivery, to_ms(group.visibility_timeout),
+            group.max_deliveries, int(recreate and not group.pattern), token, more_keys=(keys.lease,),
         )  # fmt: skip
+        won, *reply = await LEASE_TAKE.run(self.client, *words)
         if not won:
             return Taken(holder=text(reply[0]), left_ms=reply[1])
         token, _, refusal, *before, created_at = reply
@@ -146,7 +144,7 @@ class GroupLease:
             await LEASE_HAND.run(
                 self.client,
                 [keys.lease, keys.agreement, keys.journal],
-                [holder, to, OFFER_MS, keys.group, why, *self.journal],
+                [keys.group, self.journal_limit, holder, to, OFFER_MS, why],
             )
         )
 

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
-from pydantic_settings import NoDecode
 
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_REDELIVERY, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.errors import ConfigurationError
@@ -21,7 +20,7 @@ from workers.runtime.settings import (
     JournalMaxlen,
     ProgramSettings,
     Seconds,
-    Section,
+    Settings,
     seconds,
 )
 
@@ -58,7 +57,7 @@ def is_observers(namespace: str) -> bool:
     return namespace.endswith(_OBSERVE)
 
 
-class GroupSettings(Section):
+class GroupSettings(Settings):
     """One stream/group pair. Missing values come from the defaults above it."""
 
     if TYPE_CHECKING:
@@ -154,7 +153,7 @@ class ReaperSettings(ProgramSettings):
         | {"recreate_groups", "consumer_retention"}
     )
 
-    groups: Annotated[tuple[GroupSettings, ...], NoDecode, BeforeValidator(_read_groups)] = Field(
+    groups: Annotated[tuple[GroupSettings, ...], BeforeValidator(_read_groups)] = Field(
         default=(),
         description="The groups to watch: `[[groups]]` tables, or `stream/group,…` in one string.",
     )
@@ -234,6 +233,11 @@ class ReaperSettings(ProgramSettings):
         for group in self.groups:
             check_apart(namespace, group.stream)
         return self
+
+    @property
+    def journal_limit(self) -> int:
+        """Length of the journal, for scripts; 0 = none is written."""
+        return self.journal_maxlen if self.journal else 0
 
     @property
     def namespace_keys(self) -> NamespaceKeys:

@@ -51,7 +51,7 @@ class GroupWatch:
     """One group, one term. An idle group has no task: an alarm sends its tick, and a callback reads the answer."""
 
     __slots__ = (
-        "_alarm", "_chores", "_context", "_deleted", "_end", "_ended", "_groups_lost", "_has_scanned", "_interval_s",
+        "_alarm", "_chores", "_cleanup", "_context", "_deleted", "_end", "_ended", "_has_scanned", "_interval_s",
         "_journal_at", "_keys", "_lease", "_lost", "_next_full_s", "_notes", "_poll_s", "_rate", "_scanned_s",
         "_sources", "_term", "_ticking", "_verdict", "_writer", "group",
     )  # fmt: skip
@@ -77,11 +77,11 @@ class GroupWatch:
         self._keys = group.keys
         self._chores = Chores(context.wheel, context.tasks, group.keys.pair, self._failed)
         self._writer = GroupWriter(
-            context.recoveries, context.reads, group, Authority(term.holder, term.token), lease.journal
+            context.recoveries, context.reads, group, Authority(term.holder, term.token), lease.journal_limit
         )
         self._lost = LostDeliveries(self._writer)
         self._journal_at = BEGINNING
-        self._groups_lost: int | None = None
+        self._cleanup = GroupCleanup(context.reads, self._writer.moves)
         self._deleted: Container[bytes] = ()
         """Consumers that the latest cleanup found deleted. The scan before it may have seen their entries."""
         self._rate = RateLimit(context.settings.recovery_rate)
@@ -314,15 +314,10 @@ class GroupWatch:
             await self._lost.look(key, one.scanner.gone_by_consumer(), self._journal_at, self._deleted)
             for key, one in self._sources.items()
         ]
-        if self._groups_lost is None:
-            self._groups_lost = await self._writer.groups_lost()
-        cleanup = GroupCleanup(self._context.reads, self._writer.moves, self._context.settings.consumer_retention)
-        kept = await cleanup.tidy()
-        is_remade = False
+        kept, is_remade = await self._cleanup.tidy(self._context.settings.consumer_retention), False
         if not isinstance(kept, Refusal):
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
-            is_remade = kept.groups_lost > self._groups_lost  # also if an earlier call found it whose reply was lost
-            self._groups_lost, self._deleted = kept.groups_lost, kept.lost
+            is_remade, self._deleted = self._cleanup.is_remade, kept.lost
             self._notes.tally.unread_ms = kept.unread_ms
             for consumer in kept.lost:
                 self._notes.consumer_was_lost(consumer)

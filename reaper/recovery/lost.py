@@ -116,7 +116,7 @@ class LostDeliveries:
         settled: set[bytes] = set()
         client, journal, start = self._writer.reads, self._writer.keys.journal, after
         try:
-            is_complete = bool(self._writer.journal.writes) and (
+            is_complete = self._writer.journal_limit > 0 and (
                 after == BEGINNING or bool(await client.xrange(journal, after, after))
             )
             while True:

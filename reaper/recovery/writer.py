@@ -12,7 +12,6 @@ from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
 from reaper.settings import WatchedGroup
-from workers.protocol.calls import Journal
 from workers.protocol.calls.group_moves import Authority, DueMoves, GroupMoves
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS, Refusal, RefusalKind, read_refusal
@@ -38,7 +37,8 @@ class GroupWriter:
     """For calls that find and report, which may wait for each other."""
     group: WatchedGroup
     authority: Authority
-    journal: Journal
+    journal_limit: int
+    """Length of the journal; 0 = none is written."""
 
     @property
     def keys(self) -> GroupKeys:
@@ -48,7 +48,7 @@ class GroupWriter:
     @property
     def moves(self) -> GroupMoves:
         """The scripts that embedded workers call, too."""
-        return GroupMoves.of(self.keys, self.journal, authority=self.authority)
+        return GroupMoves(self.keys, self.journal_limit, self.authority)
 
     async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover.lua``).
@@ -79,25 +79,13 @@ class GroupWriter:
 
         ``consumer`` held them in ``source``. Returns the lost ones.
         """
-        keys = self.keys
-        reply = await REPORT_LOST.run(
-            self.reads,
-            [source, keys.lease, keys.agreement, keys.journal],
-            [
-                self.authority.holder, keys.group, consumer, int(is_certain),
-                "stream" if source == keys.stream else "retry", *self.journal, self.authority.token, *entry_ids,
-            ],
-        )  # fmt: skip
+        words = self.moves.spell_for_all(source, consumer, int(is_certain), *entry_ids)
+        reply = await REPORT_LOST.run(self.reads, *words)
         return list(reply[1:]) if reply[0] == b"ok" else read_refusal(reply)
 
     async def consumers(self, source: str) -> set[bytes]:
         """Return the group's consumers in ``source``."""
         return {row["name"] for row in await self.reads.xinfo_consumers(source, self.keys.group)}
-
-    async def groups_lost(self) -> int:
-        """Return how often the group was found to be another one, since it was first served."""
-        times: Any = await self.reads.hget(self.keys.agreement, "groups_lost")
-        return whole_number(times, 0)
 
     async def registrations(self, consumers: Sequence[bytes]) -> dict[bytes, int]:
         """Return for how many ms the registrations of workers count, by their consumer."""

@@ -22,7 +22,6 @@ from reaper.settings import WatchedGroup
 from reaper.sharing.ranking import ranked
 from reaper.tasks import Work
 from reaper.wheel import SLOT_S, Alarm
-from workers.protocol.calls import Journal
 from workers.protocol.log_fields import fields
 from workers.runtime.clock import monotonic_ms
 
@@ -79,8 +78,7 @@ class Tenure:
         settings = self._context.settings
         self.group = group
         self._lease = GroupLease(
-            self._context.leases, group, self._context.replica_id, settings.lease_of(group),
-            Journal.at(settings.journal, settings.journal_maxlen),
+            self._context.leases, group, self._context.replica_id, settings.lease_of(group), settings.journal_limit,
         )  # fmt: skip
         self._tick_s = settings.tick_of(group).total_seconds()
         self._notes = GroupNotes(group, self._context.callbacks, self._context.changed)

@@ -20,7 +20,6 @@ from reaper.settings import ReaperSettings
 from reaper.tasks import Chores, Tasks
 from reaper.wheel import Wheel
 from tests.support.virtual_time import VIRTUAL_TIME
-from workers.protocol.calls import Journal
 from workers.protocol.calls.group_moves import Authority
 from workers.protocol.calls.refusals import Refusal
 from workers.runtime.callbacks import Callbacks
@@ -65,7 +64,7 @@ class World:
         self.chores = Chores(self.wheel, self.tasks, group.keys.pair, lambda: None)
         self.watch = SourceWatch(
             cast("ReplicaContext", context),
-            GroupWriter(cast("Any", self), cast("Any", self), group, Authority("alice", 7), Journal(1, 100)),
+            GroupWriter(cast("Any", self), cast("Any", self), group, Authority("alice", 7), 100),
             group.keys.stream,
             notes=self.notes,
             rate=RateLimit(0),

@@ -154,8 +154,7 @@ class Settlements(WorkerPart):
         if results is None or not any(map(_is_denied, results)):
             self._reporter.works(queue.part)
         is_done = self._answered(queue, batch, results)
-        if self._telemetry:
-            self._telemetry.settled(batch, results, perf_counter() - began)
+        self._telemetry.settled(batch, results, perf_counter() - began)
         queue.limit = SETTLE_BATCH
         return is_done
 
@@ -169,7 +168,7 @@ class Settlements(WorkerPart):
 
     async def _send(self, queue: _VerdictQueue, batch: Sequence[Delivery]) -> Sequence[Settled] | None:
         """Return the results. None means that all are acknowledged."""
-        calls, journals = self._calls, self._calls.moves.maxlen > 0
+        calls, journals = self._calls, self._calls.moves.journal_limit > 0
         if queue.are_acks:
             facts = self._facts.of_acks(batch) if journals else ()
             done = await self._ack(queue.source, [job.raw_entry_id for job in batch], facts)
