@@ -9,7 +9,9 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 
+from workers.protocol.address import Host
 from workers.protocol.connection import KeptConnection
+from workers.protocol.meaning import NoMasterError
 from workers.protocol.routing import RoutedClient
 from workers.protocol.scripts import Keys, Script, Words
 from workers.protocol.slots import key_of
@@ -45,7 +47,7 @@ class PipelinedClient(Redis):
         self.response_callbacks = client.response_callbacks
         self._client = client
         self._routed = client if isinstance(client, RoutedClient) else None
-        self._lanes: dict[object, _Lane] = {}
+        self._lanes: dict[tuple[Host | None, int], _Lane] = {}
         self._connections, self._most = connections, most
         self._turn = 0
         self._is_closed = False
@@ -55,7 +57,7 @@ class PipelinedClient(Redis):
 
         After a lost contact, all commands that wait for the connection get the error.
         """
-        node = self._routed.node_of(key_of(words) or b"") if self._routed else None
+        node = self._node_of(words)
         self._turn = (self._turn + 1) % self._connections
         lane = self._lanes.get((node, self._turn))
         if lane is None:
@@ -87,14 +89,18 @@ class PipelinedClient(Redis):
         return read(reply, **options) if read else reply
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: ARG002 - the owner of the client closes it
-        """Stop sending. Commands that wait get an error, and so do later ones."""
+        """Stop sending, and give up commands that wait. Later ones get an error."""
         self._is_closed = True
         tasks = [lane.sending for lane in self._lanes.values() if lane.sending]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _send(self, lane: _Lane, node: object) -> None:
+    def _node_of(self, words: Sequence[Any]) -> Host | None:
+        """Return the node of a cluster that has the key, None if it is not known or if there is no cluster."""
+        return self._routed.node_of(key_of(words) or b"") if self._routed else None
+
+    async def _send(self, lane: _Lane, node: Host | None) -> None:
         """Send until no command waits."""
         replies: list[Any]
         try:
@@ -106,7 +112,10 @@ class PipelinedClient(Redis):
                     if node is None and self._routed:
                         await self._routed.masters()  # now it knows the nodes
                         for words, answered in batch:
-                            self.ask(words, answered)
+                            if self._node_of(words):
+                                self.ask(words, answered)
+                            else:
+                                answered(NoMasterError("no node of the cluster has the slot of the key"))
                         continue
                     replies = await self._execute(lane, [words for words, _ in batch])
                 except (RedisError, OSError) as error:

@@ -99,7 +99,7 @@ class Registry:
 
     @property
     def _of_settings(self) -> tuple[ReaperSettings, str, timedelta]:
-        """What follows from the current settings. With many groups it takes long to find."""
+        """The current settings, and values that take long to find if there are many groups."""
         settings = self._settings()
         if self._known is None or self._known[0] is not settings:
             self._known = settings, digest_of(settings), settings.registration
