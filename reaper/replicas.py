@@ -68,6 +68,12 @@ class Tally:
     paused: bool = False
     error: str = ""
 
+    @property
+    def is_remarkable(self) -> bool:
+        """Tell whether there is more to say than how many deliveries were recovered."""
+        failures = self.refusal or self.error or self.paused or self.held or self.lost or self.unread_ms
+        return bool(failures or self.in_doubt or self.false_alarms or self.false_recoveries)
+
 
 @dataclass(slots=True, kw_only=True)
 class GroupReport(Tally):

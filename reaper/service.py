@@ -21,10 +21,9 @@ from typing import Literal, Self, get_args
 import anyio
 from anyio.abc import TaskStatus
 
-from reaper.batches import Batches
-from reaper.lease import TICK
 from reaper.metrics import ReplicaMetrics
-from reaper.reasons import count_patterns, worst
+from reaper.pipelined import PipelinedClient
+from reaper.reasons import MOST_WORST, count_patterns, worst
 from reaper.recovery.context import ReplicaContext
 from reaper.replicas import GroupReport, Replica
 from reaper.settings import ReaperSettings
@@ -83,7 +82,7 @@ class Reaper:
             lambda: self.settings,
             self.replica_id,
             self._replica,
-            lambda: tuple(self._tenures.watched),
+            lambda: self._tenures.pairs,
             self._reranked,
             self._reload,
         )
@@ -91,8 +90,8 @@ class Reaper:
             replica_id=self.replica_id,
             settings=settings,
             client=self._client,
-            leases=self._leases,
-            ticks=Batches(self._leases, TICK, settings.tick_window.total_seconds()),
+            reads=PipelinedClient(self._client),
+            leases=PipelinedClient(self._leases),
             notices=Notices(self._listener),
             callbacks=self._callbacks,
             changed=self._registry.at_once,
@@ -132,7 +131,7 @@ class Reaper:
     @property
     def watched(self) -> tuple[str, ...]:
         """The groups that this replica may serve, by pair."""
-        return tuple(self._tenures.watched)
+        return self._tenures.pairs
 
     def reports(self) -> dict[str, GroupReport]:
         """Return the state of the groups that this replica serves or observes, or cannot serve, by pair."""
@@ -199,8 +198,8 @@ class Reaper:
             await self._registry.leave()
         with anyio.move_on_after(FAREWELL_S):
             await self._callbacks.drain()
-        await self._client.aclose()
-        await self._leases.aclose()
+        for client in (self._context.reads, self._context.leases, self._client, self._leases):
+            await client.aclose()
         await self._listener.aclose()
 
     def stop(self) -> None:
@@ -260,7 +259,7 @@ class Reaper:
     def _replica(self, at_ms: int) -> Replica:
         """Return what is registered of this replica at ``at_ms``, by the server's clock."""
         self._started_ms = self._started_ms or at_ms
-        reports, watched = self._tenures.reports(), self._tenures.watched
+        reports = self._tenures.reports(most=MOST_WORST)
         return Replica(
             id=self.replica_id,
             name=self.settings.name or self.host,
@@ -274,9 +273,9 @@ class Reaper:
             observe=self.settings.observe,
             terms=self._tenures.terms,
             server=self.server,
-            watched=len(watched),
+            watched=len(self._tenures.pairs),
             held=self.held,
-            patterns=count_patterns(watched.values(), reports.values(), at_ms),
+            patterns=count_patterns(self._tenures.numbers(), reports.values(), at_ms),
             scan=self._registry.discovery.scan,
             groups={report.pair: report for report in worst(reports.values(), at_ms)},
         )

@@ -33,8 +33,6 @@ LEASES = 4
 """So many leases fit into a visibility timeout, so that a failover is no gap in the beats."""
 TICKS = 3
 """Ticks in the time of a lease: two of them may fail."""
-TICK_WINDOWS = 20
-"""A tick waits for this part of its interval for others that are sent with it."""
 QUICKEST_REGISTRATION, REGISTRATION, REGISTRATIONS = timedelta(seconds=0.2), timedelta(seconds=1), 10
 """The shortest and the longest time between two registrations of a replica, and how many fit into a lease.
 
@@ -238,6 +236,11 @@ class ReaperSettings(ProgramSettings):
         return self
 
     @property
+    def journal_limit(self) -> int:
+        """Length of the journal, for scripts; 0 = none is written."""
+        return self.journal_maxlen if self.journal else 0
+
+    @property
     def namespace_keys(self) -> NamespaceKeys:
         """The keys of the replicas. Observers have their own, so that none keeps the others from recovering."""
         return namespace_keys(observers_of(self.namespace) if self.observe else self.namespace)
@@ -300,11 +303,6 @@ class ReaperSettings(ProgramSettings):
         """The shortest one of any group, also of one that is found later."""
         own = [group.visibility_timeout for group in self.groups if group.visibility_timeout]
         return min([self.visibility_timeout, *own])
-
-    @property
-    def tick_window(self) -> timedelta:
-        """Return for how long a tick waits for others that are sent with it."""
-        return self._tick_of(self._shortest_visibility) / TICK_WINDOWS
 
     @property
     def registration(self) -> timedelta:

@@ -135,6 +135,11 @@ class WorkerSettings(ProgramSettings):
         return self
 
     @property
+    def journal_limit(self) -> int:
+        """Length of the journal, for scripts; 0 = none is written."""
+        return self.journal_maxlen if self.journal else 0
+
+    @property
     def keys(self) -> GroupKeys:
         """The Redis keys of the pair."""
         return group_keys(self.stream, self.group)

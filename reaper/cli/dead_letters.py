@@ -17,7 +17,7 @@ from reaper.cli.options import (
     reason_option,
     yes_option,
 )
-from reaper.cli.redrive import redrive_dead_letters
+from reaper.cli.ready_again import redrive
 from reaper.operations.dead_letters import (
     DeadLetter,
     Selection,
@@ -50,7 +50,7 @@ def dead_letters() -> None:
     """List, show, redrive or delete dead letters."""
 
 
-dead_letters.add_command(redrive_dead_letters)
+dead_letters.add_command(redrive)
 
 
 # --- list and show ------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ async def explain_command(
         if not found:
             raise NotPossibleError(_nothing_found(job, searched, depth))
         shown = [one.keys for one in found]
-        snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server, shown)
+        snapshot = await take_snapshot(client, settings.namespace_keys, settings.groups, server, shown)
     states = {state.pair: state for state in snapshot.groups}
     explanations = [explain(one, states[one.keys.pair], snapshot) for one in found]
     if machine:

@@ -127,7 +127,7 @@ class DrillSettings(Section):
 
     @property
     def has_bare_worker(self) -> bool:
-        """Whether the last worker is a bare loop, if the recovery has such workers."""
+        """Whether the last worker is a bare loop, if the recovery has plain workers."""
         return self.bare_worker and self.workers > 1
 
     def jobs(self) -> list[PlannedJob]:
@@ -159,7 +159,7 @@ class DrillSettings(Section):
     def for_jobs(self, jobs: Sequence[PlannedJob]) -> Self:
         """Return the settings for these jobs: without a bare worker if a job reaches the visibility timeout.
 
-        A bare loop sends no heartbeats, so such a job would start there again and again, and become a dead letter.
+        A bare loop sends no heartbeats, so these jobs would start again and again there, and become dead letters.
         """
         durations = [*(job.duration for job in jobs), *(fault.lasts for fault in self.added_jobs)]
         can_be_bare = max(durations, default=timedelta(0)) < self.shortest_visibility

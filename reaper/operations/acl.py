@@ -53,8 +53,8 @@ _COMMANDS = {
     Role.READ_ONLY: _READS,
     Role.OPERATOR: f"{_READS} del hdel hset hsetnx unlink xack xadd xdel zadd zrem",
 }
-_EMBEDDED = "del get hgetall hlen subscribe xlen zcard zcount zrangebyscore zrem"
-"""What embedded workers run besides: they recover, and remove a lease of the reaper."""
+_EMBEDDED = "get hgetall hlen pttl subscribe xlen zcard zcount zrangebyscore zrem"
+"""What embedded workers run besides, because they recover."""
 _NEWER = {Role.WORKER: ("xnack",), Role.REAPER: ("xnack",)}
 """Commands that only some servers know (Redis 8.8): others reject a rule that names one, and scripts do without."""
 _LOOKS_AT_ALL = (Role.REAPER, Role.READ_ONLY, Role.OPERATOR)
@@ -138,7 +138,7 @@ def _keys_in(role: Role, pair: GroupKeys, *, recovers: bool) -> Iterable[str]:
 def _keys_of_namespace(namespace: NamespaceKeys) -> Iterable[str]:
     yield from (_escape(getattr(namespace, one.name)) for one in fields(namespace) if one.name != "namespace")
     observing = namespace_keys(observers_of(namespace.namespace))  # `reaper status` reads their registrations, too
-    yield from map(_escape, (observing.replicas, observing.groups))
+    yield from map(_escape, (observing.replicas, observing.groups, observing.drained))
 
 
 def _channels_in(role: Role, pair: GroupKeys, *, recovers: bool) -> Iterable[str]:

@@ -78,7 +78,7 @@ async def diagnose(client: Redis, settings: ReaperSettings, release: str) -> lis
     """Return the findings of every check, those that passed included. Raises redis-py's errors without contact."""
     wished = {f"{group.stream}/{group.group}": group for group in settings.watched}
     found = await _check_server(client, f"{settings.namespace_keys.live}:absent", release)
-    snapshot = await _if_allowed(take_snapshot(client, settings.namespace_keys, tuple(wished.values()), release))
+    snapshot = await _if_allowed(take_snapshot(client, settings.namespace_keys, settings.groups, release))
     found += _check_service(snapshot) if snapshot else [unknown("replicas", NOT_SEEN)]
     groups = [group.keys for group in snapshot.groups] if snapshot else keys_of(list(wished)[:MOST_WORST])
     if foreign := await _if_allowed(foreign_keys(client, [settings.namespace_keys, *groups])):
@@ -110,7 +110,7 @@ def _check_service(snapshot: Snapshot) -> Iterator[Finding]:
     for pair, remark in remarks(snapshot):
         yield note("group" if pair else "replicas", remark, pair)
     for replica in snapshot.live:
-        yield ok("replicas", f"{replica.id} holds {counted(snapshot.holds(replica.id), 'group')}")
+        yield ok("replicas", f"{replica.id} holds {counted(replica.held, 'group')}")
 
 
 # --- the server ---------------------------------------------------------------------------------------------

@@ -13,10 +13,11 @@ from redis.exceptions import RedisError
 from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.state import replica_of
 from reaper.replicas import read_replicas, read_watched
-from reaper.settings import GroupSettings, ReaperSettings
-from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
+from reaper.settings import WILDCARD, GroupSettings, ReaperSettings
+from workers.protocol.calls import CALL_BYTES, GroupCalls
 from workers.protocol.calls.group_load import group_names
 from workers.protocol.errors import ConfigurationError, NotPossibleError
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys, split_pair
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
 from workers.protocol.messages import Redelivery, counted, text, told
@@ -32,9 +33,11 @@ FROM_START, FROM_NOW = "0", "$"
 async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
     """Create the group, and a stream that is missing. Return False if the group existed.
 
-    ``start`` is `FROM_START` or `FROM_NOW`. Raises ConfigurationError if the key has another type, or if the user lacks
-    the permission. Raises RedisError.
+    ``start`` is `FROM_START` or `FROM_NOW`. Raises ConfigurationError for a pattern, for a key of another type, and if
+    the user lacks the permission. Raises redis-py's errors.
     """
+    if WILDCARD in keys.stream:
+        raise ConfigurationError(f"cannot create {keys.pair!r}: it is a pattern. Write patterns in the settings file.")
     try:
         await client.xgroup_create(keys.stream, keys.group, start, mkstream=True)
     except RedisError as error:
@@ -117,7 +120,7 @@ async def forget(
     namespace: str,
     dead_letters: bool = False,
     known: Iterable[GroupKeys] = (),
-    journal: Journal = DEFAULT_JOURNAL,
+    journal_limit: int = DEFAULT_JOURNAL_MAXLEN,
 ) -> Forgotten:
     """Remove the keys of a group. Scheduled jobs become ready first, so no job is lost.
 
@@ -131,14 +134,12 @@ async def forget(
     candidates = [keys.agreement, keys.quarantine, keys.schedule, keys.retry, keys.journal, keys.dead]
     before = [key for key in candidates if await client.exists(key)]
     others = await _other_agreements(client, keys, known)
-    places = [
-        keys.stream, keys.retry, keys.schedule, keys.quarantine, keys.dead, keys.lease, keys.agreement, keys.journal,
-        *others,
-    ]  # fmt: skip
-    args: list[str | int] = [keys.group, int(dead_letters), CALL_BYTES, Redelivery.STREAM, *journal]
+    words = GroupCalls(keys, journal_limit).spell(
+        keys.stream, Redelivery.STREAM, CALL_BYTES, int(dead_letters), more_keys=(keys.lease, *others)
+    )
     script, code, detail, made_ready = load_script("reaper", "forget_group"), b"more", b"", 0
     while code == b"more":
-        code, moved, detail = await script.run_idempotent(client, places, args)
+        code, moved, detail = await script.run_idempotent(client, *words)
         made_ready += moved
     _check_done(keys, text(code), told(detail), made_ready)
     after = [key for key in before if await client.exists(key)]

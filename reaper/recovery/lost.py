@@ -62,7 +62,7 @@ class LostDeliveries:
     async def journal_position(self) -> bytes:
         """Return the ID of the journal's last entry."""
         try:
-            newest: Any = await self._writer.client.xrevrange(self._writer.keys.journal, "+", "-", 1)
+            newest: Any = await self._writer.reads.xrevrange(self._writer.keys.journal, "+", "-", 1)
         except ResponseError as error:
             _raise_if_away(error)
             return BEGINNING
@@ -114,9 +114,9 @@ class LostDeliveries:
     async def _settled(self, ids: Container[bytes], after: bytes) -> tuple[set[bytes], bool]:
         """Return those of ``ids`` that the journal names as settled behind ``after``, and whether it names all."""
         settled: set[bytes] = set()
-        client, journal, start = self._writer.client, self._writer.keys.journal, after
+        client, journal, start = self._writer.reads, self._writer.keys.journal, after
         try:
-            is_complete = bool(self._writer.journal.writes) and (
+            is_complete = self._writer.journal_limit > 0 and (
                 after == BEGINNING or bool(await client.xrange(journal, after, after))
             )
             while True:

@@ -51,7 +51,7 @@ class ReaperVitals:
         """Return what ``reaper status -o json`` prints."""
         settings = self._reaper.settings
         try:
-            snapshot = await take_snapshot(self._client, settings.namespace_keys, settings.watched, self._reaper.server)
+            snapshot = await take_snapshot(self._client, settings.namespace_keys, settings.groups, self._reaper.server)
         except (RedisError, OSError) as error:
             return {"status": "unreachable", "error": f"Redis at {shown_address(settings.redis_url)!r} failed: {error}"}
         return as_json(snapshot, judge(snapshot))

@@ -32,6 +32,6 @@ def test_links_that_leave_the_site_become_text(page: str, link: str, shown: str)
 def test_the_page_of_the_commands_has_the_help_of_each_one() -> None:
     text = with_commands("# Commands\n", page=SimpleNamespace(file=SimpleNamespace(src_uri="commands.md")))
     assert text.startswith("# Commands\n")
-    for command in ("reaper status", "reaper groups init", "reaper pipeline trim", "worker run"):
+    for command in ("reaper status", "reaper groups create", "reaper pipeline trim", "worker run"):
         assert f"\n## `{command}`\n\n```text\nUsage: {command} [OPTIONS]" in text
     assert with_commands("else", page=SimpleNamespace(file=SimpleNamespace(src_uri="json.md"))) == "else"

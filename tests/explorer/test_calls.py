@@ -31,7 +31,7 @@ STREAM = "orders"
 
 @pytest.fixture
 def moves(group_moves: GroupMoves) -> Moves:
-    return Moves(group_moves.keys, group_moves.maxlen)
+    return Moves(group_moves.keys, group_moves.journal_limit)
 
 
 @pytest.fixture
@@ -110,4 +110,4 @@ async def test_a_walker_takes_what_it_has_room_for(
         "(" + ids[1].decode(),
         [(ids[0], 2)],
     )
-    assert await replace(walker, maxlen=0).move_due(client) == DueMoves()
+    assert await replace(walker, journal_limit=0).move_due(client) == DueMoves()

@@ -167,7 +167,6 @@ async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_ste
         await scene.create_group(client)
         agreed: Any = {  # settings of a holder that is gone by now
             "policy": "stream",
-            "version": 1,
             "max_deliveries": 3,
             "visibility_ms": round(visibility_s * 1_000),
             "recovery": "reaper",

@@ -167,7 +167,7 @@ async def test_an_embedded_worker_that_misses_an_answer_recovers_each_job_once(
     [
         ("reaper", "register"),
         ("reaper", "lease_take"),
-        ("workers.protocol", "keep_house"),
+        ("workers.protocol", "maintain_group"),
         ("workers.protocol", "recover"),
         ("workers.protocol", "move_due"),
         ("reaper", "tick"),

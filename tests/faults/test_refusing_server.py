@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill.history import read_state
-from reaper.operations.requeue import read_journal
+from reaper.operations.lost_deliveries import read_journal
 from reaper.service import Reaper
 from tests.conftest import StartServer
 from tests.faults import scene

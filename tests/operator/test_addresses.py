@@ -118,12 +118,11 @@ CAN_BE_PARSED = (
 PAIR = "orders/billing"
 COMMANDS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (reaper, ("run", "--groups", "orders/billing")),
-    (reaper, ("groups", "init", "orders/billing")),
+    (reaper, ("groups", "create", "orders/billing")),
     (reaper, ("status",)),
     (reaper, ("status", "-o", "json")),
     (reaper, ("doctor", "--groups", "orders/billing")),
     (reaper, ("explain", "order-17", "--group", PAIR)),
-    (reaper, ("replicas",)),
     (reaper, ("groups", "pause", "orders/billing")),
     (reaper, ("dead-letters", "list", PAIR, "-o", "json")),
     (reaper, ("drill",)),

@@ -146,7 +146,7 @@ async def test_a_retry_stream_that_nobody_reads_is_found(scene: Scene, reaper: C
     await scene.agree(policy="retry-stream")
     await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
     await scene.add(stream=scene.keys.retry)
-    assert "retry_unread" in await _checks(reaper)
+    assert "unread" in await _checks(reaper)
 
 
 async def _ran(scene: Scene, *run_ms: int) -> None:

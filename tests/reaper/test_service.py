@@ -322,8 +322,8 @@ async def test_a_callback_that_fails_is_logged_and_keeps_nobody_from_hearing(
     async with reaper:
         await wait_until(lambda: heard.names, "the next callback hears it")
     errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert errors == ["callback failed: event=lease_taken"]
-    assert heard.names == ["lease_taken", "lease_left"]
+    assert "callback failed: event=lease_taken" in errors
+    assert [name for name in heard.names if name != "error"] == ["lease_taken", "lease_left"]
 
 
 async def test_a_callback_that_hangs_holds_up_neither_recovery_nor_the_end(
@@ -437,8 +437,8 @@ async def test_a_tick_reads_all_new_deliveries_and_not_only_a_page(server: Redis
         for n in range(number):
             await client.xadd("orders", {"n": n})
         await client.xreadgroup("billing", "w1", {"orders": ">"}, count=number)
-        await watch._look()
-        assert watch.report().timers == number
+        watch._tick()
+        await wait_until(lambda: watch.report().timers == number, "one tick has found all of them")
 
 
 async def test_what_needs_a_restart_is_named_and_not_taken_over(

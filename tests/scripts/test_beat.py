@@ -1,4 +1,4 @@
-"""The beat: what is noted when heartbeats are served, and when recovery waits. The test sets the server's clock."""
+"""The beat records when heartbeats could be served, and decides when recovery waits. Tests set the server's clock."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -36,7 +36,7 @@ probe_heartbeat(stream, group)
 local at, beat = note_beat(settings)
 return { at, recovery_waits_ms(beat, at, 0), beat.gap }
 """)
-"""Does what each script does that notes a beat."""
+"""The calls of each script that records a beat."""
 
 
 class Timed(Scene):
@@ -53,7 +53,7 @@ class Timed(Scene):
             pass
 
     async def beat(self, client: Redis | None = None) -> list[int]:
-        """Note a beat; return server time, for how many ms recovery waits, and the last gap."""
+        """Record a beat. Return server time, the wait of recovery in ms, and the last gap."""
         places = (self.keys.stream, self.keys.agreement, self.keys.journal, self.keys.retry)
         reply: Any = await (client or self.client).execute_command("EVAL", BEAT, 4, *places, self.keys.group)
         return list(reply)
@@ -64,12 +64,12 @@ class Timed(Scene):
         return None if value is None else int(value)
 
     async def waits(self, entry_id: str, **values: Any) -> int:
-        """Return for how many ms recovery waits, 0 = it has looked at the entry."""
+        """Return the wait of recovery in ms, or 0 if it has looked at the entry."""
         reply = await self.recover(entry_id, **{"visibility_ms": V, **values})
         return int(reply[1]) if reply[0] == b"waits" else 0
 
     async def wait_told(self) -> RecoveryWait | None:
-        """Return what `recovery_wait` says of the group settings."""
+        """Return `recovery_wait` of the group settings."""
         fields: Any = await self.client.hgetall(self.keys.agreement)
         return recovery_wait({name.decode(): value.decode() for name, value in fields.items()}, self.at_ms)
 
@@ -134,7 +134,7 @@ async def test_the_first_beat_ends_no_known_gap_and_recovery_waits_for_one_timeo
 
 
 async def steady(timed: Timed, for_ms: int = 3 * V) -> None:
-    """Let heartbeats be served for long."""
+    """Record heartbeats for a long time."""
     await timed.beat()
     for _ in range(0, for_ms, V // 3):
         await timed.pass_ms(V // 3)
@@ -215,7 +215,7 @@ async def test_while_recovery_waits_a_delivery_of_the_future_starts_over(timed: 
 async def test_a_gap_leaves_of_the_former_timeout_what_was_left_before(
     timed: Timed, by_ms: int, left_ms: int, after_ms: int
 ) -> None:
-    """Else a change that is long over counts again, or workers that could not read the new one are judged by it."""
+    """Otherwise an old change counts again, or workers that could not read the new value are judged by it."""
     await steady(timed)
     await timed.agree(former_until=timed.at_ms + left_ms, former_visibility_ms=2 * V)
     await timed.pass_ms(by_ms)
@@ -249,7 +249,7 @@ async def test_a_heartbeat_notes_the_beat_with_and_without_deliveries(timed: Tim
 
 @pytest.fixture
 async def user(timed: Timed, standing: RedisServer) -> AsyncIterator[Redis]:
-    """Somebody who may do everything that `DENIED` does not take away."""
+    """A user with all permissions except `DENIED`."""
     await timed.client.execute_command("ACL", "SETUSER", "w", "on", ">x", "~*", "&*", "+@all")
     async with commands_client(standing.url.replace("redis://", "redis://w:x@")) as client:
         yield client
@@ -257,7 +257,7 @@ async def user(timed: Timed, standing: RedisServer) -> AsyncIterator[Redis]:
 
 @pytest.mark.parametrize("command", DENIED)
 async def test_where_a_heartbeat_is_denied_no_beat_is_noted(timed: Timed, user: Redis, command: str) -> None:
-    """Not by a replica, a heartbeat with a delivery or without one, or a recovery call."""
+    """Neither by a replica, nor by a heartbeat with or without a delivery, nor by a recovery call."""
     await timed.agree(recovery="embedded")
     stalled = await timed.stalled()
     await steady(timed)

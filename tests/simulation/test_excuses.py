@@ -1,4 +1,4 @@
-"""What the judge does not ask for, and that it does ask for what lies next to that."""
+"""The judge excuses some jobs, and does not excuse similar ones."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ JOB = Execution("job-1")
 
 
 def world_of(make: Make, **setting: object) -> World:
-    """Return a world in which nobody acts but the test, and one job that somebody has in hand."""
+    """Return a world in which only the test acts, with one job in the hands of a worker."""
     world = make(Story(1, Setting(version="8.4", redelivery=IN_PLACE, **setting), (), ()))  # type: ignore[arg-type]
     world.command("XGROUP", "CREATE", KEYS.stream, GROUP, "0", "MKSTREAM")
     world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", JOB.job)
@@ -33,11 +33,11 @@ def entry_of(world: World) -> bytes:
     return entry_id
 
 
-# ---- a read has taken what waits, since the server's clock was set back (decision 10)
+# ---- a read took a waiting entry after a step back of the server's clock (decision 10)
 
 
 def look_at_all(world: World) -> list[str]:
-    """Have everything judged; return what is wrong."""
+    """Judge everything, and return the violations."""
     world.command("XGROUP", "CREATECONSUMER", KEYS.stream, GROUP, "anybody")
     return [sentence.partition(" (at")[0] for sentence in world.findings.sentences]
 
@@ -49,7 +49,7 @@ def test_what_a_read_has_taken_from_somebody_is_pending_and_not_lost(make: Make)
     assert look_at_all(world) == []
 
 
-# ---- nobody may write the journal
+# ---- no process may write the journal
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_the_journal_could_not_tell_was_given_back_all_the_same(
     assert any(sentence.startswith("I5: generation 0 of job job-1") for sentence in look_at_all(world)) == is_wrong
 
 
-# ---- handed out, and never received
+# ---- delivered, and never received
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
@@ -89,10 +89,10 @@ def test_an_only_delivery_ends_with_whom_it_was_handed_out_to(
 
     async def hand_out_and_kill() -> None:
         await asyncio.sleep(10)
-        if is_dead:  # without the server's knowing: a read of its still waits there
+        if is_dead:  # the server does not know it, because a read of the worker still waits there
             world.kill("worker-1", again_after_s=30.0, abruptly=True)
         world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", JOB.job)
-        assert entry_of(world)  # that read was answered: its reply is on its way
+        assert entry_of(world)  # the server answered that read, and its reply is on its way
         world.kill("worker-1", again_after_s=30.0)
 
     world.run(hand_out_and_kill)
@@ -104,11 +104,9 @@ def test_an_only_delivery_ends_with_whom_it_was_handed_out_to(
 
 
 @pytest.mark.parametrize("how", ["restart", "failover"])
-@pytest.mark.parametrize(("settled", "limit", "is_to_blame"), [(True, 1, True), (True, 2, False), (False, 1, False)])
-def test_a_delivery_whose_end_was_lost_is_for_nothing_and_others_are_not(
-    make: Make, how: str, settled: bool, limit: int, is_to_blame: bool
-) -> None:
-    world = world_of(make, max_deliveries=limit)
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_delivery_whose_end_was_lost_is_for_nothing_and_others_are_not(make: Make, how: str, settled: bool) -> None:
+    world = world_of(make)
     world.begin()
 
     async def settle() -> None:
@@ -123,7 +121,7 @@ def test_a_delivery_whose_end_was_lost_is_for_nothing_and_others_are_not(
         assert len(world.command("XPENDING", KEYS.stream, GROUP, "-", "+", 10)) == 1
 
     world.run(settle)
-    assert world.ledger.endings == [JOB] * is_to_blame
+    assert world.ledger.endings == [JOB] * settled
 
 
 @pytest.mark.parametrize(
@@ -132,7 +130,7 @@ def test_a_delivery_whose_end_was_lost_is_for_nothing_and_others_are_not(
 def test_what_the_server_has_lost_that_a_worker_has_is_taken_from_nobody(
     make: Make, lag_s: float, proves: bool, is_robbed: bool
 ) -> None:
-    """Unless the worker has proved since that it has it."""
+    """Without a later heartbeat of the worker for it."""
     setting = Setting(workers=1, replicas=1, visibility_s=600.0, concurrency=1)
     first, second = NewJob(5.0, 1, (Act("ok", 10.0),)), NewJob(6.0, 2, (Act("ok", 500.0),))
     world = make(Story(1, setting, (first, second), (), 60.0))
@@ -156,7 +154,7 @@ def test_what_the_server_has_lost_that_a_worker_has_is_taken_from_nobody(
 
 @pytest.mark.parametrize("is_away", [True, False])
 def test_nobody_proves_his_life_to_a_server_that_comes_back_and_takes_few_clients(make: Make, is_away: bool) -> None:
-    """Else those that it had before stay, and prove it (seed 4699)."""
+    """Otherwise its earlier deliveries stay, and get heartbeats (seed 4699)."""
     setting = Setting(workers=1, replicas=1, visibility_s=60.0, concurrency=1)
     world = make(Story(1, setting, (NewJob(5.0, 1, (Act("ok", 30.0),)),), (), 60.0))
     world.begin()
@@ -192,7 +190,7 @@ def test_what_is_due_by_a_clock_that_was_set_back_is_waited_for_as_much_longer()
     assert outcome.virtual_s > 7200
 
 
-# ---- nobody may ask what is pending
+# ---- no process may read pending entries
 
 
 @pytest.mark.parametrize("is_denied", [False, True])

@@ -49,12 +49,10 @@ class Scene:
         assert await running.wait() == 0, running.output
         return (await running.prints(r"enqueued (\w+)"))[1]
 
-    async def redrive(self, *flags: str, told: bool = True) -> None:
-        """Run ``reaper dead-letters redrive --all``. Without ``told``, telemetry is off for it."""
-        words = ("dead-letters", "redrive", "orders/billing", "--all", *flags)
-        running = self.processes.python(
-            "-m", "reaper", *words, "--redis-url", self.server.url, env=self._env if told else {}, name="redrive"
-        )
+    async def redrive(self) -> None:
+        """Run ``reaper dead-letters redrive --all``."""
+        words = ("dead-letters", "redrive", "orders/billing", "--all", "--redis-url", self.server.url)
+        running = self.processes.python("-m", "reaper", *words, name="redrive")
         assert await running.wait() == 0, running.output
 
     async def spans(self, job: str, *names: str) -> list[ReceivedSpan]:

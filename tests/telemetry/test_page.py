@@ -50,7 +50,7 @@ def test_attributes_that_no_convention_knows_are_in_our_namespace() -> None:
 
 
 def test_every_span_is_listed() -> None:
-    ours = {telemetry.SEND, telemetry.PROCESS, telemetry.RECOVER, telemetry.REDRIVE}
+    ours = {telemetry.SEND, telemetry.PROCESS, telemetry.RECOVER}
     assert {name for row in rows("span") for name in named(row[0])} == ours
 
 

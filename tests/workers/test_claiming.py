@@ -12,6 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from workers.loop.in_flight import Delivery, Interruption, Source
 from workers.loop.reading import Planner, Reader
 from workers.protocol.calls.membership import Agreement
+from workers.protocol.calls.moves import Moves
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, RecoveryMode, Redelivery, parse_claim_reply
 from workers.settings import WorkerSettings
@@ -52,6 +53,7 @@ def a_reader(redis: Redis, redelivery: Redelivery = Redelivery.IN_PLACE) -> tupl
         agreement=agreement, both=(source,), sources=(source,), now_ms=lambda: 0, delivery=delivery
     )
     reader._settings = WorkerSettings(stream="orders", group="billing")
+    reader._moves = Moves(reader._settings.keys, 0)
     reader._by_key, reader._consumer = {b"orders": source}, "w1"
     reader._commands = reader._connection = redis
     reader._planner, reader._stopping, reader.has_read = Planner(), anyio.Event(), False

@@ -64,7 +64,7 @@ class Autoclaim(WorkerPart):
         super().__init__(context)
         self._connection = KeptConnection(context.commands)
         self._quarantine_waits = quarantine_waits
-        self._moves = GroupMoves.of(context.settings.keys, context.journal)
+        self._moves = GroupMoves(context.settings.keys, context.journal_limit)
         self._walks = {source.key: Walk(source) for source in context.membership.both}
         self._not_before = 0.0
         self._waits_until = -inf
@@ -108,7 +108,6 @@ class Autoclaim(WorkerPart):
             return []
         if self._is_new(""):
             logger.warning("recovery resumed: %s", fields(group=self._settings.keys.pair))
-        self._membership.heard(page.server_ms, asked_at)
         self._advance(walk, page)
         if any(row.outcome is Outcome.QUARANTINED for row in page.results):
             self._quarantine_waits()

@@ -130,7 +130,10 @@ class Handlers:
         if default is None and not by_type:
             raise ConfigurationError("the worker has no handler. Decorate a function with @worker.handler.")
         if by_type and not field:
-            raise no_type_field(next(iter(by_type)))
+            raise ConfigurationError(
+                f"a handler is for jobs of type {next(iter(by_type))!r}, but the field of the type is unknown. Set "
+                "job_type_field, for example to 'type'."
+            )
         ways: dict[int, _Way] = {}  # by identity, because handlers are objects of users, and not all have a hash
         for handler in (*by_type.values(), *([] if default is None else [default])):
             if id(handler) not in ways:
@@ -157,14 +160,6 @@ class _Way:
         self.in_thread = not is_async(_function_of(handler))
         self.batch = BatchCall(handler, concurrency) if isinstance(handler, BatchHandler) else None
         self.invoke: Invoke = self.batch.invoke if self.batch else invoker(handler, concurrency)
-
-
-def no_type_field(job_type: str) -> ConfigurationError:
-    """Return an error if there is a handler for a type, but no field that holds the type."""
-    return ConfigurationError(
-        f"a handler is for jobs of type {job_type!r}, but the field of the type is unknown. Set "
-        "job_type_field, for example to 'type'."
-    )
 
 
 def _unknown(field: str, types: Sequence[str]) -> Handler:

@@ -130,8 +130,7 @@ class Heartbeat(WorkerPart):
         self._learn(batch, answer, asked_at)
 
     def _learn(self, batch: Sequence[Delivery], answer: Answer, asked_at: float) -> None:
-        server_ms, results = answer
-        self._membership.heard(server_ms, asked_at)
+        _, results = answer
         recent = asked_at - self._membership.visibility_s * TAKEN_PART
         vanished = list[Delivery]()
         for job, result in zip(batch, results, strict=True):

@@ -21,7 +21,6 @@ from workers.loop.adoption import Adoption
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.in_flight import Delivery, Source
 from workers.loop.slots import Slots
-from workers.protocol.calls.recovery import return_taken
 from workers.protocol.connection import BLOCK_MS, KeptConnection
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.log_fields import fields
@@ -80,6 +79,7 @@ class Reader(WorkerPart):
         """``stalled`` is None if a reaper recovers."""
         super().__init__(context)
         self._client = context.reads
+        self._moves = context.calls.moves
         self._connection = KeptConnection(context.reads)
         self._slots = slots
         self._adoption = adoption
@@ -243,7 +243,7 @@ class Reader(WorkerPart):
             failures = 0
             while theirs and not self._stopping.is_set():
                 try:
-                    await return_taken(self._commands, source.key, self._settings.group, self._consumer, theirs)
+                    await self._moves.return_taken(self._commands, source.key, self._consumer, theirs)
                     break
                 except (RedisError, OSError) as error:
                     failures += 1

@@ -169,7 +169,7 @@ class Settlements(WorkerPart):
 
     async def _send(self, queue: _VerdictQueue, batch: Sequence[Delivery]) -> Sequence[Settled] | None:
         """Return the results. None means that all are acknowledged."""
-        calls, journals = self._calls, self._calls.moves.maxlen > 0
+        calls, journals = self._calls, self._calls.moves.journal_limit > 0
         if queue.are_acks:
             facts = self._facts.of_acks(batch) if journals else ()
             done = await self._ack(queue.source, [job.raw_entry_id for job in batch], facts)

@@ -137,7 +137,7 @@ class Slots:
         self._halted = self._closed = False
         self._gatherer = gatherer
         self._queue: deque[Delivery | Batch] = deque()
-        self._runners: set[asyncio.Task[None]] = set()
+        self._runners: dict[asyncio.Task[None], CancelScope] = {}
         self._failures: list[BaseException] = []
         self._is_guarded = self._is_cancelled = False
         self._guard: asyncio.Task[None] | None = None
@@ -220,12 +220,13 @@ class Slots:
         if not self._is_guarded:
             self._is_guarded = True
             self._tasks.start_soon(self._guard_runners)
-        runner = asyncio.get_running_loop().create_task(self._run())
-        self._runners.add(runner)
+        scope = CancelScope()
+        runner = asyncio.get_running_loop().create_task(self._run(scope))
+        self._runners[runner] = scope
         runner.add_done_callback(self._has_ended)
 
     def _has_ended(self, runner: "asyncio.Task[None]") -> None:
-        self._runners.discard(runner)
+        del self._runners[runner]
         failure = None if runner.cancelled() else runner.exception()
         if failure is not None:
             self._failures.append(failure)
@@ -240,18 +241,24 @@ class Slots:
                 await self._left.wait()
         finally:
             self._is_cancelled = self._closed = True
-            for runner in self._runners:
-                runner.cancel()
+            for scope in self._runners.values():
+                scope.cancel()
             with CancelScope(shield=True), move_on_after(CANCELLED_END_S):
                 while self._runners:
                     await self._left.wait()
         if self._failures:
             raise self._failures[0]
 
-    async def _run(self) -> None:
+    async def _run(self, scope: CancelScope) -> None:
+        """Work off the queue in a scope of anyio, because handlers can shield their cleanup from its cancellation."""
         self._one_is_coming = False
-        with suppress(asyncio.CancelledError):
-            await self._work_off_queue()
+        scope.__enter__()
+        try:
+            with suppress(asyncio.CancelledError):
+                await self._work_off_queue()
+        finally:
+            with suppress(RuntimeError):  # a handler has left one open that is inside of it
+                scope.__exit__(None, None, None)
 
     async def _work_off_queue(self) -> None:
         runner = asyncio.current_task()

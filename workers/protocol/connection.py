@@ -11,7 +11,7 @@ A client is for one ``key`` (and all keys of its slot), or finds the node anew f
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from typing import Any
@@ -164,22 +164,32 @@ class KeptConnection:
 
     async def execute_command(self, *words: Any) -> Any:
         """Send one command and return its reply. Raises what redis-py raises, `NotSentError` where it was not sent."""
+        [reply] = await self.execute_together([words])
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def execute_together(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send commands in one pipeline and return their replies, which may be errors. Raises if the contact is lost.
+
+        The client's timeout holds for all of them together.
+        """
         was_sent = False
         try:
             async with asyncio.timeout(self._timeout_s), self._turn:
                 connection = await self._connected()
-                packed, was_sent = connection.pack_command(*words), True
+                packed = [part for words in commands for part in connection.pack_command(*words)]
+                was_sent = True
                 await connection.send_packed_command(packed, check_health=False)
-                try:
-                    return await connection.read_response()
-                except ResponseError as error:
-                    if is_failover_error(error):
-                        await self._drop()  # before the next one's turn
-                    raise
+                replies = [await _reply_of(connection) for _ in commands]
+                if any(isinstance(reply, Exception) and is_failover_error(reply) for reply in replies):
+                    await self._drop()  # before the next one's turn
+                return replies
         except TimeoutError as error:
+            what = str(commands[0][0])
             if not was_sent:
-                raise NotSentError(f"no connection to send {words[0]} on within {self._timeout_s:g} s") from error
-            raise RedisTimeoutError(f"no reply to {words[0]} within {self._timeout_s:g} s") from error
+                raise NotSentError(f"no connection to send {what} on within {self._timeout_s:g} s") from error
+            raise RedisTimeoutError(f"no reply to {what} within {self._timeout_s:g} s") from error
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             if was_sent or was_not_run(error) or meaning_of(error) is not Meaning.AWAY:
                 raise
@@ -196,6 +206,14 @@ class KeptConnection:
     async def _drop(self) -> None:
         if self._connection is not None:
             await self._connection.disconnect(nowait=True)
+
+
+async def _reply_of(connection: AbstractConnection) -> Any:
+    """Return the next reply, which may be an error of Redis."""
+    try:
+        return await connection.read_response()
+    except ResponseError as error:
+        return error
 
 
 @asynccontextmanager

@@ -114,7 +114,7 @@ def split_pair(pair: str) -> tuple[str, str] | None:
     return (stream, group) if stream and group else None
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=32_768)
 def group_keys(stream: str, group: str) -> GroupKeys:
     """Spell the keys of ``stream``/``group``. Raises ConfigurationError for names that cannot work."""
     prefix = _prefix(stream)

@@ -42,18 +42,26 @@ class Notices:
         self._changed = anyio.Event()
         self._told = False
 
+    def add(self, wake: Wake, channels: Iterable[str]) -> None:
+        """Call ``wake`` at every notice on ``channels``, and after every connection."""
+        for name in channels:
+            self._wakes.setdefault(name, []).append(wake)
+        self._changed.set()
+
+    def remove(self, wake: Wake, channels: Iterable[str]) -> None:
+        """Call it no more."""
+        for name in channels:
+            self._wakes[name].remove(wake)
+
     @contextmanager
     def waking(self, wake: Wake, channels: Iterable[str]) -> Iterator[None]:
         """While the block runs, call ``wake`` at every notice on ``channels``, and after every connection."""
         names = list(channels)
-        for name in names:
-            self._wakes.setdefault(name, []).append(wake)
-        self._changed.set()
+        self.add(wake, names)
         try:
             yield
         finally:
-            for name in names:
-                self._wakes[name].remove(wake)
+            self.remove(wake, names)
 
     async def run(self) -> None:
         """Listen until cancelled. Connect again after errors of Redis."""
@@ -103,5 +111,5 @@ class Notices:
             reply = await connection.read_response()
             # A subscription wakes the waiters, too, because notices before it were missed.
             if isinstance(reply, list) and reply[0] in (b"subscribe", b"message"):
-                for wake in self._wakes.get(text(reply[1]), ()):
+                for wake in tuple(self._wakes.get(text(reply[1]), ())):
                     wake()

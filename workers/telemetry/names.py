@@ -38,7 +38,7 @@ PROBLEM = "reaper.problem"
 SCAN = "reaper.scan"
 """A scan's kind: full, or tail."""
 
-SEND, RECEIVE, PROCESS, RECOVER, REDRIVE = "send", "receive", "process", "recover", "redrive"
+SEND, RECEIVE, PROCESS, RECOVER = "send", "receive", "process", "recover"
 SETTLE = "settle"
 """Type of every operation that ends a delivery."""
 

@@ -13,7 +13,7 @@ SCRIPTS = {
     "requeue": ["scripts/test_requeue", "operator/test_requeue"],
     "join_group": ["scripts/test_join_group", "workers/test_membership"],
     "delete_consumer": ["workers/test_leaving", "workers/test_adoption", "workers/test_vanished"],
-    "keep_house": ["scripts/test_housekeeping", "faults/test_housekeeping"],
+    "maintain_group": ["scripts/test_housekeeping", "faults/test_housekeeping"],
     "enqueue": ["scripts/test_enqueue", "workers/test_producer"],
     "heartbeat": ["scripts/test_beat"],
 }
@@ -52,11 +52,10 @@ MODULES = {
     "workers/protocol/calls/settlement": ["workers/test_settlement", "workers/test_isolation"],
     "workers/protocol/connection": ["protocol/test_connection"],
     "workers/protocol/meaning": ["protocol/test_meaning"],
-    "workers/protocol/wire": ["protocol/test_connection", "protocol/test_sentinels"],
+    "workers/protocol/wire": ["protocol/test_connection", "protocol/test_sentinels", "faults/test_failover"],
     "workers/protocol/server": ["protocol/test_nodes", "protocol/test_connection"],
-    "workers/protocol/pools": ["protocol/test_sentinels", "faults/test_failover"],
-    "workers/upkeep/house": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
-    "reaper/operations/requeue": ["operator/test_requeue"],
+    "workers/upkeep/cleanup": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
+    "reaper/operations/ready_again": ["operator/test_requeue", "operator/test_redrive"],
     "workers/protocol/calls/refusals": ["scripts/test_beat"],
 }  # fmt: skip
 """Of a module, likewise: by its path."""

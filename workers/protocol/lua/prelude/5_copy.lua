@@ -95,6 +95,12 @@ local function copy_target(agreed)
   return agreed.target, agreed.refusal
 end
 
+-- Returns where an operator's copies go. Where a copy in the stream would be wrong, the group's own stream is right, because only this
+-- group reads it.
+local function target_for_operators(policy)
+  return (policy == 'retry-stream' or layout_refusal('stream', stream, at)) and retry or stream
+end
+
 -- Notes that a job has left its entry; `finish` acknowledges all of them together.
 local left, is_left = {}, {}
 local function leave(job)
