@@ -3,7 +3,6 @@
 Settling frees memory in the end, so it must work when there is none.
 """
 
-
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
@@ -46,10 +45,6 @@ async def test_workers_settle_whatever_the_verdict(server: RedisServer, client: 
     assert await scene.count_events(client) == {"acked": 110, "nacked": 10, "dead_lettered": 10}
     assert (worker.counts.refused, worker.counts.held) == (0, 0)
     assert await scene.violations(client, enqueued, [handler], finished=True) == []
-
-
-
-
 
 
 @pytest.mark.parametrize("policy", ["stream", "retry-stream"])
