@@ -390,8 +390,10 @@ async def test_what_went_with_a_third_party_consumer_is_reported_as_in_doubt(cas
     async with holding(quick_settings(case.server), "error") as replica:
         await case.read("plain", count=3)
         await scanned_fully(case, 3)
-        await case.client.xack("orders", "billing", jobs[0])
-        await case.client.xgroup_delconsumer("orders", "billing", "plain")
+        async with case.client.pipeline() as together:  # no scan comes in between
+            together.xack("orders", "billing", jobs[0])
+            together.xgroup_delconsumer("orders", "billing", "plain")
+            await together.execute()
         await case.wait_for_report(lambda report: report.in_doubt == 3, "it is reported")
         assert replica.errors() == ["lost_delivery"]
         assert await case.pending() == []
