@@ -63,9 +63,12 @@ class BaseProducer(Generic[ClientT]):
         min_replicas_acked: int = 0,
         replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
     ) -> None:
-        self._address = load_settings(ProgramSettings).redis_url if redis is None else redis
-        if not isinstance(self._address, str):
-            raise ConfigurationError(f"{redis!r:.200} is not a Redis address. Give the producer a URL.")
+        address: object = load_settings(ProgramSettings).redis_url if redis is None else redis
+        if not isinstance(address, str):
+            kind = type(redis)  # the value itself may hold a password
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            raise ConfigurationError(f"{name} is not a Redis address. Give the producer a URL.")
+        self._address = address
         self._keys = stream_keys(stream)
         self._window_ms = _in_ms("dedup_window", dedup_window)
         if self._window_ms < to_ms(CALL_REMEMBERED):

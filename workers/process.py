@@ -139,8 +139,7 @@ class WorkerProcess:
                         consumer=self.consumer, group=self._context.settings.keys.pair, recovers=membership.recovers
                     ),
                 )
-                if telemetry := self._context.telemetry:
-                    telemetry.watch_refusals(lambda: len(self.refusals))
+                self._context.telemetry.watch_refusals(lambda: len(self.refusals))
                 task_status.started()
                 await self._work()
                 await self._flush()
@@ -279,8 +278,7 @@ class WorkerProcess:
         """Settle the rest after a cancellation, log the jobs that stay pending, and remove our consumer."""
         with anyio.move_on_after(LAST_FLUSH_S):
             await self._settlements.flush()
-        if self._context.telemetry:
-            self._context.telemetry.close()
+        self._context.telemetry.close()
         self._runner.expires = False
         await self._heartbeat.stop()
         self._count_what_is_left()

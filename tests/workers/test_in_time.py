@@ -111,7 +111,7 @@ def context_of(held: Delivery, redis: Redis) -> Any:
         membership=membership,
         calls=calls_of(redis),
         reporter=reporter,
-        telemetry=None,
+        telemetry=SimpleNamespace(traces=False, lost_ended=lambda _job: None),
     )
 
 
@@ -125,7 +125,7 @@ async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(cloc
     held = hold(redis)
     clock.now += 10.0
     asked_at = monotonic()
-    assert await held.source.extend(held)
+    assert await held.extend()
     assert (held.proven, monotonic()) == (asked_at, asked_at + 4.0)
 
 

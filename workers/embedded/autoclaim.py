@@ -128,8 +128,7 @@ class Autoclaim(WorkerPart):
             walk.cursor = page.cursor
             walk.due_at = now + (0.0 if page.claimed or page.results else PAGE_PAUSE_S)
             return
-        if self._telemetry:
-            self._telemetry.walked(now - walk.began)
+        self._telemetry.walked(now - walk.began)
         visibility_s = self._membership.visibility_s
         spacing = min(max(visibility_s / SPACING_PART, SHORTEST_SPACING_S), LONGEST_SPACING_S)
         walk.due_at = max(now, min(walk.soonest, walk.began + visibility_s)) + random.uniform(0.5, 1) * spacing
@@ -161,7 +160,7 @@ class Autoclaim(WorkerPart):
             )
         for row in page.results:
             self._report_row(source, row)
-            if self._telemetry and row.outcome in ENDED:
+            if row.outcome in ENDED:
                 self._telemetry.recovered(row, self._membership.visibility_s)
 
     def _report_row(self, source: Source, row: Recovered) -> None:

@@ -23,13 +23,6 @@ def beating(job: Delivery, *, begins: bool = False) -> HeartbeatEntry:
     return HeartbeatEntry(job.raw_entry_id, job.times_delivered, state)
 
 
-def note(batch: Sequence[Delivery], lives: Sequence[HeartbeatAnswer], asked_at: float) -> None:
-    """Note the answers to a heartbeat that was sent at ``asked_at``. For any thread."""
-    for job, life in zip(batch, lives, strict=True):
-        if life in PROVEN:
-            job.proven = asked_at
-
-
 @dataclass(slots=True)
 class DeliveryCalls:
     """Extends deliveries, and numbers settlements. All methods raise errors of redis-py."""
@@ -46,21 +39,15 @@ class DeliveryCalls:
 
     async def prove(self, job: Delivery) -> bool:
         """Extend one delivery that runs, or is about to begin. Returns False if it is not ours."""
-        _, [life] = await self.extend(job.source, [job], begins=True)
-        if life is HeartbeatAnswer.VANISHED:
+        asked_at = monotonic()
+        entries = [beating(job, begins=True)]
+        _, [answer] = await self.moves.extend(self.connection, job.source.key, entries, consumer=self.consumer)
+        if answer is HeartbeatAnswer.VANISHED:
             ours, _ = await self.hold(job.source, [job])
             return bool(ours)
-        return life in PROVEN
-
-    async def extend(
-        self, source: Source, jobs: Sequence[Delivery], *, begins: bool = False
-    ) -> tuple[int, list[HeartbeatAnswer]]:
-        """Extend deliveries of one source. Return the server's time in ms, and an answer for each."""
-        asked_at = monotonic()
-        items = [beating(job, begins=begins) for job in jobs]
-        server_ms, lives = await self.moves.extend(self.connection, source.key, items, consumer=self.consumer)
-        note(jobs, lives, asked_at)
-        return server_ms, lives
+        if answer in PROVEN:
+            job.proven = asked_at
+        return answer in PROVEN
 
     async def hold(self, source: Source, batch: Sequence[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
         """Hold vanished deliveries again that are not settled yet. Return those that are ours, and those that are not.

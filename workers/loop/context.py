@@ -32,8 +32,7 @@ class WorkerContext:
     membership: Membership
     calls: DeliveryCalls
     reporter: Reporter
-    telemetry: WorkerTelemetry | None
-    """None without a tracer or meter provider."""
+    telemetry: WorkerTelemetry
     journal_limit: int
     """Length of the journal; 0 = none is written."""
 
@@ -42,7 +41,7 @@ class WorkerContext:
         """Create the objects of a run. No connection is open yet."""
         consumer = f"{settings.base_name}.{secrets.token_hex(NONCE_BYTES)}"
         commands = commands_client(settings.redis_url, key=settings.keys.stream)
-        telemetry = WorkerTelemetry.make(settings, consumer)
+        telemetry = WorkerTelemetry(settings, consumer)
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
         limit = settings.journal_limit
         kept = KeptConnection(commands)

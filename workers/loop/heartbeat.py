@@ -28,7 +28,7 @@ from typing import Any
 import anyio
 from redis.exceptions import RedisError
 
-from workers.loop.calls import beating, note
+from workers.loop.calls import PROVEN, beating
 from workers.loop.context import WorkerContext, WorkerPart
 from workers.loop.heartbeat_thread import (
     Answer,
@@ -108,7 +108,7 @@ class Heartbeat(WorkerPart):
         failures = 0
         while True:
             try:
-                ours = await job.source.extend(job)
+                ours = await job.extend()
             except (RedisError, OSError) as error:
                 if self._membership.is_gone(job.source, error):
                     self._lose([job])
@@ -221,7 +221,9 @@ class Heartbeat(WorkerPart):
                 self._call_in_loop(self._lose, batch)
                 continue
             assert answer is not None
-            note(batch, answer[1], asked_at)
+            for job, result in zip(batch, answer[1], strict=True):
+                if result in PROVEN:
+                    job.proven = asked_at
             self._call_in_loop(self._works, batch, answer, asked_at)
 
     def _in_hand(self) -> list[tuple[Source, list[Delivery]]]:

@@ -90,13 +90,6 @@ class Source:
             if deliveries.get(entry_id) is job:
                 del deliveries[entry_id]
 
-    async def extend(self, job: Job) -> bool:
-        """See `Job.extend`."""
-        if self.prove is None:
-            raise RuntimeError("cannot extend the job: no worker runs it.")
-        known = self.deliveries.get(job.raw_entry_id)
-        return known is not None and known is job and await self.prove(known)
-
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Delivery(Job):
@@ -145,6 +138,12 @@ class Delivery(Job):
         self.stage = QUEUED
         self.interruption = self.runner = self.span = None
         self.has_lost_payload = False
+
+    async def extend(self) -> bool:
+        """See `Job.extend`."""
+        if self.source.prove is None:
+            return await Job.extend(self)
+        return self.source.holds(self) and await self.source.prove(self)
 
     # ---- its changes
 

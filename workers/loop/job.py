@@ -49,9 +49,6 @@ class Origin(Protocol):
     timeout_s: float
     """How long a job may run that says nothing about it, in seconds."""
 
-    async def extend(self, job: "Job") -> bool:
-        """See `Job.extend`."""
-
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Job:
@@ -268,7 +265,7 @@ class Job:
         Raises:
             redis.RedisError: Redis does not answer, so the result is unknown.
         """
-        return await self._origin.extend(self)
+        raise RuntimeError("cannot extend the job: no worker runs it.")
 
     def __reduce__(self) -> NoReturn:
         """Refuse copies, above all into another process, because only this worker knows the job."""

@@ -172,8 +172,7 @@ class Reader(WorkerPart):
 
     def _received(self, deliveries: list[Delivery]) -> list[Delivery]:
         self._reporter.counts.read += len(deliveries)
-        if self._telemetry and deliveries:
-            self._telemetry.received(len(deliveries))
+        self._telemetry.received(len(deliveries))
         return deliveries
 
     # ---- reads

@@ -154,8 +154,7 @@ class Settlements(WorkerPart):
         if results is None or not any(map(_is_denied, results)):
             self._reporter.works(queue.part)
         is_done = self._answered(queue, batch, results)
-        if self._telemetry:
-            self._telemetry.settled(batch, results, perf_counter() - began)
+        self._telemetry.settled(batch, results, perf_counter() - began)
         queue.limit = SETTLE_BATCH
         return is_done
 

@@ -33,25 +33,18 @@ _EMBEDDED: Attributes = {telemetry.RECOVERY_MODE: RecoveryMode.EMBEDDED.value}
 
 
 class WorkerTelemetry:
-    """Spans and metrics of one run of a worker. `make` returns None if telemetry is off."""
+    """Spans and metrics of one run of a worker. Without a tracer or meter provider, each method checks a flag."""
 
-    def __init__(self, settings: WorkerSettings, consumer: str, *, traces: bool, measures: bool) -> None:
+    def __init__(self, settings: WorkerSettings, consumer: str) -> None:
+        self.traces, self._measures = telemetry.is_tracing(), telemetry.is_measuring()
         self._stream, self._group = settings.stream, settings.group
         self._consumer = consumer
-        self._traces = traces
-        self._measures = measures
         self._process = telemetry.common(telemetry.PROCESS, telemetry.PROCESS, self._stream, self._group)
         self._receive = telemetry.common(telemetry.RECEIVE, telemetry.RECEIVE, self._stream, self._group)
         self._settle = telemetry.common(telemetry.SETTLE, telemetry.SETTLE, self._stream, self._group)
         self._labels = labels_of(settings.keys)
         self._shown = ExitStack()
         self._of_results: dict[str, Mapping[str, AttributeValue]] = {"": self._process}
-
-    @classmethod
-    def make(cls, settings: WorkerSettings, consumer: str) -> "WorkerTelemetry | None":
-        """Return one, if a tracer or meter provider is set."""
-        traces, measures = telemetry.is_tracing(), telemetry.is_measuring()
-        return cls(settings, consumer, traces=traces, measures=measures) if traces or measures else None
 
     def watch_refusals(self, refused: Callable[[], int]) -> None:
         """Show how many parts of the worker Redis has ``refused``, until `close`."""
@@ -71,13 +64,13 @@ class WorkerTelemetry:
 
     def received(self, deliveries: int) -> None:
         """Count the ``deliveries`` of a read."""
-        if self._measures:
+        if self._measures and deliveries:
             instruments.CONSUMED.add(deliveries, self._receive)
 
     def claimed(self, job: Delivery, owner: str, idle_ms: int, visibility_s: float) -> None:
         """Report a delivery that we have claimed from ``owner`` after a visibility timeout."""
         self._count_recovery(idle_ms, "claimed", visibility_s)
-        creation = _context_of(job) if self._traces and not job.is_unsampled else None
+        creation = _context_of(job) if self.traces and not job.is_unsampled else None
         if creation is not None:
             about = self._about(job, owner) | _EMBEDDED | {telemetry.RECOVERY_OUTCOME: "claimed"}
             about[telemetry.ATTEMPT] = max(1, job.deliveries - 1)  # the lost one
@@ -86,7 +79,7 @@ class WorkerTelemetry:
     def recovered(self, row: Recovered, visibility_s: float) -> None:
         """Report a delivery that we ended for its consumer after a visibility timeout."""
         self._count_recovery(row.idle_ms, row.outcome.name.lower(), visibility_s)
-        if self._traces:
+        if self.traces:
             emit_recovered(row, self._stream, self._group, _EMBEDDED)
 
     def walked(self, took_s: float) -> None:
@@ -102,13 +95,8 @@ class WorkerTelemetry:
 
     # ---- running
 
-    def execute(self, invoke: Invoke, job: Delivery, backoff: Backoff) -> Coroutine[Any, Any, Verdict]:
+    async def execute(self, invoke: Invoke, job: Delivery, backoff: Backoff) -> Verdict:
         """Run the handler on ``job``, as `workers.loop.execution.execute` does, inside the span of its delivery."""
-        if not self._traces or job.is_unsampled:
-            return execute(invoke, job, backoff, job.runner)
-        return self._execute(invoke, job, backoff)
-
-    async def _execute(self, invoke: Invoke, job: Delivery, backoff: Backoff) -> Verdict:
         job.span = self._begin(job)
         token = contexts.attach(trace.set_span_in_context(job.span))
         try:
@@ -121,7 +109,7 @@ class WorkerTelemetry:
         self, running: Coroutine[Any, Any, Sequence[Verdict]], jobs: Sequence[Delivery]
     ) -> Sequence[Verdict]:
         """Run a batch inside the spans of its deliveries. None of them is the current one."""
-        traced = [job for job in jobs if self._traces and not job.is_unsampled]
+        traced = [job for job in jobs if not job.is_unsampled]
         for job in traced:
             job.span = self._begin(job)
         try:
@@ -148,10 +136,12 @@ class WorkerTelemetry:
 
     def settled(self, batch: Sequence[Delivery], results: Sequence[Settled] | None, took_s: float) -> None:
         """Export deliveries whose settlement is answered. None means that every one was acknowledged."""
+        if not (self.traces or self._measures):
+            return
         rejected = [False] * len(batch) if results is None else [one.result is SettleResult.REJECTED for one in results]
         if self._measures:
             self._measure(batch, sum(rejected), took_s)
-        for job, is_rejected in zip(batch, rejected, strict=True) if self._traces else ():
+        for job, is_rejected in zip(batch, rejected, strict=True) if self.traces else ():
             if job.span is not None and is_rejected:
                 _end_rejected(job, job.span)
             elif job.span is not None:
