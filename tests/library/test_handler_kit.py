@@ -104,7 +104,7 @@ def test_a_failure_has_the_exception_itself_with_the_place_where_it_was_raised()
     [
         ("hang", TimedOut(0.05)),
         ("hang, and fail when cancelled", TimedOut(0.05)),
-        ("hang, and finish when cancelled", Acknowledged()),
+        ("hang, and finish when cancelled", TimedOut(0.05)),
     ],
 )
 def test_a_handler_that_runs_longer_than_it_may_is_cancelled(do: str, result: Result) -> None:
