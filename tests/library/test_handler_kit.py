@@ -132,13 +132,6 @@ def test_the_job_is_what_a_producer_would_have_enqueued() -> None:
     assert seen == ["o-17", fields, 2, 0, "jobs", timedelta(seconds=30)]
 
 
-def test_a_later_delivery_has_a_greater_fencing_token() -> None:
-    tokens: list[int] = []
-    for deliveries in (1, 2, 3):
-        run_handler(lambda job: tokens.append(job.fencing_token), deliveries=deliveries)
-    assert tokens == sorted(set(tokens))
-
-
 @pytest.mark.parametrize("extend", [True, False])
 def test_extend_answers_what_it_is_told_to(extend: bool) -> None:
     answers: list[bool] = []
