@@ -44,8 +44,6 @@ class Tally:
 
     recovered: Whole = 0
     """Deliveries that were recovered; of an observer: that would have been, each counted once."""
-    quarantined: Whole = 0
-    dead_lettered: Whole = 0
     held: Whole = 0
     """Deliveries that are overdue and cannot be copied now; they stay pending."""
     unread_ms: Whole = 0

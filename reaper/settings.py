@@ -39,6 +39,7 @@ A replica is gone after three missed ones, and its leases expire later than that
 """
 HEARTBEAT = timedelta(seconds=5)
 """The time between two heartbeats: what a replica says of itself."""
+DISCOVERY = timedelta(seconds=60)
 WILDCARD = "*"
 """Stands for any characters in the pattern of a stream."""
 _OBSERVE = "-observe"
@@ -145,7 +146,6 @@ class ReaperSettings(ProgramSettings):
             "name",
             "lease_ttl",
             "full_scan_interval",
-            "discovery_interval",
             "recovery_rate",
             "health_host",
             "journal_maxlen",
@@ -202,9 +202,6 @@ class ReaperSettings(ProgramSettings):
     )
     full_scan_interval: Seconds = seconds(
         30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
-    )
-    discovery_interval: Seconds = seconds(
-        60, "How often one of the replicas scans Redis for streams that fit a pattern.", least=SHORTEST_INTERVAL
     )
     recovery_rate: float = Field(
         default=0, ge=0, description="Most recoveries per second of each group, for example 100. 0 is no limit."
@@ -292,27 +289,24 @@ class ReaperSettings(ProgramSettings):
 
         A timer must be armed well before it is due.
         """
-        return self._tick_of(group.visibility_timeout)
-
-    def _tick_of(self, visibility_timeout: timedelta) -> timedelta:
-        return min(self._lease_of(visibility_timeout) / TICKS, visibility_timeout / 4, self.full_scan_interval / 4)
-
-    @property
-    def _shortest_visibility(self) -> timedelta:
-        """The shortest one of any group, also of one that is found later."""
-        own = [group.visibility_timeout for group in self.groups if group.visibility_timeout]
-        return min([self.visibility_timeout, *own])
+        return min(self.lease_of(group) / TICKS, group.visibility_timeout / 4, self.full_scan_interval / 4)
 
     @property
     def registration(self) -> timedelta:
         """The time between two registrations of a replica."""
-        lease = self._lease_of(self._shortest_visibility)
-        return max(QUICKEST_REGISTRATION, min(REGISTRATION, lease / REGISTRATIONS))
+        own = [group.visibility_timeout for group in self.groups if group.visibility_timeout]
+        shortest_lease = self._lease_of(min([self.visibility_timeout, *own]))
+        return max(QUICKEST_REGISTRATION, min(REGISTRATION, shortest_lease / REGISTRATIONS))
 
     @property
     def heartbeat(self) -> timedelta:
         """The time between two heartbeats of a replica."""
         return HEARTBEAT
+
+    @property
+    def discovery(self) -> timedelta:
+        """The time between two scans of Redis for streams that fit a pattern."""
+        return DISCOVERY
 
 
 def check_groups(settings: ReaperSettings) -> ReaperSettings:

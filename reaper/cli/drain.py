@@ -7,7 +7,7 @@ from reaper.operations.drain import DRAIN_S, await_drained, drain, undo_drain
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.messages import counted
-from workers.runtime.options import NEGATIVE_EXIT, DurationType, help_end
+from workers.runtime.options import DurationType, help_end
 from workers.runtime.printing import show, show_json
 
 
@@ -27,17 +27,9 @@ from workers.runtime.printing import show, show_json
 @click.option("--undo", is_flag=True, help="Let the replica take groups again.")
 @json_option
 @operator_options
-@click.pass_context
 async def drain_command(
-    context: click.Context,
-    /,
-    replica: str,
-    for_s: float,
-    timeout: float | None,
-    undo: bool,
-    machine: bool,
-    settings: ReaperSettings,
-) -> None:
+    replica: str, for_s: float, timeout: float | None, undo: bool, machine: bool, settings: ReaperSettings
+) -> bool:
     """Move all groups of a replica to other replicas, and wait.
 
     REPLICA is an ID from `reaper status`. Other replicas with the same settings take the groups. No job is lost or
@@ -61,4 +53,4 @@ async def drain_command(
         show_json({"replica": replica, "drained_ms": for_ms, "holds": held})
     else:
         show(message, err=bool(held))
-    context.exit(NEGATIVE_EXIT if held else 0)
+    return not held

@@ -35,7 +35,7 @@ _STARTS = {"start": FROM_START, "now": FROM_NOW}
     epilog=help_end(
         "reaper groups create orders/billing",
         "reaper groups create orders/billing mail/sender --from now",
-        ok="they exist",
+        ok="the groups exist",
     )
 )
 @click.argument("groups", metavar="STREAM/GROUP…", nargs=-1, required=True, type=GroupType())

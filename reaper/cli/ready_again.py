@@ -30,7 +30,7 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import counted
 from workers.runtime.clock import server_ms
-from workers.runtime.options import NEGATIVE_EXIT, DurationType, help_end, keep_for_error
+from workers.runtime.options import DurationType, help_end, keep_for_error
 from workers.runtime.printing import show, show_json
 
 DAY_S = 86_400
@@ -62,10 +62,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Print the jobs th
 @click.option("--force", is_flag=True, help="Redrive jobs of every generation.")
 @json_option
 @journaling_options
-@click.pass_context
 async def redrive(
-    context: click.Context,
-    /,
     keys: GroupKeys,
     ids: tuple[str, ...],
     reason: str | None,
@@ -76,7 +73,7 @@ async def redrive(
     force: bool,
     machine: bool,
     settings: ReaperSettings,
-) -> None:
+) -> bool:
     """Make dead-lettered jobs ready again.
 
     Select them by ID, by --reason, or with --all. Each job continues as its next generation, with a new count of
@@ -88,7 +85,7 @@ async def redrive(
         await check_exists(client, keys)
         results = redrive_letters(client, keys, _selected(client, keys, what), how)
         counts = await _print(results, keys, ("dead letter", "redriven"), dry_run, machine, every=dry_run or bool(ids))
-    context.exit(0 if set(counts) <= {Outcome.DONE} else NEGATIVE_EXIT)
+    return set(counts) <= {Outcome.DONE}
 
 
 async def _selected(client: Redis, keys: GroupKeys, what: Selection) -> AsyncIterator[str]:
@@ -116,10 +113,7 @@ async def _selected(client: Redis, keys: GroupKeys, what: Selection) -> AsyncIte
 @dry_run_option
 @json_option
 @journaling_options
-@click.pass_context
 async def requeue(
-    context: click.Context,
-    /,
     keys: GroupKeys,
     ids: tuple[str, ...],
     lost: bool,
@@ -127,7 +121,7 @@ async def requeue(
     dry_run: bool,
     machine: bool,
     settings: ReaperSettings,
-) -> None:
+) -> bool:
     """Make lost deliveries ready again.
 
     The reaper reports a delivery as lost if a third party deleted its consumer or its group. Select them by ID, or
@@ -144,7 +138,7 @@ async def requeue(
         counts = await _print(results, keys, ("delivery", "requeued"), dry_run, machine)
         if lost and not dry_run:
             await forget_count(client, keys)
-    context.exit(NEGATIVE_EXIT if counts[Outcome.UNDELIVERABLE] else 0)
+    return not counts[Outcome.UNDELIVERABLE]
 
 
 # --- results ------------------------------------------------------------------------------------------------

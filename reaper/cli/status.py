@@ -12,7 +12,7 @@ from reaper.operations.words import duration
 from reaper.reasons import FEW_GROUPS
 from reaper.settings import ReaperSettings
 from workers.protocol.messages import counted
-from workers.runtime.options import NEGATIVE_EXIT, help_end
+from workers.runtime.options import help_end
 from workers.runtime.printing import show, show_json, styled
 
 
@@ -29,8 +29,7 @@ from workers.runtime.printing import show, show_json, styled
 @json_option
 @click.option("--group", "glob", metavar="GLOB", default="", help="Show the groups that match, as STREAM/GROUP.")
 @click.option("--all", "glob", flag_value="*", help="Show all groups. Of many, only the worst are shown by default.")
-@click.pass_context
-async def status(context: click.Context, /, machine: bool, glob: str, settings: ReaperSettings) -> None:
+async def status(machine: bool, glob: str, settings: ReaperSettings) -> bool:
     """Show the replicas, the groups and their problems."""
     async with connected(settings) as (client, server):
         snapshot = await take_snapshot(client, settings.namespace_keys, settings.groups, server, glob=glob)
@@ -39,7 +38,7 @@ async def status(context: click.Context, /, machine: bool, glob: str, settings: 
         show_json(as_json(snapshot, problems))
     else:
         show(*_screen(snapshot, problems))
-    context.exit(NEGATIVE_EXIT if problems else 0)
+    return not problems
 
 
 def _screen(snapshot: Snapshot, problems: Sequence[Problem]) -> Iterator[str]:

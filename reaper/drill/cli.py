@@ -128,11 +128,11 @@ def demo(output: Path | None, machine: bool, **flags: Any) -> None:
 def _next_steps(program: str) -> list[str]:
     """Return commands that can be typed: ``make demo`` starts a ``program`` that is not on the PATH."""
     reaper = "reaper" if shutil.which("reaper") or program.endswith(".py") else program
-    drill_help, init = f"{reaper} drill --help", f"{reaper} groups init orders/billing"
+    drill_help, create = f"{reaper} drill --help", f"{reaper} groups create orders/billing"
     return [
-        f"next: {drill_help:<{len(init)}}   choose faults and traces",
-        f"      {init}   create a group on your Redis",
-        f"      {'docs/README.md':<{len(init)}}   documentation",
+        f"next: {drill_help:<{len(create)}}   choose faults and traces",
+        f"      {create}   create a group on your Redis",
+        f"      {'docs/README.md':<{len(create)}}   documentation",
     ]
 
 

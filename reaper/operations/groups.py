@@ -108,7 +108,7 @@ class Forgotten:
     removed: tuple[str, ...]
     """Keys that were there and are gone."""
     kept: tuple[str, ...]
-    """Keys that stay, each with the reason."""
+    """Keys that stay: dead letters, or a journal that another group of the stream uses."""
     made_ready: int
     """Jobs that waited in the group's schedule and are ready now."""
 
@@ -131,9 +131,11 @@ async def forget(
     if found:
         raise ForgetRefusedError(f"cannot forget the group: {found}. Rename one of them.")
     await _check_unserved(client, keys, namespace)
-    candidates = [keys.agreement, keys.quarantine, keys.schedule, keys.retry, keys.journal, keys.dead]
-    before = [key for key in candidates if await client.exists(key)]
-    others = await _other_agreements(client, keys, known)
+    own = [keys.agreement, keys.quarantine, keys.schedule, keys.retry, keys.journal, keys.dead]
+    before = [key for key in own if await client.exists(key)]
+    names = await group_names(client, keys.stream)
+    names |= {other.group for other in known if other.stream == keys.stream}
+    others = [group_keys(keys.stream, name).agreement for name in sorted(names - {keys.group})]
     words = GroupCalls(keys, journal_limit).spell(
         keys.stream, Redelivery.STREAM, CALL_BYTES, int(dead_letters), more_keys=(keys.lease, *others)
     )
@@ -142,13 +144,8 @@ async def forget(
         code, moved, detail = await script.run_idempotent(client, *words)
         made_ready += moved
     _check_done(keys, text(code), told(detail), made_ready)
-    after = [key for key in before if await client.exists(key)]
-    is_shared = bool(others) and bool(await client.exists(*others))
-    return Forgotten(
-        removed=tuple(key for key in before if key not in after),
-        kept=tuple(f"{key} ({_why_kept(keys, key, is_shared)})" for key in after),
-        made_ready=made_ready,
-    )
+    kept = tuple([key for key in before if await client.exists(key)])
+    return Forgotten(tuple(key for key in before if key not in kept), kept, made_ready)
 
 
 async def _check_unserved(client: Redis, keys: GroupKeys, namespace: str) -> None:
@@ -161,12 +158,6 @@ async def _check_unserved(client: Redis, keys: GroupKeys, namespace: str) -> Non
                 f"cannot forget {keys.pair}: replica {replica.id} of namespace {namespace!r} still watches it. Remove "
                 "the group from its settings (SIGHUP reloads them), or stop it."
             )
-
-
-async def _other_agreements(client: Redis, keys: GroupKeys, known: Iterable[GroupKeys]) -> list[str]:
-    names = await group_names(client, keys.stream)
-    names |= {other.group for other in known if other.stream == keys.stream}
-    return [group_keys(keys.stream, name).agreement for name in sorted(names - {keys.group})]
 
 
 def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> None:
@@ -183,11 +174,3 @@ def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> Non
     if code in reasons:
         ready = f" ({counted(made_ready, 'waiting job was', 'waiting jobs were')} made ready)" if made_ready else ""
         raise ForgetRefusedError(f"cannot forget {keys.pair}: {reasons[code]}, and then forget it again{ready}.")
-
-
-def _why_kept(keys: GroupKeys, key: str, is_shared: bool) -> str:
-    if key == keys.dead:
-        return "dead letters are in it; --dead-letters removes them"
-    if key == keys.journal and is_shared:
-        return "another group of the stream uses it"
-    return "written again meanwhile"

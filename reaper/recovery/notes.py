@@ -195,8 +195,6 @@ class GroupNotes:
         became = Counter(row.outcome for row in found)
         tally = self.tally
         tally.recovered += became[Outcome.REDELIVERED]
-        tally.quarantined += became[Outcome.QUARANTINED]
-        tally.dead_lettered += became[Outcome.DEAD_LETTERED]
         tally.held += became[Outcome.HELD]
         if became[Outcome.REDELIVERED] or became[Outcome.QUARANTINED]:
             self._ready += became[Outcome.REDELIVERED]

@@ -70,7 +70,7 @@ class Shells:
     async def page(self) -> dict[str, Any]:
         """Return the data of the status page, or '{}' while it is not served."""
         try:
-            reply = await request(self.port, "/api/overview")
+            reply = await request(self.port, "/status")
         except OSError:
             return {}
         return dict(reply.data) if reply.code == 200 else {}

@@ -272,7 +272,7 @@ async def test_the_rights_that_are_printed_are_enough(masters: Cluster, client: 
         pairs = [group_keys(load.stream, GROUP)]
         rules = rules_of(role, RecoveryMode.REAPER, pairs, [scene.NAMESPACE], url=masters.url)
         for node in masters.nodes:
-            node.command("ACL", "SETUSER", role.value, "reset", "on", ">secret", *rules.words())
+            node.command("ACL", "SETUSER", role.value, "reset", "on", ">secret", *rules.words)
         urls[role] = masters.url.replace("://", f"://{role.value}:secret@")
     names: dict[str, Any] = {"groups": f"{load.stream}/{GROUP}", "visibility_timeout": scaled(VISIBILITY_S)}
     async with (

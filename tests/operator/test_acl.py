@@ -55,7 +55,7 @@ OTHERS = ("orders-eu", "{orders}:dead:audit", "{other}:replicas")
 
 async def let_in(client: Redis, server: RedisServer, role: Role, mode: RecoveryMode = REAPER) -> str:
     """Make a user with exactly the rights of a role. Return the URL of its connection."""
-    words = rules_of(role, mode, [KEYS], [NAMESPACE]).words()
+    words = rules_of(role, mode, [KEYS], [NAMESPACE]).words
     await client.execute_command("ACL", "SETUSER", role.value, "reset", "on", f">{PASSWORD}", *words)
     return f"redis://{role.value}:{PASSWORD}@127.0.0.1:{server.port}/0"
 
@@ -489,7 +489,7 @@ async def test_rights_are_read_from_the_scripts_and_what_they_reach_of_the_share
 
 async def test_names_with_wildcards_give_rights_on_themselves_alone() -> None:
     rules = rules_of(Role.PRODUCER, REAPER, [group_keys("a[b]?", "g")], [])
-    assert rules.words()[3] == r"~a\[b\]\?"
+    assert rules.words[3] == r"~a\[b\]\?"
 
 
 async def test_a_pattern_gives_rights_on_the_streams_that_it_finds_and_to_reapers_that_of_scanning() -> None:

@@ -159,7 +159,7 @@ async def test_a_holder_of_the_past_finds_itself_stale_after_a_forget(scene: Sce
 async def test_forget_keeps_dead_letters_unless_told(scene: Scene, reaper: Command) -> None:
     await give_up(scene)
     answer = await _forget(scene, reaper)
-    kept = "kept    {orders}:dead:billing (dead letters are in it; --dead-letters removes them)"
+    kept = "kept    {orders}:dead:billing"
     assert (answer.code, kept in answer.out.splitlines()) == (0, True)
     assert await scene.client.keys("{orders}:*") == [b"{orders}:dead:billing"]
 
@@ -176,7 +176,7 @@ async def test_forget_keeps_the_journal_while_another_group_is_served(scene: Sce
     await scene.client.xgroup_create("orders", "audit", "$")
     await scene.client.hset(group_keys("orders", "audit").agreement, "policy", "retry-stream")
     answer = await _forget(scene, reaper, "--dead-letters")
-    assert "kept    {orders}:journal (another group of the stream uses it)" in answer.out.splitlines()
+    assert "kept    {orders}:journal" in answer.out.splitlines()
     assert sorted(await scene.client.keys("{orders}:*")) == [b"{orders}:group:audit", b"{orders}:journal"]
 
 

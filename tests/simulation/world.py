@@ -6,7 +6,6 @@ Product code runs in it: `Producer`, `WorkerProcess`, `Reaper`, and the function
 import asyncio
 import hashlib
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field, replace
@@ -160,7 +159,6 @@ class World:
         """The time at which the server lost a delivery, by consumer, stream and entry."""
         self._writes_lost: list[tuple[float, float]] = []
         """The spans of time in which the server has lost its writes."""
-        self._for_nothing: Counter[Execution] = Counter()
         """The number of deliveries of each job whose end the server has lost."""
         self.tellings: list[Telling] = []
         """The times at which replicas or workers reported losses, and the losses."""
@@ -537,16 +535,14 @@ class World:
     def _blame_what_was_settled_for_nothing(self, before: Mapping[tuple[str, int], bytes]) -> None:
         """Note that the server has lost the ends of deliveries.
 
-        On the server these deliveries are pending, but their workers do not run them, and cannot know. If all
-        deliveries of a job may have been used up, the job may become a dead letter. If one is left, it may not.
+        On the server these deliveries are pending, but their workers do not run them, and cannot know. If one of them
+        was the last delivery of its job, the job becomes a dead letter.
         """
         for (key, number), holder in self._holders().items():
             if before.get((key, number)) == holder:
                 continue
             for execution in self._executions_of(key, number):
-                self._for_nothing[execution] += 1
-                if self._for_nothing[execution] == self.story.least_limit:
-                    self.ledger.blame(execution)
+                self.ledger.blame(execution)
 
     def _words_of_jobs(self) -> Iterator[bytes]:
         for key in (KEYS.stream, KEYS.retry, KEYS.dead, KEYS.journal):

@@ -41,7 +41,7 @@ async def test_of_many_groups_only_the_worst_are_on_the_page(server: RedisServer
 
 
 async def _overview(served: Served) -> Any:
-    reply = await served.get("/api/overview")
+    reply = await served.get("/status")
     assert reply.code == 200
     return reply.data
 
@@ -103,7 +103,7 @@ async def test_who_only_looks_changes_nothing(served: Served, client: Redis) -> 
     await wait_until(lambda: client.exists(KEYS.agreement), "a replica has taken the group")
     keys = {key async for key in client.scan_iter()}
     before = await client.xrange(KEYS.dead)
-    for path in ("/", "/api/overview", "/api/job?id=x", "/status", "/readyz"):
+    for path in ("/", "/status", "/api/job?id=x", "/readyz"):
         await served.get(path)
     assert await client.xrange(KEYS.dead) == before
     assert {key async for key in client.scan_iter()} == keys
@@ -125,7 +125,7 @@ async def test_the_page_may_not_be_framed_or_kept(served: Served) -> None:
     assert (headers["cache-control"], headers["referrer-policy"]) == ("no-store", "no-referrer")
 
 
-@pytest.mark.parametrize("path", ["/", "/api/overview", "/api/job", "/api/pause", "/api/redrive"])
+@pytest.mark.parametrize("path", ["/", "/status", "/api/job", "/api/pause", "/api/redrive"])
 async def test_nothing_can_be_sent(served: Served, path: str) -> None:
     reply = await request(served.port, path, method="POST", body="{}", Content_Type="application/json")
     assert reply.code in (404, 405)

@@ -28,7 +28,7 @@ USER = "restricted"
 
 async def restrict(client: Redis, server: RedisServer, *changes: str, mode: RecoveryMode = RecoveryMode.REAPER) -> str:
     """Make a user with a worker's rights and these ``changes``. Return the URL of its connection."""
-    words = rules_of(Role.WORKER, mode, [KEYS], []).words()
+    words = rules_of(Role.WORKER, mode, [KEYS], []).words
     await client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">p", *words, *changes)
     return f"redis://{USER}:p@127.0.0.1:{server.port}/0"
 
@@ -194,9 +194,7 @@ async def test_a_worker_that_may_not_adopt_reads_on(
     async def handle(job: Job) -> None:
         ran.append(job.id)
 
-    words = [
-        word for word in rules_of(Role.WORKER, RecoveryMode.REAPER, [KEYS], []).words() if "quarantine" not in word
-    ]
+    words = [word for word in rules_of(Role.WORKER, RecoveryMode.REAPER, [KEYS], []).words if "quarantine" not in word]
     await client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">p", *words)
     url = f"redis://{USER}:p@127.0.0.1:{server.port}/0"
     async with running(make_worker(url, handle, refresh_s=0.05)) as worker:
