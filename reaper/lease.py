@@ -148,11 +148,6 @@ class GroupLease:
             )
         )
 
-    async def held_by(self) -> str:
-        """Return the value of the lease, '' if it is free."""
-        found: Any = await self.client.get(self.keys.lease)
-        return text(found or b"")
-
     def look(self, answered: Callable[[str | Exception], None]) -> None:
         """Pass the value of the lease to ``answered``, '' if it is free, or an error of redis-py."""
         self.client.ask(

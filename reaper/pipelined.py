@@ -9,13 +9,15 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 
+from workers.protocol.address import Host
 from workers.protocol.connection import KeptConnection
+from workers.protocol.meaning import NoMasterError
 from workers.protocol.routing import RoutedClient
 from workers.protocol.scripts import Keys, Script, Words
 from workers.protocol.slots import key_of
 
 MOST = 250
-"""Commands of one pipeline. The server is busy with it for some milliseconds."""
+"""Short commands of one pipeline. The server is busy with it for some milliseconds."""
 
 Answered = Callable[[Any], None]
 """Called with the reply, or with an error of Redis or of the connection. It must not raise."""
@@ -32,25 +34,34 @@ class _Lane:
 
 
 class PipelinedClient(Redis):
-    """Uses one connection of a client for each node. A command joins those that wait for the replies before it."""
+    """Keeps connections of a client. A command joins those that wait for the replies before it.
 
-    def __init__(self, client: Redis) -> None:
+    Args:
+        client: The caller closes it.
+        connections: For each node. The next command uses the next one.
+        most: Commands of one pipeline.
+    """
+
+    def __init__(self, client: Redis, *, connections: int = 1, most: int = MOST) -> None:
         super().__init__(connection_pool=client.connection_pool)
         self.response_callbacks = client.response_callbacks
         self._client = client
         self._routed = client if isinstance(client, RoutedClient) else None
-        self._lanes: dict[object, _Lane] = {}
+        self._lanes: dict[tuple[Host | None, int], _Lane] = {}
+        self._connections, self._most = connections, most
+        self._turn = 0
         self._is_closed = False
 
     def ask(self, words: Sequence[Any], answered: Answered) -> None:
-        """Send a command. ``answered`` is called later, in the order of the commands to a node.
+        """Send a command. ``answered`` is called later, in the order of the commands on a connection.
 
-        After a lost contact, all commands that wait for the node get the error.
+        After a lost contact, all commands that wait for the connection get the error.
         """
-        node = self._routed.node_of(key_of(words) or b"") if self._routed else None
-        lane = self._lanes.get(node)
+        node = self._node_of(words)
+        self._turn = (self._turn + 1) % self._connections
+        lane = self._lanes.get((node, self._turn))
         if lane is None:
-            lane = self._lanes[node] = _Lane()
+            lane = self._lanes[node, self._turn] = _Lane()
         lane.waiting.append((words, answered))
         if lane.sending is None:
             # No task group: a lane goes on while the tasks of the replica are cancelled, and leases are handed over.
@@ -78,26 +89,33 @@ class PipelinedClient(Redis):
         return read(reply, **options) if read else reply
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: ARG002 - the owner of the client closes it
-        """Stop sending. Commands that wait get an error, and so do later ones."""
+        """Stop sending, and give up commands that wait. Later ones get an error."""
         self._is_closed = True
         tasks = [lane.sending for lane in self._lanes.values() if lane.sending]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _send(self, lane: _Lane, node: object) -> None:
+    def _node_of(self, words: Sequence[Any]) -> Host | None:
+        """Return the node of a cluster that has the key, None if it is not known or if there is no cluster."""
+        return self._routed.node_of(key_of(words) or b"") if self._routed else None
+
+    async def _send(self, lane: _Lane, node: Host | None) -> None:
         """Send until no command waits."""
         replies: list[Any]
         try:
             while lane.waiting:
-                batch, lane.waiting = lane.waiting[:MOST], lane.waiting[MOST:]
+                batch, lane.waiting = lane.waiting[: self._most], lane.waiting[self._most :]
                 try:
                     if self._is_closed:
                         raise RedisConnectionError("the client is closed")
                     if node is None and self._routed:
                         await self._routed.masters()  # now it knows the nodes
                         for words, answered in batch:
-                            self.ask(words, answered)
+                            if self._node_of(words):
+                                self.ask(words, answered)
+                            else:
+                                answered(NoMasterError("no node of the cluster has the slot of the key"))
                         continue
                     replies = await self._execute(lane, [words for words, _ in batch])
                 except (RedisError, OSError) as error:

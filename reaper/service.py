@@ -47,8 +47,10 @@ ReaperEvent = Literal["stalled", "recovered", "dead_lettered", "lease_taken", "l
 EVENTS: frozenset[str] = frozenset(get_args(ReaperEvent))
 FAREWELL_S = 2.0
 """How long leaving the hash of replicas may take at the end, and how long callbacks may."""
-CONNECTIONS, LEASE_CONNECTIONS = 64, 16
-"""At most, for the work on groups, and for their leases. They are opened as they are needed."""
+CONNECTIONS = 16
+"""At most, for the work on groups, and as many for their leases. They are opened as they are needed."""
+RECOVERIES, MOST_RECOVERIES = 2, 32
+"""Connections for recovery calls, and calls of one pipeline. While the server runs one, the replica reads another."""
 RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery"})
 
 
@@ -74,7 +76,7 @@ class Reaper:
         self._keys = settings.namespace_keys
         self._callbacks: Callbacks[str] = Callbacks(EVENTS)
         self._client = commands_client(settings.redis_url, max_connections=CONNECTIONS)
-        self._leases = commands_client(settings.redis_url, max_connections=LEASE_CONNECTIONS)
+        self._leases = commands_client(settings.redis_url, max_connections=CONNECTIONS)
         self._listener = notices_client(settings.redis_url, self._keys.replicas)
         self._registry = Registry(
             self._leases,
@@ -90,6 +92,7 @@ class Reaper:
             replica_id=self.replica_id,
             settings=settings,
             client=self._client,
+            recoveries=PipelinedClient(self._client, connections=RECOVERIES, most=MOST_RECOVERIES),
             reads=PipelinedClient(self._client),
             leases=PipelinedClient(self._leases),
             notices=Notices(self._listener),
@@ -198,7 +201,8 @@ class Reaper:
             await self._registry.leave()
         with anyio.move_on_after(FAREWELL_S):
             await self._callbacks.drain()
-        for client in (self._context.reads, self._context.leases, self._client, self._leases):
+        context = self._context
+        for client in (context.recoveries, context.reads, context.leases, self._client, self._leases):
             await client.aclose()
         await self._listener.aclose()
 

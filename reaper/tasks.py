@@ -14,7 +14,7 @@ from workers.protocol.log_fields import fields
 
 logger = logging.getLogger(__name__)
 
-AT_A_TIME = 32
+AT_A_TIME = 250
 """Work for every group at once is done for so many at a time: what falls due meanwhile in one group does not wait."""
 UNEXPECTED = "serving the group failed: %s"
 

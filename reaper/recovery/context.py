@@ -21,7 +21,9 @@ class ReplicaContext:
     settings: ReaperSettings
     """As they are now: a reload replaces them."""
     client: Redis
-    """For calls that redeliver. Each has a connection for itself."""
+    """For what is asked seldom."""
+    recoveries: PipelinedClient
+    """For calls that redeliver."""
     reads: PipelinedClient
     """For scans and maintenance."""
     leases: PipelinedClient

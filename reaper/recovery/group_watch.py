@@ -6,7 +6,7 @@ deliveries of a consumer that a third party deletes (`reaper.recovery.lost`).
 
 import logging
 import random
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from functools import partial
 
 import anyio
@@ -16,7 +16,7 @@ from reaper.failpoints import failpoint
 from reaper.lease import PAGE, EndOfTerm, GroupLease, Term, Tick
 from reaper.reasons import FEW_GROUPS, SCANS_MISSED
 from reaper.recovery.context import ReplicaContext
-from reaper.recovery.lost import BEGINNING, LostDeliveries
+from reaper.recovery.lost import LostDeliveries
 from reaper.recovery.notes import MOVE_DUE, GroupNotes, settings_report
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.scanner import Scanner
@@ -33,7 +33,6 @@ from workers.protocol.log_fields import fields
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import Redelivery
 from workers.runtime.clock import monotonic_ms
-from workers.upkeep.cleanup import GroupCleanup
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +50,8 @@ class GroupWatch:
     """One group, one term. An idle group has no task: an alarm sends its tick, and a callback reads the answer."""
 
     __slots__ = (
-        "_alarm", "_chores", "_cleanup", "_context", "_deleted", "_end", "_ended", "_has_scanned", "_interval_s",
-        "_journal_at", "_keys", "_lease", "_lost", "_next_full_s", "_notes", "_poll_s", "_rate", "_scanned_s",
+        "_alarm", "_chores", "_context", "_end", "_ended", "_has_scanned", "_interval_s",
+        "_keys", "_lease", "_lost", "_next_full_s", "_notes", "_poll_s", "_rate", "_scanned_s",
         "_sources", "_term", "_ticking", "_verdict", "_writer", "group",
     )  # fmt: skip
 
@@ -77,13 +76,9 @@ class GroupWatch:
         self._keys = group.keys
         self._chores = Chores(context.wheel, context.tasks, group.keys.pair, self._failed)
         self._writer = GroupWriter(
-            context.client, context.reads, group, Authority(term.holder, term.token), lease.journal_limit
+            context.recoveries, context.reads, group, Authority(term.holder, term.token), lease.journal_limit
         )
-        self._lost = LostDeliveries(self._writer)
-        self._journal_at = BEGINNING
-        self._cleanup = GroupCleanup(context.reads, self._writer.moves)
-        self._deleted: Container[bytes] = ()
-        """Consumers that the latest cleanup found deleted. The scan before it may have seen their entries."""
+        self._lost = LostDeliveries(self._writer, context.settings.consumer_retention)
         self._rate = RateLimit(context.settings.recovery_rate)
         self._sources: dict[str, SourceWatch] = {}
         self._alarm = Alarm(self._tick)
@@ -293,42 +288,18 @@ class GroupWatch:
 
     async def _scan_fully(self) -> None:
         await self._watch_retry_stream()
-        journal_at = await self._lost.journal_position()
+        await self._lost.scan_begins()
         with self._notes.telemetry.full_scan():
             entries = sum([await source.scanner.full() for source in list(self._sources.values())])
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if self._verdict:
             return
-        await self._note_lost()
-        for source in self._sources.values():
-            source.scanner.forget_gone()
-        self._journal_at = journal_at
+        scanners = {key: source.scanner for key, source in self._sources.items()}
+        self._notes.cleaned_up(await self._lost.scan_ends(scanners), is_remade=self._lost.is_remade)
         if not self._has_scanned:
             self._move_soon()  # some may have been released in an earlier term
         self._has_scanned = True
-        await self._report_lost()
-
-    async def _note_lost(self) -> None:
-        """Clean up, and note the deliveries whose consumer, or group, was deleted since the last full scan."""
-        missing = [
-            await self._lost.look(key, one.scanner.gone_by_consumer(), self._journal_at, self._deleted)
-            for key, one in self._sources.items()
-        ]
-        kept, is_remade = await self._cleanup.tidy(self._context.settings.consumer_retention), False
-        if not isinstance(kept, Refusal):
-            self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
-            is_remade, self._deleted = self._cleanup.is_remade, kept.lost
-            self._notes.tally.unread_ms = kept.unread_ms
-            for consumer in kept.lost:
-                self._notes.consumer_was_lost(consumer)
-        if is_remade:
-            self._notes.group_was_lost()
-        for source, found in zip(self._sources, missing, strict=True):
-            self._lost.note(found, is_remade=is_remade and source == self._keys.stream)
-
-    async def _report_lost(self) -> None:
-        """Report those of them that are lost by now."""
-        reports = await self._lost.report(self._sources)
+        reports = await self._lost.report(scanners)
         if isinstance(reports, Refusal):
             self._call_refused(reports)
             return
@@ -408,8 +379,8 @@ class GroupWatch:
         """Tell whether the report has no problem. Hot: each heartbeat asks it of every group."""
         tally, due_ms = self._notes.tally, self._next_due_ms()
         is_late = due_ms is not None and due_ms < 0
-        is_old = self._context.server_ms() - tally.last_scan_ms > self._interval_s * SCANS_MISSED * 1000
-        return not (tally.is_remarkable or is_late or is_old)
+        scanned_ms = self._context.server_ms() - tally.last_scan_ms if tally.last_scan_ms else 0
+        return not (tally.is_remarkable or is_late or scanned_ms > self._interval_s * SCANS_MISSED * 1000)
 
     def _next_due_ms(self) -> int | None:
         """Return when the next timer is due, from now on."""

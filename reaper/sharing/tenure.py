@@ -36,8 +36,8 @@ EXPIRY_JITTER_S = 0.05
 """Replicas that wait for the same expiry do not attempt in the same instant."""
 LOOKS = 9
 """The second in the order looks every so many ticks whether somebody holds the lease, the third half as often."""
-LEAVE_S, FREE_S, TAKEN_S = 10.0, 1.0, 0.5
-"""For so long a replica tries to hand a lease over, or to free one, and waits until the other one has taken it."""
+LEAVE_S, FREE_S = 10.0, 1.0
+"""For so long a replica tries to hand leases over, or to free one."""
 KEEPS = 30
 """A replica keeps a lease for so many ticks that those who come first have not taken, and then offers it again."""
 FAILURE_PAUSE_S = 0.5
@@ -259,7 +259,7 @@ class Tenure:
         self._notes.worked(TAKE)
         if not taken.token:
             self._holder = ""  # a call of a term that is over must not pass for one of the next
-            return None, min(taken.left_ms / 1000, self._tick_s) + random.uniform(0.001, EXPIRY_JITTER_S)
+            return None, taken.left_ms / 1000 + random.uniform(0.001, EXPIRY_JITTER_S)
         self._took(taken)
         if lease is not self._lease:  # a reload came meanwhile: the settings that were written are the former ones
             self._token, self._may_be_ours = taken.token, True
@@ -324,19 +324,9 @@ class Tenure:
         heirs = self._order if self._is_watched else []
         to = next((one for one in heirs if one != self._context.replica_id), "")
         with anyio.move_on_after(LEAVE_S), suppress(RedisError, OSError):
-            if await self._lease.hand(term.holder, to, reason) and to:
-                await self._until_taken()
+            await self._lease.hand(term.holder, to, reason)
         self._look_at_s, self._was_free = anyio.current_time() + OFFER_MS / 1000 + random.uniform(0.02, 0.2), True
         self._wait(random.uniform(FAILURE_PAUSE_S, 2 * FAILURE_PAUSE_S) if reason is EndOfTerm.FAILED else 0)
-
-    async def _until_taken(self) -> None:
-        pause_s = 0.002
-        with anyio.move_on_after(TAKEN_S) as patience:
-            while (await self._lease.held_by()).startswith("offer:"):
-                await anyio.sleep(pause_s)
-                pause_s = min(2 * pause_s, 0.05)
-        if patience.cancelled_caught:
-            self._keeps_until_s = anyio.current_time() + KEEPS * self._tick_s
 
     async def _free(self) -> None:
         """Leave no lease behind of an attempt without an answer, which may have won."""

@@ -16,7 +16,7 @@ from tests.conftest import StartProxy
 from tests.faults import scene
 from tests.support.proxy import Catch, Proxy, command, runs
 from tests.support.servers import RedisServer
-from tests.support.tiers import by_claim
+from tests.support.tiers import by_claim, in_matrix
 from tests.support.waiting import wait_until
 from workers.protocol.calls.moves import ACK, SETTLE
 from workers.protocol.connection import commands_client
@@ -209,7 +209,7 @@ async def test_nobody_is_locked_out_by_a_hand_over_without_an_answer(
 # --- everybody ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, in_matrix(2)])
 async def test_a_network_that_loses_replies_all_the_time_neither_loses_nor_doubles_work(
     server: RedisServer, client: Redis, proxy: StartProxy, seed: int
 ) -> None:

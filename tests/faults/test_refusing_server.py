@@ -216,19 +216,6 @@ async def test_nobody_listens(start: object) -> None:
     assert "refused" in said.lower() or "connect" in said.lower()
 
 
-@both
-@pytest.mark.parametrize("credentials", [":not-the-secret@", "somebody:not-the-secret@", ""])
-async def test_the_password_is_wrong_and_is_not_shown(
-    start: object, credentials: str, start_server: StartServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = start_server()
-    server.command("CONFIG", "SET", "requirepass", "the-secret")
-    said = await refusal(start, f"redis://{credentials}127.0.0.1:{server.port}/0")
-    assert "at 'redis://" in said
-    assert "invalid username-password" in said if credentials else "Authentication required" in said
-    assert "secret" not in said + caplog.text
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("program", ["worker", "reaper"])
 async def test_the_process_ends_with_one_sentence(processes: Processes, program: str) -> None:

@@ -326,16 +326,6 @@ async def test_a_stream_that_is_none_is_told_from_one_that_is_missing(client: Re
     assert "mail/billing: recovery is disabled: the stream or its group does not exist" in told
 
 
-async def test_a_replica_that_cannot_serve_a_group_tells_why(scene: Scene) -> None:
-    await scene.client.delete(scene.keys.lease)
-    refusing = a_report(token=0, refusal="explicit_ids")
-    await register(scene.client, a_replica("alice", refusing, at_ms=await scene.now_ms(), heartbeat_ms=SELDOM_MS))
-    group = await _group(scene)
-    assert (group.holder, group.served_by) == ("", "")
-    assert group.report is not None
-    assert group.report.refusal == "explicit_ids"
-
-
 async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:
     await _healthy(scene)
     await scene.stalled()

@@ -10,8 +10,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from reaper.lease import GroupLease, Taken
 from reaper.recovery.scanner import Scanner
+from reaper.service import Reaper
 from reaper.tasks import AT_A_TIME
-from tests.faults.scene import holds, running_reaper
+from tests.faults.scene import holds, reaper_settings, running_reaper
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client, connection_of_ones_own
@@ -27,10 +28,12 @@ async def test_a_lease_is_extended_while_groups_use_every_connection_they_may(
     server: RedisServer, client: Redis
 ) -> None:
     await client.xgroup_create("orders", "billing", mkstream=True)
-    async with running_reaper(server.url) as reaper, AsyncExitStack() as taken:
+    reaper = Reaper(reaper_settings(server.url))
+    async with AsyncExitStack() as running:
+        for _ in range(reaper._client.connection_pool.max_connections):
+            await running.enter_async_context(connection_of_ones_own(reaper._client))
+        await running.enter_async_context(reaper)
         token = await holds(reaper)
-        for _ in range(reaper._client.connection_pool.max_connections - 1):  # scans keep one
-            await taken.enter_async_context(connection_of_ones_own(reaper._client))
         seen = set[int]()
 
         def ticked_often() -> bool:

@@ -104,11 +104,6 @@ class Lease:
         self.expires_s = anyio.current_time() + OFFER_MS / 1000
         return True
 
-    async def held_by(self, _lease: GroupLease) -> str:
-        """Return the value."""
-        self._note("look", "")
-        return self.value
-
     def look(self, _lease: GroupLease, answered: Callable[[str], None]) -> None:
         """Return the value later."""
         self._note("look", "")
@@ -127,7 +122,7 @@ class Place:
     def __post_init__(self) -> None:
         settings = ReaperSettings(groups=PAIR)
         context = ReplicaContext(
-            self.me, settings, NO_CLIENT, NO_CLIENT, NO_CLIENT, cast("Any", self.wakes), Callbacks(EVENTS),
+            self.me, settings, NO_CLIENT, NO_CLIENT, NO_CLIENT, NO_CLIENT, cast("Any", self.wakes), Callbacks(EVENTS),
             lambda: None, monotonic_ms,
         )  # fmt: skip
         [self.group] = settings.watched
@@ -157,7 +152,7 @@ class Place:
 @pytest.fixture
 def lease(monkeypatch: pytest.MonkeyPatch) -> Lease:
     played = Lease()
-    for name in ("take", "hand", "held_by", "look"):
+    for name in ("take", "hand", "look"):
         call = getattr(played, name)
         monkeypatch.setattr(GroupLease, name, lambda lease, *words, call=call, **more: call(lease, *words, **more))
     return played

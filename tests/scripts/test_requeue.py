@@ -57,13 +57,6 @@ async def test_entries_that_are_not_lost_are_left_alone(scene: Scene) -> None:
     assert await scene.state() == before
 
 
-async def test_a_dry_run_writes_nothing(scene: Scene) -> None:
-    entry = await lost(scene)
-    before = await scene.state()
-    assert await requeue(scene, entry, dry_run=True) == [[REQUEUED, b"", entry.encode()]]
-    assert await scene.state() == before
-
-
 async def test_an_entry_that_other_groups_may_need_stays(scene: Scene) -> None:
     await scene.agree(policy="retry-stream")
     await scene.client.xgroup_create("orders", "other", "0")

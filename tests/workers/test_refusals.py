@@ -21,7 +21,7 @@ from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import RecoveryMode
 
-pytestmark = [pytest.mark.anyio, pytest.mark.contract]
+pytestmark = pytest.mark.anyio
 
 USER = "restricted"
 

@@ -38,13 +38,15 @@ class Notices:
     def __init__(self, client: Redis) -> None:
         self._client = client
         self._wakes: dict[str, list[Wake]] = {}
-        self._subscribed: set[str] = set()
+        self._unsubscribed: set[str] = set()
         self._changed = anyio.Event()
         self._told = False
 
     def add(self, wake: Wake, channels: Iterable[str]) -> None:
         """Call ``wake`` at every notice on ``channels``, and after every connection."""
         for name in channels:
+            if name not in self._wakes:
+                self._unsubscribed.add(name)
             self._wakes.setdefault(name, []).append(wake)
         self._changed.set()
 
@@ -83,7 +85,7 @@ class Notices:
 
     async def _listen(self) -> None:
         async with connection_of_ones_own(self._client) as connection, anyio.create_task_group() as tasks:
-            self._subscribed.clear()
+            self._unsubscribed = set(self._wakes)
             begun = anyio.Event()
             tasks.start_soon(self._subscribe, connection, begun)
             await begun.wait()
@@ -93,10 +95,9 @@ class Notices:
     async def _subscribe(self, connection: AbstractConnection, begun: anyio.Event) -> None:
         """Subscribe to new channels. Old ones stay, because groups are seldom removed."""
         while True:
-            new = self._wakes.keys() - self._subscribed
+            new, self._unsubscribed = self._unsubscribed, set()
             if new:
                 await connection.send_command("SUBSCRIBE", *sorted(new))
-                self._subscribed |= new
                 begun.set()
             await self._changed.wait()
             self._changed = anyio.Event()
