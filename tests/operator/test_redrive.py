@@ -176,7 +176,7 @@ async def _script_calls(client: Redis) -> int:
 async def test_a_lost_reply_redrives_nothing_twice(scene: Scene, server: RedisServer, proxy: StartProxy) -> None:
     letters = await give_up_many(scene, 3)
     through = await proxy(server)
-    dropped = through.drop_reply(runs(load_script("reaper", "redrive_dead_letters")), nth=2)  # 1 = NOSCRIPT
+    dropped = through.drop_reply(runs(load_script("reaper", "ready_again")), nth=2)  # 1 = NOSCRIPT
     client = commands_client(through.url, timeout_s=0.3)
     try:
         results = await _redrive(scene, *letters, client=client)

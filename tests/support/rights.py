@@ -30,7 +30,7 @@ SCRIPTS = {
     Role.READ_ONLY: READS,
     Role.OPERATOR: [
         *READS,
-        *((REAPER, name) for name in ("pause_group", "forget_group", "redrive_dead_letters", "requeue", "watch")),
+        *((REAPER, name) for name in ("pause_group", "forget_group", "ready_again", "watch")),
     ],
 }
 """The scripts that each role runs. Embedded workers also run `MOVES`."""

@@ -5,7 +5,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from workers.protocol.calls import Taken
-from workers.protocol.messages import text
+from workers.protocol.messages import told
 
 START = "-"
 """The cursor in front of the first entry."""
@@ -52,7 +52,7 @@ class Recovered(NamedTuple):
     @property
     def told(self) -> str:
         """The detail, for people."""
-        return str(self.detail) if isinstance(self.detail, int) else text(self.detail)
+        return told(self.detail)
 
 
 class Recovery(NamedTuple):
